@@ -1,0 +1,54 @@
+# `make demo` and `make test` do all the set-up they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STUBS := protos/imbrex_pb2.py protos/imbrex_pb2.pyi protos/imbrex_pb2_grpc.py
+
+.PHONY: help setup demo test test-slow check proto evaluate train-digits bench dist clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/ready ## make .venv with everything
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/pip install --quiet --editable ".[coordinator]" --group dev
+	touch $@
+
+demo: setup ## one image through a real cluster on this machine
+	$(BIN)/imbrex demo
+
+test: check ## check, then the tests
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: setup ## kills, stalls, long comparisons
+	$(BIN)/pytest -m slow
+
+check: setup ## lint, types, fresh stubs, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_house.py
+
+proto: setup ## generate the stubs from protos/imbrex.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/imbrex.proto
+
+evaluate: setup ## the quality of the digits model on held-out sheets
+	$(BIN)/python -m models.digits.evaluate
+
+train-digits: ## train the digits model again (PyTorch, in an environment of its own)
+	$(PYTHON) -m venv .venv-train
+	.venv-train/bin/pip install --quiet -r models/digits/requirements-train.txt
+	.venv-train/bin/python -m models.digits.train
+
+bench: setup ## overhead and memory, as JSON
+	$(BIN)/python -m benchmarks.overhead --json
+	$(BIN)/python -m benchmarks.memory --json
+
+dist: setup ## wheel and source distribution
+	$(BIN)/python -m build
+
+clean: ## remove what was generated
+	rm -rf $(VENV) .venv-train build dist *.egg-info

@@ -1,0 +1,2 @@
+"""imbrex on the command line."""
+

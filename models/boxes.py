@@ -1,0 +1,120 @@
+"""Half-open boxes of tensors: the only geometry that the wire and the workers know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The half-open range [start, stop) of one dimension."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.start)
+
+    def intersect(self, other: Span) -> Span:
+        """The common range; empty ranges come out with `stop <= start`."""
+        return Span(max(self.start, other.start), min(self.stop, other.stop))
+
+    def hull(self, other: Span) -> Span:
+        """The smallest range that holds both."""
+        return Span(min(self.start, other.start), max(self.stop, other.stop))
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Half-open ranges of a tensor, one per dimension; a scalar has none."""
+
+    spans: tuple[Span, ...]
+
+    @classmethod
+    def of(cls, *ranges: tuple[int, int]) -> Box:
+        """`Box.of((0, 1), (0, 64), (3, 9), (0, 224))`."""
+        return cls(tuple(Span(start, stop) for start, stop in ranges))
+
+    @classmethod
+    def whole(cls, shape: Sequence[int]) -> Box:
+        """All of a tensor of this shape."""
+        return cls(tuple(Span(0, size) for size in shape))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each dimension."""
+        return tuple(len(span) for span in self.spans)
+
+    @property
+    def volume(self) -> int:
+        """Elements inside; 1 for a scalar."""
+        return math.prod(self.shape)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no element."""
+        return any(span.stop <= span.start for span in self.spans)
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __getitem__(self, axis: int) -> Span:
+        return self.spans[axis]
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self.spans)
+
+    def replace(self, axis: int, span: Span) -> Box:
+        """The same box with another range along `axis`."""
+        spans = list(self.spans)
+        spans[axis] = span
+        return Box(tuple(spans))
+
+    def intersect(self, other: Box) -> Box:
+        """The common part; may be empty."""
+        return Box(tuple(a.intersect(b) for a, b in zip(self.spans, other.spans, strict=True)))
+
+    def hull(self, other: Box) -> Box:
+        """The smallest box that holds both; an empty box adds nothing."""
+        if other.is_empty:
+            return self
+        if self.is_empty:
+            return other
+        return Box(tuple(a.hull(b) for a, b in zip(self.spans, other.spans, strict=True)))
+
+    def contains(self, other: Box) -> bool:
+        """Whether every element of `other` is in this box."""
+        return other.is_empty or self.intersect(other) == other
+
+    def slices(self, inside: Box | None = None) -> tuple[slice, ...]:
+        """Index of this box in an array that holds `inside` (default: the whole tensor)."""
+        if inside is None:
+            return tuple(slice(span.start, span.stop) for span in self.spans)
+        return tuple(
+            slice(span.start - outer.start, span.stop - outer.start)
+            for span, outer in zip(self.spans, inside.spans, strict=True)
+        )
+
+    def __str__(self) -> str:
+        return "x".join(f"[{span.start},{span.stop})" for span in self.spans)
+
+
+def hull_of(boxes: Iterable[Box]) -> Box | None:
+    """The smallest box that holds them all; None for none."""
+    hull: Box | None = None
+    for box in boxes:
+        hull = box if hull is None else hull.hull(box)
+    return hull
+
+
+def covers_exactly(parts: Sequence[Box], whole: Box) -> bool:
+    """Whether the parts lie inside `whole`, don't overlap, and leave nothing out."""
+    full = [part for part in parts if not part.is_empty]
+    if any(not whole.contains(part) for part in full):
+        return False
+    for index, part in enumerate(full):
+        if any(not part.intersect(other).is_empty for other in full[:index]):
+            return False
+    return sum(part.volume for part in full) == whole.volume

@@ -1,0 +1,1 @@
+"""The wire: protobuf definitions, generated stubs, frames of raw tensor bytes."""

@@ -1,0 +1,339 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class HelloRequest(_message.Message):
+    __slots__ = ("protocol", "version", "sender", "sent_s")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    SENT_S_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    sender: str
+    sent_s: float
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., sender: _Optional[str] = ..., sent_s: _Optional[float] = ...) -> None: ...
+
+class HelloReply(_message.Message):
+    __slots__ = ("protocol", "version", "facts", "received_s")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_S_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    facts: DeviceFacts
+    received_s: float
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., facts: _Optional[_Union[DeviceFacts, _Mapping]] = ..., received_s: _Optional[float] = ...) -> None: ...
+
+class DeviceFacts(_message.Message):
+    __slots__ = ("id", "name", "machine", "cpu", "cores", "mhz_now", "mhz_max", "memory_bytes", "pace", "runtime", "boot_id", "threads")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    CPU_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MHZ_NOW_FIELD_NUMBER: _ClassVar[int]
+    MHZ_MAX_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PACE_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    machine: str
+    cpu: str
+    cores: int
+    mhz_now: float
+    mhz_max: float
+    memory_bytes: int
+    pace: float
+    runtime: str
+    boot_id: str
+    threads: int
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., machine: _Optional[str] = ..., cpu: _Optional[str] = ..., cores: _Optional[int] = ..., mhz_now: _Optional[float] = ..., mhz_max: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., pace: _Optional[float] = ..., runtime: _Optional[str] = ..., boot_id: _Optional[str] = ..., threads: _Optional[int] = ...) -> None: ...
+
+class BlobQuery(_message.Message):
+    __slots__ = ("sha256",)
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    sha256: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sha256: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class BlobStatus(_message.Message):
+    __slots__ = ("missing",)
+    class Blob(_message.Message):
+        __slots__ = ("sha256", "have_bytes")
+        SHA256_FIELD_NUMBER: _ClassVar[int]
+        HAVE_BYTES_FIELD_NUMBER: _ClassVar[int]
+        sha256: str
+        have_bytes: int
+        def __init__(self, sha256: _Optional[str] = ..., have_bytes: _Optional[int] = ...) -> None: ...
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    missing: _containers.RepeatedCompositeFieldContainer[BlobStatus.Blob]
+    def __init__(self, missing: _Optional[_Iterable[_Union[BlobStatus.Blob, _Mapping]]] = ...) -> None: ...
+
+class BlobChunk(_message.Message):
+    __slots__ = ("sha256", "offset", "total_bytes", "data")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    offset: int
+    total_bytes: int
+    data: bytes
+    def __init__(self, sha256: _Optional[str] = ..., offset: _Optional[int] = ..., total_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Program(_message.Message):
+    __slots__ = ("sha256", "graph", "weights")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    graph: bytes
+    weights: _containers.RepeatedCompositeFieldContainer[Weight]
+    def __init__(self, sha256: _Optional[str] = ..., graph: _Optional[bytes] = ..., weights: _Optional[_Iterable[_Union[Weight, _Mapping]]] = ...) -> None: ...
+
+class Weight(_message.Message):
+    __slots__ = ("name", "sha256", "data_type", "dims")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sha256: str
+    data_type: int
+    dims: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[str] = ..., data_type: _Optional[int] = ..., dims: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PrepareRequest(_message.Message):
+    __slots__ = ("programs",)
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    programs: _containers.RepeatedCompositeFieldContainer[Program]
+    def __init__(self, programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ...) -> None: ...
+
+class PrepareReply(_message.Message):
+    __slots__ = ("programs", "missing")
+    class Prepared(_message.Message):
+        __slots__ = ("program", "seconds", "error")
+        PROGRAM_FIELD_NUMBER: _ClassVar[int]
+        SECONDS_FIELD_NUMBER: _ClassVar[int]
+        ERROR_FIELD_NUMBER: _ClassVar[int]
+        program: str
+        seconds: float
+        error: str
+        def __init__(self, program: _Optional[str] = ..., seconds: _Optional[float] = ..., error: _Optional[str] = ...) -> None: ...
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    programs: _containers.RepeatedCompositeFieldContainer[PrepareReply.Prepared]
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, programs: _Optional[_Iterable[_Union[PrepareReply.Prepared, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RetainRequest(_message.Message):
+    __slots__ = ("programs",)
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    programs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, programs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RetainReply(_message.Message):
+    __slots__ = ("resident_bytes",)
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    resident_bytes: int
+    def __init__(self, resident_bytes: _Optional[int] = ...) -> None: ...
+
+class MeasureRequest(_message.Message):
+    __slots__ = ("program", "inputs", "repeats", "at_most_s", "threads")
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    REPEATS_FIELD_NUMBER: _ClassVar[int]
+    AT_MOST_S_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    program: Program
+    inputs: _containers.RepeatedCompositeFieldContainer[TensorSpec]
+    repeats: int
+    at_most_s: float
+    threads: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, program: _Optional[_Union[Program, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., repeats: _Optional[int] = ..., at_most_s: _Optional[float] = ..., threads: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TensorSpec(_message.Message):
+    __slots__ = ("tensor", "data_type", "dims")
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    tensor: str
+    data_type: int
+    dims: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tensor: _Optional[str] = ..., data_type: _Optional[int] = ..., dims: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class MeasureReply(_message.Message):
+    __slots__ = ("seconds", "threads", "resident_bytes")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    seconds: _containers.RepeatedScalarFieldContainer[float]
+    threads: int
+    resident_bytes: int
+    def __init__(self, seconds: _Optional[_Iterable[float]] = ..., threads: _Optional[int] = ..., resident_bytes: _Optional[int] = ...) -> None: ...
+
+class Frame(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[Item]
+    def __init__(self, items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ...) -> None: ...
+
+class Item(_message.Message):
+    __slots__ = ("task", "tensor", "done", "failed", "release", "cancel", "ping", "pong")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
+    task: Task
+    tensor: Tensor
+    done: TaskDone
+    failed: TaskFailed
+    release: Release
+    cancel: Cancel
+    ping: Ping
+    pong: Ping
+    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., done: _Optional[_Union[TaskDone, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+
+class Box(_message.Message):
+    __slots__ = ("start", "stop")
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    start: _containers.RepeatedScalarFieldContainer[int]
+    stop: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, start: _Optional[_Iterable[int]] = ..., stop: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("request", "plan_version", "task", "attempt", "program", "inputs", "outputs")
+    class Input(_message.Message):
+        __slots__ = ("tensor", "box", "data_type")
+        TENSOR_FIELD_NUMBER: _ClassVar[int]
+        BOX_FIELD_NUMBER: _ClassVar[int]
+        DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+        tensor: str
+        box: Box
+        data_type: int
+        def __init__(self, tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ...) -> None: ...
+    class Output(_message.Message):
+        __slots__ = ("tensor", "box", "yields", "to", "address", "to_task", "to_attempt")
+        TENSOR_FIELD_NUMBER: _ClassVar[int]
+        BOX_FIELD_NUMBER: _ClassVar[int]
+        YIELDS_FIELD_NUMBER: _ClassVar[int]
+        TO_FIELD_NUMBER: _ClassVar[int]
+        ADDRESS_FIELD_NUMBER: _ClassVar[int]
+        TO_TASK_FIELD_NUMBER: _ClassVar[int]
+        TO_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+        tensor: str
+        box: Box
+        yields: Box
+        to: str
+        address: str
+        to_task: int
+        to_attempt: int
+        def __init__(self, tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., yields: _Optional[_Union[Box, _Mapping]] = ..., to: _Optional[str] = ..., address: _Optional[str] = ..., to_task: _Optional[int] = ..., to_attempt: _Optional[int] = ...) -> None: ...
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    plan_version: int
+    task: int
+    attempt: int
+    program: str
+    inputs: _containers.RepeatedCompositeFieldContainer[Task.Input]
+    outputs: _containers.RepeatedCompositeFieldContainer[Task.Output]
+    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., program: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Task.Input, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Task.Output, _Mapping]]] = ...) -> None: ...
+
+class Tensor(_message.Message):
+    __slots__ = ("request", "plan_version", "task", "attempt", "tensor", "box", "data_type", "payload_bytes")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    BOX_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    plan_version: int
+    task: int
+    attempt: int
+    tensor: str
+    box: Box
+    data_type: int
+    payload_bytes: int
+    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., payload_bytes: _Optional[int] = ...) -> None: ...
+
+class TaskDone(_message.Message):
+    __slots__ = ("request", "task", "attempt", "ready_s", "start_s", "stop_s")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    READY_S_FIELD_NUMBER: _ClassVar[int]
+    START_S_FIELD_NUMBER: _ClassVar[int]
+    STOP_S_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    task: int
+    attempt: int
+    ready_s: float
+    start_s: float
+    stop_s: float
+    def __init__(self, request: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., ready_s: _Optional[float] = ..., start_s: _Optional[float] = ..., stop_s: _Optional[float] = ...) -> None: ...
+
+class TaskFailed(_message.Message):
+    __slots__ = ("request", "task", "attempt", "code", "message")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    task: int
+    attempt: int
+    code: str
+    message: str
+    def __init__(self, request: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, requests: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("request", "task", "attempt")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    task: int
+    attempt: int
+    def __init__(self, request: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class Ping(_message.Message):
+    __slots__ = ("number", "sent_s", "received_s", "payload_bytes", "reply_bytes")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SENT_S_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_S_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPLY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    sent_s: float
+    received_s: float
+    payload_bytes: int
+    reply_bytes: int
+    def __init__(self, number: _Optional[int] = ..., sent_s: _Optional[float] = ..., received_s: _Optional[float] = ..., payload_bytes: _Optional[int] = ..., reply_bytes: _Optional[int] = ...) -> None: ...
