@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from onnx import helper
 
 Array = np.ndarray
 
@@ -67,7 +68,7 @@ class BlobSource:
     def add(self, array: Array) -> str:
         """Registers an array and returns its hash."""
         flat = np.ascontiguousarray(array)
-        digest = sha256_of(memoryview(flat).cast("B") if flat.size else b"")
+        digest = sha256_of(_raw(flat))
         self._arrays.setdefault(digest, flat)
         return digest
 
@@ -76,8 +77,7 @@ class BlobSource:
 
     def bytes_of(self, sha256: str) -> memoryview:
         """The raw bytes; KeyError for a hash that was never added."""
-        array = self._arrays[sha256]
-        return memoryview(array.reshape(-1)).cast("B") if array.size else memoryview(b"")
+        return _raw(self._arrays[sha256])
 
 
 def weight_bytes(refs: Sequence[WeightRef]) -> int:
@@ -86,7 +86,9 @@ def weight_bytes(refs: Sequence[WeightRef]) -> int:
     return sum(_element_bytes(ref.data_type) * int(np.prod(ref.dims)) for ref in unique.values())
 
 
-def _element_bytes(data_type: int) -> int:
-    from onnx import helper
+def _raw(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
+
+def _element_bytes(data_type: int) -> int:
     return int(np.dtype(helper.tensor_dtype_to_np_dtype(data_type)).itemsize)

@@ -1,0 +1,202 @@
+"""`imbrex check`: cut a model, run all tiles here, compare with the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from models.boxes import Box
+from models.cutter import CutTile, cut
+from models.graph import Graph
+from models.operators import Kind, operator, splits_along
+from models.program import BlobSource
+from models.reference import EQUAL, Comparison, ProgramRunner, WholeModel, compare, random_inputs
+from models.tiles import grid, tile_boxes, whole_map
+from models.units import Network
+from models.work import tile_works
+
+Blocking = Sequence[tuple[int, int]]
+TileFault = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A layer that is not split, and why."""
+
+    layer: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """Outcome of a check; `blocks` counts the blocks of the planner-like blocking."""
+
+    model: str
+    grid: tuple[int, int]
+    blocks: int
+    partitioned_flop_share: float
+    comparison: Comparison
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the split answer equals the whole one within the tolerance."""
+        return self.comparison.max_rel_error <= TOLERANCE
+
+    def as_json(self) -> dict[str, object]:
+        """The JSON of the contract."""
+        return {
+            "model": self.model,
+            "grid": f"{self.grid[0]}x{self.grid[1]}",
+            "blocks": self.blocks,
+            "partitioned_flop_share": round(self.partitioned_flop_share, 6),
+            "max_abs_error": self.comparison.max_abs_error,
+            "max_rel_error": self.comparison.max_rel_error,
+            "refusals": [
+                {"layer": each.layer, "op": each.op, "reason": each.reason}
+                for each in self.refusals
+            ],
+            "ok": self.ok,
+        }
+
+
+def check(
+    model: onnx.ModelProto,
+    network: Network,
+    grid_shape: tuple[int, int],
+    planned: Blocking,
+    *,
+    feeds: Mapping[str, np.ndarray] | None = None,
+    fault: TileFault = lambda feeds: feeds,
+    progress: Callable[[str, float], None] = lambda what, share: None,
+) -> CheckReport:
+    """Cuts `network` three ways, runs every tile, and compares with the whole `model`.
+
+    The three blockings: every unit alone, the `planned` one, and everything splittable fused.
+    `fault` may damage a tile's inputs: a check that can't fail proves nothing.
+    """
+    feeds = random_inputs(network.graph) if feeds is None else feeds
+    progress("whole model", 0.0)
+    whole = WholeModel(model).run(feeds)
+    alone = [(i, i + 1) for i in range(len(network.units))]
+    worst = EQUAL
+    blobs = BlobSource()
+    for label, blocking in (
+        ("every unit alone", alone),
+        ("planned blocks", planned),
+        ("one fused block", fused(network)),
+    ):
+        runner = _Tiles(network, grid_shape, blobs, fault)
+        for index, (start, stop) in enumerate(blocking):
+            progress(label, index / len(blocking))
+            runner.run_block(start, stop, feeds)
+        worst = worst.worse(compare(runner.tensors, whole))
+    return CheckReport(
+        model=network.name,
+        grid=grid_shape,
+        blocks=len(planned),
+        partitioned_flop_share=partitioned_flop_share(network),
+        comparison=worst,
+        refusals=refusals(network),
+    )
+
+
+def fused(network: Network) -> Blocking:
+    """The blocking with every run of splittable units in one block."""
+    blocks: list[tuple[int, int]] = []
+    for index, unit in enumerate(network.units):
+        if blocks and unit.splits and network.units[index - 1].splits:
+            blocks[-1] = (blocks[-1][0], index + 1)
+        else:
+            blocks.append((index, index + 1))
+    return blocks
+
+
+def refusals(network: Network) -> tuple[Refusal, ...]:
+    """Every node that keeps its unit whole, with the reason."""
+    graph = network.graph
+    return tuple(
+        Refusal(node.name, node.op, _reason(graph, node.op, operator(node).kind))
+        for unit in network.units
+        if not unit.splits
+        for node in unit.nodes
+        if not splits_along(graph, node, 2) and operator(node).kind is not Kind.POINTWISE
+    )
+
+
+def _reason(graph: Graph, op: str, kind: Kind) -> str:
+    reasons = {
+        Kind.OPAQUE: f"{op} needs all of its input: it runs whole on one device",
+        Kind.REDUCING: f"{op} reduces the whole map to one value per channel",
+        Kind.MIXING: f"{op} mixes all inputs into every output",
+    }
+    return reasons.get(kind, f"the output of {op} has a single row")
+
+
+def partitioned_flop_share(network: Network) -> float:
+    """Share of the convolution and pooling FLOPs that run split."""
+    total = split = 0
+    for index, unit in enumerate(network.units):
+        boxes = tile_boxes(network, index, index + 1, whole_map(network, index, index + 1))
+        flop = sum(
+            work.flop
+            for work in tile_works(network.graph, unit.nodes, boxes)
+            if work.layer_type in ("convolution", "pooling")
+        )
+        total += flop
+        split += flop if unit.splits else 0
+    return split / total if total else 0.0
+
+
+class _Tiles:
+    """Runs blocks tile by tile, merging outputs into whole tensors."""
+
+    def __init__(
+        self, network: Network, grid_shape: tuple[int, int], blobs: BlobSource, fault: TileFault
+    ) -> None:
+        self.network = network
+        self.rows, self.cols = grid_shape
+        self.blobs = blobs
+        self.fault = fault
+        self.tensors: dict[str, np.ndarray] = {}
+
+    def run_block(self, start: int, stop: int, feeds: Mapping[str, np.ndarray]) -> None:
+        """Runs units [start, stop) in the grid, or whole where they can't be split."""
+        network, graph = self.network, self.network.graph
+        if network.splits(start, stop):
+            tiles = grid(network, start, stop, self.rows, self.cols)
+        else:
+            tiles = (whole_map(network, start, stop),)
+        runner = ProgramRunner(self.blobs)
+        self.tensors.update(
+            {
+                name: np.full(graph.shape(name), np.nan, dtype=np.float32)
+                for name in network.outputs(start, stop)
+            }
+        )
+        for tile in tiles:
+            boxes = tile_boxes(network, start, stop, tile)
+            if boxes:
+                piece = cut(graph, network.nodes(start, stop), boxes, self.blobs)
+                self._run_tile(runner, piece, boxes, {**feeds, **self.tensors})
+
+    def _run_tile(
+        self,
+        runner: ProgramRunner,
+        piece: CutTile,
+        boxes: Mapping[str, Box],
+        tensors: Mapping[str, np.ndarray],
+    ) -> None:
+        parts = {
+            name: np.ascontiguousarray(tensors[name][box.slices()])
+            for name, box in piece.inputs.items()
+        }
+        results = runner.run(piece.program, self.fault(parts), list(boxes))
+        for (name, box), result in zip(boxes.items(), results, strict=True):
+            own = result[box.slices(inside=piece.yields[name])]
+            self.tensors[name][box.slices()] = own

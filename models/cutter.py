@@ -1,0 +1,182 @@
+"""Cutting: the program that computes one tile of a block.
+
+The program's graph is the block's nodes with explicit pads (the border class of the tile), a
+crop wherever a node reads less than what was computed, and constants sliced to what the tile
+needs, so that a device which computes some channels holds only their weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from models.boxes import Box
+from models.geometry import Extent, extent
+from models.graph import Graph, Node
+from models.program import BlobSource, Program, WeightRef
+
+# Constants below this many bytes travel inside the graph.
+_INLINE_BYTES = 1024
+_TO_THE_END = np.iinfo(np.int64).max
+_PRODUCER = "imbrex"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CutTile:
+    """A program and its geometry: the box of every input it reads and output it yields."""
+
+    program: Program
+    inputs: Mapping[str, Box]
+    yields: Mapping[str, Box]
+
+
+def cut(
+    graph: Graph,
+    nodes: Sequence[Node],
+    demand: Mapping[str, Box],
+    blobs: BlobSource,
+    *,
+    static: bool = False,
+) -> CutTile:
+    """The program for one tile.
+
+    `demand` names the boxes that the tile must yield; the program may yield more of a tensor
+    that other nodes of the block read too (`CutTile.yields`). Rows and columns are symbolic
+    unless `static`, so tiles of the same border class share one program.
+    """
+    reach = extent(graph, nodes, demand)
+    builder = _Builder(graph, reach, blobs, static)
+    for position, node in enumerate(nodes):
+        if node.outputs[0] in reach.computed:
+            builder.add(position, node)
+    model = builder.model(list(demand))
+    program = Program(model.SerializeToString(deterministic=True), tuple(builder.weights))
+    yields = {name: reach.computed[name] for name in demand}
+    return CutTile(program, dict(reach.inputs), yields)
+
+
+class _Builder:
+    """Collects the nodes, constants and crops of one program."""
+
+    def __init__(self, graph: Graph, reach: Extent, blobs: BlobSource, static: bool) -> None:
+        self.graph = graph
+        self.reach = reach
+        self.blobs = blobs
+        self.static = static
+        self.nodes: list[onnx.NodeProto] = []
+        self.inline: dict[str, np.ndarray] = {}
+        self.weights: list[WeightRef] = []
+        self._constants: dict[tuple[str, Box], str] = {}
+        self._crops: dict[tuple[str, Box], str] = {}
+
+    def add(self, position: int, node: Node) -> None:
+        """Appends a node, with its constants sliced and its other inputs cropped."""
+        names = []
+        for name, box in zip(node.inputs, self.reach.reads[position], strict=False):
+            if not name or box is None:
+                names.append("")
+            elif name in self.graph.constants:
+                names.append(self._constant(name, box))
+            else:
+                names.append(self._cropped(name, box))
+        proto = onnx.NodeProto()
+        proto.CopyFrom(node.proto)
+        proto.input[:] = names
+        if node.windows:
+            self._fix_window(proto, node)
+        self.nodes.append(proto)
+
+    def _fix_window(self, proto: onnx.NodeProto, node: Node) -> None:
+        """Pads of this tile's border class, and the groups that it computes."""
+        box = self.reach.computed[node.outputs[0]]
+        sizes = self.graph.shape(node.inputs[0])[2:]
+        pads = [
+            window.pads(span, size)
+            for window, span, size in zip(node.windows, box.spans[2:], sizes, strict=True)
+        ]
+        _set(proto, "pads", [start for start, _ in pads] + [end for _, end in pads])
+        _set(proto, "auto_pad", None)
+        groups = node.int("group", 1)
+        if groups > 1:
+            all_channels = self.graph.shape(node.outputs[0])[1]
+            _set(proto, "group", groups * len(box[1]) // all_channels)
+
+    def _constant(self, name: str, box: Box) -> str:
+        key = (name, box)
+        if key in self._constants:
+            return self._constants[key]
+        whole = self.graph.constants[name]
+        partial = box != Box.whole(whole.shape)
+        used = any(other == name for other, _ in self._constants)
+        label = f"{name}__part{len(self._constants)}" if used else name
+        array = np.ascontiguousarray(whole[box.slices()]) if partial else whole
+        if array.nbytes < _INLINE_BYTES:
+            self.inline[label] = array
+        else:
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            self.weights.append(WeightRef(label, self.blobs.add(array), kind, array.shape))
+        self._constants[key] = label
+        return label
+
+    def _cropped(self, name: str, box: Box) -> str:
+        have = self.reach.computed.get(name) or self.reach.inputs[name]
+        if have == box:
+            return name
+        key = (name, box)
+        if key not in self._crops:
+            self._crops[key] = self._crop(name, have, box)
+        return self._crops[key]
+
+    def _crop(self, name: str, have: Box, want: Box) -> str:
+        """A Slice counted from both ends, so that it does not depend on the tile's size."""
+        axes = [axis for axis in range(len(have)) if have[axis] != want[axis]]
+        starts = [want[axis].start - have[axis].start for axis in axes]
+        cut_off = [have[axis].stop - want[axis].stop for axis in axes]
+        ends = [-count if count else _TO_THE_END for count in cut_off]
+        output = f"{name}__crop{len(self._crops)}"
+        if self.graph.opset < 10:
+            node = helper.make_node(
+                "Slice", [name], [output], name=output, starts=starts, ends=ends, axes=axes
+            )
+        else:
+            parts = {"starts": starts, "ends": ends, "axes": axes}
+            for part, values in parts.items():
+                self.inline[f"{output}_{part}"] = np.array(values, dtype=np.int64)
+            inputs = [name, *(f"{output}_{part}" for part in parts)]
+            node = helper.make_node("Slice", inputs, [output], name=output)
+        self.nodes.append(node)
+        return output
+
+    def model(self, outputs: Sequence[str]) -> onnx.ModelProto:
+        """The light ONNX model: weights are mentioned, not held."""
+        graph = helper.make_graph(
+            self.nodes,
+            "program",
+            [self._value(name, box) for name, box in self.reach.inputs.items()],
+            [self._value(name, self.reach.computed[name]) for name in outputs],
+            [numpy_helper.from_array(array, name) for name, array in self.inline.items()],
+        )
+        imports = [helper.make_opsetid(*entry) for entry in self.graph.opset_imports]
+        return helper.make_model(
+            graph, opset_imports=imports, ir_version=8, producer_name=_PRODUCER
+        )
+
+    def _value(self, name: str, box: Box) -> onnx.ValueInfoProto:
+        info = self.graph.tensors[name]
+        dims: list[int | str] = list(box.shape)
+        if not self.static and len(info.shape) > 2:
+            dims[2:] = [f"{name}_d{axis}" for axis in range(2, len(dims))]
+        return helper.make_tensor_value_info(name, info.data_type or TensorProto.FLOAT, dims)
+
+
+def _set(proto: onnx.NodeProto, name: str, value: list[int] | int | None) -> None:
+    for index, attribute in enumerate(proto.attribute):
+        if attribute.name == name:
+            del proto.attribute[index]
+            break
+    if value is not None:
+        proto.attribute.append(helper.make_attribute(name, value))

@@ -1,0 +1,125 @@
+"""Running graphs in this process with onnxruntime: the answer that every split is compared to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from models.graph import Graph
+from models.program import BlobSource, Program
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class WholeModel:
+    """The unsplit model in plain onnxruntime."""
+
+    def __init__(self, model: onnx.ModelProto, threads: int = 0) -> None:
+        self._session = ort.InferenceSession(
+            model.SerializeToString(), _options(threads), providers=["CPUExecutionProvider"]
+        )
+        self.outputs: tuple[str, ...] = tuple(o.name for o in self._session.get_outputs())
+
+    def run(self, feeds: Arrays) -> dict[str, np.ndarray]:
+        """All outputs by name."""
+        return dict(zip(self.outputs, self._session.run(None, dict(feeds)), strict=True))
+
+
+class ProgramRunner:
+    """Runs programs here, keeping one session per program."""
+
+    def __init__(self, blobs: BlobSource, threads: int = 0) -> None:
+        self._blobs = blobs
+        self._threads = threads
+        self._sessions: dict[str, ort.InferenceSession] = {}
+
+    def run(self, program: Program, feeds: Arrays, outputs: Sequence[str]) -> list[np.ndarray]:
+        """The named outputs."""
+        session = self._sessions.get(program.sha256)
+        if session is None:
+            session = self._sessions[program.sha256] = self._load(program)
+        result: list[np.ndarray] = session.run(list(outputs), dict(feeds))
+        return result
+
+    def _load(self, program: Program) -> ort.InferenceSession:
+        model = onnx.ModelProto.FromString(program.graph)
+        for ref in program.weights:
+            tensor = model.graph.initializer.add()
+            tensor.name, tensor.data_type = ref.name, ref.data_type
+            tensor.dims.extend(ref.dims)
+            tensor.raw_data = bytes(self._blobs.bytes_of(ref.sha256))
+        return ort.InferenceSession(
+            model.SerializeToString(), _options(self._threads), providers=["CPUExecutionProvider"]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Largest difference between two answers.
+
+    `max_rel_error` is the largest difference of an output divided by that output's largest
+    magnitude, the worst over all outputs (element-wise relative error means nothing near zero).
+    Infinite where a value is not finite or a shape differs.
+    """
+
+    max_abs_error: float
+    max_rel_error: float
+
+    def worse(self, other: Comparison) -> Comparison:
+        """The worse of two, field by field."""
+        return Comparison(
+            max(self.max_abs_error, other.max_abs_error),
+            max(self.max_rel_error, other.max_rel_error),
+        )
+
+
+EQUAL = Comparison(0.0, 0.0)
+_DIFFERENT = Comparison(float("inf"), float("inf"))
+
+
+def compare(answer: Arrays, whole: Arrays) -> Comparison:
+    """Compares every output of the whole model with the answer's."""
+    worst = EQUAL
+    for name, expected in whole.items():
+        worst = worst.worse(_compare_one(answer.get(name), expected))
+    return worst
+
+
+def _compare_one(actual: np.ndarray | None, expected: np.ndarray) -> Comparison:
+    if actual is None or actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return _DIFFERENT
+    if not expected.size:
+        return EQUAL
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return _DIFFERENT
+    difference = float(np.abs(a - b).max())
+    magnitude = float(np.abs(b).max())
+    if difference == 0.0:
+        return EQUAL
+    return Comparison(difference, difference / magnitude if magnitude else float("inf"))
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    """Seeded inputs for a model without a sidecar: standard normal, or bytes for integers."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    feeds = {}
+    for name in graph.inputs:
+        info = graph.tensors[name]
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(info.data_type))
+        if np.issubdtype(dtype, np.floating):
+            feeds[name] = rng.standard_normal(info.shape, dtype=np.float32).astype(dtype)
+        else:
+            feeds[name] = rng.integers(0, 100, info.shape).astype(dtype)
+    return feeds
+
+
+def _options(threads: int) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return options

@@ -1,0 +1,91 @@
+"""Dividing a block's output map: grids, weighted strips, and the boxes of every live tensor.
+
+A tile is given by the rows and columns of the block's *main* output; other tensors that the
+block yields are cut at the same relative places.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from models.boxes import Box, Span
+from models.units import Network
+
+
+@dataclass(frozen=True, slots=True)
+class MapTile:
+    """Rows and columns of a block's main output. Empty tiles are allowed."""
+
+    rows: Span
+    cols: Span
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no element."""
+        return not len(self.rows) or not len(self.cols)
+
+
+def even_spans(size: int, parts: int) -> tuple[Span, ...]:
+    """`parts` spans of nearly equal length; the first ones are longer; some empty if few."""
+    marks = [-(-index * size // parts) for index in range(parts + 1)]
+    return tuple(Span(a, b) for a, b in itertools.pairwise(marks))
+
+
+def weighted_spans(size: int, weights: Sequence[float]) -> tuple[Span, ...]:
+    """Spans with lengths in proportion to `weights` (largest remainder, so they sum to size)."""
+    total = sum(weights)
+    exact = [size * weight / total for weight in weights]
+    lengths = [int(value) for value in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: lengths[i] - exact[i])
+    for index in by_remainder[: size - sum(lengths)]:
+        lengths[index] += 1
+    spans, start = [], 0
+    for length in lengths:
+        spans.append(Span(start, start + length))
+        start += length
+    return tuple(spans)
+
+
+def map_size(network: Network, start: int, stop: int) -> tuple[int, int]:
+    """Rows and columns of the main output of units [start, stop); 1 where it has none."""
+    shape = network.graph.shape(network.outputs(start, stop)[-1])
+    rows = shape[2] if len(shape) > 2 else 1
+    return rows, shape[3] if len(shape) > 3 else 1
+
+
+def grid(network: Network, start: int, stop: int, rows: int, cols: int) -> tuple[MapTile, ...]:
+    """A rows x cols grid over the block's main output, row by row."""
+    height, width = map_size(network, start, stop)
+    return tuple(MapTile(r, c) for r in even_spans(height, rows) for c in even_spans(width, cols))
+
+
+def whole_map(network: Network, start: int, stop: int) -> MapTile:
+    """The one tile that is everything."""
+    height, width = map_size(network, start, stop)
+    return MapTile(Span(0, height), Span(0, width))
+
+
+def tile_boxes(network: Network, start: int, stop: int, tile: MapTile) -> Mapping[str, Box]:
+    """The box of each of the block's outputs that belongs to `tile`; empty ones left out."""
+    graph = network.graph
+    height, width = map_size(network, start, stop)
+    boxes = {}
+    for name in network.outputs(start, stop):
+        box = Box.whole(graph.shape(name))
+        if len(box) > 2:
+            box = box.replace(2, _scaled(tile.rows, height, len(box[2])))
+        if len(box) > 3:
+            box = box.replace(3, _scaled(tile.cols, width, len(box[3])))
+        if not box.is_empty:
+            boxes[name] = box
+    return boxes
+
+
+def _scaled(span: Span, size: int, other: int) -> Span:
+    """The same relative range of a map of `other` elements; adjacent spans stay adjacent."""
+    if size == other:
+        return span
+    return Span(round(Fraction(span.start * other, size)), round(Fraction(span.stop * other, size)))

@@ -1,0 +1,169 @@
+"""Units: where a plan may cut a network, and which tensors are live there.
+
+A *layer* is a heavy node (convolution, fully connected, anything opaque) with the light nodes
+that follow from it: BN, activation, residual Add, pool, concat. A *unit* is one layer; between
+units lie *boundaries*, each with the explicit set of tensors that live across it.
+
+Two kinds of boundary matter to planners. Inside a residual block a shortcut waits for an
+elementwise operator (`bypass`): AOFL doesn't cut there, "a residual block counts as one unit"
+[AOFL, section 5.6]; halo exchange may.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from models.boxes import Box
+from models.geometry import Extent, extent
+from models.graph import Graph, Node
+from models.operators import Kind, operator, splits_along
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A place between two nodes: the tensors that are made before it and read after it."""
+
+    live: tuple[str, ...]
+    bypass: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Consecutive nodes [start, stop) of the graph that no plan takes apart."""
+
+    graph: Graph
+    start: int
+    stop: int
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Its nodes in topological order."""
+        return self.graph.nodes[self.start : self.stop]
+
+    @cached_property
+    def name(self) -> str:
+        """The name of its heaviest node's operator, for people."""
+        heavy = [node for node in self.nodes if operator(node).heavy]
+        return (heavy or self.nodes)[0].name
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """Tensors that it makes and that are read after it or are outputs of the network; the
+        last is the main one.
+        """
+        return block_outputs(self.graph, self.start, self.stop)
+
+    @cached_property
+    def splits(self) -> bool:
+        """Whether rows of its outputs can be computed apart."""
+        return all(splits_along(self.graph, node, 2) for node in self.nodes)
+
+    def extent(self, demand: dict[str, Box]) -> Extent:
+        """Backward geometry through this unit alone."""
+        return extent(self.graph, self.nodes, demand)
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A graph with its units. `boundaries[i]` lies before unit `i`; the last is the end."""
+
+    graph: Graph
+    units: tuple[Unit, ...]
+    boundaries: tuple[Boundary, ...]
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.graph.name
+
+    def nodes(self, start: int, stop: int) -> tuple[Node, ...]:
+        """Nodes of the units [start, stop)."""
+        return self.graph.nodes[self.units[start].start : self.units[stop - 1].stop]
+
+    def outputs(self, start: int, stop: int) -> tuple[str, ...]:
+        """Tensors that the block of units [start, stop) must yield; the main one last."""
+        return block_outputs(self.graph, self.units[start].start, self.units[stop - 1].stop)
+
+    def splits(self, start: int, stop: int) -> bool:
+        """Whether every unit of the block can be computed in rows."""
+        return all(unit.splits for unit in self.units[start:stop])
+
+
+def block_outputs(graph: Graph, start: int, stop: int) -> tuple[str, ...]:
+    """Tensors made by nodes [start, stop) that somebody outside needs; the latest last."""
+    made = [name for node in graph.nodes[start:stop] for name in node.outputs if name]
+    return tuple(
+        name
+        for name in made
+        if name in graph.outputs or any(i >= stop for i in graph.consumers.get(name, ()))
+    )
+
+
+def divide(graph: Graph, *, residual_inside: bool = True) -> Network:
+    """Divides a graph into units.
+
+    With `residual_inside` a residual block is one unit (AOFL's granularity); without, plans may
+    also cut where a shortcut is waiting.
+    """
+    cuts = _layer_starts(graph)
+    marks = [0, *cuts, len(graph.nodes)]
+    boundaries = [_boundary(graph, mark) for mark in marks]
+    keep = [
+        i
+        for i, boundary in enumerate(boundaries)
+        if i in (0, len(marks) - 1) or not (residual_inside and boundary.bypass)
+    ]
+    units = tuple(Unit(graph, marks[a], marks[b]) for a, b in itertools.pairwise(keep))
+    return Network(graph, units, tuple(boundaries[i] for i in keep))
+
+
+def _layer_starts(graph: Graph) -> list[int]:
+    """Node indices, after the first, at which a new layer begins."""
+    starts: list[int] = []
+    made: set[str] = set()
+    has_heavy = splits_here = False
+    for index, node in enumerate(graph.nodes):
+        heavy = operator(node).heavy
+        splits = splits_along(graph, node, 2)
+        joined = bool(made.intersection(node.inputs))
+        # A layer holds one heavy node, and what can't be split never joins what can.
+        begins = (heavy and has_heavy) or (splits != splits_here) or not joined
+        if index and begins:
+            starts.append(index)
+            made, has_heavy = set(), False
+        made.update(node.outputs)
+        has_heavy = has_heavy or heavy
+        splits_here = splits
+    return starts
+
+
+def _boundary(graph: Graph, mark: int) -> Boundary:
+    made = [name for node in graph.nodes[:mark] for name in node.outputs if name]
+    live = tuple(
+        name
+        for name in (*graph.inputs, *made)
+        if any(index >= mark for index in graph.consumers.get(name, ()))
+    )
+    return Boundary(live, bypass=len(live) > 1 and _inside_residual(graph, mark, live))
+
+
+def _inside_residual(graph: Graph, mark: int, live: Sequence[str]) -> bool:
+    """Whether some later elementwise operator joins branches that come from different live
+    tensors: then the boundary lies between a shortcut's fork and its join.
+    """
+    origins: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in live}
+    for node in graph.nodes[mark:]:
+        operands = [origins[name] for name in node.inputs if name in origins]
+        if operator(node).kind is Kind.POINTWISE and len(set(operands)) > 1:
+            return True
+        reached = frozenset().union(*operands)
+        origins.update((name, reached) for name in node.outputs)
+    return False
+
+
+def layers_of(units: Sequence[Unit]) -> list[str]:
+    """Names of the heavy nodes, for reports."""
+    return [node.name for unit in units for node in unit.nodes if operator(node).heavy]

@@ -1,0 +1,74 @@
+"""Sliding windows of convolutions and pools, with every ONNX way to pad made explicit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from models.boxes import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window along one dimension, in elements."""
+
+    kernel: int
+    stride: int = 1
+    dilation: int = 1
+    pad_start: int = 0
+    pad_end: int = 0
+
+    @property
+    def reach(self) -> int:
+        """Elements from the first to the last tap."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    def _unclipped(self, output: Span) -> Span:
+        start = output.start * self.stride - self.pad_start
+        return Span(start, (output.stop - 1) * self.stride - self.pad_start + self.reach)
+
+    def input_span(self, output: Span, size: int) -> Span:
+        """Input range that an output range reads, clipped to a map of `size`."""
+        if not len(output):
+            return Span(0, 0)
+        span = self._unclipped(output)
+        start = min(max(span.start, 0), size)
+        return Span(start, max(start, min(span.stop, size)))
+
+    def pads(self, output: Span, size: int) -> tuple[int, int]:
+        """Padding that remains before and after the input range of `output`.
+
+        Inside the map it is zero. At the end of a map whose size was rounded up (ceil_mode) the
+        last window may hang over by more than `pad_end`; the node's own ceil_mode covers that.
+        """
+        span = self._unclipped(output)
+        return max(0, -span.start), min(max(0, span.stop - size), self.pad_end)
+
+
+def explicit_windows(
+    attributes: Mapping[str, Any],
+    kernel: Sequence[int],
+    sizes: Sequence[int],
+    outputs: Sequence[int],
+) -> tuple[Window, ...]:
+    """One window per spatial dimension of a Conv or pool (ONNX operator specification).
+
+    `kernel` is the kernel's shape, `sizes` and `outputs` the spatial shapes of input and output.
+    """
+    ones = [1] * len(kernel)
+    strides, dilations = attributes.get("strides", ones), attributes.get("dilations", ones)
+    pads = attributes.get("pads", [0] * (2 * len(kernel)))
+    auto = attributes.get("auto_pad", b"NOTSET").decode()
+    result = []
+    for axis, taps in enumerate(kernel):
+        start, end = pads[axis], pads[axis + len(kernel)]
+        if auto.startswith("SAME"):
+            reach = (taps - 1) * dilations[axis] + 1
+            total = max(0, (outputs[axis] - 1) * strides[axis] + reach - sizes[axis])
+            small = total // 2
+            start, end = (small, total - small) if auto == "SAME_UPPER" else (total - small, small)
+        elif auto == "VALID":
+            start = end = 0
+        result.append(Window(int(taps), int(strides[axis]), int(dilations[axis]), start, end))
+    return tuple(result)

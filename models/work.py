@@ -1,0 +1,93 @@
+"""How much work a node is for a tile: FLOPs and sizes, the inputs of every cost model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from models.boxes import Box
+from models.geometry import Extent, extent
+from models.graph import Graph, Node
+from models.operators import operator
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One node's computation for one tile.
+
+    `flop` counts 2 per multiply-add. `layer_type` names the cost regression.
+    """
+
+    layer_type: str
+    flop: int
+    input_bytes: int
+    output_bytes: int
+    weight_bytes: int
+    input_channels: int = 1
+    output_channels: int = 1
+    output_pixels: int = 1
+    taps: int = 1
+    groups: int = 1
+
+
+def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]) -> Work:
+    """The work of one node whose output box and input boxes are known."""
+    layer_type = operator(node).layer_type
+    input_bytes = weight_bytes = 0
+    for name, box in zip(node.inputs, reads, strict=False):
+        if box is None or not name:
+            continue
+        size = box.volume * graph.tensors[name].itemsize
+        if name in graph.constants:
+            weight_bytes += size
+        else:
+            input_bytes += size
+    taps = math.prod(window.kernel for window in node.windows)
+    channels_in = reads[0][1] if reads[0] is not None and len(reads[0]) > 1 else (0,)
+    groups = node.int("group", 1)
+    per_group = graph.shape(node.inputs[1])[1] if node.op == "Conv" else 1
+    return Work(
+        layer_type=layer_type,
+        flop=_flop(graph, node, output, taps, per_group),
+        input_bytes=input_bytes,
+        output_bytes=output.volume * graph.tensors[node.outputs[0]].itemsize,
+        weight_bytes=weight_bytes,
+        input_channels=len(channels_in),
+        output_channels=len(output[1]) if len(output) > 1 else 1,
+        output_pixels=math.prod(output.shape[2:]),
+        taps=taps,
+        groups=groups,
+    )
+
+
+def _flop(graph: Graph, node: Node, output: Box, taps: int, per_group: int) -> int:
+    if node.op == "Conv":
+        return 2 * taps * per_group * output.volume
+    if node.op == "Gemm":
+        inner = graph.shape(node.inputs[0])[0 if node.int("transA", 0) else 1]
+        return 2 * inner * output.volume
+    if node.windows:
+        return taps * output.volume
+    if node.op.startswith("Global"):
+        return math.prod(graph.shape(node.inputs[0]))
+    return output.volume
+
+
+def works(graph: Graph, nodes: Sequence[Node], reach: Extent) -> list[Work]:
+    """The work of every node that the tile computes."""
+    return [
+        node_work(graph, node, reach.computed[node.outputs[0]], reach.reads[position])
+        for position, node in enumerate(nodes)
+        if node.outputs[0] in reach.computed
+    ]
+
+
+def tile_works(graph: Graph, nodes: Sequence[Node], demand: Mapping[str, Box]) -> list[Work]:
+    """The work of a block for one tile."""
+    return works(graph, nodes, extent(graph, nodes, demand))
+
+
+def conv_flop(each: Sequence[Work]) -> int:
+    """FLOPs of convolutions only, as the papers count."""
+    return sum(work.flop for work in each if work.layer_type == "convolution")
