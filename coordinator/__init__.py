@@ -1,1 +1,1 @@
-
+"""The coordinator: finds workers, fits costs, plans, executes, serves."""

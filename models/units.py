@@ -5,8 +5,9 @@ that follow from it: BN, activation, residual Add, pool, concat. A *unit* is one
 units lie *boundaries*, each with the explicit set of tensors that live across it.
 
 Two kinds of boundary matter to planners. Inside a residual block a shortcut waits for an
-elementwise operator (`bypass`): AOFL doesn't cut there, "a residual block counts as one unit"
-[AOFL, section 5.6]; halo exchange may.
+elementwise operator (`bypass`): the papers' planners don't cut there, a residual block is one
+unit to them [AOFL, section 5.6], so they search over `Network.marks`; halo exchange may cut at
+every boundary.
 """
 
 from __future__ import annotations
@@ -79,6 +80,11 @@ class Network:
         """The model's name."""
         return self.graph.name
 
+    @cached_property
+    def marks(self) -> tuple[int, ...]:
+        """Boundaries (by index) outside residual blocks, from the first to the end."""
+        return tuple(i for i, each in enumerate(self.boundaries) if not each.bypass)
+
     def nodes(self, start: int, stop: int) -> tuple[Node, ...]:
         """Nodes of the units [start, stop)."""
         return self.graph.nodes[self.units[start].start : self.units[stop - 1].stop]
@@ -102,22 +108,11 @@ def block_outputs(graph: Graph, start: int, stop: int) -> tuple[str, ...]:
     )
 
 
-def divide(graph: Graph, *, residual_inside: bool = True) -> Network:
-    """Divides a graph into units.
-
-    With `residual_inside` a residual block is one unit (AOFL's granularity); without, plans may
-    also cut where a shortcut is waiting.
-    """
-    cuts = _layer_starts(graph)
-    marks = [0, *cuts, len(graph.nodes)]
-    boundaries = [_boundary(graph, mark) for mark in marks]
-    keep = [
-        i
-        for i, boundary in enumerate(boundaries)
-        if i in (0, len(marks) - 1) or not (residual_inside and boundary.bypass)
-    ]
-    units = tuple(Unit(graph, marks[a], marks[b]) for a, b in itertools.pairwise(keep))
-    return Network(graph, units, tuple(boundaries[i] for i in keep))
+def divide(graph: Graph) -> Network:
+    """Divides a graph into units, as finely as any plan may cut it."""
+    edges = [0, *_layer_starts(graph), len(graph.nodes)]
+    units = tuple(Unit(graph, start, stop) for start, stop in itertools.pairwise(edges))
+    return Network(graph, units, tuple(_boundary(graph, edge) for edge in edges))
 
 
 def _layer_starts(graph: Graph) -> list[int]:

@@ -1,1 +1,1 @@
-
+"""What computing and sending will cost: profiles, regressions, links, corrections."""

@@ -1,1 +1,1 @@
-
+"""What people and tools speak: HTTP."""

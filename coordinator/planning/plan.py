@@ -1,0 +1,109 @@
+"""Plans: immutable, versioned, printable, checkable, saved and loaded as JSON.
+
+A plan divides a network's units into blocks. Each block is a set of tiles, one per device that
+takes part; a tile owns a box of every tensor that the block yields. Together the tiles of a
+block cover its outputs exactly once (or, with `reduce`, add up to them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NewType
+
+from models.boxes import Box, Span
+from models.geometry import Extent, extent
+from models.units import Network
+
+DeviceId = NewType("DeviceId", str)
+Exchange = Literal["none", "host", "peer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One device's share of a block.
+
+    `boxes` names what it owns of each of the block's outputs; `in_channels` restricts the input
+    channels that a `reduce` tile sums over. `flop` is what it computes, halos included.
+    """
+
+    device: DeviceId
+    boxes: Mapping[str, Box]
+    flop: int = 0
+    in_channels: Span | None = None
+    reduce: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Units [start, stop), computed without communication inside.
+
+    `exchange` says how the block's inputs reach its devices: through the host, from the peers
+    that computed them, or not at all. With `barrier` no tile starts before every tile of the
+    block before has been merged (as published); without, a tile starts when its boxes are there.
+    """
+
+    start: int
+    stop: int
+    tiles: tuple[Tile, ...]
+    barrier: bool = True
+    exchange: Exchange = "host"
+
+    @property
+    def devices(self) -> tuple[DeviceId, ...]:
+        """Devices that compute in this block."""
+        return tuple(tile.device for tile in self.tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """A device that the plan leaves out, and why."""
+
+    device: DeviceId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficBytes:
+    """Payload bytes that a request moves: host to devices, devices to host, peer to peer."""
+
+    scatter: int = 0
+    gather: int = 0
+    halo: int = 0
+
+    def as_json(self) -> dict[str, int]:
+        """The contract's `bytes` object."""
+        return {"scatter": self.scatter, "gather": self.gather, "halo": self.halo}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one model runs on one cluster.
+
+    `predicted_latency_s` is the planner's own prediction, `single_device_latency_s` that of the
+    best device alone, `baseline_device` its id. `total_flop` is the whole network's,
+    `redundant_flop` what tiles compute beyond it.
+    """
+
+    model: str
+    strategy: str
+    blocks: tuple[Block, ...]
+    predicted_latency_s: float
+    single_device_latency_s: float
+    baseline_device: DeviceId
+    total_flop: int
+    redundant_flop: int
+    traffic: TrafficBytes
+    unused: tuple[Unused, ...] = ()
+    version: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def devices(self) -> tuple[DeviceId, ...]:
+        """Devices that compute somewhere in the plan, in order of appearance."""
+        return tuple(dict.fromkeys(d for block in self.blocks for d in block.devices))
+
+
+def tile_extent(network: Network, block: Block, tile: Tile) -> Extent:
+    """What a tile of a block computes and reads."""
+    return extent(network.graph, network.nodes(block.start, block.stop), tile.boxes)
