@@ -13,21 +13,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 from models.graph import OPSETS
-from models.sidecar import Sidecar
+from models.sidecar import Sidecar, Task, sidecar_path
+from models.sidecar import load as load_sidecar
 from models.zoo.builder import UNTRAINED, WEIGHTS_KEY
 from models.zoo.resnet import resnet50
 from models.zoo.vgg import vgg16
 from models.zoo.yolov2 import yolov2
 from protos.errors import BadRequest, NotFound
-
-Task = Literal["classification", "detection", "features"]
 
 # What protobuf can hold in one message, and so the largest network with all of its weights.
 MAX_MODEL_BYTES = 2**31 - 1
@@ -54,12 +52,13 @@ Source = Built | Shipped
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One network of the catalogue. An untrained one gives logits that mean nothing."""
+    """One network of the catalogue. The untrained ones have no sidecar: they take and give
+    tensors, whatever task their layers were designed for."""
 
     name: str
     description: str
-    task: Task
     source: Source
+    task: Task = "tensor"
     trained: bool = False
 
 
@@ -79,35 +78,31 @@ _ENTRIES = {
         Entry(
             "digits",
             "handwritten digits on a sheet, 416x416",
-            "detection",
             Shipped(_DIGITS),
+            task="detection",
             trained=True,
         ),
         Entry(
             "vgg16",
             f"VGG-16, 224x224 ({UNTRAINED})",
-            "classification",
             Built(partial(vgg16, 224, classifier=True)),
         ),
         Entry(
             "vgg16-256",
             f"VGG-16, 256x256 ({UNTRAINED})",
-            "classification",
             Built(partial(vgg16, 256, classifier=True)),
         ),
         Entry(
             "vgg16-conv",
             f"VGG-16's 13 convolutions and pools, 224x224 ({UNTRAINED})",
-            "features",
             Built(partial(vgg16, 224, classifier=False)),
         ),
         Entry(
             "vgg16-256-conv",
             f"VGG-16's 13 convolutions and pools, 256x256 ({UNTRAINED})",
-            "features",
             Built(partial(vgg16, 256, classifier=False)),
         ),
-        Entry("yolov2", f"YOLOv2, 416x416 ({UNTRAINED})", "detection", Built(yolov2)),
+        Entry("yolov2", f"YOLOv2, 416x416 ({UNTRAINED})", Built(yolov2)),
         Entry(
             "resnet50", f"ResNet-50 v1.5, 224x224 ({UNTRAINED})", "classification", Built(resnet50)
         ),
@@ -141,7 +136,7 @@ def load(name_or_path: str | Path) -> LoadedModel:
 
     Raises:
         NotFound: no such name, or no such file.
-        BadRequest: the file is not a usable ONNX model.
+        BadRequest: the file is not a usable ONNX model, or its sidecar is wrong.
     """
     if not _is_path(name_or_path):
         found = entry(str(name_or_path))
@@ -165,8 +160,14 @@ def _load_file(path: Path) -> LoadedModel:
     proto = _parse(path)
     _require_onnx(path, proto)
     _load_external_data(path, proto)
-    weights = {prop.key: prop.value for prop in proto.metadata_props}.get(WEIGHTS_KEY)
-    return LoadedModel(path.stem, proto, _sidecar(path), trained=weights != UNTRAINED)
+    beside = sidecar_path(path)
+    sidecar = load_sidecar(beside) if beside.is_file() else None
+    trained = sidecar.trained if sidecar else _metadata(proto).get(WEIGHTS_KEY) != UNTRAINED
+    return LoadedModel(path.stem, proto, sidecar, trained)
+
+
+def _metadata(proto: ModelProto) -> dict[str, str]:
+    return {item.key: item.value for item in proto.metadata_props}
 
 
 def _parse(path: Path) -> ModelProto:
@@ -247,11 +248,6 @@ def _tensors_of(body: GraphProto | FunctionProto) -> Iterator[TensorProto]:
             yield from (attribute.t, *attribute.tensors)
             for graph in (attribute.g, *attribute.graphs):
                 yield from _tensors_of(graph)
-
-
-def _sidecar(path: Path) -> Sidecar | None:
-    file = path.with_suffix(".json")
-    return Sidecar.load(file) if file.is_file() else None
 
 
 def _not_onnx(path: Path) -> BadRequest:

@@ -19,16 +19,27 @@ class HelloRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., sender: _Optional[str] = ..., sent_s: _Optional[float] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("protocol", "version", "facts", "received_s")
+    __slots__ = ("protocol", "version", "facts", "received_s", "counters", "resident_bytes")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_S_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     facts: DeviceFacts
     received_s: float
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., facts: _Optional[_Union[DeviceFacts, _Mapping]] = ..., received_s: _Optional[float] = ...) -> None: ...
+    counters: _containers.ScalarMap[str, int]
+    resident_bytes: int
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., facts: _Optional[_Union[DeviceFacts, _Mapping]] = ..., received_s: _Optional[float] = ..., counters: _Optional[_Mapping[str, int]] = ..., resident_bytes: _Optional[int] = ...) -> None: ...
 
 class DeviceFacts(_message.Message):
     __slots__ = ("id", "name", "machine", "cpu", "cores", "mhz_now", "mhz_max", "memory_bytes", "pace", "runtime", "boot_id", "threads")
@@ -187,7 +198,7 @@ class Frame(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ...) -> None: ...
 
 class Item(_message.Message):
-    __slots__ = ("task", "tensor", "done", "failed", "release", "cancel", "ping", "pong")
+    __slots__ = ("task", "tensor", "done", "failed", "release", "cancel", "ping", "pong", "resend")
     TASK_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +207,7 @@ class Item(_message.Message):
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
+    RESEND_FIELD_NUMBER: _ClassVar[int]
     task: Task
     tensor: Tensor
     done: TaskDone
@@ -204,7 +216,8 @@ class Item(_message.Message):
     cancel: Cancel
     ping: Ping
     pong: Ping
-    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., done: _Optional[_Union[TaskDone, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+    resend: Resend
+    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., done: _Optional[_Union[TaskDone, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., resend: _Optional[_Union[Resend, _Mapping]] = ...) -> None: ...
 
 class Box(_message.Message):
     __slots__ = ("start", "stop")
@@ -313,6 +326,20 @@ class Release(_message.Message):
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, requests: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Resend(_message.Message):
+    __slots__ = ("request", "plan_version", "task", "attempt", "outputs")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    plan_version: int
+    task: int
+    attempt: int
+    outputs: _containers.RepeatedCompositeFieldContainer[Task.Output]
+    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[Task.Output, _Mapping]]] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("request", "task", "attempt")

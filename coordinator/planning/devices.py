@@ -79,4 +79,6 @@ class Planner(Protocol):
         Infeasible: no device, or no device with enough memory.
     """
 
-    def __call__(self, network: Network, cluster: Cluster) -> Plan: ...
+    def __call__(self, network: Network, cluster: Cluster) -> Plan:
+        """The best plan that this strategy knows."""
+        ...
