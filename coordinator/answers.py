@@ -1,0 +1,95 @@
+"""What the coordinator tells its surfaces: answers, models and devices, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from coordinator.planning.plan import TrafficBytes
+from models.sidecar import Sidecar
+from models.units import Network
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where a request's time went, in seconds.
+
+    `queue`: admitted but not started. `scatter`, `compute`, `gather`: summed over blocks, the
+    time in which at least that was going on and nothing later in the list was; together with
+    `queue` they make `total`.
+    """
+
+    queue_s: float
+    scatter_s: float
+    compute_s: float
+    gather_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Outputs of one request (arrays by output name), and how they came about."""
+
+    request_id: str
+    outputs: Mapping[str, np.ndarray] = field(repr=False)
+    timing: Timing
+    plan_version: int
+    devices: tuple[str, ...]
+    traffic: TrafficBytes
+    retried_tasks: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedModel:
+    """A model that can be asked."""
+
+    name: str
+    network: Network
+    sidecar: Sidecar | None
+    trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """A line of the catalogue as this coordinator serves it."""
+
+    name: str
+    ready: bool
+    state: str
+    task: str
+    trained: bool
+    plan_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """A device for people and scripts. `state`: connecting, ready, lost, refused, draining."""
+
+    id: str
+    name: str
+    address: str
+    state: str
+    reason: str
+    source: str
+    host: bool
+    cpu: str
+    cores: int
+    mhz: float
+    memory_bytes: int
+    pace: float
+    gflops: float
+    mbps: float
+    profiled: bool
+    correction: float
+    last_seen_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The best device running the whole model in plain onnxruntime with its best threads."""
+
+    device: str
+    latency_s: float
+    threads: int

@@ -1,0 +1,92 @@
+"""Settings of the coordinator: one frozen value, read once at start."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import platformdirs
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from protos.errors import BadConfiguration
+
+HTTP_PORT = 8460
+
+
+class CoordinatorSettings(BaseSettings):
+    """From flags, the environment (`IMBREX_COORDINATOR_*`) and a TOML file, in that order.
+
+    `workers` lists `host:port` addresses that are always tried, beside what mDNS finds.
+    `replan` is a period in seconds, or 0 for off: a plan then changes only by hand or when its
+    devices do. `host_computes` starts a worker on this machine.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="IMBREX_COORDINATOR_", extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = HTTP_PORT
+    state_dir: Path = Path(platformdirs.user_state_dir("imbrex")) / "coordinator"
+    cluster: str = "home"
+    secret: str = ""
+    workers: tuple[str, ...] = ()
+    mdns: bool = True
+    interfaces: tuple[str, ...] = ()
+    models: tuple[str, ...] = ("digits",)
+    strategy: str = "auto"
+    host_computes: bool = True
+    host_pace: float = 1.0
+    replan: float = 60.0
+    profile: bool = True
+    max_queue: int = 64
+    max_in_flight: int = 4
+    max_body_bytes: int = 64 * 1024 * 1024
+    log: Literal["auto", "json", "console"] = "auto"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags win over the environment; the file comes in as flags' defaults (see `load`)."""
+        return init_settings, env_settings
+
+
+def load_settings(flags: dict[str, Any], file: Path | None = None) -> CoordinatorSettings:
+    """Reads settings once.
+
+    Raises:
+        BadConfiguration: names the file and the key.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            values = tomllib.loads(file.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise BadConfiguration(
+                cause=f"cannot read {file} ({error})", cure="Correct or remove the file."
+            ) from error
+    environment = CoordinatorSettings.model_config["env_prefix"].lower()
+    chosen = {key: value for key, value in flags.items() if value is not None}
+    try:
+        return CoordinatorSettings(**{**_without_environment(values, environment), **chosen})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise BadConfiguration(
+            cause=f"the setting {key!r} is wrong: {first['msg']}",
+            cure=f"See `imbrex coordinator --help`{f' and {file}' if file else ''}.",
+        ) from error
+
+
+def _without_environment(values: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """File values that the environment doesn't override."""
+
+    set_there = {key.lower() for key in os.environ}
+    return {key: value for key, value in values.items() if prefix + key.lower() not in set_there}
