@@ -72,6 +72,10 @@ class LoadedModel:
     trained: bool
 
 
+def _untrained(name: str, description: str, build: Callable[[], ModelProto]) -> Entry:
+    return Entry(name, f"{description} ({UNTRAINED})", Built(build))
+
+
 _ENTRIES = {
     entry.name: entry
     for entry in (
@@ -82,30 +86,20 @@ _ENTRIES = {
             task="detection",
             trained=True,
         ),
-        Entry(
-            "vgg16",
-            f"VGG-16, 224x224 ({UNTRAINED})",
-            Built(partial(vgg16, 224, classifier=True)),
-        ),
-        Entry(
-            "vgg16-256",
-            f"VGG-16, 256x256 ({UNTRAINED})",
-            Built(partial(vgg16, 256, classifier=True)),
-        ),
-        Entry(
+        _untrained("vgg16", "VGG-16, 224x224", partial(vgg16, 224, classifier=True)),
+        _untrained("vgg16-256", "VGG-16, 256x256", partial(vgg16, 256, classifier=True)),
+        _untrained(
             "vgg16-conv",
-            f"VGG-16's 13 convolutions and pools, 224x224 ({UNTRAINED})",
-            Built(partial(vgg16, 224, classifier=False)),
+            "VGG-16's 13 convolutions and pools, 224x224",
+            partial(vgg16, 224, classifier=False),
         ),
-        Entry(
+        _untrained(
             "vgg16-256-conv",
-            f"VGG-16's 13 convolutions and pools, 256x256 ({UNTRAINED})",
-            Built(partial(vgg16, 256, classifier=False)),
+            "VGG-16's 13 convolutions and pools, 256x256",
+            partial(vgg16, 256, classifier=False),
         ),
-        Entry("yolov2", f"YOLOv2, 416x416 ({UNTRAINED})", Built(yolov2)),
-        Entry(
-            "resnet50", f"ResNet-50 v1.5, 224x224 ({UNTRAINED})", "classification", Built(resnet50)
-        ),
+        _untrained("yolov2", "YOLOv2, 416x416", yolov2),
+        _untrained("resnet50", "ResNet-50 v1.5, 224x224", resnet50),
     )
 }
 

@@ -1,0 +1,1 @@
+"""Networks built from code with seeded, untrained weights: for benchmarks and tests."""

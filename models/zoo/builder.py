@@ -1,0 +1,270 @@
+"""A small fluent builder of ONNX networks with seeded weights.
+
+    net = Network("tiny", seed=7)
+    x = net.input("image", (1, 3, 32, 32))
+    x = x.conv("conv1", 16, square(3)).relu().max_pool("pool1", square(2, 2))
+    model = net.model(x.flatten("flatten").gemm("fc", 10))
+
+A node and the tensor that it makes share one name; what belongs to a layer is named after it
+(`conv1`, `conv1_bn`, `conv1_relu`), and so are its weights (`conv1.weight`, `conv1.bias`).
+
+Weights are He-uniform, var(w) = 2 / fan_in, so that a ReLU network keeps its scale: input of
+mean square 1/2 gives variance 1, whose ReLU has mean square 1/2 again. They are made of PCG64's
+bits by exactly rounded float32 arithmetic only, so every machine makes the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+
+from models.windows import Window
+
+OPSET = 17
+IR_VERSION = 9
+
+# In metadata_props, so that a network that was saved to a file still says what it is.
+WEIGHTS_KEY = "imbrex.weights"
+UNTRAINED = "untrained, for benchmarks"
+
+# Small against activations of variance 1, but never zero: a tile that treats the map's border
+# wrongly must show in the output.
+BIAS = 0.05
+# Half-widths of the spread of batch normalisation's statistics about mean 0, variance 1,
+# scale 1, shift 0, which suit a convolution whose input has mean square 1/2.
+NORM_SPREAD = 0.1
+VARIANCE_SPREAD = 0.3
+EPSILON = 1e-5
+
+
+Windows = tuple[Window, Window]
+"""Along rows and along columns."""
+
+
+def square(kernel: int, stride: int = 1, *, pad: int | None = None, dilation: int = 1) -> Windows:
+    """A square window. Its pad is `pad` on every side, or as much as keeps the map's size at
+    stride 1 (for an even kernel, one less than that in total)."""
+    side = dilation * (kernel - 1) // 2 if pad is None else pad
+    window = Window(kernel, stride, dilation, side, side)
+    return window, window
+
+
+class Network:
+    """A network under construction; nodes appear in the order in which they are asked for."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        # Built in place: copying a finished graph into a model would copy its weights.
+        self._model = helper.make_model(
+            helper.make_graph([], name, [], []),
+            producer_name="imbrex",
+            ir_version=IR_VERSION,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+        )
+        helper.set_model_props(self._model, {WEIGHTS_KEY: UNTRAINED})
+        self._names: set[str] = set()
+
+    def input(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Declares a float32 input."""
+        self._claim(name)
+        self._model.graph.input.append(_float_info(name, shape))
+        return Tensor(self, name, tuple(shape), layer=name)
+
+    def node(
+        self, op: str, name: str, inputs: Sequence[str], shape: Sequence[int], **attributes: Any
+    ) -> Tensor:
+        """Appends any operator with one output of this shape."""
+        self._claim(name)
+        self._model.graph.node.append(
+            helper.make_node(op, list(inputs), [name], name=name, **attributes)
+        )
+        return Tensor(self, name, tuple(shape), layer=name)
+
+    def concat(self, name: str, parts: Sequence[Tensor], axis: int = 1) -> Tensor:
+        """Joins tensors, by default along channels."""
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        return self.node("Concat", name, [part.name for part in parts], shape, axis=axis)
+
+    def he_weight(self, name: str, shape: Sequence[int]) -> str:
+        """Adds a weight (out, in per group, ...) of variance 2 / fan_in; returns its name."""
+        limit = math.sqrt(6 / math.prod(shape[1:]))
+        return self.uniform_weight(name, shape, about=0.0, spread=limit)
+
+    def uniform_weight(
+        self, name: str, shape: Sequence[int], *, about: float, spread: float
+    ) -> str:
+        """Adds a weight drawn evenly from `about` -+ `spread`; returns its name."""
+        values = self._rng.random(math.prod(shape), dtype=np.float32)
+        values *= np.float32(2 * spread)
+        values += np.float32(about - spread)
+        return self.constant(name, values.reshape(shape))
+
+    def constant(self, name: str, values: NDArray[np.float32]) -> str:
+        """Adds an initialiser with these values; returns its name."""
+        self._claim(name)
+        weight = self._model.graph.initializer.add()
+        weight.name = name
+        weight.data_type = TensorProto.FLOAT
+        weight.dims.extend(values.shape)
+        weight.raw_data = values.astype("<f4", copy=False).tobytes()
+        return name
+
+    def model(self, *outputs: Tensor) -> ModelProto:
+        """The finished network; this builder must not be used afterwards."""
+        graph = self._model.graph
+        graph.output.extend(_float_info(tensor.name, tensor.shape) for tensor in outputs)
+        return self._model
+
+    def _claim(self, name: str) -> None:
+        assert name not in self._names, f"{name} is taken"
+        self._names.add(name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A tensor of a network under construction; each method appends a layer that reads it.
+
+    Maps are (N, C, H, W).
+    """
+
+    network: Network
+    name: str
+    shape: tuple[int, ...]
+    layer: str
+    """Name of the layer that it belongs to, after which normalisation and activation are named."""
+
+    def conv(
+        self, name: str, channels: int, windows: Windows, *, groups: int = 1, bias: bool = True
+    ) -> Tensor:
+        """A convolution; leave the bias out where `norm` follows."""
+        net = self.network
+        inputs = [
+            self.name,
+            net.he_weight(f"{name}.weight", (channels, self.shape[1] // groups, *_kernel(windows))),
+        ]
+        if bias:
+            inputs.append(net.uniform_weight(f"{name}.bias", (channels,), about=0.0, spread=BIAS))
+        return net.node(
+            "Conv",
+            name,
+            inputs,
+            (self.shape[0], channels, *self._walked(windows)),
+            group=groups,
+            dilations=[window.dilation for window in windows],
+            **_window_attributes(windows),
+        )
+
+    def norm(self, *, scale: float = 1.0) -> Tensor:
+        """Batch normalisation to a standard deviation of about `scale`."""
+        net, channels, name = self.network, (self.shape[1],), f"{self.layer}_bn"
+        spread = NORM_SPREAD * scale
+        weights = [
+            net.uniform_weight(f"{name}.scale", channels, about=scale, spread=spread),
+            net.uniform_weight(f"{name}.shift", channels, about=0.0, spread=spread),
+            net.uniform_weight(f"{name}.mean", channels, about=0.0, spread=NORM_SPREAD),
+            net.uniform_weight(f"{name}.variance", channels, about=1.0, spread=VARIANCE_SPREAD),
+        ]
+        return self._attached("BatchNormalization", "bn", weights, epsilon=EPSILON)
+
+    def relu(self) -> Tensor:
+        """max(x, 0)."""
+        return self._attached("Relu", "relu")
+
+    def leaky_relu(self, slope: float) -> Tensor:
+        """x, times `slope` where it is negative."""
+        return self._attached("LeakyRelu", "leaky", alpha=slope)
+
+    def max_pool(self, name: str, windows: Windows) -> Tensor:
+        """The window's maximum; pads never win."""
+        return self._pool(
+            "MaxPool", name, windows, dilations=[window.dilation for window in windows]
+        )
+
+    def average_pool(self, name: str, windows: Windows, *, count_pads: bool = False) -> Tensor:
+        """The window's mean, over the map's own values unless `count_pads`."""
+        assert all(window.dilation == 1 for window in windows), (
+            "AveragePool dilates only from opset 19"
+        )
+        return self._pool("AveragePool", name, windows, count_include_pad=int(count_pads))
+
+    def global_average_pool(self, name: str) -> Tensor:
+        """Each channel's mean: (N, C, 1, 1)."""
+        return self.network.node("GlobalAveragePool", name, [self.name], (*self.shape[:2], 1, 1))
+
+    def flatten(self, name: str) -> Tensor:
+        """(N, C, H, W) to (N, C * H * W)."""
+        shape = (self.shape[0], math.prod(self.shape[1:]))
+        return self.network.node("Flatten", name, [self.name], shape, axis=1)
+
+    def gemm(self, name: str, features: int) -> Tensor:
+        """A fully connected layer over (N, features in); its weight is (out, in)."""
+        net, (batch, depth) = self.network, self.shape
+        inputs = [
+            self.name,
+            net.he_weight(f"{name}.weight", (features, depth)),
+            net.uniform_weight(f"{name}.bias", (features,), about=0.0, spread=BIAS),
+        ]
+        return net.node("Gemm", name, inputs, (batch, features), transB=1)
+
+    def add(self, name: str, other: Tensor) -> Tensor:
+        """The sum with a tensor of the same shape."""
+        assert self.shape == other.shape
+        return self.network.node("Add", name, [self.name, other.name], self.shape)
+
+    def space_to_depth(self, name: str, block: int) -> Tensor:
+        """(N, C, H, W) to (N, C * block^2, H / block, W / block)."""
+        batch, channels, rows, cols = self.shape
+        shape = (batch, channels * block**2, rows // block, cols // block)
+        return self.network.node("SpaceToDepth", name, [self.name], shape, blocksize=block)
+
+    def _walked(self, windows: Windows) -> list[int]:
+        """Rows and columns of the map that these windows make of this one."""
+        return [
+            (size + window.pad_start + window.pad_end - window.reach) // window.stride + 1
+            for size, window in zip(self.shape[2:], windows, strict=True)
+        ]
+
+    def _attached(
+        self, op: str, suffix: str, weights: Sequence[str] = (), **attributes: Any
+    ) -> Tensor:
+        """A pointwise operator that belongs to this tensor's layer."""
+        name = f"{self.layer}_{suffix}"
+        made = self.network.node(op, name, [self.name, *weights], self.shape, **attributes)
+        return Tensor(self.network, name, made.shape, self.layer)
+
+    def _pool(self, op: str, name: str, windows: Windows, **attributes: Any) -> Tensor:
+        return self.network.node(
+            op,
+            name,
+            [self.name],
+            (*self.shape[:2], *self._walked(windows)),
+            **_window_attributes(windows),
+            **attributes,
+        )
+
+
+def _kernel(windows: Windows) -> list[int]:
+    return [window.kernel for window in windows]
+
+
+def _window_attributes(windows: Windows) -> dict[str, list[int]]:
+    """What Conv and both pools have in common; ONNX lists all starts of pads, then all ends."""
+    return {
+        "kernel_shape": _kernel(windows),
+        "strides": [window.stride for window in windows],
+        "pads": [
+            *(window.pad_start for window in windows),
+            *(window.pad_end for window in windows),
+        ],
+    }
+
+
+def _float_info(name: str, shape: Sequence[int]) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
