@@ -1,0 +1,213 @@
+"""A worker as its callers see it: the unary calls, and one Exchange stream of frames."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from protos import imbrex_pb2 as pb
+from protos.channels import Caller, make_channel
+from protos.errors import LostWorker, PeerViolation
+from protos.frames import PROTOCOL, Payload, Received, decode, encode
+from protos.serving import EXCHANGE, SERVICE, UNARY
+from protos.status import STREAM_ENDED, error_from, own_cancellation
+
+# Weights travel in chunks of this size: large enough for full speed, small enough that a
+# resumed transfer repeats little.
+CHUNK_BYTES = 1 << 20
+
+_HELLO_TIMEOUT_S = 5.0
+
+
+class ExchangeStream:
+    """Frames to and from one worker. One task may write while another reads."""
+
+    def __init__(self, call: Any, address: str) -> None:
+        self._call = call
+        self._address = address
+
+    async def write(self, items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> None:
+        """Sends one message; waits while the stream's flow control is full.
+
+        Raises:
+            ImbrexError: the stream is broken (`LostWorker`, or what the worker said).
+        """
+        message = encode(items, payloads)
+        try:
+            await self._call.write(message)
+        except STREAM_ENDED as failure:
+            raise await self._reason(failure) from failure
+
+    async def read(self) -> list[Received] | None:
+        """The items of the next message; None when the worker ended the stream.
+
+        Raises:
+            ImbrexError: the stream is broken, or the message is malformed (`PeerViolation`).
+        """
+        try:
+            message = await self._call.read()
+        except STREAM_ENDED as failure:
+            raise await self._reason(failure) from failure
+        if isinstance(message, bytes):
+            return decode(message)
+        # Not bytes: grpc.aio.EOF, the end of the stream.
+        if await self._call.code() is grpc.StatusCode.OK:
+            return None
+        raise error_from(await self._failure(), self._address)
+
+    async def done_writing(self) -> None:
+        """Says that nothing more will be sent; answers may still come."""
+        try:
+            await self._call.done_writing()
+        except STREAM_ENDED as failure:
+            raise await self._reason(failure) from failure
+
+    def cancel(self) -> None:
+        """Ends the stream at once; waiting readers and writers see `LostWorker`."""
+        self._call.cancel()
+
+    async def _reason(self, failure: BaseException) -> BaseException:
+        if isinstance(failure, asyncio.CancelledError) and own_cancellation():
+            return failure
+        if isinstance(failure, grpc.aio.AioRpcError):
+            return error_from(failure, self._address)
+        return error_from(await self._failure(), self._address)
+
+    async def _failure(self) -> grpc.aio.AioRpcError:
+        call = self._call
+        return grpc.aio.AioRpcError(
+            await call.code(),
+            await call.initial_metadata(),
+            await call.trailing_metadata(),
+            details=await call.details(),
+            debug_error_string=None,
+        )
+
+
+class WorkerClient:
+    """Calls of one worker through one channel. Every failure is an `ImbrexError`."""
+
+    def __init__(self, address: str, caller: Caller) -> None:
+        self.address = address
+        self._caller = caller
+        self._channel = make_channel(address)
+        self._calls: dict[str, Any] = {}
+        for name, (request, response, streamed) in UNARY.items():
+            make: Any = self._channel.stream_unary if streamed else self._channel.unary_unary
+            self._calls[name] = make(
+                f"/{SERVICE}/{name}",
+                request_serializer=request.SerializeToString,
+                response_deserializer=response.FromString,
+            )
+        channel: Any = self._channel
+        self._exchange: Any = channel.stream_stream(EXCHANGE)
+
+    def __repr__(self) -> str:
+        return f"WorkerClient({self.address!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the channel; calls in flight are cancelled."""
+        await self._channel.close(None)
+
+    async def hello(self, version: str, timeout_s: float = _HELLO_TIMEOUT_S) -> pb.HelloReply:
+        """Who is there.
+
+        Raises:
+            PeerViolation: it speaks another protocol version.
+            LostWorker: nobody answers within `timeout_s`.
+        """
+        request = pb.HelloRequest(
+            protocol=PROTOCOL, version=version, sender=self._caller.sender, sent_s=time.time()
+        )
+        reply: pb.HelloReply = await self._call("Hello", request, timeout_s)
+        if reply.protocol != PROTOCOL:
+            raise PeerViolation(
+                cause=f"{self.address} speaks protocol {reply.protocol}, we speak {PROTOCOL}",
+                cure="Run the same version of imbrex on every device",
+            )
+        return reply
+
+    async def missing(
+        self, hashes: Sequence[str], timeout_s: float | None = None
+    ) -> dict[str, int]:
+        """The hashes that are missing there -> bytes already present of each."""
+        status: pb.BlobStatus = await self._call("Missing", pb.BlobQuery(sha256=hashes), timeout_s)
+        return {blob.sha256: blob.have_bytes for blob in status.missing}
+
+    async def put(
+        self,
+        sha256: str,
+        data: memoryview | bytes,
+        offset: int = 0,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Sends the bytes of one blob from `offset` on (what `missing` said)."""
+        await self._call("Put", _chunks(sha256, memoryview(data), offset), timeout_s)
+
+    async def prepare(
+        self, programs: Sequence[pb.Program], timeout_s: float | None = None
+    ) -> pb.PrepareReply:
+        """Makes sessions. Call it before `missing`: a worker that keeps the optimised form of a
+        program needs no weights; the reply names what it does need.
+        """
+        reply: pb.PrepareReply = await self._call(
+            "Prepare", pb.PrepareRequest(programs=programs), timeout_s
+        )
+        return reply
+
+    async def retain(self, programs: Sequence[str], timeout_s: float | None = None) -> int:
+        """Drops all other programs; returns the bytes of memory that the worker uses."""
+        reply = await self._call("Retain", pb.RetainRequest(programs=programs), timeout_s)
+        return int(reply.resident_bytes)
+
+    async def measure(
+        self, request: pb.MeasureRequest, timeout_s: float | None = None
+    ) -> pb.MeasureReply:
+        """Times a program on random tensors, under the worker's pace."""
+        reply: pb.MeasureReply = await self._call("Measure", request, timeout_s)
+        return reply
+
+    def exchange(self) -> ExchangeStream:
+        """A new stream of frames; the call connects when first used."""
+        return ExchangeStream(self._exchange(metadata=self._caller.metadata), self.address)
+
+    async def _call(self, name: str, request: Any, timeout_s: float | None) -> Any:
+        try:
+            return await self._calls[name](
+                request, timeout=timeout_s, metadata=self._caller.metadata
+            )
+        except grpc.aio.AioRpcError as failure:
+            raise error_from(failure, self.address) from failure
+        except grpc.aio.UsageError as failure:
+            raise LostWorker(
+                cause=f"the channel to {self.address} is closed", cure="Connect again"
+            ) from failure
+
+
+async def _chunks(sha256: str, data: memoryview, offset: int) -> AsyncIterator[pb.BlobChunk]:
+    first = True
+    while first or offset < len(data):
+        part = bytes(data[offset : offset + CHUNK_BYTES])
+        yield pb.BlobChunk(
+            sha256=sha256 if first else "",
+            offset=offset,
+            total_bytes=len(data) if first else 0,
+            data=part,
+        )
+        offset += len(part)
+        first = False

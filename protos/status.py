@@ -1,0 +1,95 @@
+"""Our errors as gRPC statuses, and back: one table for every daemon.
+
+The status carries the human sentence; the trailing metadata carries code, cause and cure as
+JSON, so that a caller raises the same class with the same fields.
+"""
+
+import asyncio
+import json
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from protos.errors import (
+    BadConfiguration,
+    BadRequest,
+    ImbrexError,
+    Infeasible,
+    LostWorker,
+    NotFound,
+    PeerViolation,
+    Unavailable,
+)
+
+_ERROR_KEY = "imbrex-error-bin"
+
+_STATUS: dict[type[ImbrexError], grpc.StatusCode] = {
+    BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    PeerViolation: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    Infeasible: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    LostWorker: grpc.StatusCode.UNAVAILABLE,
+    BadConfiguration: grpc.StatusCode.FAILED_PRECONDITION,
+}
+_CLASSES = {kind.code: kind for kind in _STATUS}
+
+
+async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ImbrexError) -> NoReturn:
+    """Ends the call with the error's status."""
+    status = _STATUS.get(type(error), grpc.StatusCode.INTERNAL)
+    fields = {"code": error.code, "cause": error.cause, "cure": error.cure}
+    trailing = ((_ERROR_KEY, json.dumps(fields).encode()),)
+    await context.abort(status, str(error), trailing)
+    raise AssertionError("abort returned")
+
+
+def error_from(failure: grpc.aio.AioRpcError, address: str) -> ImbrexError:
+    """The error behind a failed call to `address`: the worker's own where it sent one."""
+    trailing: Any = failure.trailing_metadata() or ()
+    for key, value in trailing:
+        if key == _ERROR_KEY:
+            return _own(bytes(value))
+    details = failure.details() or failure.code().name
+    if failure.code() is grpc.StatusCode.UNAUTHENTICATED:
+        return BadConfiguration(
+            cause=f"{address} refused us: {details}", cure="Set the same secret on every daemon"
+        )
+    if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return PeerViolation(
+            cause=f"{address} does not know this call", cure="Run the same version everywhere"
+        )
+    return LostWorker(
+        cause=f"no answer from {address}: {details}",
+        cure="See that the device is up and its worker is running",
+    )
+
+
+def _own(data: bytes) -> ImbrexError:
+    try:
+        fields = json.loads(data)
+        kind = _CLASSES.get(fields["code"], ImbrexError)
+        return kind(cause=str(fields["cause"]), cure=str(fields["cure"]))
+    except (ValueError, KeyError, TypeError):
+        return PeerViolation(
+            cause="a peer sent an error that cannot be read",
+            cure="Run the same version of imbrex on every device",
+        )
+
+
+# What reading and writing raise when the call has ended, whoever ended it.
+STREAM_ENDED = (
+    grpc.aio.AioRpcError,
+    grpc.aio.UsageError,
+    asyncio.InvalidStateError,
+    asyncio.CancelledError,
+)
+
+
+def own_cancellation() -> bool:
+    """Whether the running task is being cancelled, rather than only the call it waits for: gRPC
+    reports both as CancelledError.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
