@@ -1,0 +1,141 @@
+"""YOLOv2 boxes from an output grid: decoding, non-maximum suppression, the sent image's pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.preprocess import Boxes, Placement
+from models.sidecar import YoloV2
+
+Values = NDArray[np.float32]
+
+# Suppression compares candidates pairwise; a picture of 1000 boxes is noise.
+MOST_CANDIDATES = 1000
+# exp of the raw size stays finite in float32; boxes are clipped to the image afterwards.
+LARGEST_RAW = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """Something found: `box` is x_min, y_min, x_max, y_max in pixels of the sent image."""
+
+    label: str
+    index: int
+    score: float
+    box: tuple[float, float, float, float]
+
+    def as_json(self) -> dict[str, object]:
+        """The prediction as the HTTP interface shows it."""
+        return {
+            "label": self.label,
+            "index": self.index,
+            "score": round(self.score, 6),
+            "box": [round(edge, 2) for edge in self.box],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """N boxes in the model's pixels (N, 4), the class of each (N,) and its score (N,)."""
+
+    boxes: Boxes
+    classes: NDArray[np.int64]
+    scores: Values
+
+    def take(self, chosen: NDArray[np.int64]) -> Candidates:
+        """The candidates at the indices `chosen`, in that order."""
+        return Candidates(self.boxes[chosen], self.classes[chosen], self.scores[chosen])
+
+
+def detections(
+    grid: Values, head: YoloV2, labels: Sequence[str], placement: Placement
+) -> list[Detection]:
+    """What a grid (1, anchors * (5 + classes), H, W) found, best first."""
+    found = suppressed(best(decode(grid, head), head.min_score), head.nms_iou)
+    boxes = placement.to_image(found.boxes)
+    return [
+        Detection(labels[index], int(index), float(score), _corners(box))
+        for box, index, score in zip(boxes, found.classes, found.scores, strict=True)
+        if box[0] < box[2] and box[1] < box[3]
+    ]
+
+
+def decode(grid: Values, head: YoloV2) -> Candidates:
+    """Every anchor of every cell with its likeliest class.
+
+    With raw values tx, ty, tw, th, to and the class logits t at channel a * (5 + classes) + k:
+    x = (sigmoid(tx) + column) * stride, w = anchor_w * exp(tw) * stride,
+    score = sigmoid(to) * softmax(t)                              [YOLO9000, section 2]
+    """
+    anchors = np.asarray(head.anchors, dtype=np.float32)
+    _, _, rows, columns = grid.shape
+    raw = grid.reshape(len(anchors), -1, rows, columns).transpose(2, 3, 0, 1)
+    corner = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), axis=-1)[:, :, None, :]
+    centre = (sigmoid(raw[..., 0:2]) + corner) * head.stride
+    size = np.exp(np.clip(raw[..., 2:4], -LARGEST_RAW, LARGEST_RAW)) * anchors * head.stride
+    scores = sigmoid(raw[..., 4:5]) * softmax(raw[..., 5:])
+    return Candidates(
+        np.concatenate((centre - size / 2, centre + size / 2), axis=-1)
+        .reshape(-1, 4)
+        .astype(np.float32),
+        scores.argmax(axis=-1).ravel(),
+        scores.max(axis=-1).ravel(),
+    )
+
+
+def best(candidates: Candidates, min_score: float) -> Candidates:
+    """Those of at least `min_score`, best first, at most `MOST_CANDIDATES`; NaN never qualifies."""
+    scores = candidates.scores
+    enough = np.flatnonzero(scores >= min_score)
+    order = np.argsort(-scores[enough], kind="stable")[:MOST_CANDIDATES]
+    return candidates.take(enough[order])
+
+
+def suppressed(candidates: Candidates, max_iou: float) -> Candidates:
+    """Of candidates sorted by score, those not overlapping a better one of the same class.
+
+    A candidate goes when its IoU with one that stays is greater than `max_iou`.
+    """
+    rivals = iou(candidates.boxes, candidates.boxes) > max_iou
+    rivals &= candidates.classes[:, None] == candidates.classes[None, :]
+    alive = np.ones(len(candidates.scores), dtype=bool)
+    for index in range(len(alive)):
+        if alive[index]:
+            alive[index + 1 :] &= ~rivals[index, index + 1 :]
+    return candidates.take(np.flatnonzero(alive))
+
+
+def iou(one: Boxes, other: Boxes) -> Values:
+    """Intersection over union of every pair (N, M); 0 where both boxes are empty."""
+    low = np.maximum(one[:, None, :2], other[None, :, :2])
+    high = np.minimum(one[:, None, 2:], other[None, :, 2:])
+    both = np.clip(high - low, 0, None).prod(axis=-1)
+    union = _areas(one)[:, None] + _areas(other)[None, :] - both
+    ratio: Values = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
+    return ratio
+
+
+def sigmoid(values: Values) -> Values:
+    """1 / (1 + exp(-x)) without overflow: tanh saturates where exp would not."""
+    gate: Values = np.float32(0.5) * (np.tanh(np.float32(0.5) * values) + np.float32(1.0))
+    return gate
+
+
+def softmax(values: Values) -> Values:
+    """exp(x) / sum exp(x) along the last axis, shifted so that the largest exponent is 0."""
+    powers = np.exp(values - values.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True), dtype=np.float32)
+
+
+def _areas(boxes: Boxes) -> Values:
+    areas: Values = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(axis=-1)
+    return areas
+
+
+def _corners(box: Values) -> tuple[float, float, float, float]:
+    x_min, y_min, x_max, y_max = (float(edge) for edge in box)
+    return x_min, y_min, x_max, y_max

@@ -1,0 +1,92 @@
+"""The annotated picture: boxes and labels that stay readable on any background."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from colorsys import hsv_to_rgb
+from dataclasses import dataclass
+
+from PIL import Image, ImageDraw, ImageFont
+
+from models.classification import Classification
+from models.detection import Detection
+from models.predictions import Prediction
+
+Colour = tuple[int, int, int]
+
+GOLDEN_TURN = 0.618034  # successive classes get hues far apart
+BLACK: Colour = (0, 0, 0)
+SMALLEST_TEXT_PX, LARGEST_TEXT_PX = 11, 40
+TEXT_SHARE = 0.032  # of the shorter side
+
+
+def annotated(image: Image.Image, predictions: Sequence[Prediction]) -> Image.Image:
+    """A copy of the picture with every prediction drawn on it, the best one on top.
+
+    Classes are listed in the upper left corner; plain tensors are not drawn.
+    """
+    picture = image.convert("RGB")
+    if picture is image:
+        picture = image.copy()
+    canvas = _Canvas.on(picture)
+    found = [item for item in reversed(predictions) if isinstance(item, Detection)]
+    for detection in found:
+        canvas.outline(detection)
+    for detection in found:
+        x_min, y_min, _, _ = detection.box
+        canvas.tag(detection, x_min, y_min - canvas.line_px)
+    classes = [item for item in predictions if isinstance(item, Classification)]
+    for row, named in enumerate(classes):
+        canvas.tag(named, 0, row * canvas.line_px)
+    return picture
+
+
+def colour_of(index: int) -> Colour:
+    """A bright colour, always the same for a class; black text is readable on it."""
+    red, green, blue = hsv_to_rgb(index * GOLDEN_TURN % 1.0, 0.65, 1.0)
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+@dataclass(frozen=True, slots=True)
+class _Canvas:
+    """A picture being drawn on, with one size of text and of line for all of it."""
+
+    pen: ImageDraw.ImageDraw
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont
+    size: tuple[int, int]
+    text_px: int
+
+    @classmethod
+    def on(cls, picture: Image.Image) -> _Canvas:
+        wanted = int(min(picture.size) * TEXT_SHARE)
+        text_px = min(max(wanted, SMALLEST_TEXT_PX), LARGEST_TEXT_PX)
+        font = ImageFont.load_default(text_px)
+        return cls(ImageDraw.Draw(picture), font, picture.size, text_px)
+
+    @property
+    def line_px(self) -> int:
+        """Height of a tag."""
+        return self.text_px + 4
+
+    def outline(self, detection: Detection) -> None:
+        """A coloured line between two black ones: one of them contrasts with any background."""
+        left, top, right, bottom = (round(edge) for edge in detection.box)
+        line = max(1, self.text_px // 8)
+        for inset, colour, width in (
+            (-line, BLACK, 3 * line),
+            (0, colour_of(detection.index), line),
+        ):
+            corners = (left + inset, top + inset, right - inset, bottom - inset)
+            if corners[0] <= corners[2] and corners[1] <= corners[3]:
+                self.pen.rectangle(corners, outline=colour, width=width)
+
+    def tag(self, item: Detection | Classification, x: float, y: float) -> None:
+        """Black text on a plate of the class's colour, moved inside the picture."""
+        text = f"{item.label} {item.score:.2f}"
+        width = self.pen.textlength(text, font=self.font) + 6
+        left = max(0.0, min(x, self.size[0] - width))
+        top = max(0.0, min(y, self.size[1] - self.line_px))
+        plate = (left, top, left + width, top + self.line_px)
+        self.pen.rectangle(plate, fill=colour_of(item.index), outline=BLACK)
+        middle = (left + 3, top + self.line_px / 2)
+        self.pen.text(middle, text, fill=BLACK, font=self.font, anchor="lm")

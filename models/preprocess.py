@@ -1,0 +1,205 @@
+"""From the bytes of a picture to a model's input, and from its pixels back to the picture's.
+
+Pictures come from anyone who reaches the port: formats are few, dimensions are checked before a
+single pixel is decoded, and every failure is a `BadImage` that says what to send instead.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from io import BytesIO
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from models.sidecar import ImageInput
+from protos.errors import BadRequest
+
+Boxes = NDArray[np.float32]
+"""(N, 4): x_min, y_min, x_max, y_max in pixels."""
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+# What Pillow's decoders raise about broken data; anything else is a fault of ours.
+BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    struct.error,
+    UserWarning,  # where warnings are errors
+)
+
+
+class BadImage(BadRequest):
+    """The body is no usable picture: `reason` says why, `cure` what to send instead."""
+
+    code: ClassVar[str] = "bad_image"
+
+    def __init__(self, *, reason: str, cure: str) -> None:
+        super().__init__(cause=f"The image cannot be used: {reason}", cure=cure)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Refuse pictures of more pixels, or with a side of `side` pixels or longer.
+
+    20 MP decode to 60 MB, which a Pi can spare; phones' usual pictures have 12.
+    """
+
+    pixels: int = 20_000_000
+    side: int = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a picture of (width, height) lies in the model's input.
+
+    x_model = x * scale_x + left, y_model = y * scale_y + top; a centre crop has negative offsets.
+    """
+
+    width: int
+    height: int
+    scale_x: float
+    scale_y: float
+    left: int
+    top: int
+
+    def to_image(self, boxes: Boxes) -> Boxes:
+        """Boxes in the model's pixels as boxes in the picture's, clipped to the picture."""
+        offset = np.array([self.left, self.top] * 2, dtype=np.float32)
+        scale = np.array([self.scale_x, self.scale_y] * 2, dtype=np.float32)
+        limit = np.array([self.width, self.height] * 2, dtype=np.float32)
+        mapped: Boxes = np.clip((boxes - offset) / scale, 0.0, limit)
+        return mapped
+
+    def seen(self, width: int, height: int) -> tuple[float, float, float, float]:
+        """The part of the picture behind a model input of (width, height) pixels."""
+        whole = np.array([[0, 0, width, height]], dtype=np.float32)
+        x_min, y_min, x_max, y_max = (float(edge) for edge in self.to_image(whole)[0])
+        return x_min, y_min, x_max, y_max
+
+
+def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
+    """The picture in `data` as RGB, upright as its EXIF says; transparency shows white.
+
+    Raises:
+        BadImage: empty, of no known format, too large, truncated or broken.
+    """
+    if not data:
+        raise BadImage(reason="the body is empty", cure="Send the bytes of a JPEG or PNG file")
+    picture = _opened(data)
+    _check_size(picture, limits or Limits())
+    try:
+        picture.load()
+        upright = _upright(picture)
+        return _as_rgb(upright)
+    except (*BROKEN, Image.DecompressionBombError) as error:
+        cure = "Check that the whole file was sent and that it opens elsewhere"
+        raise BadImage(reason=f"it is truncated or broken ({error})", cure=cure) from error
+
+
+def image_to_tensor(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.float32], Placement]:
+    """The model's input (1, 3, H, W) float32, and where the picture lies in it."""
+    pixels, placement = image_to_pixels(image, form)
+    values = pixels.astype(np.float32)
+    if not form.takes_bytes:
+        mean = np.array(form.mean, dtype=np.float32)[None, :, None, None]
+        std = np.array(form.std, dtype=np.float32)[None, :, None, None]
+        values = (values * np.float32(form.scale) - mean) / std
+    return values, placement
+
+
+def image_to_pixels(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.uint8], Placement]:
+    """The picture resized as `form` says (1, 3, H, W) uint8, before any normalisation."""
+    placement = place(image.width, image.height, form)
+    height, width = form.size
+    if form.resize == "centre-crop":
+        # Only what is kept is resized: enlarging all of a thin strip would take gigabytes.
+        kept = placement.seen(width, height)
+        shown = image.resize((width, height), Image.Resampling.BILINEAR, box=kept)
+    else:
+        size = _shown_size(image.width, image.height, form)
+        part = image.resize(size, Image.Resampling.BILINEAR)
+        shown = Image.new("RGB", (width, height), (form.pad_value,) * 3)
+        shown.paste(part, (placement.left, placement.top))
+    pixels = np.asarray(shown, dtype=np.uint8)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None]), placement
+
+
+def place(width: int, height: int, form: ImageInput) -> Placement:
+    """Where a picture of (width, height) pixels comes to lie in the input `form`."""
+    model_height, model_width = form.size
+    shown_width, shown_height = _shown_size(width, height, form)
+    return Placement(
+        width=width,
+        height=height,
+        scale_x=shown_width / width,
+        scale_y=shown_height / height,
+        left=round((model_width - shown_width) / 2),
+        top=round((model_height - shown_height) / 2),
+    )
+
+
+def _shown_size(width: int, height: int, form: ImageInput) -> tuple[int, int]:
+    """Width and height of the whole picture in the model's pixels, before any crop."""
+    model_height, model_width = form.size
+    if form.resize == "stretch":
+        return model_width, model_height
+    if form.resize_shorter is not None:  # rounded down, as torchvision does
+        shorter, side = min(width, height), form.resize_shorter
+        return max(side, side * width // shorter), max(side, side * height // shorter)
+    scale = min(model_width / width, model_height / height)
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def _opened(data: bytes) -> Image.Image:
+    """The picture with its header read and its pixels not yet decoded."""
+    try:
+        return Image.open(BytesIO(data), formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise BadImage(reason=str(error), cure="Send a smaller picture") from error
+    except (UnidentifiedImageError, *BROKEN) as error:
+        known = ", ".join(FORMATS)
+        raise BadImage(
+            reason="it is not an image of a known format", cure=f"Send one of {known}"
+        ) from error
+
+
+def _check_size(picture: Image.Image, limits: Limits) -> None:
+    width, height = picture.size
+    size = f"it has {width} x {height} pixels"
+    if max(width, height) >= limits.side:
+        cure = f"Send one with sides shorter than {limits.side} pixels"
+        raise BadImage(reason=size, cure=cure)
+    if width * height > limits.pixels:
+        raise BadImage(reason=size, cure=f"Send one of at most {limits.pixels} pixels")
+    if min(width, height) < 1:
+        raise BadImage(reason=size, cure="Send a picture that has pixels")
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    """Turned as its EXIF says; damaged EXIF data says nothing."""
+    try:
+        return ImageOps.exif_transpose(picture)
+    except BROKEN:
+        return picture
+
+
+def _as_rgb(picture: Image.Image) -> Image.Image:
+    if picture.mode == "RGB":
+        return picture
+    if picture.mode.startswith("I"):  # 16-bit grey
+        grey = np.asarray(picture).astype(np.int64) >> 8
+        return Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8)).convert("RGB")
+    if "A" in picture.mode or "transparency" in picture.info:
+        paper = Image.new("RGBA", picture.size, "white")
+        return Image.alpha_composite(paper, picture.convert("RGBA")).convert("RGB")
+    return picture.convert("RGB")

@@ -1,0 +1,112 @@
+"""How good a detector is: average precision of what it found against what is really there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.detection import Detection, iou
+
+Corners = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Something that is really in a picture: x_min, y_min, x_max, y_max in its pixels."""
+
+    label: str
+    box: Corners
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One picture's detections, in any order, and its truth."""
+
+    found: Sequence[Detection]
+    truth: Sequence[Truth]
+
+    def only(self, label: str) -> Picture:
+        """The picture as far as one label goes."""
+        return Picture(
+            [item for item in self.found if item.label == label],
+            [item for item in self.truth if item.label == label],
+        )
+
+
+def mean_average_precision(
+    pictures: Sequence[Picture], min_iou: float = 0.5
+) -> tuple[float, Mapping[str, float]]:
+    """mAP and the average precision of every label that occurs in the truth.
+
+    Raises:
+        ValueError: no picture holds any truth.
+    """
+    labels = sorted({item.label for picture in pictures for item in picture.truth})
+    if not labels:
+        raise ValueError("without truth there is no precision")
+    each = {
+        label: average_precision([picture.only(label) for picture in pictures], min_iou)
+        for label in labels
+    }
+    return sum(each.values()) / len(each), each
+
+
+def average_precision(pictures: Sequence[Picture], min_iou: float = 0.5) -> float:
+    """Area under the precision-recall curve of one label, interpolated at all points.
+
+    AP = sum over recall steps of (step * best precision at this recall or a higher one)
+                                                                  [Pascal VOC 2010 and later]
+    Detections are taken best first; each truth is found once, by the first that overlaps it by
+    at least `min_iou`, and a detection claims the truth it overlaps most among those left.
+    """
+    wanted = sum(len(picture.truth) for picture in pictures)
+    if wanted == 0:
+        raise ValueError("without truth there is no precision")
+    hits = _hits(pictures, min_iou)
+    if hits.size == 0:
+        return 0.0
+    right = np.cumsum(hits)
+    precision = right / np.arange(1, len(hits) + 1)
+    best_from_here = np.maximum.accumulate(precision[::-1])[::-1]
+    return float((best_from_here * hits).sum() / wanted)
+
+
+def matched(picture: Picture, min_iou: float = 0.5) -> list[tuple[Detection, bool]]:
+    """The detections best first, each with whether it found a truth of its own label."""
+    left = list(picture.truth)
+    outcome = []
+    for item in sorted(picture.found, key=lambda detection: -detection.score):
+        target = _target(item, left, min_iou)
+        if target is not None:
+            left.remove(target)
+        outcome.append((item, target is not None))
+    return outcome
+
+
+def exactly_right(pictures: Iterable[Picture], min_iou: float = 0.5) -> int:
+    """How many pictures have every truth found and nothing else."""
+    return sum(
+        len(picture.found) == len(picture.truth)
+        and all(hit for _, hit in matched(picture, min_iou))
+        for picture in pictures
+    )
+
+
+def _hits(pictures: Sequence[Picture], min_iou: float) -> NDArray[np.bool_]:
+    """Whether each detection of all pictures, best first, found a truth."""
+    outcome = [pair for picture in pictures for pair in matched(picture, min_iou)]
+    outcome.sort(key=lambda pair: -pair[0].score)
+    return np.array([hit for _, hit in outcome], dtype=bool)
+
+
+def _target(item: Detection, left: Sequence[Truth], min_iou: float) -> Truth | None:
+    same = [truth for truth in left if truth.label == item.label]
+    if not same:
+        return None
+    boxes = np.array([truth.box for truth in same], dtype=np.float32)
+    overlaps = iou(np.array([item.box], dtype=np.float32), boxes)[0]
+    most = int(overlaps.argmax())
+    return same[most] if overlaps[most] >= min_iou else None

@@ -1,0 +1,225 @@
+"""The sidecar: what a model file cannot say about itself, in `NAME.json` beside `NAME.onnx`.
+
+It names the task, the labels, how an image becomes the model's input, and how the model's output
+becomes predictions. Reading is strict: an unknown, missing or wrong key is an error that names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from models.strict import Fields, Problem
+from protos.errors import BadRequest
+
+Task = Literal["classification", "detection", "tensor"]
+Resize = Literal["letterbox", "stretch", "centre-crop"]
+
+TASKS: tuple[Task, ...] = ("classification", "detection", "tensor")
+RESIZES: tuple[Resize, ...] = ("letterbox", "stretch", "centre-crop")
+LARGEST_SIDE = 8192  # pixels of a model's input
+LARGEST_TOP = 1000
+
+
+class SidecarError(BadRequest):
+    """The sidecar at `path` cannot be used; `problem` names the key and what is wrong with it."""
+
+    code: ClassVar[str] = "bad_sidecar"
+
+    def __init__(self, path: Path, problem: str, cure: str) -> None:
+        super().__init__(cause=f"{path}: {problem}", cure=cure)
+        self.path = path
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInput:
+    """How a picture becomes the input `name` (1, 3, *size) float32: (pixel * scale - mean) / std.
+
+    `size` is (height, width). A letterbox is padded with the grey `pad_value`; a centre crop
+    first brings the shorter side to `resize_shorter` pixels.
+    """
+
+    name: str
+    size: tuple[int, int]
+    resize: Resize
+    resize_shorter: int | None
+    color: Literal["RGB"]
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    pad_value: int
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether the input is the pixels' own values, so that it can travel as uint8."""
+        return self.scale == 1.0 and set(self.mean) == {0.0} and set(self.std) == {1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScores:
+    """An output (1, classes), also with trailing ones: probabilities, or logits to normalise."""
+
+    type: Literal["softmax", "logits"]
+    top: int
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV2:
+    """An output grid (1, anchors * (5 + classes), H, W).
+
+    Anchors are (width, height) in cells of `stride` pixels of the model's input.
+    """
+
+    type: Literal["yolov2"]
+    anchors: tuple[tuple[float, float], ...]
+    stride: int
+    min_score: float
+    nms_iou: float
+
+
+Head = ClassScores | YoloV2
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """Everything about a model besides its graph and weights."""
+
+    name: str
+    task: Task
+    description: str
+    licence: str
+    source: str
+    trained: bool
+    labels: tuple[str, ...]
+    input: ImageInput
+    head: Head | None
+
+
+def sidecar_path(model: Path) -> Path:
+    """Where the sidecar of the model file `model` lies."""
+    return model.with_suffix(".json")
+
+
+def load(path: Path) -> Sidecar:
+    """The sidecar in the file `path`.
+
+    Raises:
+        SidecarError: it is missing, not JSON, or a key is missing, unknown or wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        cure = "Put a readable UTF-8 JSON file beside the model"
+        raise SidecarError(path, f"cannot be read ({error})", cure) from error
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> Sidecar:
+    """The sidecar in `text`; `path` only names it in errors.
+
+    Raises:
+        SidecarError: see `load`.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SidecarError(path, f"is not JSON ({error})", "Correct the file") from error
+    try:
+        return _sidecar(Fields.of(document, "sidecar"))
+    except Problem as problem:
+        raise SidecarError(path, problem.what, problem.cure) from problem
+
+
+def dump(sidecar: Sidecar) -> str:
+    """The JSON text that `parse` reads back to an equal value."""
+    return json.dumps(asdict(sidecar), indent=1, ensure_ascii=False) + "\n"
+
+
+def _sidecar(fields: Fields) -> Sidecar:
+    task = fields.choice("task", TASKS)
+    sidecar = Sidecar(
+        name=fields.text("name"),
+        task=task,
+        description=fields.text("description"),
+        licence=fields.text("licence"),
+        source=fields.text("source"),
+        trained=fields.flag("trained"),
+        labels=fields.texts("labels"),
+        input=_image_input(fields.inner("input")),
+        head=_head(fields, task),
+    )
+    if task != "tensor" and not sidecar.labels:
+        raise fields.problem("labels", "is empty", f"A {task} model needs one label per class")
+    fields.end()
+    return sidecar
+
+
+def _image_input(fields: Fields) -> ImageInput:
+    resize = fields.choice("resize", RESIZES)
+    height, width = fields.integers("size", 2, 1, LARGEST_SIDE)
+    read = ImageInput(
+        name=fields.text("name"),
+        size=(height, width),
+        resize=resize,
+        resize_shorter=_resize_shorter(fields, resize, max(height, width)),
+        color=fields.choice("color", ("RGB",)),
+        scale=fields.number("scale", above=0.0),
+        mean=fields.three("mean"),
+        std=fields.three("std", above=0.0),
+        pad_value=fields.integer("pad_value", 0, 255),
+    )
+    fields.end()
+    return read
+
+
+def _resize_shorter(fields: Fields, resize: Resize, longest: int) -> int | None:
+    """Only a centre crop has one, and it is never smaller than what is cut out of it."""
+    if resize == "centre-crop":
+        return fields.integer("resize_shorter", longest, LARGEST_SIDE)
+    fields.absent("resize_shorter", f"only centre-crop reads it, and resize is {resize!r}")
+    return None
+
+
+def _head(fields: Fields, task: Task) -> Head | None:
+    if task == "tensor":
+        fields.absent("head", "a tensor model's output is returned as it is")
+        return None
+    inner = fields.inner("head")
+    known = _HEADS[task]
+    read = known[inner.choice("type", tuple(known))](inner)
+    inner.end()
+    return read
+
+
+def _class_scores(fields: Fields) -> ClassScores:
+    return ClassScores(
+        type=fields.choice("type", ("softmax", "logits")),
+        top=fields.integer("top", 1, LARGEST_TOP),
+    )
+
+
+def _yolo_v2(fields: Fields) -> YoloV2:
+    return YoloV2(
+        type=fields.choice("type", ("yolov2",)),
+        anchors=fields.pairs("anchors", above=0.0),
+        stride=fields.integer("stride", 1, LARGEST_SIDE),
+        min_score=fields.number("min_score", above=0.0, at_most=1.0),
+        nms_iou=fields.number("nms_iou", above=0.0, at_most=1.0),
+    )
+
+
+# A new head is a dataclass, a reader here, and a decoder in `predictions`.
+_HEADS: Mapping[Task, Mapping[str, Callable[[Fields], Head]]] = {
+    "classification": {"softmax": _class_scores, "logits": _class_scores},
+    "detection": {"yolov2": _yolo_v2},
+}
+
+
+def as_document(sidecar: Sidecar) -> dict[str, Any]:
+    """The sidecar as plain JSON values."""
+    document: dict[str, Any] = json.loads(dump(sidecar))
+    return document
