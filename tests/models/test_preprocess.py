@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from models.preprocess import (
+    BadImage,
+    Limits,
+    decode_image,
+    image_to_pixels,
+    image_to_tensor,
+    place,
+)
+from models.sidecar import ImageInput
+from protos.errors import BadRequest
+
+RAW = ImageInput(
+    name="image",
+    size=(48, 64),
+    resize="letterbox",
+    resize_shorter=None,
+    color="RGB",
+    scale=1.0,
+    mean=(0.0, 0.0, 0.0),
+    std=(1.0, 1.0, 1.0),
+    pad_value=114,
+)
+STRETCH = replace(RAW, resize="stretch")
+CROP = replace(RAW, resize="centre-crop", resize_shorter=72)
+RED, WHITE = (255, 0, 0), (255, 255, 255)
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    stream = BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def noisy(width: int = 64, height: int = 48) -> Image.Image:
+    pixels = np.random.default_rng(3).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def claimed_png(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that claims any size: header and a one-pixel body."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(4))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+JPEG, PNG = encoded(noisy(), "JPEG"), encoded(noisy())
+
+BAD = {
+    "empty": (b"", "empty"),
+    "text": (b"no picture at all", "not an image"),
+    "only the magic bytes": (PNG[:8], "not an image"),
+    "a format that is not allowed": (encoded(noisy(), "TIFF"), "not an image"),
+    "truncated JPEG": (JPEG[: len(JPEG) // 2], "truncated or broken"),
+    "truncated PNG": (PNG[: len(PNG) // 2], "truncated or broken"),
+    "broken PNG": (PNG[:60] + bytes(40) + PNG[100:], "truncated or broken"),
+    "20,000 pixels wide": (encoded(Image.new("RGB", (20_000, 10))), "20000 x 10 pixels"),
+    "21 MP": (claimed_png(7000, 3000), "7000 x 3000 pixels"),
+    "100 MP": (claimed_png(10_000, 10_000), "10000"),
+    "a bomb": (claimed_png(60_000, 60_000), "3600000000 pixels"),
+    "no pixels": (claimed_png(0, 5), "not an image"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_every_bad_image_has_a_reason_and_a_cure(case: str) -> None:
+    data, reason = BAD[case]
+    with pytest.raises(BadImage, match=reason) as caught:
+        decode_image(data)
+    assert caught.value.cure
+    assert isinstance(caught.value, BadRequest)
+    assert caught.value.code == "bad_image"
+
+
+def test_the_size_is_judged_before_a_pixel_is_decoded() -> None:
+    # The body holds one pixel: had decoding begun, the picture would be called truncated.
+    with pytest.raises(BadImage, match="2000 x 1000 pixels"):
+        decode_image(claimed_png(2000, 1000), Limits(pixels=1_999_999))
+    with pytest.raises(BadImage, match="truncated"):
+        decode_image(claimed_png(2000, 1000), Limits(pixels=2_000_000))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["JPEG", "PNG", "WEBP", "BMP", "GIF"]),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=6),
+    st.floats(0, 1),
+)
+def test_damage_is_refused_or_decoded_and_never_anything_else(
+    kind: str, damage: list[tuple[float, int]], kept: float
+) -> None:
+    data = bytearray(encoded(noisy(16, 12), kind))
+    for place_of, value in damage:
+        data[int(place_of * len(data))] = value
+    try:
+        image = decode_image(bytes(data[: round(kept * len(data))]))
+    except BadImage:
+        return
+    assert image.mode == "RGB"
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(BadImage):
+        decode_image(data)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF"])
+def test_every_allowed_format_is_read(kind: str) -> None:
+    image = decode_image(encoded(Image.new("RGB", (30, 20), RED), kind))
+    assert (image.size, image.mode) == ((30, 20), "RGB")
+    assert np.abs(np.asarray(image).astype(int) - RED).max() <= 3
+
+
+def test_the_picture_is_turned_as_its_exif_says() -> None:
+    image = Image.new("RGB", (40, 20), WHITE)
+    image.paste(RED, (0, 0, 10, 20))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was held upright
+    upright = decode_image(encoded(image, "PNG", exif=exif))
+    assert upright.size == (20, 40)
+    assert upright.getpixel((5, 5)) == RED
+    assert upright.getpixel((5, 30)) == WHITE
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
+def test_transparency_shows_white_paper(mode: str) -> None:
+    image = Image.new("RGBA", (8, 8), (0, 0, 0, 0)).convert(mode if mode != "PA" else "P")
+    assert decode_image(encoded(image)).getpixel((4, 4)) == WHITE
+
+
+def test_sixteen_bit_grey_keeps_its_scale() -> None:
+    grey = Image.fromarray(np.full((4, 4), 0x80FF, dtype=np.uint16))
+    assert decode_image(encoded(grey)).getpixel((1, 1)) == (128, 128, 128)
+
+
+def test_raw_pixels_reach_the_tensor_unchanged() -> None:
+    image = noisy(64, 48)
+    tensor, placement = image_to_tensor(image, RAW)
+    assert (tensor.shape, tensor.dtype) == ((1, 3, 48, 64), np.float32)
+    assert np.array_equal(tensor[0].transpose(1, 2, 0), np.asarray(image))
+    assert (placement.scale_x, placement.left, placement.top) == (1.0, 0, 0)
+
+
+def test_normalisation_is_scale_then_mean_then_std() -> None:
+    form = replace(RAW, scale=1 / 255, mean=(0.5, 0.25, 0.0), std=(0.5, 1.0, 2.0))
+    tensor, _ = image_to_tensor(Image.new("RGB", (64, 48), (255, 51, 102)), form)
+    assert tensor[0, :, 10, 10] == pytest.approx([1.0, -0.05, 0.2], abs=1e-6)
+
+
+def test_a_letterbox_is_padded_evenly_with_grey() -> None:
+    pixels, placement = image_to_pixels(Image.new("RGB", (128, 48), RED), RAW)
+    assert (placement.left, placement.top) == (0, 12)
+    column = pixels[0, :, :, 30].T
+    assert [tuple(map(int, column[y])) for y in (0, 11, 12, 35, 36, 47)] == [
+        (114, 114, 114),
+        (114, 114, 114),
+        RED,
+        RED,
+        (114, 114, 114),
+        (114, 114, 114),
+    ]
+
+
+@pytest.mark.parametrize("width", [100, 341, 500])
+def test_a_centre_crop_equals_resizing_everything_and_cropping(width: int) -> None:
+    image = noisy(width, 97)
+    pixels, placement = image_to_pixels(image, CROP)
+    shown = round(width * placement.scale_x), round(97 * placement.scale_y)
+    whole = image.resize(shown, Image.Resampling.BILINEAR)
+    left, top = -placement.left, -placement.top
+    expected = np.asarray(whole.crop((left, top, left + 64, top + 48)))
+    assert np.abs(pixels[0].transpose(1, 2, 0).astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("form", [RAW, STRETCH, CROP])
+@pytest.mark.parametrize("size", [(1, 1), (19_999, 1), (1, 19_999)])
+def test_the_thinnest_pictures_fit(form: ImageInput, size: tuple[int, int]) -> None:
+    pixels, _ = image_to_pixels(Image.new("RGB", size, RED), form)
+    assert pixels.shape == (1, 3, 48, 64)
+    assert tuple(map(int, pixels[0, :, 24, 32])) == RED
+
+
+sizes = st.integers(60, 900)
+
+
+@pytest.mark.parametrize("form", [RAW, STRETCH])
+@given(sizes, sizes, st.tuples(*[st.floats(0, 1)] * 4))
+def test_boxes_come_back_to_where_they_were(
+    form: ImageInput, width: int, height: int, edges: tuple[float, ...]
+) -> None:
+    placement = place(width, height, form)
+    x0, x1 = sorted((edges[0] * width, edges[1] * width))
+    y0, y1 = sorted((edges[2] * height, edges[3] * height))
+    shown = [
+        x0 * placement.scale_x + placement.left,
+        y0 * placement.scale_y + placement.top,
+        x1 * placement.scale_x + placement.left,
+        y1 * placement.scale_y + placement.top,
+    ]
+    assert -1 <= min(shown) <= max(shown) <= 65
+    back = placement.to_image(np.array([shown], dtype=np.float32))[0]
+    assert back == pytest.approx([x0, y0, x1, y1], abs=0.01)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(80, 400), st.integers(80, 400), st.sampled_from([RAW, STRETCH, CROP]))
+def test_the_placement_tells_where_the_pixels_really_are(
+    width: int, height: int, form: ImageInput
+) -> None:
+    """A square painted in the picture is found in the tensor, and maps back onto itself."""
+    image = Image.new("RGB", (width, height), (0, 0, 0))
+    painted = (width // 2 - 12, height // 2 - 9, width // 2 + 12, height // 2 + 11)
+    image.paste(RED, painted)
+    pixels, placement = image_to_pixels(image, replace(form, pad_value=0))
+    rows, columns = np.nonzero(pixels[0, 0] > 127)
+    seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    back = placement.to_image(np.array([seen], dtype=np.float32))[0]
+    # Half a model pixel of blur on each side.
+    assert back == pytest.approx(painted, abs=0.75 / min(placement.scale_x, placement.scale_y))
+
+
+def test_boxes_are_clipped_to_the_picture() -> None:
+    placement = place(100, 50, RAW)
+    outside = np.array([[-50, -50, 500, 500]], dtype=np.float32)
+    assert placement.to_image(outside)[0].tolist() == [0, 0, 100, 50]

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.digits import SIDECAR
+from models.sidecar import (
+    ClassScores,
+    ImageInput,
+    Sidecar,
+    SidecarError,
+    YoloV2,
+    as_document,
+    dump,
+    load,
+    parse,
+    sidecar_path,
+)
+from protos.errors import BadRequest
+
+PATH = Path("net.json")
+
+IMAGENET = ImageInput(
+    name="input",
+    size=(224, 224),
+    resize="centre-crop",
+    resize_shorter=256,
+    color="RGB",
+    scale=1 / 255,
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    pad_value=0,
+)
+CLASSIFIER = Sidecar(
+    name="net",
+    task="classification",
+    description="Names what is on a picture.",
+    licence="MIT",
+    source="somewhere",
+    trained=True,
+    labels=("cat", "dog"),
+    input=IMAGENET,
+    head=ClassScores("logits", 5),
+)
+
+
+def broken(change: dict, inside: str | None = None, base: Sidecar = CLASSIFIER) -> str:
+    document = as_document(base)
+    (document[inside] if inside else document).update(change)
+    return json.dumps(document)
+
+
+def without(key: str, inside: str | None = None) -> str:
+    document = as_document(CLASSIFIER)
+    del (document[inside] if inside else document)[key]
+    return json.dumps(document)
+
+
+numbers = st.floats(-1e6, 1e6)
+positive = st.floats(1e-6, 1e6)
+sides = st.integers(1, 8192)
+words = st.text(min_size=1).filter(str.strip)
+
+
+@st.composite
+def sidecars(draw: st.DrawFn) -> Sidecar:
+    task = draw(st.sampled_from(["classification", "detection", "tensor"]))
+    resize = draw(st.sampled_from(["letterbox", "stretch", "centre-crop"]))
+    size = draw(st.tuples(sides, sides))
+    shorter = draw(st.integers(max(size), 8192)) if resize == "centre-crop" else None
+    three = st.tuples(numbers, numbers, numbers)
+    heads = {
+        "tensor": st.none(),
+        "classification": st.builds(
+            ClassScores, st.sampled_from(["softmax", "logits"]), st.integers(1, 1000)
+        ),
+        "detection": st.builds(
+            YoloV2,
+            st.just("yolov2"),
+            st.lists(st.tuples(positive, positive), min_size=1, max_size=9).map(tuple),
+            sides,
+            st.floats(0.001, 1),
+            st.floats(0.001, 1),
+        ),
+    }
+    return Sidecar(
+        name=draw(words),
+        task=task,
+        description=draw(words),
+        licence=draw(words),
+        source=draw(words),
+        trained=draw(st.booleans()),
+        labels=draw(st.lists(st.text(), min_size=1, max_size=5).map(tuple)),
+        input=ImageInput(
+            draw(words),
+            size,
+            resize,
+            shorter,
+            "RGB",
+            draw(positive),
+            draw(three),
+            draw(st.tuples(positive, positive, positive)),
+            draw(st.integers(0, 255)),
+        ),
+        head=draw(heads[task]),
+    )
+
+
+@given(sidecars())
+def test_what_is_dumped_is_read_back_equal(sidecar: Sidecar) -> None:
+    assert parse(dump(sidecar), PATH) == sidecar
+
+
+@given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+def test_any_other_text_is_refused_and_never_breaks_the_reader(text: str) -> None:
+    with pytest.raises(SidecarError):
+        parse(text, PATH)
+
+
+@pytest.mark.parametrize("where", [None, "input", "head"])
+def test_every_missing_key_is_named(where: str | None) -> None:
+    document = as_document(CLASSIFIER)
+    for key in document[where] if where else document:
+        with pytest.raises(SidecarError, match=f"key '{key}'.* is missing"):
+            parse(without(key, where), PATH)
+
+
+@pytest.mark.parametrize("where", [None, "input", "head"])
+def test_an_unknown_key_is_named_with_the_known_ones(where: str | None) -> None:
+    with pytest.raises(SidecarError, match=r"key 'colour'.* is unknown") as caught:
+        parse(broken({"colour": "RGB"}, where), PATH)
+    assert "the keys are" in caught.value.cure
+
+
+WRONG = [
+    (None, {"name": ""}, "name"),
+    (None, {"name": 3}, "name"),
+    (None, {"task": "segmentation"}, "task"),
+    (None, {"trained": 1}, "trained"),
+    (None, {"labels": "cat"}, "labels"),
+    (None, {"labels": []}, "labels"),
+    (None, {"labels": ["cat", 2]}, "labels"),
+    (None, {"input": []}, "input"),
+    (None, {"head": None}, "head"),
+    ("input", {"size": [224]}, "size"),
+    ("input", {"size": [224, 224.5]}, "size"),
+    ("input", {"size": [0, 224]}, "size"),
+    ("input", {"size": [224, True]}, "size"),
+    ("input", {"resize": "crop"}, "resize"),
+    ("input", {"resize_shorter": 200}, "resize_shorter"),
+    ("input", {"resize_shorter": None}, "resize_shorter"),
+    ("input", {"resize": "stretch"}, "resize_shorter"),
+    ("input", {"color": "BGR"}, "color"),
+    ("input", {"scale": 0}, "scale"),
+    ("input", {"scale": float("inf")}, "scale"),
+    ("input", {"scale": 10**400}, "scale"),
+    ("input", {"mean": [0, 0]}, "mean"),
+    ("input", {"mean": [0, 0, float("nan")]}, "mean"),
+    ("input", {"std": [1, 1, 0]}, "std"),
+    ("input", {"pad_value": 256}, "pad_value"),
+    ("head", {"type": "yolov2"}, "type"),
+    ("head", {"type": ["softmax"]}, "type"),
+    ("head", {"top": 0}, "top"),
+]
+
+
+@pytest.mark.parametrize(("where", "change", "key"), WRONG)
+def test_a_wrong_value_is_named_with_its_cure(where: str | None, change: dict, key: str) -> None:
+    with pytest.raises(SidecarError, match=f"key '{key}'") as caught:
+        parse(broken(change, where), PATH)
+    assert caught.value.cure
+    assert caught.value.path == PATH
+    assert isinstance(caught.value, BadRequest)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"anchors": []}, "anchors"),
+        ({"anchors": [[1, 2, 3]]}, "anchors"),
+        ({"anchors": [[1, -2]]}, "anchors"),
+        ({"stride": 0}, "stride"),
+        ({"min_score": 0}, "min_score"),
+        ({"nms_iou": 1.5}, "nms_iou"),
+        ({"type": "yolov9"}, "type"),
+    ],
+)
+def test_a_wrong_detection_head_is_named(change: dict, key: str) -> None:
+    with pytest.raises(SidecarError, match=f"key '{key}' of head"):
+        parse(broken(change, "head", load(SIDECAR)), PATH)
+
+
+def test_a_tensor_model_has_no_head_and_needs_no_labels() -> None:
+    document = as_document(CLASSIFIER) | {"task": "tensor", "labels": []}
+    with pytest.raises(SidecarError, match=r"'head'.*does not belong"):
+        parse(json.dumps(document), PATH)
+    del document["head"]
+    assert parse(json.dumps(document), PATH).head is None
+
+
+def test_files_that_cannot_be_read_are_errors_that_name_the_path(tmp_path: Path) -> None:
+    path = sidecar_path(tmp_path / "net.onnx")
+    assert path == tmp_path / "net.json"
+    with pytest.raises(SidecarError, match=r"net\.json"):
+        load(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SidecarError, match="cannot be read"):
+        load(path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(SidecarError, match="not JSON"):
+        load(path)
+    path.write_text(dump(CLASSIFIER))
+    assert load(path) == CLASSIFIER
+
+
+def test_only_raw_pixels_travel_as_bytes() -> None:
+    assert load(SIDECAR).input.takes_bytes
+    assert not IMAGENET.takes_bytes
