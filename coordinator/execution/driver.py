@@ -1,0 +1,303 @@
+"""The driver: does what the scheduler says, and tells it what happened.
+
+It alone holds the requests' tensors. A tensor's bytes are copied once into the message that
+scatters them and once out of the message that brings them back into the merged array.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import structlog
+
+from coordinator.answers import Answer
+from coordinator.execution.events import (
+    Abort,
+    Action,
+    Assign,
+    Cancelled,
+    Complete,
+    Event,
+    Failed,
+    Joined,
+    Lost,
+    Merge,
+    Received,
+    Release,
+    RequestId,
+    Send,
+    Submitted,
+)
+from coordinator.execution.outbox import Letter, Outbox
+from coordinator.execution.scheduler import Scheduler
+from coordinator.execution.tasks import TaskGraph
+from coordinator.execution.timeline import TaskTimes, Timeline
+from coordinator.planning.plan import DeviceId, TrafficBytes
+from models.boxes import Box
+from models.program import BlobSource, Program
+from protos import imbrex_pb2 as pb
+from protos.convert import box_message, dtype_of, ranges
+from protos.errors import ImbrexError
+from protos.frames import Payload, pieces
+
+log = structlog.get_logger(__name__)
+
+
+class Transport(Protocol):
+    """What the driver needs of the connections to workers."""
+
+    async def ensure(
+        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
+    ) -> None:
+        """Returns when the programs can run on the device; cheap when they already can."""
+        ...
+
+    async def send(
+        self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
+    ) -> None:
+        """Queues one message; waits while the device's queue is full."""
+        ...
+
+    def offset_s(self, device: DeviceId) -> float:
+        """Seconds to add to the device's clock to get this process's monotonic clock."""
+        ...
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One request's tensors and what has been observed of it."""
+
+    graph: TaskGraph
+    arrays: dict[str, np.ndarray]
+    done: asyncio.Future[None]
+    timeline: Timeline
+    scatter_bytes: int = 0
+    gather_bytes: int = 0
+    retried: int = 0
+    attempts: dict[tuple[int, int], DeviceId] = field(default_factory=dict)
+
+
+class Driver:
+    """Runs requests on whatever devices there are."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.scheduler = Scheduler()
+        self._transport = transport
+        self._flights: dict[RequestId, _Flight] = {}
+        self._outbox = Outbox(transport, self._on_send_failure)
+
+    async def close(self) -> None:
+        """Stops sending; requests in flight end with an error of the caller's choice."""
+        await self._outbox.close()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests being computed."""
+        return len(self._flights)
+
+    async def run(
+        self, graph: TaskGraph, feeds: Mapping[str, np.ndarray], request_id: str | None = None
+    ) -> tuple[Answer, list[TaskTimes]]:
+        """One request from its input tensors to its output tensors.
+
+        Raises:
+            ImbrexError: what the scheduler ended it with.
+        """
+        request = RequestId(request_id or uuid.uuid4().hex[:12])
+        arrays = {
+            name: np.empty(info.shape, dtype_of(info.data_type))
+            for name, info in graph.tensors.items()
+            if name not in graph.inputs
+        }
+        arrays.update({name: np.ascontiguousarray(feeds[name]) for name in graph.inputs})
+        done = asyncio.get_running_loop().create_future()
+        flight = _Flight(graph, arrays, done, Timeline(time.monotonic()))
+        self._flights[request] = flight
+        try:
+            self.step(Submitted(request, graph))
+            await done
+            flight.timeline.end(time.monotonic())
+        finally:
+            self.step(Cancelled(request))
+            self._flights.pop(request, None)
+        return self._answer(request, flight), flight.timeline.tasks
+
+    def step(self, event: Event, payload: np.ndarray | None = None) -> None:
+        """Feeds the scheduler and does what it says; sends leave as one letter per device."""
+        if isinstance(event, Lost):
+            self._outbox.forget(event.device)
+        letters: dict[DeviceId, Letter] = {}
+        for action in self.scheduler.step(event):
+            self._act(action, payload, letters)
+        for device, letter in letters.items():
+            self._outbox.post(device, letter)
+
+    def joined(self, device: DeviceId) -> None:
+        """A device became usable."""
+        self.step(Joined(device))
+
+    def lost(self, device: DeviceId) -> None:
+        """A device is gone."""
+        self.step(Lost(device))
+
+    def received(
+        self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
+    ) -> None:
+        """An item from a device's stream."""
+        now = time.monotonic()
+        match item.WhichOneof("kind"):
+            case "tensor" if isinstance(payload, np.ndarray):
+                self._tensor(item.tensor, payload, now)
+            case "done":
+                self._done(device, item.done)
+            case "failed":
+                each = item.failed
+                log.warning("task failed", device=device, code=each.code, message=each.message)
+                self.step(
+                    Failed(
+                        RequestId(each.request), each.task, each.attempt, each.code, each.message
+                    )
+                )
+            case _:
+                pass
+
+    # ------------------------------------------------------------ from the devices
+
+    def _tensor(self, header: pb.Tensor, payload: np.ndarray, now: float) -> None:
+        request = RequestId(header.request)
+        flight = self._flights.get(request)
+        if flight is None or header.plan_version != flight.graph.plan.version:
+            self.scheduler.dropped["late"] += 1
+            return
+        array = flight.arrays.get(header.tensor)
+        if array is None or payload.dtype != array.dtype:
+            self.scheduler.dropped["stranger"] += 1
+            return
+        flight.gather_bytes += payload.nbytes
+        flight.timeline.received(header.task, header.attempt, now)
+        box = Box.of(*ranges(header.box))
+        self.step(Received(request, header.task, header.attempt, header.tensor, box), payload)
+
+    def _done(self, device: DeviceId, done: pb.TaskDone) -> None:
+        flight = self._flights.get(RequestId(done.request))
+        if flight is None:
+            return
+        offset = self._transport.offset_s(device)
+        flight.timeline.computed(
+            TaskTimes(
+                task=done.task,
+                attempt=done.attempt,
+                device=device,
+                ready_s=done.ready_s + offset,
+                start_s=done.start_s + offset,
+                stop_s=done.stop_s + offset,
+            )
+        )
+
+    def _on_send_failure(self, device: DeviceId, letter: Letter, error: ImbrexError) -> None:
+        """A device that cannot prepare a program fails the tasks that need it."""
+        for item in letter.items:
+            if item.WhichOneof("kind") == "task":
+                task = item.task
+                request = RequestId(task.request)
+                self.step(Failed(request, task.task, task.attempt, error.code, str(error)))
+
+    # ------------------------------------------------------------ actions
+
+    def _act(
+        self, action: Action, payload: np.ndarray | None, letters: dict[DeviceId, Letter]
+    ) -> None:
+        match action:
+            case Assign():
+                self._assign(action, letters)
+            case Send():
+                self._send(action, letters)
+            case Merge(request, tensor, box, add):
+                assert payload is not None
+                target = self._flights[request].arrays[tensor][box.slices()]
+                if add:
+                    target += payload
+                else:
+                    target[...] = payload
+            case Complete(request):
+                flight = self._flights.get(request)
+                if flight is not None and not flight.done.done():
+                    flight.done.set_result(None)
+            case Abort(request, error):
+                flight = self._flights.get(request)
+                if flight is not None and not flight.done.done():
+                    flight.done.set_exception(error)
+            case Release(request, devices):
+                for device in devices:
+                    item = pb.Item(release=pb.Release(requests=[request]))
+                    letters.setdefault(device, Letter()).items.append(item)
+
+    def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
+        flight = self._flights[action.request]
+        graph = flight.graph
+        spec = graph.tasks[action.task]
+        flight.retried += action.attempt > 0
+        flight.attempts[action.task, action.attempt] = action.device
+        task = pb.Task(
+            request=action.request,
+            plan_version=graph.plan.version,
+            task=action.task,
+            attempt=action.attempt,
+            program=spec.program,
+        )
+        for each in spec.inputs:
+            kind = graph.tensors[each.tensor].data_type
+            task.inputs.append(
+                pb.Task.Input(tensor=each.tensor, box=box_message(each.box), data_type=kind)
+            )
+        for output in spec.outputs:
+            task.outputs.append(
+                pb.Task.Output(
+                    tensor=output.tensor,
+                    box=box_message(output.box),
+                    yields=box_message(output.yields),
+                    to="host",
+                )
+            )
+        letter = letters.setdefault(action.device, Letter())
+        letter.items.append(pb.Item(task=task))
+        letter.programs.append((graph.programs[spec.program], graph.blobs))
+
+    def _send(self, action: Send, letters: dict[DeviceId, Letter]) -> None:
+        flight = self._flights[action.request]
+        info = flight.graph.tensors[action.tensor]
+        array = flight.arrays[action.tensor]
+        letter = letters.setdefault(action.device, Letter())
+        for part in pieces(action.box.spans, info.itemsize):
+            box = Box.of(*part)
+            header = pb.Tensor(
+                request=action.request,
+                plan_version=flight.graph.plan.version,
+                task=action.task,
+                attempt=action.attempt,
+                tensor=action.tensor,
+                box=box_message(box.spans),
+                data_type=info.data_type,
+            )
+            view = array[box.slices()]
+            flight.scatter_bytes += view.nbytes
+            letter.items.append(pb.Item(tensor=header))
+            letter.payloads.append(view)
+
+    def _answer(self, request: RequestId, flight: _Flight) -> Answer:
+        plan = flight.graph.plan
+        return Answer(
+            request_id=request,
+            outputs={name: flight.arrays[name] for name in flight.graph.outputs},
+            timing=flight.timeline.timing(),
+            plan_version=plan.version,
+            devices=tuple(dict.fromkeys(flight.attempts.values())),
+            traffic=TrafficBytes(flight.scatter_bytes, flight.gather_bytes),
+            retried_tasks=flight.retried,
+        )

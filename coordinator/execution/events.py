@@ -1,0 +1,131 @@
+"""What happens to the scheduler, and what it wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+from coordinator.execution.tasks import TaskGraph
+from coordinator.planning.plan import DeviceId
+from models.boxes import Box
+from protos.errors import ImbrexError
+
+RequestId = NewType("RequestId", str)
+
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request was admitted; its input tensors lie in the host's memory."""
+
+    request: RequestId
+    graph: TaskGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A box of a task's output arrived at the host. Nothing is merged before `Merge` says so."""
+
+    request: RequestId
+    task: int
+    attempt: int
+    tensor: str
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A device could not run a task."""
+
+    request: RequestId
+    task: int
+    attempt: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A device can be used."""
+
+    device: DeviceId
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A device is gone, with everything it was doing."""
+
+    device: DeviceId
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Nobody waits for the request any more."""
+
+    request: RequestId
+
+
+Event = Submitted | Received | Failed | Joined | Lost | Cancelled
+
+
+# ---------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Tell the device about the task: program, input boxes, where the outputs go."""
+
+    request: RequestId
+    task: int
+    attempt: int
+    device: DeviceId
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a box of a tensor from the host's memory to a task's input."""
+
+    request: RequestId
+    task: int
+    attempt: int
+    device: DeviceId
+    tensor: str
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Copy (or add) the box just received into the request's tensor."""
+
+    request: RequestId
+    tensor: str
+    box: Box
+    add: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Every output of the request is merged."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The request cannot be answered."""
+
+    request: RequestId
+    error: ImbrexError
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The devices may forget everything of the request."""
+
+    request: RequestId
+    devices: tuple[DeviceId, ...]
+
+
+Action = Assign | Send | Merge | Complete | Abort | Release

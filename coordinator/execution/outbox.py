@@ -1,0 +1,114 @@
+"""One queue and one sender per device: order is kept, programs are there before their tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from coordinator.planning.plan import DeviceId
+from models.program import BlobSource, Program
+from protos import imbrex_pb2 as pb
+from protos.errors import ImbrexError
+from protos.frames import Payload
+
+log = structlog.get_logger(__name__)
+
+# One gRPC message carries at most about this much payload, so that the first tiles of a large
+# letter are under way while the rest is being encoded.
+MESSAGE_BYTES = 4 << 20
+# Letters that may wait for one device. Admission bounds requests in flight far below this.
+QUEUE_LETTERS = 1024
+
+
+@dataclass(slots=True)
+class Letter:
+    """Items for one device, with the payloads of its tensors and the programs it needs."""
+
+    items: list[pb.Item] = field(default_factory=list)
+    payloads: list[Payload] = field(default_factory=list)
+    programs: list[tuple[Program, BlobSource]] = field(default_factory=list)
+
+    def messages(self) -> Iterator[tuple[list[pb.Item], list[Payload]]]:
+        """The letter in messages of bounded size."""
+        payloads = iter(self.payloads)
+        items: list[pb.Item] = []
+        carried: list[Payload] = []
+        size = 0
+        for item in self.items:
+            if item.WhichOneof("kind") == "tensor":
+                payload = next(payloads)
+                nbytes = len(payload) if isinstance(payload, bytes) else payload.nbytes
+                if size and size + nbytes > MESSAGE_BYTES:
+                    yield items, carried
+                    items, carried, size = [], [], 0
+                carried.append(payload)
+                size += nbytes
+            items.append(item)
+        if items:
+            yield items, carried
+
+
+class Sender(Protocol):
+    """The part of the transport that the outbox uses."""
+
+    async def ensure(
+        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
+    ) -> None:
+        """Returns when the programs can run on the device."""
+        ...
+
+    async def send(
+        self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
+    ) -> None:
+        """Queues one message."""
+        ...
+
+
+class Outbox:
+    """Letters to devices, each device at its own speed."""
+
+    def __init__(
+        self, sender: Sender, on_failure: Callable[[DeviceId, Letter, ImbrexError], None]
+    ) -> None:
+        self._sender = sender
+        self._on_failure = on_failure
+        self._queues: dict[DeviceId, asyncio.Queue[Letter]] = {}
+        self._tasks: dict[DeviceId, asyncio.Task[None]] = {}
+
+    def post(self, device: DeviceId, letter: Letter) -> None:
+        """Queues a letter; it leaves after those posted before it."""
+        queue = self._queues.get(device)
+        if queue is None:
+            queue = self._queues[device] = asyncio.Queue(QUEUE_LETTERS)
+            self._tasks[device] = asyncio.create_task(self._deliver(device, queue))
+        queue.put_nowait(letter)
+
+    def forget(self, device: DeviceId) -> None:
+        """Drops what waits for a lost device."""
+        self._queues.pop(device, None)
+        task = self._tasks.pop(device, None)
+        if task is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Stops all senders."""
+        tasks = list(self._tasks.values())
+        for device in list(self._tasks):
+            self.forget(device)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _deliver(self, device: DeviceId, queue: asyncio.Queue[Letter]) -> None:
+        while True:
+            letter = await queue.get()
+            try:
+                for program, blobs in letter.programs:
+                    await self._sender.ensure(device, [program], blobs)
+                for items, payloads in letter.messages():
+                    await self._sender.send(device, items, payloads)
+            except ImbrexError as error:
+                log.warning("could not send", device=device, error=str(error))
+                self._on_failure(device, letter, error)

@@ -1,0 +1,82 @@
+"""Where a request's time went: from observed task times to a timing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from coordinator.answers import Timing
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """When one attempt of a task was ready, started and stopped; the host's monotonic clock."""
+
+    task: int
+    attempt: int
+    device: str
+    ready_s: float
+    start_s: float
+    stop_s: float
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Collects a request's observations; `submitted_s` is when it left the queue."""
+
+    submitted_s: float
+    ended_s: float = 0.0
+    tasks: list[TaskTimes] = field(default_factory=list)
+    arrivals: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def received(self, task: int, attempt: int, now: float) -> None:
+        """A box of a task's output arrived."""
+        self.arrivals[task, attempt] = now
+
+    def computed(self, times: TaskTimes) -> None:
+        """A device reported when it computed a task."""
+        self.tasks.append(times)
+
+    def end(self, now: float) -> None:
+        """Everything is merged."""
+        self.ended_s = now
+
+    def timing(self) -> Timing:
+        """Every moment counts once: as compute while any task computes, as gather while any
+        finished task's output is still on its way, and as scatter otherwise.
+        """
+        computing = _merge((each.start_s, each.stop_s) for each in self.tasks)
+        returning = _merge(
+            (each.stop_s, self.arrivals.get((each.task, each.attempt), each.stop_s))
+            for each in self.tasks
+        )
+        window = (self.submitted_s, self.ended_s)
+        compute_s = _length(computing, window)
+        either_s = _length(_merge([*computing, *returning]), window)
+        total_s = self.ended_s - self.submitted_s
+        return Timing(
+            queue_s=0.0,
+            scatter_s=max(0.0, total_s - either_s),
+            compute_s=compute_s,
+            gather_s=max(0.0, either_s - compute_s),
+            total_s=total_s,
+        )
+
+
+def _merge(intervals: Iterable[Interval]) -> list[Interval]:
+    """The union of intervals, sorted and disjoint."""
+    merged: list[Interval] = []
+    for start, stop in sorted(intervals):
+        if stop <= start:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _length(intervals: Iterable[Interval], window: Interval) -> float:
+    return sum(max(0.0, min(stop, window[1]) - max(start, window[0])) for start, stop in intervals)
