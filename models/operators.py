@@ -118,8 +118,17 @@ def _conv(graph: Graph, node: Node, box: Box) -> Boxes:
     return tuple(reads)
 
 
-def _whole_groups(graph: Graph, node: Node, box: Box) -> Box:
+def _reading_something(graph: Graph, node: Node, box: Box) -> Box:
+    """Windows that lie in the padding alone can only be computed beside one that doesn't."""
+    sizes = graph.shape(node.inputs[0])[2:]
+    for axis, (window, size) in enumerate(zip(node.windows, sizes, strict=True), start=2):
+        box = box.replace(axis, window.touching(box[axis], size))
+    return box
+
+
+def _conv_yields(graph: Graph, node: Node, box: Box) -> Box:
     """A grouped convolution yields whole groups of output channels."""
+    box = _reading_something(graph, node, box)
     groups = node.int("group", 1)
     if groups == 1:
         return box
@@ -195,7 +204,7 @@ def _whole_output(graph: Graph, node: Node, box: Box) -> Box:
 _OPAQUE = Operator(Kind.OPAQUE, "opaque", _everything, yields=_whole_output, heavy=True)
 _POINTWISE = Operator(Kind.POINTWISE, "elementwise", _pointwise)
 _RESHAPE = Operator(Kind.OPAQUE, "reshape", _everything, yields=_whole_output)
-_POOL = Operator(Kind.WINDOWED, "pooling", _pool)
+_POOL = Operator(Kind.WINDOWED, "pooling", _pool, yields=_reading_something)
 _REDUCING = Operator(Kind.REDUCING, "pooling", _global_pool)
 
 _ELEMENTWISE_OPS = (
@@ -207,7 +216,7 @@ _ELEMENTWISE_OPS = (
 TABLE: Mapping[str, Operator] = {
     **dict.fromkeys(_ELEMENTWISE_OPS.split(), _POINTWISE),
     "BatchNormalization": Operator(Kind.POINTWISE, "normalisation", _per_channel),
-    "Conv": Operator(Kind.WINDOWED, "convolution", _conv, yields=_whole_groups, heavy=True),
+    "Conv": Operator(Kind.WINDOWED, "convolution", _conv, yields=_conv_yields, heavy=True),
     "MaxPool": _POOL,
     "AveragePool": _POOL,
     "GlobalAveragePool": _REDUCING,

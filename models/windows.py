@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.boxes import Span
+from protos.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,16 @@ class Window:
         span = self._unclipped(output)
         start = min(max(span.start, 0), size)
         return Span(start, max(start, min(span.stop, size)))
+
+    def touching(self, output: Span, size: int) -> Span:
+        """`output`, extended where all of its windows lie beyond the map: a tile needs at least
+        one window that reads something.
+        """
+        first = max(0, -(-(self.pad_start - self.reach + 1) // self.stride))
+        last = (size + self.pad_start - 1) // self.stride
+        if output.stop <= first:
+            return Span(output.start, first + 1)
+        return Span(min(output.start, last), output.stop)
 
     def pads(self, output: Span, size: int) -> tuple[int, int]:
         """Padding that remains before and after the input range of `output`.
@@ -70,5 +81,11 @@ def explicit_windows(
             start, end = (small, total - small) if auto == "SAME_UPPER" else (total - small, small)
         elif auto == "VALID":
             start = end = 0
-        result.append(Window(int(taps), int(strides[axis]), int(dilations[axis]), start, end))
+        window = Window(int(taps), int(strides[axis]), int(dilations[axis]), start, end)
+        if (outputs[axis] - 1) * window.stride >= sizes[axis] + window.pad_start:
+            raise BadRequest(
+                cause="a pool rounds its size up to a window that starts beyond the map",
+                cure="ONNX and onnxruntime disagree on such windows: export with ceil_mode=0.",
+            )
+        result.append(window)
     return tuple(result)

@@ -1,0 +1,68 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.boxes import Box, covers_exactly
+from models.catalogue import load
+from models.graph import load_graph
+from models.tiles import even_spans, grid, tile_boxes, weighted_spans
+from models.units import Network, divide
+
+
+@pytest.fixture(scope="module")
+def networks() -> dict[str, Network]:
+    names = ("vgg16-conv", "resnet50", "yolov2")
+    return {name: divide(load_graph(load(name).proto, name)) for name in names}
+
+
+def test_vgg_has_one_unit_per_convolution_with_its_pool(networks: dict[str, Network]) -> None:
+    units = networks["vgg16-conv"].units
+    assert [unit.name for unit in units[:3]] == ["conv1_1", "conv1_2", "conv2_1"]
+    assert len(units) == 13
+    assert [len(unit.nodes) for unit in units[:3]] == [2, 3, 2]
+    assert all(unit.splits for unit in units)
+
+
+def test_a_residual_block_is_one_unit_between_marks(networks: dict[str, Network]) -> None:
+    network = networks["resnet50"]
+    assert len(network.units) == 54  # 53 convolutions and the head
+    assert len(network.marks) - 1 == 1 + 16 + 1
+    assert all(len(network.boundaries[mark].live) == 1 for mark in network.marks[:-1])
+    assert not network.units[-1].splits
+
+
+def test_the_passthrough_lives_across_boundaries(networks: dict[str, Network]) -> None:
+    network = networks["yolov2"]
+    assert len(network.marks) == len(network.units) + 1
+    widest = max(network.boundaries, key=lambda each: len(each.live))
+    assert len(widest.live) == 2
+
+
+def test_tiles_cover_every_output_of_a_block_exactly(networks: dict[str, Network]) -> None:
+    for network in networks.values():
+        shape = network.graph.shape
+        stops = [i for i in network.marks if i > 0 and network.splits(0, i)]
+        for stop in stops:
+            tiles = grid(network, 0, stop, 3, 2)
+            owned = [tile_boxes(network, 0, stop, tile) for tile in tiles]
+            for name in network.outputs(0, stop):
+                parts = [boxes[name] for boxes in owned if name in boxes]
+                assert covers_exactly(parts, Box.whole(shape(name)))
+
+
+@given(st.integers(1, 300), st.lists(st.floats(0, 10), min_size=1, max_size=9))
+def test_weighted_spans_sum_to_the_size(size: int, weights: list[float]) -> None:
+    if sum(weights) <= 0:
+        weights = [1.0, *weights]
+    spans = weighted_spans(size, weights)
+    assert sum(len(span) for span in spans) == size
+    total = sum(weights)
+    for span, weight in zip(spans, weights, strict=True):
+        assert abs(len(span) - size * weight / total) < 1
+
+
+@given(st.integers(0, 300), st.integers(1, 20))
+def test_even_spans_differ_by_at_most_one(size: int, parts: int) -> None:
+    lengths = [len(span) for span in even_spans(size, parts)]
+    assert sum(lengths) == size
+    assert max(lengths) - min(lengths) <= 1
