@@ -82,7 +82,7 @@ class _Canvas:
 
     def tag(self, item: Detection | Classification, x: float, y: float) -> None:
         """Black text on a plate of the class's colour, moved inside the picture."""
-        text = f"{item.label} {item.score:.2f}"
+        text = f"{item.label}: {item.score:.0%}"
         width = self.pen.textlength(text, font=self.font) + 6
         left = max(0.0, min(x, self.size[0] - width))
         top = max(0.0, min(y, self.size[1] - self.line_px))
