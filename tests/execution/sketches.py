@@ -1,0 +1,75 @@
+"""Task graphs by hand: boxes over one row of elements, no network behind them."""
+
+from coordinator.execution.tasks import Piece, TaskGraph, TaskInput, TaskOutput, TaskSpec
+from coordinator.planning.plan import DeviceId, Plan, TrafficBytes
+from models.boxes import Box
+from models.graph import TensorInfo
+from models.program import BlobSource, Program
+
+FLOAT = 1
+WIDTH = 12
+
+
+def row(start: int, stop: int) -> Box:
+    return Box.of((start, stop))
+
+
+def device(name: str) -> DeviceId:
+    return DeviceId(name)
+
+
+def plan(version: int = 1) -> Plan:
+    return Plan(
+        model="sketch",
+        strategy="by hand",
+        blocks=(),
+        predicted_latency_s=1.0,
+        single_device_latency_s=2.0,
+        baseline_device=device("a"),
+        total_flop=0,
+        redundant_flop=0,
+        traffic=TrafficBytes(),
+        version=version,
+    )
+
+
+def chain(widths: list[list[tuple[int, int]]], names: str = "abcd", barrier: bool = True):
+    """A chain of blocks over one row: `widths[b]` are the output spans of block b's tiles; each
+    tile reads one element more on either side (a halo).
+    """
+    tasks: list[TaskSpec] = []
+    made = [Piece(None, row(0, WIDTH))]
+    tensors = {"t0": TensorInfo((WIDTH,), FLOAT)}
+    for block, spans in enumerate(widths):
+        source, target = f"t{block}", f"t{block + 1}"
+        tensors[target] = TensorInfo((WIDTH,), FLOAT)
+        new = []
+        for position, (start, stop) in enumerate(spans):
+            box = row(max(0, start - 1), min(WIDTH, stop + 1))
+            parts = [Piece(p.source, p.box.intersect(box)) for p in made]
+            pieces = tuple(p for p in parts if not p.box.is_empty)
+            out = row(start, stop)
+            task = TaskSpec(
+                id=len(tasks),
+                block=block,
+                device=device(names[position]),
+                program=f"program-{block}",
+                inputs=(TaskInput(source, box, pieces),),
+                outputs=(TaskOutput(target, out, out),),
+                barrier=barrier,
+            )
+            tasks.append(task)
+            new.append(Piece(task.id, out))
+        made = new
+    return TaskGraph(
+        plan=plan(),
+        tasks=tuple(tasks),
+        programs={f"program-{b}": Program(b"%d" % b, ()) for b in range(len(widths))},
+        blobs=BlobSource(),
+        tensors=tensors,
+        inputs=("t0",),
+        outputs=(f"t{len(widths)}",),
+    )
+
+
+HALVES = [(0, 6), (6, 12)]
