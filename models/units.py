@@ -119,19 +119,22 @@ def _layer_starts(graph: Graph) -> list[int]:
     """Node indices, after the first, at which a new layer begins."""
     starts: list[int] = []
     made: set[str] = set()
-    has_heavy = splits_here = False
+    has_heavy = splits_here = after_sum = False
     for index, node in enumerate(graph.nodes):
         heavy = operator(node).heavy
         splits = splits_along(graph, node, 2)
         joined = bool(made.intersection(node.inputs))
-        # A layer holds one heavy node, and what can't be split never joins what can.
-        begins = (heavy and has_heavy) or (splits != splits_here) or not joined
+        # A layer holds one heavy node, and what can't be split never joins what can. What
+        # follows a fully connected node begins the next layer: its partial sums must be added
+        # before the activation.
+        begins = (heavy and has_heavy) or (splits != splits_here) or not joined or after_sum
         if index and begins:
             starts.append(index)
             made, has_heavy = set(), False
         made.update(node.outputs)
         has_heavy = has_heavy or heavy
         splits_here = splits
+        after_sum = heavy and operator(node).kind is Kind.MIXING
     return starts
 
 
