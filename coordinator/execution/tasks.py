@@ -6,13 +6,13 @@ A `TaskGraph` is made once per plan and shared by all of its requests.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from coordinator.planning.plan import Block, DeviceId, Plan, Tile
+from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent
 from models.boxes import Box
 from models.cutter import cut
-from models.graph import Graph, TensorInfo
+from models.graph import TensorInfo
 from models.program import BlobSource, Program
 from models.units import Network
 
@@ -46,7 +46,7 @@ class TaskOutput:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """One run of a program on one device, as planned.
+    """One run of a program on one device, as planned; `program` is empty in an outline.
 
     With `barrier` it starts only when every task of the earlier blocks is merged.
     """
@@ -58,11 +58,6 @@ class TaskSpec:
     inputs: tuple[TaskInput, ...]
     outputs: tuple[TaskOutput, ...]
     barrier: bool
-
-    @property
-    def input_bytes(self) -> int:
-        """Elements of its inputs (payload before the element size)."""
-        return sum(each.box.volume for each in self.inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,36 +90,48 @@ class TaskGraph:
         return {key: tuple(ids) for key, ids in found.items()}
 
 
-def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
-    """Cuts every tile of a legal plan into its task."""
-    compiler = _Compiler(network, blobs)
+def outline_plan(plan: Plan, network: Network) -> TaskGraph:
+    """The tasks of a plan by geometry alone: what the simulator runs. No program is cut."""
+    outliner = _Outliner(network)
     for index, block in enumerate(plan.blocks):
-        compiler.add_block(index, block)
+        outliner.add_block(index, block)
     graph = network.graph
-    names = {each.tensor for task in compiler.tasks for each in task.inputs}
-    names |= {each.tensor for task in compiler.tasks for each in task.outputs}
+    names = {each.tensor for task in outliner.tasks for each in task.inputs}
+    names |= {each.tensor for task in outliner.tasks for each in task.outputs}
     return TaskGraph(
         plan=plan,
-        tasks=tuple(compiler.tasks),
-        programs=compiler.programs,
-        blobs=blobs,
+        tasks=tuple(outliner.tasks),
+        programs={},
+        blobs=BlobSource(),
         tensors={name: graph.tensors[name] for name in names},
         inputs=graph.inputs,
         outputs=graph.outputs,
     )
 
 
-class _Compiler:
+def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
+    """The tasks of a legal plan with their programs; weights are added to `blobs`."""
+    graph = outline_plan(plan, network)
+    programs: dict[str, Program] = {}
+    tasks = []
+    tiles = [(block, tile) for block in plan.blocks for tile in block.tiles]
+    for task, (block, tile) in zip(graph.tasks, tiles, strict=True):
+        nodes = network.nodes(block.start, block.stop)
+        program = cut(network.graph, nodes, tile.boxes, blobs).program
+        programs.setdefault(program.sha256, program)
+        tasks.append(replace(task, program=program.sha256))
+    return replace(graph, tasks=tuple(tasks), programs=programs, blobs=blobs)
+
+
+class _Outliner:
     """Keeps who makes which box while blocks are added in order."""
 
-    def __init__(self, network: Network, blobs: BlobSource) -> None:
+    def __init__(self, network: Network) -> None:
         self.network = network
-        self.graph: Graph = network.graph
-        self.blobs = blobs
         self.tasks: list[TaskSpec] = []
-        self.programs: dict[str, Program] = {}
+        graph = network.graph
         self._made: dict[str, list[Piece]] = {
-            name: [Piece(None, Box.whole(self.graph.shape(name)))] for name in self.graph.inputs
+            name: [Piece(None, Box.whole(graph.shape(name)))] for name in graph.inputs
         }
 
     def add_block(self, index: int, block: Block) -> None:
@@ -137,19 +144,16 @@ class _Compiler:
                 self._made.setdefault(output.tensor, []).append(Piece(task.id, output.box))
 
     def _add_tile(self, index: int, block: Block, tile: Tile) -> None:
-        nodes = self.network.nodes(block.start, block.stop)
-        piece = cut(self.graph, nodes, tile.boxes, self.blobs)
-        program = piece.program
-        self.programs.setdefault(program.sha256, program)
+        reach = tile_extent(self.network, block, tile)
         self.tasks.append(
             TaskSpec(
                 id=len(self.tasks),
                 block=index,
                 device=tile.device,
-                program=program.sha256,
-                inputs=tuple(self._input(name, box) for name, box in piece.inputs.items()),
+                program="",
+                inputs=tuple(self._input(name, box) for name, box in reach.inputs.items()),
                 outputs=tuple(
-                    TaskOutput(name, box, piece.yields[name], tile.reduce)
+                    TaskOutput(name, box, reach.computed[name], tile.reduce)
                     for name, box in tile.boxes.items()
                 ),
                 barrier=block.barrier,

@@ -1,0 +1,80 @@
+"""The models that this coordinator serves: loaded once, on first use."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import onnx
+
+from coordinator.answers import ServedModel
+from models import catalogue
+from models.boxes import Box
+from models.cutter import cut
+from models.graph import load_graph
+from models.program import BlobSource, Program
+from models.units import divide
+
+# Each holds its weights; a home serves a handful.
+MAX_MODELS = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A model with what planning and measuring need. `whole` is the unsplit model as one
+    program, the baseline that every plan is compared with.
+    """
+
+    served: ServedModel
+    proto: onnx.ModelProto = field(repr=False)
+    blobs: BlobSource = field(repr=False)
+    whole: Program = field(repr=False)
+
+
+class Library:
+    """Models by name; concurrent requests for one model load it once."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, asyncio.Task[Loaded]] = {}
+
+    def loaded(self) -> list[Loaded]:
+        """Models that are loaded."""
+        return [
+            task.result()
+            for task in self._models.values()
+            if task.done() and not task.cancelled() and task.exception() is None
+        ]
+
+    async def get(self, name: str) -> Loaded:
+        """The model; loading it takes a thread, not the event loop.
+
+        Raises:
+            NotFound: no such name or file.
+            BadRequest: the file cannot be used.
+        """
+        task = self._models.get(name)
+        if task is None:
+            if len(self._models) >= MAX_MODELS:
+                self._models.pop(next(iter(self._models)))
+            task = asyncio.create_task(asyncio.to_thread(load, name))
+            self._models[name] = task
+        try:
+            return await asyncio.shield(task)
+        except Exception:
+            self._models.pop(name, None)
+            raise
+
+
+def load(name: str) -> Loaded:
+    """Loads a catalogue name or an `.onnx` file."""
+    loaded = catalogue.load(name)
+    network = divide(load_graph(loaded.proto, loaded.name))
+    graph = network.graph
+    blobs = BlobSource()
+    everything = {tensor: Box.whole(graph.shape(tensor)) for tensor in graph.outputs}
+    return Loaded(
+        served=ServedModel(loaded.name, network, loaded.sidecar, loaded.trained),
+        proto=loaded.proto,
+        blobs=blobs,
+        whole=cut(graph, graph.nodes, everything, blobs, static=True).program,
+    )
