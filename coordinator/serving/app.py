@@ -1,0 +1,81 @@
+"""The coordinator's HTTP interface."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, FastAPI, Request
+
+from coordinator.planning.plan_json import plan_json
+from coordinator.serving import infer
+from coordinator.serving.errors import add_error_handlers
+from coordinator.serving.views import baseline_json, devices_json, models_json
+from protos.errors import Unavailable
+
+if TYPE_CHECKING:
+    from coordinator.core import Coordinator
+
+router = APIRouter()
+
+
+def create_app(coordinator: Coordinator) -> FastAPI:
+    """The application that serves one coordinator, which somebody else starts and stops."""
+    app = FastAPI(
+        title="imbrex",
+        version=metadata.version("imbrex"),
+        summary="One CNN inference across the devices of a home.",
+        redoc_url=None,
+    )
+    app.state.coordinator = coordinator
+    add_error_handlers(app)
+    app.include_router(router)
+    app.include_router(infer.router)
+    return app
+
+
+@router.get("/v1/devices")
+async def devices(request: Request) -> dict[str, Any]:
+    """Every device that the coordinator knows of, ready or not, with the reason."""
+    return devices_json(_coordinator(request).devices())
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> dict[str, Any]:
+    """Every model that the coordinator serves."""
+    return models_json(_coordinator(request).models())
+
+
+@router.get("/v1/plans/{model}")
+async def plan(model: str, request: Request) -> dict[str, Any]:
+    """The plan in force for a model; it is made if there is none yet."""
+    made, network = await _coordinator(request).plan(model)
+    return plan_json(made, network)
+
+
+@router.post("/v1/models/{model}/baseline")
+async def baseline(model: str, request: Request) -> dict[str, Any]:
+    """Measures the best device running the whole model, in plain onnxruntime."""
+    coordinator = _coordinator(request)
+    served = await coordinator.model(model)
+    return baseline_json(served, await coordinator.baseline(model))
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """Whether this process answers."""
+    return {"status": "ok", "version": metadata.version("imbrex")}
+
+
+@router.get("/readyz")
+async def readyz(request: Request) -> dict[str, str]:
+    """Whether requests can be answered; 503 with the reason where they can't."""
+    ready, reason = _coordinator(request).readiness()
+    if not ready:
+        raise Unavailable(cause=reason, cure="Wait, and see `imbrex status`")
+    return {"status": "ready"}
+
+
+def _coordinator(request: Request) -> Coordinator:
+    coordinator: Coordinator = request.app.state.coordinator
+    return coordinator

@@ -1,0 +1,118 @@
+"""Tensors over HTTP: NumPy's .npz, checked against the graph before a byte is allocated.
+
+An archive may claim any size, type or shape. Each member's header is read first and compared
+with what the model's input is; only then are exactly that many bytes read. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from io import BytesIO
+from typing import IO
+
+import numpy as np
+from numpy.lib import format as npy
+from onnx import helper
+
+from models.graph import Graph, TensorInfo
+from protos.errors import BadRequest
+
+Arrays = Mapping[str, np.ndarray]
+
+_SUFFIX = ".npy"
+_BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, NotImplementedError)
+
+
+def read_tensors(body: bytes, graph: Graph) -> dict[str, np.ndarray]:
+    """The graph's inputs from an .npz body.
+
+    Raises:
+        BadRequest: not an archive, an input missing or unknown, of another shape or type, or
+            shorter than it claims.
+    """
+    if not body:
+        raise BadRequest(cause="the body is empty", cure=_wanted(graph))
+    try:
+        with zipfile.ZipFile(BytesIO(body)) as archive:
+            members = {_tensor_name(name): name for name in archive.namelist()}
+            _require_names(set(members), graph)
+            return {
+                name: _read_one(archive, members[name], graph.tensors[name])
+                for name in graph.inputs
+            }
+    except _BROKEN as error:
+        raise BadRequest(
+            cause=f"the body is not a usable .npz archive ({error})", cure=_wanted(graph)
+        ) from error
+
+
+def write_tensors(arrays: Arrays) -> bytes:
+    """An uncompressed .npz of these arrays."""
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(name + _SUFFIX, "w", force_zip64=True) as member:
+                npy.write_array(member, np.asanyarray(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def load_tensors(body: bytes) -> dict[str, np.ndarray]:
+    """Every array of an .npz that a coordinator sent."""
+    with np.load(BytesIO(body), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def dtype_of(info: TensorInfo) -> np.dtype[np.generic]:
+    """NumPy's name of a tensor's element type."""
+    return np.dtype(helper.tensor_dtype_to_np_dtype(info.data_type))
+
+
+def _read_one(archive: zipfile.ZipFile, member: str, info: TensorInfo) -> np.ndarray:
+    name = _tensor_name(member)
+    with archive.open(member) as file:
+        shape, fortran, dtype = _header(file)
+        if shape != info.shape or dtype != dtype_of(info):
+            raise BadRequest(
+                cause=f"the tensor {name!r} is {dtype}{list(shape)}",
+                cure=f"The model's input {name!r} is {dtype_of(info)}{list(info.shape)}",
+            )
+        data = file.read(info.nbytes)
+        if len(data) != info.nbytes:
+            raise BadRequest(
+                cause=f"the tensor {name!r} ends after {len(data)} of {info.nbytes} bytes",
+                cure="Send the whole archive",
+            )
+    flat = np.frombuffer(data, dtype)
+    return np.ascontiguousarray(flat.reshape(shape, order="F" if fortran else "C"))
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+    """Shape, whether columns come first, and type of the array that follows."""
+    version = npy.read_magic(file)
+    if version == (1, 0):
+        return npy.read_array_header_1_0(file)
+    return npy.read_array_header_2_0(file)
+
+
+def _require_names(sent: set[str], graph: Graph) -> None:
+    missing, unknown = set(graph.inputs) - sent, sent - set(graph.inputs)
+    if missing or unknown:
+        told = [f"{name!r} is missing" for name in sorted(missing)]
+        told += [f"{name!r} is unknown" for name in sorted(unknown)]
+        raise BadRequest(
+            cause=f"the archive's tensors are not the model's inputs: {', '.join(told[:8])}",
+            cure=_wanted(graph),
+        )
+
+
+def _tensor_name(member: str) -> str:
+    return member.removesuffix(_SUFFIX)
+
+
+def _wanted(graph: Graph) -> str:
+    inputs = (
+        f"{name}={dtype_of(graph.tensors[name])}{list(graph.shape(name))}" for name in graph.inputs
+    )
+    return f"Send numpy.savez of {', '.join(inputs)}"

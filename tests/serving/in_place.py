@@ -1,0 +1,133 @@
+"""The HTTP layer alone: an object with the coordinator's methods that runs models in place."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from PIL import Image
+
+from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel, Timing
+from coordinator.planning.plan import Plan, TrafficBytes
+from coordinator.settings import CoordinatorSettings
+from models.graph import load_graph
+from models.reference import WholeModel
+from models.sidecar import ClassScores, ImageInput, Sidecar
+from models.units import Network, divide
+from models.zoo.builder import Network as Builder
+from models.zoo.builder import square
+from protos.errors import NotFound, Unavailable
+
+LIMIT_BYTES = 500_000
+
+
+def tiny_model(name: str = "tiny"):
+    net = Builder(name, seed=7)
+    x = net.input("image", (1, 3, 16, 16)).conv("conv1", 4, square(3)).relu()
+    x = x.global_average_pool("pool").flatten("flatten").gemm("fc", 3)
+    return net.model(x)
+
+
+SIDECAR = Sidecar(
+    name="tiny",
+    task="classification",
+    description="a test",
+    licence="none",
+    source="a test",
+    trained=False,
+    labels=("ant", "bee", "cat"),
+    input=ImageInput(
+        "image", (16, 16), "stretch", None, "RGB", 1 / 255, (0.5,) * 3, (0.25,) * 3, 114
+    ),
+    head=ClassScores("logits", top=2),
+)
+
+
+@dataclass
+class InPlace:
+    """`tiny` with a sidecar, `bare` without; `fails_with` is raised instead of an answer."""
+
+    settings: CoordinatorSettings = field(
+        default_factory=lambda: CoordinatorSettings(max_body_bytes=LIMIT_BYTES)
+    )
+    no_workers: bool = False
+    fails_with: Exception | None = None
+    asked: list[str | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        proto = tiny_model()
+        self.network = divide(load_graph(proto, "tiny"))
+        self.whole = WholeModel(proto, threads=1)
+
+    def readiness(self) -> tuple[bool, str]:
+        return (False, "no worker is connected") if self.no_workers else (True, "")
+
+    def models(self) -> list[ModelStatus]:
+        return [ModelStatus("tiny", True, "ready", "classification", False, 3)]
+
+    def devices(self) -> list[DeviceStatus]:
+        return [
+            DeviceStatus(
+                id="0123456789abcdef",
+                name="pi-1",
+                address="127.0.0.1:8470",
+                state="ready",
+                reason="",
+                source="mdns",
+                host=False,
+                cpu="Cortex-A53",
+                cores=4,
+                mhz=1200.0,
+                memory_bytes=1 << 30,
+                pace=1.0,
+                gflops=1.85,
+                mbps=float("nan"),
+                profiled=True,
+                correction=1.0,
+                last_seen_s=0.1,
+            )
+        ]
+
+    async def model(self, name: str) -> ServedModel:
+        if name not in ("tiny", "bare"):
+            raise NotFound(cause=f"there is no model {name!r}", cure="Known are tiny, bare.")
+        return ServedModel(name, self.network, SIDECAR if name == "tiny" else None, False)
+
+    async def plan(self, model: str) -> tuple[Plan, Network]:
+        raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
+
+    async def infer(
+        self, model: str, feeds: Mapping[str, np.ndarray], request_id: str | None = None
+    ) -> Answer:
+        self.asked.append(request_id)
+        if self.fails_with is not None:
+            raise self.fails_with
+        if self.no_workers:
+            raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
+        return Answer(
+            request_id=request_id or "made-here",
+            outputs=self.whole.run(feeds),
+            timing=Timing(0.001, 0.002, 0.003, 0.004, 0.010),
+            plan_version=3,
+            devices=("0123456789abcdef",),
+            traffic=TrafficBytes(10, 20, 0),
+        )
+
+    async def baseline(self, model: str) -> Baseline:
+        return Baseline("0123456789abcdef", 0.5, 4)
+
+
+def picture(width: int = 40, height: int = 30, kind: str = "PNG") -> bytes:
+    pixels = np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def blank(width: int, height: int) -> bytes:
+    """Many pixels in few bytes."""
+    file = io.BytesIO()
+    Image.new("1", (width, height)).save(file, "PNG")
+    return file.getvalue()

@@ -1,0 +1,122 @@
+"""Pictures and tensors in, answers out."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from coordinator.serving import names
+from coordinator.serving.tensors import load_tensors, write_tensors
+from models.preprocess import decode_image, image_to_tensor
+from models.reference import EQUAL, compare
+from tests.serving.in_place import SIDECAR, InPlace, picture
+
+URL = "/v1/models/tiny/infer"
+TIMES = {"queue", "decode", "scatter", "compute", "gather", "total"}
+
+
+async def test_a_picture_as_body_is_answered_as_the_contract_says(http: httpx.AsyncClient) -> None:
+    response = await http.post(URL, content=picture(), headers={"Content-Type": "image/png"})
+    assert response.status_code == 200
+    answer = response.json()
+    assert (answer["model"], answer["task"]) == ("tiny", "classification")
+    assert (answer["plan_version"], answer["devices"]) == (3, ["0123456789abcdef"])
+    assert answer["bytes"] == {"scatter": 10, "gather": 20, "halo": 0}
+    assert set(answer["timing_ms"]) == TIMES
+    *phases, total = (answer["timing_ms"][key] for key in sorted(TIMES))
+    assert total == pytest.approx(sum(phases), abs=0.01)
+    assert [set(each) for each in answer["predictions"]] == [{"label", "index", "score"}] * 2
+    assert response.headers[names.REQUEST_ID_HEADER] == answer["request_id"]
+
+
+@pytest.mark.parametrize("kind", ["image/jpeg", "image/whatever", "application/octet-stream", ""])
+async def test_a_picture_is_known_by_its_bytes(http: httpx.AsyncClient, kind: str) -> None:
+    headers = {"Content-Type": kind} if kind else {}
+    response = await http.post(URL, content=picture(), headers=headers)
+    assert response.status_code == 200, response.text
+
+
+async def test_a_picture_as_form(http: httpx.AsyncClient) -> None:
+    as_body = await http.post(URL, content=picture())
+    as_form = await http.post(URL, files={"image": ("image", picture())}, data={"other": "1"})
+    assert as_form.json()["predictions"] == as_body.json()["predictions"]
+
+
+async def test_raw_outputs_equal_the_whole_model(
+    http: httpx.AsyncClient, coordinator: InPlace
+) -> None:
+    body = picture(kind="BMP")
+    tensor, _ = image_to_tensor(decode_image(body), SIDECAR.input)
+    response = await http.post(URL, content=body, headers={"Accept": names.NPZ})
+    assert response.headers["Content-Type"] == names.NPZ
+    whole = coordinator.whole.run({"image": tensor})
+    assert compare(load_tensors(response.content), whole) == EQUAL
+    assert compare({"fc": whole["fc"] + 1e-3}, whole) != EQUAL
+    summary = json.loads(response.headers[names.ANSWER_HEADER])
+    assert set(summary["timing_ms"]) == TIMES
+    assert "predictions" not in summary
+
+
+async def test_the_annotated_picture(http: httpx.AsyncClient) -> None:
+    response = await http.post(URL, content=picture(400, 300), headers={"Accept": "image/png"})
+    assert response.headers["Content-Type"] == "image/png"
+    drawn = np.asarray(Image.open(io.BytesIO(response.content)).convert("RGB"))
+    sent = np.asarray(Image.open(io.BytesIO(picture(400, 300))))
+    assert drawn.shape == sent.shape
+    assert (drawn != sent).any()
+
+
+@pytest.mark.parametrize("model", ["bare", "tiny"])
+async def test_tensors_in(http: httpx.AsyncClient, coordinator: InPlace, model: str) -> None:
+    feeds = {"image": np.random.default_rng(2).standard_normal((1, 3, 16, 16), np.float32)}
+    response = await http.post(
+        f"/v1/models/{model}/infer",
+        content=write_tensors(feeds),
+        headers={"Content-Type": names.NPZ, "Accept": names.NPZ},
+    )
+    assert compare(load_tensors(response.content), coordinator.whole.run(feeds)) == EQUAL
+
+
+async def test_tensors_come_back_as_json_by_default(http: httpx.AsyncClient) -> None:
+    file = io.BytesIO()
+    np.savez_compressed(file, image=np.asfortranarray(np.ones((1, 3, 16, 16), np.float32)))
+    response = await http.post("/v1/models/bare/infer", content=file.getvalue())
+    (tensor,) = response.json()["predictions"]
+    assert (tensor["name"], tensor["shape"], len(tensor["data"])) == ("fc", [1, 3], 3)
+    assert response.json()["task"] == "tensor"
+
+
+async def test_the_best_liked_type_is_given(http: httpx.AsyncClient) -> None:
+    for accept, given in (
+        ("text/html, */*;q=0.1", "application/json"),
+        ("image/*", "image/png"),
+        ("application/json;q=0.5, image/png", "image/png"),
+        ("application/x-npz;q=0, */*", "application/json"),
+    ):
+        response = await http.post(URL, content=picture(), headers={"Accept": accept})
+        assert response.headers["Content-Type"] == given, accept
+
+
+async def test_a_callers_own_request_id_is_kept(
+    http: httpx.AsyncClient, coordinator: InPlace
+) -> None:
+    for sent in ("camera-7.jpg", "with space", "x" * 65):
+        await http.post(URL, content=picture(), headers={names.REQUEST_ID_HEADER: sent})
+    assert coordinator.asked == ["camera-7.jpg", None, None]
+
+
+async def test_the_other_documents(http: httpx.AsyncClient) -> None:
+    devices = (await http.get("/v1/devices")).json()["devices"]
+    assert (devices[0]["name"], devices[0]["state"], devices[0]["mbps"]) == ("pi-1", "ready", None)
+    assert (await http.get("/v1/models")).json()["models"][0]["name"] == "tiny"
+    baseline = (await http.post("/v1/models/tiny/baseline")).json()
+    assert (baseline["latency_s"], baseline["threads"]) == (0.5, 4)
+    assert (await http.get("/healthz")).json()["status"] == "ok"
+    assert (await http.get("/readyz")).status_code == 200
+    assert "/v1/models/{model}/infer" in (await http.get("/openapi.json")).json()["paths"]
+    assert (await http.get("/docs")).status_code == 200
