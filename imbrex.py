@@ -1,2 +1,323 @@
-"""imbrex on the command line."""
+"""imbrex on the command line: a thin front on both daemons and the tools.
 
+Every import of a room is inside its command: `--help` stays fast, and `imbrex worker` runs where
+only a worker's libraries are installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from protos.errors import BadConfiguration, ImbrexError
+
+# Set for children that must not outlive their parent: its process id (see `coordinator.children`).
+PARENT_VARIABLE = "IMBREX_PARENT"
+PR_SET_PDEATHSIG = 1
+
+URL = "http://127.0.0.1:8460"
+# What only the extra brings, by the names that Python misses them under.
+COORDINATOR_ONLY = frozenset(
+    {"fastapi", "httpx", "PIL", "prometheus_client", "python_multipart", "sklearn", "uvicorn"}
+)
+
+app = typer.Typer(
+    name="imbrex",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+models_app = typer.Typer(help="The networks that imbrex knows by name.", no_args_is_help=True)
+app.add_typer(models_app, name="models")
+
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")]
+Url = Annotated[str, typer.Option(help="The coordinator.", envvar="IMBREX_URL")]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings; flags win.")
+]
+Host = Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")]
+Cluster = Annotated[str | None, typer.Option(help="Its name on mDNS. [default: home]")]
+Mdns = Annotated[bool | None, typer.Option("--mdns/--no-mdns", help="Use multicast DNS.")]
+Interface = Annotated[
+    list[str] | None, typer.Option(metavar="ADDRESS", help="Where to use mDNS; repeatable.")
+]
+StateDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep its state.")]
+Model = Annotated[str, typer.Option("--model", help="A catalogue name or an .onnx file.")]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A catalogue name or an .onnx file.")
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        typer.echo(f"imbrex {metadata.version('imbrex')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _front(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="The version.")
+    ] = False,
+) -> None:
+    """One CNN inference across the Raspberry Pis of a home: faster, with the same answer.
+
+    \b
+    imbrex demo                      try it: a whole cluster on this machine
+    imbrex worker                    on every device that computes
+    imbrex coordinator               on the device that answers
+    imbrex infer sheet.png           ask it
+    """
+
+
+@app.command()
+def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    image: Annotated[
+        Path | None, typer.Argument(metavar="IMAGE", help="A picture; default: a sheet of ours.")
+    ] = None,
+    model: Model = "digits",
+    workers: Annotated[int, typer.Option(min=1, max=64, help="How many worker processes.")] = 4,
+    strategy: Annotated[str, typer.Option(help="How to plan.")] = "auto",
+    throttle: Annotated[
+        bool, typer.Option("--throttle/--no-throttle", help="Pace workers like Raspberry Pis.")
+    ] = True,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the cluster up until Ctrl-C.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="OUT.png", help="Write the annotated picture.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """A whole cluster of real processes on this machine, and one image through it.
+
+    Starts workers that are found over mDNS on loopback and a coordinator with HTTP; shows the
+    answer, the plan and where the time went; compares with one device and with the whole model.
+
+    \b
+    imbrex demo
+    imbrex demo --save answer.png
+    imbrex demo --model vgg16 --strategy aofl --workers 4 --json
+    """
+    from coordinator.demo.run import Demo, run
+
+    wanted = Demo(image, model, workers, strategy, throttle, keep, save)
+    raise typer.Exit(run(wanted, as_json=as_json))
+
+
+@app.command()
+def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    config: Config = None,
+    host: Host = None,
+    port: Annotated[int | None, typer.Option(help="0 takes any free one. [default: 8470]")] = None,
+    name: Annotated[str | None, typer.Option(help="For people. [default: the host's]")] = None,
+    pace: Annotated[
+        float | None, typer.Option(metavar="F", help="Compute at F of a core, as 0.4.")
+    ] = None,
+    memory_mb: Annotated[int | None, typer.Option(help="Memory that it may use.")] = None,
+    cluster: Cluster = None,
+    mdns: Mdns = None,
+    interface: Interface = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Computes for a coordinator, which finds it over mDNS.
+
+    Every setting can also be an environment variable IMBREX_WORKER_*, or a line of a file. To
+    be reached by other machines it needs the cluster's secret in one of those two.
+
+    \b
+    imbrex worker
+    imbrex worker --pace 0.5
+    IMBREX_WORKER_SECRET=... imbrex worker --host 0.0.0.0
+    """
+    from worker.daemon import main as run
+
+    flags = {
+        "host": host,
+        "port": port,
+        "name": name,
+        "pace": pace,
+        "memory_mb": memory_mb,
+        "cluster": cluster,
+        "mdns": mdns,
+        "mdns_interfaces": tuple(interface) if interface else None,
+        "state_dir": state_dir,
+    }
+    raise typer.Exit(run(config, flags))
+
+
+@app.command()
+def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    config: Config = None,
+    host: Host = None,
+    port: Annotated[int | None, typer.Option(help="0 takes any free one. [default: 8460]")] = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="A worker that mDNS can't find; repeatable."),
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model to make ready at start; repeatable.")
+    ] = None,
+    strategy: Annotated[str | None, typer.Option(help="How to plan. [default: auto]")] = None,
+    host_computes: Annotated[
+        bool | None,
+        typer.Option("--host-computes/--no-host-computes", help="Whether this machine computes."),
+    ] = None,
+    cluster: Cluster = None,
+    mdns: Mdns = None,
+    interface: Interface = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Finds workers, plans, and answers over HTTP.
+
+    Every setting can also be an environment variable IMBREX_COORDINATOR_*, or a line of a file.
+
+    \b
+    imbrex coordinator
+    imbrex coordinator --worker 192.168.1.20:8470 --model digits --model yolov2
+    imbrex coordinator --config coordinator.toml --host 0.0.0.0
+    """
+    from coordinator.commands import serve as command
+
+    flags = {
+        "host": host,
+        "port": port,
+        "workers": tuple(worker) if worker else None,
+        "models": tuple(model) if model else None,
+        "strategy": strategy,
+        "host_computes": host_computes,
+        "cluster": cluster,
+        "mdns": mdns,
+        "interfaces": tuple(interface) if interface else None,
+        "state_dir": state_dir,
+    }
+    raise typer.Exit(command.serve(config, flags))
+
+
+@app.command()
+def infer(
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture, or tensors as .npz.")],
+    model: Model = "digits",
+    url: Url = URL,
+    save: Annotated[
+        Path | None, typer.Option(metavar="OUT.png", help="Write the annotated picture.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Sends an image to a coordinator and prints what it saw.
+
+    \b
+    imbrex infer sheet.png
+    imbrex infer sheet.png --url http://pi-1:8460 --save answer.png
+    imbrex infer inputs.npz --model vgg16 --json
+    """
+    from coordinator.commands import infer as command
+
+    raise typer.Exit(command.infer(image, model, url, save=save, as_json=as_json))
+
+
+@app.command()
+def status(
+    url: Url = URL,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Devices and models of a running coordinator.
+
+    \b
+    imbrex status
+    imbrex status --watch
+    imbrex status --url http://pi-1:8460 --json
+    """
+    if watch and as_json:
+        raise typer.BadParameter("--watch shows a table; take --json without it")
+    from coordinator.commands import status as command
+
+    raise typer.Exit(command.watch(url) if watch else command.status(url, as_json=as_json))
+
+
+@app.command()
+def check(
+    model: ModelArgument,
+    grid: Annotated[
+        str, typer.Option(metavar="RxC", help="Rows and columns of tiles.", show_default=True)
+    ] = "2x2",
+    as_json: Json = False,
+) -> None:
+    """Cuts a model into tiles, runs them all here, and compares with the whole model.
+
+    \b
+    imbrex check digits --grid 1x5
+    imbrex check my-model.onnx --grid 2x4 --json
+    """
+    rows, separator, cols = grid.partition("x")
+    if not (separator and rows.isdecimal() and cols.isdecimal() and int(rows) and int(cols)):
+        raise typer.BadParameter(f"{grid!r} is not rows x columns, as 2x4", param_hint="--grid")
+    from coordinator.commands import check as command
+
+    raise typer.Exit(command.check(model, (int(rows), int(cols)), as_json=as_json))
+
+
+@models_app.command("list")
+def models_list(as_json: Json = False) -> None:
+    """The catalogue.
+
+    \b
+    imbrex models list
+    imbrex models list --json
+    """
+    from coordinator.commands import catalogue as command
+
+    raise typer.Exit(command.list_models(as_json=as_json))
+
+
+def main() -> None:
+    """The entry point: exit code 0 done, 1 failed, 2 wrong usage."""
+    _follow_parent()
+    try:
+        app()
+    except ImbrexError as error:
+        _fail(error)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in COORDINATOR_ONLY:
+            raise
+        _fail(
+            BadConfiguration(
+                cause=f"this command needs {error.name}, which a worker does without",
+                cure='pip install "imbrex[coordinator]"',
+            )
+        )
+
+
+def _follow_parent() -> None:
+    """Ends with the process that started us, where it asked for that: no orphan of a demo that
+    was killed stays behind.
+    """
+    parent = os.environ.pop(PARENT_VARIABLE, "")
+    if parent:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != int(parent):  # it ended before the line above
+            sys.exit(1)
+
+
+def _fail(error: ImbrexError) -> None:
+    """Cause and cure for people; for a program that asked for JSON, the error as JSON too."""
+    if "--json" in sys.argv:
+        import json
+
+        fields: dict[str, Any] = {"code": error.code, "cause": error.cause, "cure": error.cure}
+        print(json.dumps({"error": fields}))
+    print(f"error: {error.cause}\ncure:  {error.cure}", file=sys.stderr)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""A client of the coordinator's HTTP interface, for the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar, Self
+
+import httpx
+import numpy as np
+
+from coordinator.serving import names
+from protos.errors import (
+    BadConfiguration,
+    BadRequest,
+    ImbrexError,
+    Infeasible,
+    LostWorker,
+    NotFound,
+    PeerViolation,
+    Unavailable,
+)
+
+CONNECT_TIMEOUT_S = 5.0
+# A model's first request may wait for its weights to reach slow devices over a home's Wi-Fi.
+ANSWER_TIMEOUT_S = 600.0
+
+_KINDS = {
+    kind.code: kind
+    for kind in (
+        BadRequest,
+        NotFound,
+        Infeasible,
+        Unavailable,
+        LostWorker,
+        PeerViolation,
+        BadConfiguration,
+    )
+}
+_BY_STATUS: dict[int, type[ImbrexError]] = {404: NotFound, 503: Unavailable}
+
+
+class CoordinatorClient:
+    """Calls one coordinator; raises what the coordinator raised, with the same cause and cure."""
+
+    def __init__(self, url: str, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        self.url = url.rstrip("/")
+        timeout = httpx.Timeout(answer_timeout_s, connect=CONNECT_TIMEOUT_S)
+        try:
+            if httpx.URL(self.url).scheme not in ("http", "https"):
+                raise httpx.InvalidURL("it does not begin with http://")
+            # A proxy for the internet would not know the devices of a home.
+            self._http = httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
+        except httpx.InvalidURL as error:
+            raise BadRequest(
+                cause=f"{url!r} is not a URL of a coordinator ({error})",
+                cure="Write it as http://HOST:PORT",
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._http.close()
+
+    def infer(self, model: str, body: bytes, media_type: str) -> dict[str, Any]:
+        """The JSON answer to an image, or to tensors as .npz."""
+        return self._json("POST", f"/v1/models/{model}/infer", body, media_type)
+
+    def infer_raw(
+        self, model: str, body: bytes, media_type: str
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The model's raw outputs, and how they came about (the JSON without predictions)."""
+        from coordinator.serving.tensors import load_tensors
+
+        response = self._call(
+            "POST", f"/v1/models/{model}/infer", body, media_type, accept=names.NPZ
+        )
+        return load_tensors(response.content), json.loads(response.headers[names.ANSWER_HEADER])
+
+    def baseline(self, model: str) -> dict[str, Any]:
+        """Measures the best device running the whole model."""
+        return self._json("POST", f"/v1/models/{model}/baseline")
+
+    def plan(self, model: str) -> dict[str, Any]:
+        """The plan in force."""
+        return self._json("GET", f"/v1/plans/{model}")
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Every device that the coordinator knows of."""
+        found: list[dict[str, Any]] = self._json("GET", "/v1/devices")["devices"]
+        return found
+
+    def models(self) -> list[dict[str, Any]]:
+        """Every model that the coordinator serves."""
+        found: list[dict[str, Any]] = self._json("GET", "/v1/models")["models"]
+        return found
+
+    def not_ready_because(self) -> str:
+        """Why no request can be answered yet; empty when they can."""
+        try:
+            self._call("GET", "/readyz")
+        except NoCoordinator:
+            raise
+        except Unavailable as error:
+            return error.cause
+        return ""
+
+    def _json(
+        self, method: str, path: str, body: bytes = b"", media_type: str = ""
+    ) -> dict[str, Any]:
+        response = self._call(method, path, body, media_type)
+        try:
+            answer: dict[str, Any] = response.json()
+        except ValueError as error:
+            raise self._stranger() from error
+        return answer
+
+    def _call(
+        self, method: str, path: str, body: bytes = b"", media_type: str = "", accept: str = ""
+    ) -> httpx.Response:
+        headers = {"Accept": accept or names.JSON}
+        if media_type:
+            headers["Content-Type"] = media_type
+        try:
+            response = self._http.request(method, path, content=body, headers=headers)
+        except httpx.ConnectError as error:
+            raise NoCoordinator(
+                cause=f"no coordinator answers at {self.url} ({error})",
+                cure="Start one with `imbrex coordinator`, or give its address with --url",
+            ) from error
+        except httpx.HTTPError as error:
+            raise NoCoordinator(
+                cause=f"the coordinator at {self.url} gave no answer "
+                f"({str(error) or type(error).__name__})",
+                cure="See its log and `imbrex status`",
+            ) from error
+        if response.is_success:
+            return response
+        raise self._error(response)
+
+    def _error(self, response: httpx.Response) -> ImbrexError:
+        """The error that the coordinator sent."""
+        try:
+            fields = response.json()["error"]
+            kind = _KINDS.get(fields["code"]) or _BY_STATUS.get(response.status_code, BadRequest)
+            return kind(cause=str(fields["cause"]), cure=str(fields["cure"]))
+        except (ValueError, KeyError, TypeError):
+            return self._stranger()
+
+    def _stranger(self) -> ImbrexError:
+        return PeerViolation(
+            cause=f"what answers at {self.url} is not an imbrex coordinator of this version",
+            cure="Check --url, and run the same version everywhere",
+        )
+
+
+class NoCoordinator(Unavailable):
+    """Nothing answers at the coordinator's address."""
+
+    code: ClassVar[str] = "no_coordinator"

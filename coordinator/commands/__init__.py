@@ -1,0 +1,1 @@
+"""What the commands of `imbrex` do: each takes plain values and returns an exit code."""

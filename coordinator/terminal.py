@@ -1,0 +1,206 @@
+"""What people see: tables and sentences on standard output, progress on standard error.
+
+Rich leaves colours out where output is a pipe or NO_COLOR is set.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+# A pipe has no width; a table must not be folded for the program that reads it.
+PIPE_WIDTH = 160
+
+
+def out() -> Console:
+    """Results."""
+    return _console(sys.stdout.isatty(), stderr=False)
+
+
+def err() -> Console:
+    """Progress, logs, errors."""
+    return _console(sys.stderr.isatty(), stderr=True)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """The one JSON object of a command's standard output."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A bar on a terminal, nothing elsewhere."""
+    console = err()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        yield progress
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A spinner on a terminal while something takes its time; nothing elsewhere."""
+    console = err()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield
+
+
+def heading(text: str) -> Text:
+    """The title of a part of a report."""
+    return Text(text, style="bold")
+
+
+def table(*columns: str) -> Table:
+    """A light table; a column whose name begins with > is of numbers."""
+    made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for column in columns:
+        if column.startswith(">"):
+            made.add_column(column[1:], justify="right", no_wrap=True)
+        else:
+            made.add_column(column)
+    return made
+
+
+def predictions_table(predictions: Sequence[Mapping[str, Any]]) -> Table:
+    """Detections, classes or tensors."""
+    if predictions and "data" in predictions[0]:
+        made = table("output", "shape", ">smallest", ">largest")
+        for each in predictions:
+            data = each["data"] or [0]
+            made.add_row(each["name"], _shape(each["shape"]), f"{min(data):g}", f"{max(data):g}")
+        return made
+    boxes = any("box" in each for each in predictions)
+    made = table("label", ">score", *(("box (x, y to x, y)",) if boxes else ()))
+    for each in predictions:
+        row = [str(each["label"]), f"{each['score']:.2f}"]
+        if boxes:
+            x_min, y_min, x_max, y_max = each["box"]
+            row.append(f"{x_min:.0f}, {y_min:.0f} to {x_max:.0f}, {y_max:.0f}")
+        made.add_row(*row)
+    return made
+
+
+def devices_table(devices: Sequence[Mapping[str, Any]]) -> Table:
+    """The devices of a coordinator."""
+    made = table(
+        "device", "address", "state", ">pace", ">cores", ">GFLOP/s", ">Mbit/s", "found by", "note"
+    )
+    for each in devices:
+        made.add_row(
+            each["name"] + (" (host)" if each["host"] else ""),
+            each["address"],
+            Text(each["state"], style="green" if each["state"] == "ready" else "yellow"),
+            f"{each['pace']:.2f}",
+            str(each["cores"]),
+            number(each["gflops"]),
+            number(each["mbps"]),
+            each["source"],
+            each["reason"],
+        )
+    return made
+
+
+def models_table(models: Sequence[Mapping[str, Any]]) -> Table:
+    """The models that a coordinator serves."""
+    made = table("model", "task", "weights", "state", ">plan")
+    for each in models:
+        made.add_row(
+            each["name"],
+            each["task"],
+            "trained" if each["trained"] else "untrained",
+            Text(each["state"], style="green" if each["ready"] else "yellow"),
+            str(each["plan_version"]) if each["plan_version"] else "-",
+        )
+    return made
+
+
+def plan_table(plan: Mapping[str, Any], device_names: Mapping[str, str]) -> Table:
+    """A plan's blocks: layers, exchange, and each device's part. `plan` is the contract's JSON."""
+    made = table(">block", "layers", "exchange", ">GFLOP", "tiles")
+    for index, block in enumerate(plan["blocks"], start=1):
+        tiles = block["tiles"]
+        flop = sum(tile["flop"] for tile in tiles)
+        parts = (f"{device_names.get(t['device'], t['device'])} {_part(t)}" for t in tiles)
+        exchange = block["exchange"] + (", barrier" if block["barrier"] else "")
+        made.add_row(
+            str(index), _layers(block["layers"]), exchange, f"{flop / 1e9:.2f}", "; ".join(parts)
+        )
+    return made
+
+
+def plan_sentence(plan: Mapping[str, Any]) -> str:
+    """What a plan is expected to do, in one line."""
+    count, together = len(plan["devices_used"]), plan["predicted_latency_s"]
+    alone = plan["single_device_latency_s"]
+    devices = "1 device" if count == 1 else f"{count} devices"
+    extra = plan["redundant_flop"] / plan["total_flop"] if plan["total_flop"] else 0.0
+    return (
+        f"{plan['strategy']}: {len(plan['blocks'])} blocks on {devices}, predicted "
+        f"{milliseconds(together)} (best device alone {milliseconds(alone)}), "
+        f"{extra:.0%} of the FLOPs computed twice"
+    )
+
+
+def milliseconds(seconds: float) -> str:
+    """A duration as people compare them."""
+    return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
+
+
+def size(count: float) -> str:
+    """A number of bytes."""
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= limit:
+            return f"{count / limit:.2f} {unit}"
+    return f"{count:.0f} B"
+
+
+def number(value: float | None) -> str:
+    """A rate, or a dash where it isn't known."""
+    return f"{value:.1f}" if value else "-"
+
+
+def _part(tile: Mapping[str, Any]) -> str:
+    """A tile's rows; columns and channels only where they don't begin and end with the map."""
+    text = f"rows {tile['rows'][0]}-{tile['rows'][1]}"
+    if tile["cols"][0]:
+        text += f" cols {tile['cols'][0]}-{tile['cols'][1]}"
+    if tile["channels"][0]:
+        text += f" channels {tile['channels'][0]}-{tile['channels'][1]}"
+    return text
+
+
+def _layers(layers: Sequence[str]) -> str:
+    if len(layers) <= 2:
+        return ", ".join(layers)
+    return f"{layers[0]} to {layers[-1]} ({len(layers)})"
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return "x".join(str(each) for each in sizes)
+
+
+def _console(terminal: bool, *, stderr: bool) -> Console:
+    return Console(
+        stderr=stderr,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        width=None if terminal else PIPE_WIDTH,
+    )
