@@ -1,0 +1,109 @@
+"""Child processes that cannot outlive us: their logs, their ready files, their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from protos.errors import ImbrexError
+
+# The command line ends with the process whose id is here (see `imbrex.main`).
+PARENT_VARIABLE = "IMBREX_PARENT"
+STOP_TIMEOUT_S = 5.0
+LOG_LINES = 15
+
+
+class ChildError(ImbrexError):
+    """A process that we started has ended on its own; the cause holds the end of its log."""
+
+    code: ClassVar[str] = "child_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One `imbrex` process in a group of its own."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    ready_file: Path
+
+    def ready(self) -> dict[str, Any] | None:
+        """What its ready file says, once it is there.
+
+        Raises:
+            ChildError: it has ended instead.
+        """
+        self.require_alive()
+        try:
+            found: dict[str, Any] = json.loads(self.ready_file.read_text())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def require_alive(self) -> None:
+        """Raises:
+        ChildError: it has ended.
+        """
+        code = self.process.poll()
+        if code is not None:
+            raise ChildError(
+                cause=f"{self.name} ended with exit code {code}; its log ends with\n{self._tail()}",
+                cure="Mend what the log names, then try again",
+            )
+
+    def _tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return "\n".join(f"  {line}" for line in lines) or "  (nothing)"
+
+
+def start(name: str, arguments: Sequence[str], folder: Path, ready_file: Path) -> Child:
+    """Starts `imbrex` with these arguments; everything it prints goes to a log in `folder`.
+
+    It sees none of our own daemons' settings, only what the arguments say.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "log.txt"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "imbrex", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(os.environ),
+            start_new_session=True,  # Ctrl-C reaches us alone: we end them in order
+        )
+    return Child(name, process, log, ready_file)
+
+
+def stop(children: Sequence[Child]) -> None:
+    """Ends all of them and what they started: politely, then by force."""
+    for child in children:
+        _signal(child, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    for child in children:
+        try:
+            child.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            _signal(child, signal.SIGKILL)
+            child.process.wait()
+
+
+def _signal(child: Child, number: signal.Signals) -> None:
+    # Only while it has not been waited for: afterwards its number may be somebody else's.
+    if child.process.poll() is None:
+        os.killpg(child.process.pid, number)
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    settings = ("IMBREX_WORKER_", "IMBREX_COORDINATOR_")
+    kept = {key: value for key, value in own.items() if not key.startswith(settings)}
+    return {**kept, PARENT_VARIABLE: str(os.getpid())}

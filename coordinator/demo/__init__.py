@@ -1,0 +1,1 @@
+"""`imbrex demo`: a whole cluster of real processes on one machine."""

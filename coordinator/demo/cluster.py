@@ -1,0 +1,148 @@
+"""The demo's processes: N workers, one coordinator, found over mDNS on loopback."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from coordinator import children
+from coordinator.client import CoordinatorClient
+from protos.errors import Unavailable
+
+LOOPBACK = "127.0.0.1"
+POLL_S = 0.1
+# Python, gRPC and onnxruntime of all the processes start on one machine.
+START_TIMEOUT_S = 90.0
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterForm:
+    """What to start. `pace` is each worker's share of a core."""
+
+    model: str
+    workers: int
+    strategy: str
+    pace: float
+
+
+class DemoCluster:
+    """A running cluster; leaving the context ends every process and removes their state."""
+
+    def __init__(self, form: ClusterForm) -> None:
+        self.form = form
+        self.name = f"demo-{uuid.uuid4().hex[:8]}"
+        self._folder = Path(tempfile.mkdtemp(prefix="imbrex-demo-"))
+        self._children: list[children.Child] = []
+        self._client: CoordinatorClient | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            for number in range(1, self.form.workers + 1):
+                self._children.append(self._start_worker(f"worker-{number}"))
+            self._children.append(self._start_coordinator())
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def client(self) -> CoordinatorClient:
+        """The way to the coordinator, once it listens."""
+        assert self._client is not None, "wait_until_listening comes first"
+        return self._client
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Every process that was started."""
+        return tuple(child.process.pid for child in self._children)
+
+    def stop(self) -> None:
+        """Ends every process and removes their state."""
+        if self._client is not None:
+            self._client.close()
+        children.stop(self._children)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def wait_until_listening(self) -> None:
+        """Until the coordinator answers HTTP."""
+        coordinator = self._children[-1]
+
+        def listening() -> bool:
+            found = coordinator.ready()
+            if found is not None:
+                self._client = CoordinatorClient(found["url"])
+            return found is not None
+
+        self.wait(listening, "the coordinator has not come up")
+
+    def wait_until_found(self, progress: Progress) -> list[dict[str, Any]]:
+        """Until the coordinator has found every worker over mDNS and speaks with it."""
+        found: list[dict[str, Any]] = []
+
+        def complete() -> bool:
+            found[:] = [
+                each
+                for each in self.client.devices()
+                if each["state"] == "ready" and each["source"] == "mdns"
+            ]
+            progress(f"{len(found)} of {self.form.workers} workers found over mDNS")
+            return len(found) >= self.form.workers
+
+        self.wait(complete, "not every worker was found over mDNS on loopback")
+        return found
+
+    def wait(
+        self, done: Callable[[], bool], otherwise: str, timeout_s: float = START_TIMEOUT_S
+    ) -> None:
+        """Until `done`, as long as every process lives.
+
+        Raises:
+            ChildError: one of them has ended.
+            Unavailable: it took longer than `timeout_s`.
+        """
+        pause, deadline = threading.Event(), time.monotonic() + timeout_s
+        while not done():
+            for child in self._children:
+                child.require_alive()
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    cause=f"{otherwise} within {timeout_s:.0f} s",
+                    cure="See that nothing else keeps this machine busy, and try again",
+                )
+            pause.wait(POLL_S)
+
+    def _start_worker(self, name: str) -> children.Child:
+        folder = self._folder / name
+        arguments = [
+            *("worker", "--name", name, "--cluster", self.name, "--pace", f"{self.form.pace:.6g}"),
+            *("--host", LOOPBACK, "--port", "0", "--interface", LOOPBACK),
+            *("--state-dir", str(folder)),
+        ]
+        return children.start(name, arguments, folder, folder / "ready.json")
+
+    def _start_coordinator(self) -> children.Child:
+        folder = self._folder / "coordinator"
+        arguments = [
+            *("coordinator", "--cluster", self.name, "--host", LOOPBACK, "--port", "0"),
+            *("--interface", LOOPBACK, "--state-dir", str(folder), "--no-host-computes"),
+            *("--model", self.form.model, "--strategy", self.form.strategy),
+        ]
+        return children.start("coordinator", arguments, folder, folder / "ready.json")

@@ -1,0 +1,96 @@
+"""What the demo asks the cluster, and the answer of the whole model to compare with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from coordinator.commands.infer import media_type, read_file
+from coordinator.serving import names
+from coordinator.serving.tensors import write_tensors
+from models import catalogue
+from models.digits import EXAMPLES
+from models.graph import Graph, load_graph
+from models.quality import Truth
+from models.reference import WholeModel, random_inputs
+from models.sidecar import Sidecar
+from protos.errors import BadRequest
+
+TRUTH = EXAMPLES / "truth.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request body, and what is known of the right answer.
+
+    `argument` names the model to `imbrex coordinator`, `model` is its name there. `expected` are
+    the whole model's raw outputs, `truth` what is really in the picture, where that is known.
+    """
+
+    argument: str
+    model: str
+    trained: bool
+    body: bytes = field(repr=False)
+    media_type: str
+    shown_as: str
+    expected: dict[str, np.ndarray] = field(repr=False)
+    truth: tuple[Truth, ...] | None = None
+
+
+def prepare(model: str, image: Path | None) -> Question:
+    """Loads the model, reads the picture (or makes seeded tensors), and runs the whole model
+    here in plain onnxruntime. The model is let go again: the cluster needs the memory.
+
+    Raises:
+        NotFound, BadRequest: no such model or picture, or they don't fit.
+    """
+    loaded = catalogue.load(model)
+    graph = load_graph(loaded.proto, loaded.name)
+    if loaded.sidecar is None:
+        if image is not None:
+            raise BadRequest(
+                cause=f"{loaded.name} takes tensors, not pictures: it has no sidecar",
+                cure="Leave IMAGE out: a seeded random tensor is sent",
+            )
+        feeds = random_inputs(graph)
+        body, kind, shown = write_tensors(feeds), names.NPZ, "a seeded random tensor"
+    else:
+        file = image or EXAMPLES / _examples()[0]
+        body, kind, shown = read_file(file), media_type(file), file.name
+        feeds = picture_feeds(body, loaded.sidecar, graph)
+    known = model in catalogue.names()
+    return Question(
+        argument=model if known else str(Path(model).resolve()),
+        model=loaded.name,
+        trained=loaded.trained,
+        body=body,
+        media_type=kind,
+        shown_as=shown,
+        expected=WholeModel(loaded.proto).run(feeds),
+        truth=_truth(body) if loaded.sidecar and loaded.name == "digits" else None,
+    )
+
+
+def picture_feeds(body: bytes, sidecar: Sidecar, graph: Graph) -> dict[str, np.ndarray]:
+    """The model's input for a picture, as the coordinator makes it."""
+    from models.preprocess import decode_image, image_to_pixels, image_to_tensor
+
+    name = sidecar.input.name
+    if graph.tensors[name].itemsize == 1:
+        return {name: image_to_pixels(decode_image(body), sidecar.input)[0]}
+    return {name: image_to_tensor(decode_image(body), sidecar.input)[0]}
+
+
+def _examples() -> list[str]:
+    return [str(sheet["file"]) for sheet in json.loads(TRUTH.read_text())["sheets"]]
+
+
+def _truth(body: bytes) -> tuple[Truth, ...] | None:
+    """The digits on a sheet of ours, recognised by its bytes."""
+    for sheet in json.loads(TRUTH.read_text())["sheets"]:
+        if (EXAMPLES / sheet["file"]).read_bytes() == body:
+            return tuple(Truth(each["label"], tuple(each["box"])) for each in sheet["digits"])
+    return None

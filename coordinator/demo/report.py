@@ -1,0 +1,179 @@
+"""The demo's report: for people, or DESIGN's JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from coordinator import terminal
+from coordinator.demo.measure import Measured, all_right, in_reading_order
+from coordinator.demo.question import Question
+from models.check import TOLERANCE
+
+PHASES = {
+    "queue": "waiting for its turn",
+    "decode": "picture to tensor",
+    "scatter": "sending parts",
+    "compute": "computing",
+    "gather": "fetching results",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything that the demo has to tell."""
+
+    question: Question
+    devices: Sequence[Mapping[str, Any]]
+    measured: Measured
+    pace: float
+
+    @property
+    def right(self) -> bool | None:
+        """Whether the picture was read rightly; None where the truth isn't known."""
+        return all_right(self.question, self.measured.predictions)
+
+    @property
+    def same(self) -> bool:
+        """Whether the cluster's raw answers equal the whole model's."""
+        return self.measured.comparison.max_rel_error <= TOLERANCE
+
+    @property
+    def ok(self) -> bool:
+        """Whether the demo succeeded."""
+        return self.same and self.right is not False
+
+    def as_json(self) -> dict[str, Any]:
+        """The contract's object."""
+        measured, plan = self.measured, self.measured.plan
+        names = {each["id"]: each["name"] for each in self.devices}
+        baseline = measured.baseline["device"]
+        return {
+            "model": self.question.model,
+            "strategy": plan["strategy"],
+            "workers": len(self.devices),
+            "predictions": measured.predictions,
+            "latency_s": round(measured.latency_s, 6),
+            "single_device_latency_s": measured.baseline["latency_s"],
+            "baseline_device": names.get(baseline, baseline),
+            "speedup": round(measured.speedup, 3),
+            "predicted_latency_s": plan["predicted_latency_s"],
+            "max_abs_error": measured.comparison.max_abs_error,
+            "max_rel_error": measured.comparison.max_rel_error,
+            "bytes": measured.answers[-1]["bytes"],
+            "planned_bytes": plan["bytes"],
+            "plan_version": plan["version"],
+        }
+
+
+def show(outcome: Outcome, console: Console) -> None:
+    """The report for people, part by part."""
+    for title, part in (
+        ("Answer", _answer),
+        ("Workers", _workers),
+        ("Plan", _plan),
+        ("Where the time went", _time),
+        ("Compared", _compared),
+    ):
+        console.print()
+        console.print(terminal.heading(title))
+        part(outcome, console)
+
+
+def _answer(outcome: Outcome, console: Console) -> None:
+    question, predictions = outcome.question, outcome.measured.predictions
+    if question.media_type.startswith("image/") or question.truth is not None:
+        console.print(f"{question.shown_as}: {len(predictions)} found")
+        console.print(terminal.predictions_table(predictions))
+    else:
+        shapes = ", ".join(f"{e['name']} {'x'.join(map(str, e['shape']))}" for e in predictions)
+        console.print(f"{question.shown_as} in, {shapes} out")
+    if not question.trained:
+        console.print("(untrained weights, for benchmarks: the values mean nothing)")
+    if question.truth is not None:
+        wanted = in_reading_order(question.truth)
+        verdict = (
+            Text(f"right: the sheet shows {wanted}", "green")
+            if outcome.right
+            else Text(f"WRONG: the sheet shows {wanted}", "red")
+        )
+        console.print(verdict)
+
+
+def _workers(outcome: Outcome, console: Console) -> None:
+    console.print(f"{len(outcome.devices)} found over mDNS on loopback")
+    if outcome.pace < 1:
+        console.print(
+            f"each paced to {outcome.pace:.2f} of a core, so that together they leave this "
+            "machine some room: an emulated Raspberry Pi each (--no-throttle leaves this out)"
+        )
+    made = terminal.table("worker", "address", ">pace", ">GFLOP/s measured", ">Mbit/s to it")
+    for each in outcome.devices:
+        made.add_row(
+            each["name"],
+            each["address"],
+            f"{each['pace']:.2f}",
+            terminal.number(each["gflops"]),
+            terminal.number(each["mbps"]),
+        )
+    console.print(made)
+
+
+def _plan(outcome: Outcome, console: Console) -> None:
+    plan = outcome.measured.plan
+    names = {str(each["id"]): str(each["name"]) for each in outcome.devices}
+    console.print(terminal.plan_sentence(plan))
+    console.print(terminal.plan_table(plan, names))
+    for each in plan["devices_unused"]:
+        console.print(f"{names.get(each['device'], each['device'])} left out: {each['reason']}")
+    for note in plan.get("notes", ()):
+        console.print(f"note: {note}")
+
+
+def _time(outcome: Outcome, console: Console) -> None:
+    measured = outcome.measured
+    made = terminal.table("phase", ">ms", "")
+    for phase, meaning in PHASES.items():
+        made.add_row(phase, f"{measured.phase_ms(phase):.1f}", meaning)
+    made.add_row("total", f"{measured.latency_s * 1000:.1f}", "")
+    console.print(made)
+    console.print(
+        f"medians of {len(measured.answers)} warm requests; the first took "
+        f"{measured.cold['timing_ms']['total']:.0f} ms"
+    )
+    moved, planned = measured.answers[-1]["bytes"], measured.plan["bytes"]
+    console.print(
+        "moved: "
+        + ", ".join(
+            f"{way} {terminal.size(moved[way])} (planned {terminal.size(planned[way])})"
+            for way in moved
+            if moved[way] or planned[way]
+        )
+    )
+
+
+def _compared(outcome: Outcome, console: Console) -> None:
+    measured = outcome.measured
+    names = {each["id"]: each["name"] for each in outcome.devices}
+    alone, together = float(measured.baseline["latency_s"]), measured.latency_s
+    device = names.get(measured.baseline["device"], measured.baseline["device"])
+    console.print(
+        f"one device:  {device} alone, whole model in plain onnxruntime: "
+        f"{terminal.milliseconds(alone)}; together {terminal.milliseconds(together)}: "
+        f"{measured.speedup:.2f}x as fast (predicted "
+        f"{terminal.milliseconds(measured.plan['predicted_latency_s'])})"
+    )
+    error = measured.comparison
+    verdict = "the same answer" if outcome.same else "A DIFFERENT ANSWER"
+    console.print(
+        Text(
+            f"whole model: {verdict}: largest difference {error.max_abs_error:.3g}, "
+            f"{error.max_rel_error:.3g} of the output's largest magnitude "
+            f"(limit {TOLERANCE:g}), over {len(measured.answers)} answers",
+            "green" if outcome.same else "red",
+        )
+    )

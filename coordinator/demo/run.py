@@ -1,0 +1,131 @@
+"""`imbrex demo`: prepare, start, measure, report, clean up."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from coordinator import terminal
+from coordinator.commands.infer import save_annotated
+from coordinator.demo.cluster import ClusterForm, DemoCluster, Progress
+from coordinator.demo.measure import measure
+from coordinator.demo.question import prepare
+from coordinator.demo.report import Outcome, show
+
+# Two cores run N workers, the coordinator and this process: what the workers' paces sum up to
+# leaves a fifth of the machine to everything that isn't computing.
+SHARED_CORES = 1.6
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What the user asked for."""
+
+    image: Path | None
+    model: str
+    workers: int
+    strategy: str
+    throttle: bool
+    keep: bool
+    save: Path | None
+
+    @property
+    def pace(self) -> float:
+        """Each worker's share of a core."""
+        return min(1.0, SHARED_CORES / self.workers) if self.throttle else 1.0
+
+
+def run(demo: Demo, *, as_json: bool) -> int:
+    """The whole demo; the exit code."""
+    with _ended_by_signals(), _progress() as progress:
+        progress("the whole model, here, to compare with")
+        question = prepare(demo.model, demo.image)
+        form = ClusterForm(question.argument, demo.workers, demo.strategy, demo.pace)
+        progress(f"starting {demo.workers} workers and a coordinator")
+        with DemoCluster(form) as cluster:
+            cluster.wait_until_listening()
+            cluster.wait_until_found(progress)
+            measured = measure(cluster, question, progress)
+            outcome = Outcome(question, cluster.client.devices(), measured, demo.pace)
+            progress("")
+            if demo.save is not None:
+                save_annotated(question.body, measured.first["predictions"], demo.save)
+            if as_json:
+                terminal.print_json(outcome.as_json())
+            else:
+                show(outcome, terminal.out())
+                _offer(demo, outcome)
+            if demo.keep:
+                _keep(cluster)
+    return 0 if outcome.ok else 1
+
+
+def _offer(demo: Demo, outcome: Outcome) -> None:
+    console = terminal.out()
+    console.print()
+    if demo.save is not None:
+        console.print(f"annotated picture: {demo.save}")
+    elif outcome.question.media_type.startswith("image/"):
+        console.print("see it: imbrex demo --save answer.png")
+    if not demo.keep:
+        console.print("use it: imbrex demo --keep leaves the cluster up")
+
+
+def _keep(cluster: DemoCluster) -> None:
+    """Until Ctrl-C."""
+    url = cluster.client.url
+    print(f"the cluster stays up at {url} until Ctrl-C; try:", file=sys.stderr)
+    print(f"  imbrex status --url {url}", file=sys.stderr)
+    print(f"  imbrex infer IMAGE --model {cluster.form.model} --url {url}", file=sys.stderr)
+    sys.stderr.flush()
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        print("stopping", file=sys.stderr)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """What is going on: a spinner on a terminal, a line per change elsewhere."""
+    console, last = terminal.err(), [""]
+    if console.is_terminal:
+        with console.status("") as status:
+
+            def spin(text: str) -> None:
+                if text:
+                    status.update(text)
+                else:
+                    status.stop()
+
+            yield spin
+        return
+
+    def line(text: str) -> None:
+        if text and text != last[0]:
+            console.print(text)
+        last[0] = text
+
+    yield line
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and a closed terminal unwind like Ctrl-C, so that every process is ended."""
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, unwind) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
