@@ -132,7 +132,7 @@ class WorkerClient:
             LostWorker: nobody answers within `timeout_s`.
         """
         request = pb.HelloRequest(
-            protocol=PROTOCOL, version=version, sender=self._caller.sender, sent_s=time.time()
+            protocol=PROTOCOL, version=version, sender=self._caller.sender, sent_s=time.monotonic()
         )
         reply: pb.HelloReply = await self._call("Hello", request, timeout_s)
         if reply.protocol != PROTOCOL:

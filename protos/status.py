@@ -38,8 +38,10 @@ _CLASSES = {kind.code: kind for kind in _STATUS}
 
 async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ImbrexError) -> NoReturn:
     """Ends the call with the error's status."""
-    status = _STATUS.get(type(error), grpc.StatusCode.INTERNAL)
-    fields = {"code": error.code, "cause": error.cause, "cure": error.cure}
+    branch = next((kind for kind in type(error).__mro__ if kind in _STATUS), None)
+    status = _STATUS[branch] if branch else grpc.StatusCode.INTERNAL
+    code = branch.code if branch else error.code
+    fields = {"code": code, "cause": error.cause, "cure": error.cure}
     trailing = ((_ERROR_KEY, json.dumps(fields).encode()),)
     await context.abort(status, str(error), trailing)
     raise AssertionError("abort returned")

@@ -1,1 +1,1 @@
-
+"""The worker: keeps weights, runs programs, slices and joins tensors by boxes, measures itself."""

@@ -1,0 +1,9 @@
+"""`python -m worker [FILE.toml]`: a worker configured by file and environment alone."""
+
+import sys
+from pathlib import Path
+
+from worker.daemon import main
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else None))

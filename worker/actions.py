@@ -1,0 +1,125 @@
+"""The words of the task state: what a host asks for, what arrives, and what is to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.boxes import Box
+
+HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKey:
+    """One attempt of one task of one request."""
+
+    request: str
+    plan_version: int
+    task: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """The box of a tensor that a task reads."""
+
+    tensor: str
+    box: Box
+    dtype: np.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """A box that a task sends. `yields` is what the program makes of this tensor."""
+
+    tensor: str
+    box: Box
+    yields: Box
+    to: str
+    address: str = ""
+    to_task: int = 0
+    to_attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """What the host asked for. `stream` is where it came from, and where answers go."""
+
+    key: TaskKey
+    program: str
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    stream: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A box of a tensor, addressed to a task's input or, towards the host, from its output."""
+
+    key: TaskKey
+    tensor: str
+    box: Box
+    array: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Run the program now; `inputs` are contiguous and stay untouched until it has finished."""
+
+    key: TaskKey
+    program: str
+    inputs: Mapping[str, np.ndarray]
+    yields: Mapping[str, Box]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SendToHost:
+    """Pieces and, with them, the end of a task (None where it is only asked for again)."""
+
+    stream: int
+    pieces: tuple[Piece, ...]
+    done: Done | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SendToPeer:
+    """Pieces for one neighbour. A failure to send is one of `source`."""
+
+    device: str
+    address: str
+    pieces: tuple[Piece, ...]
+    source: TaskKey
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A task ended well; times are of this worker's clock."""
+
+    key: TaskKey
+    ready_s: float
+    start_s: float
+    stop_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A task ended badly; `code` as in `TaskFailed`."""
+
+    stream: int
+    key: TaskKey
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """A task that was handed over to run is not wanted any more."""
+
+    key: TaskKey
+
+
+Action = Run | SendToHost | SendToPeer | Failed | Discard

@@ -1,0 +1,199 @@
+"""The worker daemon: puts the parts together, says when it is ready, and stops cleanly.
+
+When it is ready, `ready.json` in the state directory says {"address", "id", "pid"}.
+"""
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, suppress
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from zeroconf import Error as ZeroconfError
+
+from protos.channels import Caller, make_server, require_secret
+from protos.errors import BadConfiguration, ImbrexError
+from protos.serving import SERVICE, register
+from worker.advertise import Advertisement, interfaces, service_info
+from worker.compute import Compute
+from worker.engine import Engine
+from worker.files import write_atomically
+from worker.identity import cpu_fingerprint, device_id, facts
+from worker.measure import Measurer
+from worker.optimise import OptimisedPrograms, remove_leftovers
+from worker.ports import listen
+from worker.runtime import keep_buffers
+from worker.service import Parts, Service
+from worker.sessions import Sessions
+from worker.settings import WorkerSettings, load
+from worker.store import BlobStore
+from worker.tasks import Tasks
+
+READY_FILE = "ready.json"
+
+# A task in progress may finish; a host that waits longer than this takes it for lost anyway.
+_DRAIN_S = 5.0
+
+_log = structlog.get_logger()
+
+
+async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> None:
+    """Serves until `stop` is set, or SIGTERM or SIGINT comes.
+
+    Raises:
+        BadConfiguration: a setting, the state directory or the port cannot be used.
+    """
+    require_secret(settings.host, settings.secret)
+    stop = stop or _stop_on_signals()
+    own_id = device_id(settings.state_dir)
+    version = installed_version("imbrex")
+    keep_buffers()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_only_one(settings.state_dir))
+        compute = Compute(settings.pace, settings.nice)
+        stack.callback(compute.close)
+        sessions, store = _programs(settings)
+        # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.
+        tasks = Tasks(own_id, settings.memory_bytes // 2)
+        caller = Caller(own_id, settings.secret)
+        engine = Engine(tasks, sessions, compute, caller, version)
+        stack.push_async_callback(engine.close)
+        parts = Parts(
+            facts=lambda: facts(settings, own_id),
+            version=version,
+            store=store,
+            sessions=sessions,
+            measurer=Measurer(store, compute),
+            engine=engine,
+            counters=lambda: {
+                **tasks.dropped,
+                "tasks_run": engine.tasks_run,
+                "overruns": compute.throttle.overruns,
+            },
+        )
+        service = Service(parts)
+        stack.callback(service.close)
+        server = make_server(settings.secret)
+        register(service, server)
+        healthy = health.aio.HealthServicer()  # type: ignore[attr-defined, unused-ignore]
+        health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+        await _say(healthy, health_pb2.HealthCheckResponse.NOT_SERVING)
+        port = listen(server, settings.host, settings.port)
+        await server.start()
+        stack.push_async_callback(server.stop, 1.0)
+        stack.push_async_callback(engine.drain, _DRAIN_S)
+        # A wrong address is found before anybody relies on us; the network itself may come later.
+        where = interfaces(settings.host, settings.mdns_interfaces) if settings.mdns else []
+        await _say(healthy, health_pb2.HealthCheckResponse.SERVING)
+        stack.enter_context(_ready_file(settings, port, own_id))
+        _log.info("ready", address=f"{settings.host}:{port}", id=own_id, pace=settings.pace)
+        if where:
+            info = service_info(parts.facts(), version, settings.cluster, port, where)
+            await _advertise(stack, Advertisement(info, where))
+        await stop.wait()
+        _log.info("stopping")
+        await _say(healthy, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+
+def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> int:
+    """Runs a worker with settings from all sources; the exit code."""
+    try:
+        settings = load(file, overrides)
+        _configure_logs(settings)
+        asyncio.run(run(settings))
+    except ImbrexError as error:
+        print(f"imbrex worker: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _programs(settings: WorkerSettings) -> tuple[Sessions, BlobStore]:
+    def in_use() -> frozenset[str]:
+        return sessions.blobs_in_use()
+
+    store = BlobStore(settings.state_dir, settings.disk_mb << 20, in_use)
+    directory = settings.state_dir / "optimised"
+    optimised = OptimisedPrograms(directory, store, cpu_fingerprint(), settings.task_threads)
+    remove_leftovers(directory)
+    sessions = Sessions(optimised, store, settings.memory_bytes // 2)
+    return sessions, store
+
+
+async def _advertise(stack: AsyncExitStack, advertisement: Advertisement) -> None:
+    """Discovery only speeds finding a worker up: without it, the worker serves all the same."""
+    try:
+        await stack.enter_async_context(advertisement)
+    except (OSError, ZeroconfError) as error:
+        _log.warning(
+            "not advertised",
+            cause=str(error) or type(error).__name__,
+            cure="Name this worker's address in the coordinator's settings",
+        )
+
+
+async def _say(healthy: Any, status: int) -> None:
+    for name in ("", SERVICE):
+        await healthy.set(name, status)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+@contextmanager
+def _only_one(state_dir: Path) -> Iterator[None]:
+    """Two workers with one state directory would be one identity twice."""
+    with (state_dir / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadConfiguration(
+                cause=f"another worker uses the state directory {state_dir}",
+                cure="Stop it, or give this one a state_dir of its own",
+            ) from None
+        yield
+
+
+@contextmanager
+def _ready_file(settings: WorkerSettings, port: int, own_id: str) -> Iterator[None]:
+    path = settings.state_dir / READY_FILE
+    content = {"address": f"{settings.host}:{port}", "id": own_id, "pid": os.getpid()}
+    write_atomically(path, json.dumps(content).encode())
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _configure_logs(settings: WorkerSettings) -> None:
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if settings.log_json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

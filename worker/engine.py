@@ -1,0 +1,178 @@
+"""Carries out what the task state decides: the one place where its actions become I/O."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import assert_never
+
+import numpy as np
+import structlog
+
+from protos import imbrex_pb2 as pb
+from protos.channels import Caller
+from protos.errors import ImbrexError, PeerViolation
+from protos.frames import Received
+from worker.actions import Action, Discard, Failed, Run, SendToHost, SendToPeer, TaskKey
+from worker.compute import Compute
+from worker.failures import RunFailed, SendFailed
+from worker.outbox import Outbox
+from worker.peers import Peers
+from worker.sessions import Sessions
+from worker.tasks import Tasks
+from worker.wire import Message, done_item, failed_item, messages, output_specs, piece_of, task_spec
+
+# A probe longer than this measures nothing better and would hold up tensors behind it.
+_MAX_PROBE_BYTES = 16 << 20
+
+_log = structlog.get_logger()
+
+
+class Engine:
+    """Streams, the task state, the compute thread and the peers of one worker; all its methods
+    run on the event loop.
+    """
+
+    def __init__(
+        self, tasks: Tasks, sessions: Sessions, compute: Compute, caller: Caller, version: str
+    ) -> None:
+        self.tasks = tasks
+        self.tasks_run = 0
+        self._sessions = sessions
+        self._compute = compute
+        self._peers = Peers(caller, version, self._not_sent)
+        self._streams: dict[int, Outbox] = {}
+        self._numbers = itertools.count(1)
+        self._runs: dict[TaskKey, asyncio.Task[None]] = {}
+
+    def open_stream(self) -> tuple[int, Outbox]:
+        """A new Exchange stream: its number, and where its outgoing messages wait."""
+        number, outbox = next(self._numbers), Outbox()
+        self._streams[number] = outbox
+        return number, outbox
+
+    def close_stream(self, number: int) -> None:
+        """The stream ended; tasks that came over it are not wanted any more."""
+        self._streams.pop(number, None)
+        self._apply(self.tasks.stream_closed(number))
+
+    def receive(self, number: int, from_host: bool, received: Sequence[Received]) -> None:
+        """Takes the items of one message.
+
+        Raises:
+            PeerViolation: an item that this sender must not send.
+        """
+        now = time.monotonic()
+        for item, payload in received:
+            kind = item.WhichOneof("kind")
+            if kind == "tensor":
+                assert isinstance(payload, np.ndarray)
+                self._apply(self.tasks.add_piece(piece_of(item.tensor, payload), now))
+            elif kind == "ping":
+                self._pong(number, item.ping, now)
+            elif kind == "pong":
+                continue
+            elif from_host:
+                self._apply(self._order(number, item, now))
+            else:
+                raise PeerViolation(
+                    cause=f"a peer sent {kind!r}, which only a host may",
+                    cure="Run the same version of imbrex on every device",
+                )
+
+    async def drain(self, timeout_s: float) -> None:
+        """Lets running tasks finish, writes what waits, then ends every stream."""
+        if self._runs:
+            await asyncio.wait(self._runs.values(), timeout=timeout_s)
+        for outbox in self._streams.values():
+            outbox.close()
+
+    async def close(self) -> None:
+        """Ends everything that runs."""
+        runs = list(self._runs.values())
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
+        await self._peers.close()
+
+    def _order(self, number: int, item: pb.Item, now: float) -> list[Action]:
+        """What only a host says."""
+        kind = item.WhichOneof("kind")
+        if kind == "task":
+            return self.tasks.add_task(task_spec(item.task, number), now)
+        if kind == "release":
+            return self.tasks.release(item.release.requests)
+        if kind == "cancel":
+            order = item.cancel
+            return self.tasks.cancel(order.request, order.task, order.attempt)
+        if kind == "resend":
+            again = item.resend
+            key = TaskKey(again.request, again.plan_version, again.task, again.attempt)
+            return self.tasks.resend(key, output_specs(again.outputs), number, now)
+        raise PeerViolation(
+            cause=f"a host sent {kind!r}, which only a worker may",
+            cure="Run the same version of imbrex on every device",
+        )
+
+    def _apply(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Run():
+                    run = asyncio.get_running_loop().create_task(self._run(action))
+                    self._runs[action.key] = run
+                    run.add_done_callback(partial(self._forget, action.key))
+                case SendToHost(stream, pieces, done):
+                    last = [done_item(done)] if done is not None else []
+                    self._write(stream, messages(pieces, last))
+                case SendToPeer():
+                    self._peers.send(action)
+                case Failed(stream):
+                    self._write(stream, [([failed_item(action)], [])])
+                case Discard(key):
+                    if key in self._runs:
+                        self._runs[key].cancel()
+                case _:
+                    assert_never(action)
+
+    def _write(self, stream: int, waiting: Iterable[Message]) -> None:
+        outbox = self._streams.get(stream)
+        if outbox is None:
+            return
+        try:
+            outbox.add(waiting)
+        except ImbrexError as error:
+            _log.error("host does not read", cause=error.cause, cure=error.cure)
+            outbox.close()
+
+    async def _run(self, action: Run) -> None:
+        shapes = {name: box.shape for name, box in action.yields.items()}
+
+        def work() -> dict[str, np.ndarray]:
+            return self._sessions.get(action.program).run(action.inputs, shapes)
+
+        try:
+            timed = await self._compute.run(work)
+        except ImbrexError as error:
+            _log.warning("task failed", code=error.code, cause=error.cause)
+            self._apply(self.tasks.failed(action.key, error.code, str(error)))
+        except Exception as error:
+            _log.exception("task failed for a reason of our own")
+            self._apply(self.tasks.failed(action.key, RunFailed.code, repr(error)))
+        else:
+            self.tasks_run += 1
+            self._apply(self.tasks.finished(action.key, timed.value, timed.start_s, timed.stop_s))
+
+    def _forget(self, key: TaskKey, run: asyncio.Task[None]) -> None:
+        if self._runs.get(key) is run:
+            del self._runs[key]
+
+    def _not_sent(self, action: SendToPeer, error: ImbrexError) -> None:
+        _log.warning("pieces not sent", device=action.device, cause=error.cause)
+        why = f"device {action.device} at {action.address}: {error}"
+        self._apply(self.tasks.failed(action.source, SendFailed.code, why))
+
+    def _pong(self, number: int, ping: pb.Ping, now: float) -> None:
+        payload = bytes(min(ping.reply_bytes, _MAX_PROBE_BYTES))
+        pong = pb.Ping(number=ping.number, sent_s=ping.sent_s, received_s=now)
+        self._write(number, [([pb.Item(pong=pong)], [payload])])

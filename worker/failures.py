@@ -1,0 +1,56 @@
+"""Why a task or a program failed: the codes of `TaskFailed`, as branches of the one root."""
+
+from typing import ClassVar
+
+from protos.errors import BadRequest, ImbrexError, NotFound, Unavailable
+
+
+class OutOfMemory(Unavailable):
+    """It does not fit the memory that this worker may use."""
+
+    code: ClassVar[str] = "out_of_memory"
+
+
+class BadInput(BadRequest):
+    """The task or its tensors do not fit the program."""
+
+    code: ClassVar[str] = "bad_input"
+
+
+class NoProgram(NotFound):
+    """The task names a program that was never prepared here, or was dropped."""
+
+    code: ClassVar[str] = "no_program"
+
+
+class RunFailed(ImbrexError):
+    """onnxruntime failed for a reason of its own."""
+
+    code: ClassVar[str] = "runtime"
+
+
+class NoOutput(NotFound):
+    """The outputs asked for are not kept here (any more)."""
+
+    code: ClassVar[str] = "no_output"
+
+
+class SendFailed(Unavailable):
+    """A peer could not be reached."""
+
+    code: ClassVar[str] = "send"
+
+
+def from_runtime(error: Exception, doing: str) -> ImbrexError:
+    """The branch for what onnxruntime raised; it has no class of its own for memory."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or "allocate" in text or "bad_alloc" in text:
+        return OutOfMemory(
+            cause=f"{doing}: not enough memory ({text[:200]})",
+            cure="Lower the memory that other programs of this device use, or plan smaller tiles",
+        )
+    if type(error).__name__ in ("InvalidArgument", "ValueError") or "shape verification" in text:
+        return BadInput(
+            cause=f"{doing}: {text[:400]}", cure="Send tensors of the shapes that the program takes"
+        )
+    return RunFailed(cause=f"{doing}: {text[:400]}", cure="See this worker's log")

@@ -1,0 +1,144 @@
+"""Programs as they arrive: verified, refused when they reach outside, completed with weights."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from models.program import Program, WeightRef
+from protos import imbrex_pb2 as pb
+from protos.convert import DTYPES
+from protos.errors import BadRequest
+
+OPSETS = range(7, 24)
+
+# Operators that onnxruntime brings along. Other domains would need a library of their own.
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+
+# onnxruntime reads external data from files of at least this size; smaller weights are embedded.
+EMBED_BELOW_BYTES = 1024
+
+
+def program_of(message: pb.Program) -> Program:
+    """The program of a message.
+
+    Raises:
+        BadRequest: its content does not have the hash that names it.
+    """
+    weights = tuple(
+        WeightRef(ref.name, ref.sha256, ref.data_type, tuple(ref.dims)) for ref in message.weights
+    )
+    program = Program(message.graph, weights)
+    if message.sha256 and program.sha256 != message.sha256:
+        raise BadRequest(
+            cause=f"program {message.sha256[:12]} does not match its hash",
+            cure="Send the program again; run the same version on every device if it persists",
+        )
+    return program
+
+
+def checked_model(program: Program) -> onnx.ModelProto:
+    """The program's graph, without its weights.
+
+    Raises:
+        BadRequest: not ONNX, an opset outside 7-23, custom operators or functions, a reference
+            to a file, weights that clash or whose sizes make no sense.
+    """
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(program.graph)
+    except DecodeError:
+        raise _refused("is not an ONNX model", "Export the model again") from None
+    _check_opsets(model)
+    if model.functions:
+        raise _refused("defines functions of its own", "Export it without local functions")
+    for tensor in _tensors(model.graph):
+        if tensor.external_data or tensor.data_location == TensorProto.EXTERNAL:
+            raise _refused(
+                f"refers to an external file for {tensor.name!r}",
+                "Workers read no files for others: name weights by the hash of their bytes",
+            )
+    _check_weights(model, program.weights)
+    return model
+
+
+def weight_bytes(ref: WeightRef) -> int:
+    """Bytes of one weight."""
+    return int(np.prod(ref.dims, dtype=np.int64)) * DTYPES[ref.data_type].itemsize
+
+
+def declare_weight(model: onnx.ModelProto, ref: WeightRef, location: str) -> None:
+    """Adds an initialiser whose bytes are the file `location` in the session's folder."""
+    tensor = model.graph.initializer.add(
+        name=ref.name,
+        data_type=ref.data_type,
+        dims=ref.dims,
+        data_location=TensorProto.EXTERNAL,
+    )
+    refer(tensor, location, weight_bytes(ref))
+
+
+def embed_weight(model: onnx.ModelProto, ref: WeightRef, data: bytes) -> None:
+    """Adds an initialiser with its bytes."""
+    model.graph.initializer.add(
+        name=ref.name, data_type=ref.data_type, dims=ref.dims, raw_data=data
+    )
+
+
+def refer(tensor: TensorProto, location: str, length: int) -> None:
+    """Makes an initialiser refer to a whole file."""
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", "0"), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+
+
+def _check_opsets(model: onnx.ModelProto) -> None:
+    for entry in model.opset_import:
+        if entry.domain not in _DOMAINS:
+            raise _refused(
+                f"uses operators of the domain {entry.domain!r}",
+                "Only operators of ONNX and onnxruntime run here",
+            )
+        if entry.domain in ("", "ai.onnx") and entry.version not in OPSETS:
+            raise _refused(
+                f"has opset {entry.version}",
+                f"Export it with an opset from {OPSETS.start} to {OPSETS.stop - 1}",
+            )
+    if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
+        raise _refused("does not say which opset it uses", "Export the model again")
+
+
+def _check_weights(model: onnx.ModelProto, weights: tuple[WeightRef, ...]) -> None:
+    taken = {tensor.name for tensor in model.graph.initializer}
+    for ref in weights:
+        if ref.name in taken:
+            raise _refused(f"defines the weight {ref.name!r} twice", "Cut the program again")
+        taken.add(ref.name)
+        if ref.data_type not in DTYPES or any(size < 0 for size in ref.dims):
+            raise _refused(
+                f"has a weight {ref.name!r} of data type {ref.data_type} and shape {ref.dims}",
+                "Only plain numeric tensors travel",
+            )
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    """Every tensor stored in the graph, its nodes' attributes and their subgraphs."""
+    yield from graph.initializer
+    sparse = list(graph.sparse_initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield attribute.t
+            yield from attribute.tensors
+            sparse.append(attribute.sparse_tensor)
+            sparse.extend(attribute.sparse_tensors)
+            for subgraph in (attribute.g, *attribute.graphs):
+                yield from _tensors(subgraph)
+    for entry in sparse:
+        yield entry.values
+        yield entry.indices
+
+
+def _refused(what: str, cure: str) -> BadRequest:
+    return BadRequest(cause=f"the program {what}", cure=cure)

@@ -1,0 +1,187 @@
+"""Programs in the form that runs here: optimised once per processor and onnxruntime version.
+
+onnxruntime optimises a graph (fusions, the blocked layout of convolution weights) while it makes
+a session, and would keep private weights for each. So a program is optimised once, its optimised
+graph is kept on disk, and the re-laid weights go to the blob store by content: equal ones, of
+other border classes of the same block, are stored and mapped once. A session is then made in
+about a millisecond, also after a restart. The optimised form belongs to this processor.
+"""
+
+import hashlib
+import mmap
+import shutil
+import tempfile
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+import psutil  # type: ignore[import-untyped, unused-ignore]
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from models.program import Program, WeightRef, sha256_of
+from protos.convert import dtype_of
+from protos.errors import BadRequest
+from worker.failures import OutOfMemory
+from worker.files import write_atomically
+from worker.graphs import (
+    EMBED_BELOW_BYTES,
+    checked_model,
+    declare_weight,
+    embed_weight,
+    refer,
+    weight_bytes,
+)
+from worker.runtime import Session, SharedWeights, give_back_memory, make_session, options
+from worker.store import BlobStore
+
+# Peak of making a session in multiples of its weights, measured on VGG-16's blocks: read,
+# re-laid, and written.
+_PEAK_OVER_WEIGHTS = 3
+
+# Light graphs, a few kilobytes each.
+_MAX_KEPT = 4096
+
+
+class OptimisedPrograms:
+    """Optimised graphs on disk, and sessions made of them."""
+
+    def __init__(self, directory: Path, store: BlobStore, fingerprint: str, threads: int) -> None:
+        self._directory = directory
+        self._store = store
+        self._fingerprint = f"{ort.__version__}|{fingerprint}"
+        self._threads = threads
+        self._weights = SharedWeights()
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def has(self, sha256: str) -> bool:
+        """Whether the program's optimised form is here, with all its weights."""
+        model = self._kept(sha256)
+        return model is not None
+
+    def build(self, program: Program) -> None:
+        """Optimises a program whose weights are in the store, and keeps the result.
+
+        Raises:
+            ImbrexError: the program is refused, or memory or disk are short.
+        """
+        model = checked_model(program)
+        self._check_memory(program)
+        for ref in program.weights:
+            self._attach(model, ref)
+        with tempfile.TemporaryDirectory(dir=self._directory, prefix=".building") as name:
+            built = Path(name)
+            chosen = options(self._store.blobs, self._threads, optimise=True)
+            chosen.optimized_model_filepath = str(built / "graph.onnx")
+            for key, value in (
+                ("session.optimized_model_external_initializers_file_name", "weights.bin"),
+                (
+                    "session.optimized_model_external_initializers_min_size_in_bytes",
+                    str(EMBED_BELOW_BYTES),
+                ),
+            ):
+                chosen.add_session_config_entry(key, value)
+            make_session(model.SerializeToString(), chosen)
+            del model
+            graph = self._split(built)
+        write_atomically(self._path(program.sha256), graph)
+        give_back_memory()
+        self._trim()
+
+    def load(self, sha256: str) -> Session | None:
+        """A session of a program built before; None where its optimised form is not here."""
+        model = self._kept(sha256)
+        if model is None:
+            return None
+        chosen = options(self._store.blobs, self._threads, optimise=False)
+        values = []
+        blobs = set()
+        for tensor in model.graph.initializer:
+            if tensor.data_location != TensorProto.EXTERNAL:
+                continue
+            blob = _location(tensor)
+            value = self._weights.value(
+                self._store.path(blob), dtype_of(tensor.data_type), tuple(tensor.dims)
+            )
+            chosen.add_initializer(tensor.name, value)
+            values.append(value)
+            blobs.add(blob)
+        self._store.touch(blobs)
+        inference = make_session(model.SerializeToString(), chosen)
+        return Session(inference, tuple(values), frozenset(blobs))
+
+    def _path(self, sha256: str) -> Path:
+        key = hashlib.sha256(f"{sha256}|{self._fingerprint}".encode()).hexdigest()
+        return self._directory / f"{key}.onnx"
+
+    def _kept(self, sha256: str) -> onnx.ModelProto | None:
+        model = onnx.ModelProto()
+        try:
+            model.ParseFromString(self._path(sha256).read_bytes())
+        except (FileNotFoundError, DecodeError):
+            return None
+        named = (t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL)
+        return model if all(_location(tensor) in self._store for tensor in named) else None
+
+    def _check_memory(self, program: Program) -> None:
+        weights = sum(weight_bytes(ref) for ref in program.weights)
+        free = psutil.virtual_memory().available
+        if weights * _PEAK_OVER_WEIGHTS > free:
+            raise OutOfMemory(
+                cause=f"a program with {weights >> 20} MB of weights does not fit the "
+                f"{free >> 20} MB of free memory while it is optimised",
+                cure="Plan it on a device with more memory, or end other programs here",
+            )
+
+    def _attach(self, model: onnx.ModelProto, ref: WeightRef) -> None:
+        size = self._store.size(ref.sha256)
+        if size != weight_bytes(ref):
+            raise BadRequest(
+                cause=f"the weight {ref.name!r} of shape {ref.dims} needs {weight_bytes(ref)} "
+                f"bytes, its blob has {size}",
+                cure="Cut the program again",
+            )
+        if size < EMBED_BELOW_BYTES:
+            embed_weight(model, ref, self._store.path(ref.sha256).read_bytes())
+        else:
+            declare_weight(model, ref, ref.sha256)
+
+    def _split(self, built: Path) -> bytes:
+        """Moves the re-laid weights to the store; returns the graph that refers to them."""
+        model = onnx.ModelProto()
+        model.ParseFromString((built / "graph.onnx").read_bytes())
+        external = [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
+        if not external:
+            return model.SerializeToString()
+        with (built / "weights.bin").open("rb") as file:
+            self._store.make_room(file.seek(0, 2))
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                for tensor in external:
+                    self._move(tensor, mapped)
+        return model.SerializeToString()
+
+    def _move(self, tensor: TensorProto, mapped: mmap.mmap) -> None:
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        start, length = int(place.get("offset", "0")), int(place["length"])
+        with memoryview(mapped) as view, view[start : start + length] as part:
+            sha256 = sha256_of(part)
+            if sha256 not in self._store:
+                temporary = self._store.temporary(sha256)
+                temporary.write_bytes(part)
+                self._store.add_file(temporary, sha256)
+        refer(tensor, sha256, length)
+
+    def _trim(self) -> None:
+        files = sorted(self._directory.glob("*.onnx"), key=lambda file: file.stat().st_mtime_ns)
+        for file in files[: max(0, len(files) - _MAX_KEPT)]:
+            file.unlink(missing_ok=True)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Removes what a killed worker left half-built."""
+    for path in directory.glob(".building*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _location(tensor: TensorProto) -> str:
+    return next(entry.value for entry in tensor.external_data if entry.key == "location")

@@ -1,0 +1,55 @@
+"""What waits to be written to one stream. One task writes; anybody on the loop adds."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+
+from protos.errors import Unavailable
+from protos.frames import encode
+from worker.wire import Message
+
+# Tensors wait as views of arrays that tasks keep anyway, so this caps bookkeeping, not memory.
+MAX_WAITING = 16_384
+
+
+class Outbox:
+    """Messages in order; encoded, hence copied, only when the stream takes them."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Message] = deque()
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Queues messages.
+
+        Raises:
+            Unavailable: the other side has stopped reading, and too much waits.
+        """
+        for message in messages:
+            if len(self._waiting) >= MAX_WAITING:
+                raise Unavailable(
+                    cause=f"{MAX_WAITING} messages wait for a peer that does not read",
+                    cure="See whether that daemon hangs, and restart it",
+                )
+            self._waiting.append(message)
+        self._changed.set()
+
+    def close(self) -> None:
+        """`write_all` returns once what waits is written."""
+        self._closed = True
+        self._changed.set()
+
+    async def write_all(self, write: Callable[[bytes], Awaitable[None]]) -> None:
+        """Writes until closed; errors of `write` pass."""
+        while True:
+            while self._waiting:
+                items, payloads = self._waiting.popleft()
+                await write(encode(items, payloads))
+            if self._closed:
+                return
+            self._changed.clear()
+            await self._changed.wait()

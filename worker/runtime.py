@@ -1,0 +1,179 @@
+"""onnxruntime as this worker uses it: session options, one shared allocator, shared weights.
+
+Measured in docs/adr/0002-sessions.md.
+"""
+
+import ctypes
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from protos.errors import Unavailable
+from worker.failures import from_runtime
+
+_LEVELS = ort.GraphOptimizationLevel
+_PROVIDERS = ["CPUExecutionProvider"]
+
+# OrtArenaCfg: grow by what was asked for, not by powers of two: a Pi has 1 GB.
+_SAME_AS_REQUESTED = 1
+
+_NUMPY_TYPES: dict[str, np.dtype] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(uint8)": np.dtype(np.uint8),
+    "tensor(int8)": np.dtype(np.int8),
+    "tensor(uint16)": np.dtype(np.uint16),
+    "tensor(int16)": np.dtype(np.int16),
+    "tensor(int32)": np.dtype(np.int32),
+    "tensor(int64)": np.dtype(np.int64),
+    "tensor(bool)": np.dtype(np.bool_),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(double)": np.dtype(np.float64),
+    "tensor(uint32)": np.dtype(np.uint32),
+    "tensor(uint64)": np.dtype(np.uint64),
+}
+
+# mallopt parameters of glibc.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def options(folder: Path, threads: int, *, optimise: bool) -> ort.SessionOptions:
+    """Options of every session. `folder` holds the files that external initialisers name."""
+    _share_allocator()
+    chosen = ort.SessionOptions()
+    chosen.intra_op_num_threads = threads
+    chosen.inter_op_num_threads = 1
+    chosen.graph_optimization_level = (
+        _LEVELS.ORT_ENABLE_ALL if optimise else _LEVELS.ORT_DISABLE_ALL
+    )
+    # Its warnings are about graphs that other people made; errors come as exceptions.
+    chosen.log_severity_level = 3
+    entries = {
+        "session.intra_op.allow_spinning": "0",
+        "session.use_env_allocators": "1",
+        # Packed copies of weights would be private to each session.
+        "session.disable_prepacking": "1",
+        "session.model_external_initializers_file_folder_path": str(folder),
+    }
+    for key, value in entries.items():
+        chosen.add_session_config_entry(key, value)
+    return chosen
+
+
+def make_session(model: bytes, chosen: ort.SessionOptions) -> ort.InferenceSession:
+    """A session of a serialised model.
+
+    Raises:
+        ImbrexError: the graph is invalid, or memory is short.
+    """
+    try:
+        return ort.InferenceSession(model, chosen, providers=_PROVIDERS)
+    except Exception as error:
+        raise from_runtime(error, "making a session") from error
+
+
+@cache
+def _share_allocator() -> None:
+    """One arena for all sessions: 16 sessions then need the memory of one."""
+    info = ort.OrtMemoryInfo(
+        "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+    )
+    ort.create_and_register_allocator(info, ort.OrtArenaCfg(0, _SAME_AS_REQUESTED, -1, -1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Session:
+    """A program ready to run. `weights` are referred to by the session and kept alive here."""
+
+    inference: ort.InferenceSession = field(repr=False)
+    weights: tuple[ort.OrtValue, ...] = field(repr=False)
+    blobs: frozenset[str] = field(repr=False)
+
+    def run(
+        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, np.ndarray]:
+        """The outputs named in `shapes`, written straight into fresh arrays of those shapes.
+
+        `inputs` are C-contiguous.
+
+        Raises:
+            ImbrexError: inputs or shapes that don't fit, too little memory, a failed kernel.
+        """
+        try:
+            binding = self.inference.io_binding()
+            for name, array in inputs.items():
+                binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+            types = {output.name: output.type for output in self.inference.get_outputs()}
+            results: dict[str, np.ndarray] = {}
+            for name, shape in shapes.items():
+                if name not in types:
+                    raise ValueError(f"the program has no output {name!r}")
+                results[name] = aligned_empty(shape, _NUMPY_TYPES[types[name]])
+                value = ort.OrtValue.ortvalue_from_numpy(results[name])
+                binding.bind_ortvalue_output(name, value)
+            for name in types.keys() - shapes.keys():
+                binding.bind_output(name, "cpu")
+            self.inference.run_with_iobinding(binding)
+        except Exception as error:
+            raise from_runtime(error, "running a program") from error
+        return results
+
+
+class SharedWeights:
+    """Memory maps of blobs, one for all sessions that name them; gone with the last of these."""
+
+    def __init__(self) -> None:
+        self._values: weakref.WeakValueDictionary[tuple[object, ...], Any] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def value(self, path: Path, dtype: np.dtype, dims: tuple[int, ...]) -> ort.OrtValue:
+        """The blob's bytes in place, page-aligned.
+
+        Raises:
+            Unavailable: the file is gone or has another size.
+        """
+        key = (path.name, dtype, dims)
+        value = self._values.get(key)
+        if value is None:
+            try:
+                array = np.memmap(path, dtype, mode="r", shape=dims)
+            except (OSError, ValueError) as error:
+                raise Unavailable(
+                    cause=f"the weights in {path} cannot be used: {error}",
+                    cure="Prepare the program again; the weights are fetched anew",
+                ) from error
+            value = ort.OrtValue.ortvalue_from_numpy(array)
+            self._values[key] = value
+        return value
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 64) -> np.ndarray:
+    """An uninitialised array that begins at a multiple of a cache line."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(size + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def give_back_memory() -> None:
+    """Returns what building sessions left behind to the system (glibc only)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def keep_buffers() -> None:
+    """Lets freed tensor buffers be used again, instead of unmapping each and faulting in fresh
+    pages (glibc only). The trim threshold bounds what is kept.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 16 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 48 << 20)
+        mallopt(_M_TOP_PAD, 1 << 20)

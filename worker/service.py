@@ -1,0 +1,233 @@
+"""The worker's gRPC surface: checks what comes in, and hands it to those who know."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import grpc.aio
+import psutil  # type: ignore[import-untyped, unused-ignore]
+import structlog
+
+from models.program import Program
+from protos import imbrex_pb2 as pb
+from protos.channels import HOST, SENDER_KEY
+from protos.errors import BadRequest, ImbrexError, PeerViolation
+from protos.frames import PROTOCOL, decode
+from protos.serving import Context
+from protos.status import STREAM_ENDED, abort, own_cancellation
+from worker.engine import Engine
+from worker.graphs import checked_model, program_of
+from worker.identity import Facts
+from worker.measure import Measurer, input_shape
+from worker.outbox import Outbox
+from worker.sessions import Sessions
+from worker.store import BlobStore
+
+# One chunk of a blob is 1 MB; a message is 64 MB at most.
+_MAX_BLOB_BYTES = 8 << 30
+_MAX_STREAMS = 256
+
+_log = structlog.get_logger()
+
+Call = TypeVar("Call", bound=Callable[..., Awaitable[Any]])
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the service hands its calls to."""
+
+    facts: Callable[[], Facts]
+    version: str
+    store: BlobStore
+    sessions: Sessions
+    measurer: Measurer
+    engine: Engine
+    counters: Callable[[], dict[str, int]]
+
+
+def _answers(method: Call) -> Call:
+    """Turns our errors into the call's status."""
+
+    @wraps(method)
+    async def guarded(self: Any, request: Any, context: Context) -> Any:
+        try:
+            return await method(self, request, context)
+        except ImbrexError as error:
+            _log.warning("refused", call=method.__name__, code=error.code, cause=error.cause)
+            await abort(context, error)
+
+    return cast("Call", guarded)
+
+
+class Service:
+    """Implements `protos.serving.WorkerService`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        # Optimising takes a core for a while: one program at a time, beside the compute thread.
+        self._preparing = ThreadPoolExecutor(1, "prepare")
+        self._streams = 0
+
+    def close(self) -> None:
+        """Waits for the program that is being prepared."""
+        self._preparing.shutdown(wait=True, cancel_futures=True)
+
+    @_answers
+    async def hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:
+        """Who are you?"""
+        received_s = time.monotonic()
+        if request.protocol != PROTOCOL:
+            raise PeerViolation(
+                cause=f"you speak protocol {request.protocol} (imbrex {request.version or '?'}), "
+                f"this worker speaks {PROTOCOL} (imbrex {self._parts.version})",
+                cure="Install the same version of imbrex on every device",
+            )
+        return pb.HelloReply(
+            protocol=PROTOCOL,
+            version=self._parts.version,
+            facts=pb.DeviceFacts(**asdict(self._parts.facts())),
+            received_s=received_s,
+            counters=self._parts.counters(),
+            resident_bytes=_resident_bytes(),
+        )
+
+    @_answers
+    async def missing(self, request: pb.BlobQuery, context: Context) -> pb.BlobStatus:
+        """Which blobs are not here?"""
+        return self._status(self._parts.store.missing(request.sha256))
+
+    @_answers
+    async def put(self, request: AsyncIterator[pb.BlobChunk], context: Context) -> pb.BlobStatus:
+        """Takes one blob in chunks."""
+        store = self._parts.store
+        sha256, total = "", 0
+        async for chunk in request:
+            if not sha256:
+                sha256, total = chunk.sha256, chunk.total_bytes
+                if total > _MAX_BLOB_BYTES:
+                    raise BadRequest(
+                        cause=f"a blob of {total >> 20} MB", cure="Split weights that large"
+                    )
+                if not store.missing([sha256]):
+                    return pb.BlobStatus()
+            await asyncio.to_thread(store.append, sha256, chunk.offset, total, chunk.data)
+        if not sha256:
+            raise BadRequest(cause="a blob without a name came", cure="Name it in its first chunk")
+        await asyncio.to_thread(store.complete, sha256, total)
+        return self._status(store.missing([sha256]))
+
+    @_answers
+    async def prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
+        """Makes sessions; nothing, where weights are missing. What is wrong with one program does
+        not keep the others from being prepared.
+        """
+        reply = pb.PrepareReply()
+        good: list[Program] = []
+        for message in request.programs:
+            try:
+                program = program_of(message)
+                checked_model(program)
+                good.append(program)
+            except ImbrexError as error:
+                reply.programs.add(program=message.sha256, error=str(error))
+        loop = asyncio.get_running_loop()
+        missing = await loop.run_in_executor(self._preparing, self._parts.sessions.missing, good)
+        if missing:
+            reply.missing.extend(missing)
+            return reply
+        for program in good:
+            started = time.monotonic()
+            try:
+                await loop.run_in_executor(self._preparing, self._parts.sessions.prepare, program)
+                failure = ""
+            except ImbrexError as error:
+                _log.warning("not prepared", program=program.sha256[:12], cause=error.cause)
+                failure = f"{error.code}: {error}"
+            seconds = time.monotonic() - started
+            reply.programs.add(program=program.sha256, seconds=seconds, error=failure)
+        return reply
+
+    @_answers
+    async def retain(self, request: pb.RetainRequest, context: Context) -> pb.RetainReply:
+        """Drops the programs that are not named."""
+        await asyncio.to_thread(self._parts.sessions.retain, list(request.programs))
+        return pb.RetainReply(resident_bytes=_resident_bytes())
+
+    @_answers
+    async def measure(self, request: pb.MeasureRequest, context: Context) -> pb.MeasureReply:
+        """Times a program."""
+        facts = self._parts.facts()
+        program = program_of(request.program)
+        inputs = [input_shape(i.tensor, i.data_type, i.dims) for i in request.inputs]
+        allowed = [n for n in request.threads if 1 <= n <= facts.cores] if facts.pace == 1 else []
+        measured = await self._parts.measurer.measure(
+            program, inputs, request.repeats, request.at_most_s, allowed or [facts.threads]
+        )
+        return pb.MeasureReply(
+            seconds=measured.seconds,
+            threads=measured.threads,
+            resident_bytes=measured.resident_bytes,
+        )
+
+    async def exchange(self, _request: AsyncIterator[bytes], context: Context) -> None:
+        """Frames both ways, until the caller ends or this worker drains."""
+        metadata = dict(context.invocation_metadata() or ())
+        from_host = metadata.get(SENDER_KEY) == HOST
+        if self._streams >= _MAX_STREAMS:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams")
+        self._streams += 1
+        number, outbox = self._parts.engine.open_stream()
+        # Says that the stream stands, before there is anything to write.
+        await context.send_initial_metadata(())
+        tasks = {
+            asyncio.ensure_future(self._read(number, from_host, context)),
+            asyncio.ensure_future(_write(outbox, context)),
+        }
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            violation = next((error for task in done if (error := task.result())), None)
+        finally:
+            self._streams -= 1
+            self._parts.engine.close_stream(number)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if violation is not None:
+            _log.warning("stream refused", cause=violation.cause)
+            await abort(context, violation)
+
+    async def _read(self, number: int, from_host: bool, context: Context) -> PeerViolation | None:
+        while True:
+            try:
+                message = await context.read()
+            except STREAM_ENDED:
+                if own_cancellation():
+                    raise
+                return None
+            if not isinstance(message, bytes):
+                return None
+            try:
+                self._parts.engine.receive(number, from_host, decode(message))
+            except PeerViolation as violation:
+                return violation
+
+    def _status(self, missing: list[str]) -> pb.BlobStatus:
+        have = self._parts.store.have_bytes
+        blobs = [pb.BlobStatus.Blob(sha256=name, have_bytes=have(name)) for name in missing]
+        return pb.BlobStatus(missing=blobs)
+
+
+async def _write(outbox: Outbox, context: Context) -> None:
+    try:
+        await outbox.write_all(context.write)
+    except STREAM_ENDED:
+        if own_cancellation():
+            raise
+
+
+def _resident_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)

@@ -1,0 +1,137 @@
+"""The programs that this worker can run now: prepared, kept by recency under a memory cap."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+
+from models.program import Program
+from worker.failures import NoProgram, OutOfMemory
+from worker.optimise import OptimisedPrograms
+from worker.runtime import Session, give_back_memory
+from worker.store import BlobStore
+
+# A session without its weights and activations takes about a megabyte.
+_MAX_LOADED = 256
+_MAX_PREPARED = 4096
+
+
+class Sessions:
+    """Sessions by program hash. Safe to call from several threads.
+
+    A prepared program whose session was evicted is loaded again when a task names it: that takes
+    milliseconds, since its optimised form is on disk.
+    """
+
+    def __init__(
+        self, optimised: OptimisedPrograms, store: BlobStore, weights_cap_bytes: int
+    ) -> None:
+        self._optimised = optimised
+        self._store = store
+        self._cap_bytes = weights_cap_bytes
+        self._loaded: OrderedDict[str, Session] = OrderedDict()
+        self._prepared: OrderedDict[str, None] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+        self._pinned: frozenset[str] = frozenset()
+        # Building takes long and must not hold up tasks, which only need `_lock`.
+        self._building = threading.Lock()
+        self._lock = threading.RLock()
+
+    def missing(self, programs: Iterable[Program]) -> list[str]:
+        """Blobs to fetch before these programs can be prepared; none for programs whose
+        optimised form is here.
+        """
+        needed = [
+            ref.sha256
+            for program in programs
+            if not self._optimised.has(program.sha256)
+            for ref in program.weights
+        ]
+        return self._store.missing(needed)
+
+    def prepare(self, program: Program) -> None:
+        """Makes the program's session; at once if it is here.
+
+        Raises:
+            ImbrexError: the program is refused, or memory or disk are short.
+        """
+        sha256 = program.sha256
+        with self._building:
+            if sha256 not in self._loaded and not self._optimised.has(sha256):
+                with self._pin(program):
+                    self._optimised.build(program)
+        with self._lock:
+            self._prepared[sha256] = None
+            while len(self._prepared) > _MAX_PREPARED:
+                self._loaded.pop(self._prepared.popitem(last=False)[0], None)
+        self.get(sha256)
+
+    def get(self, sha256: str) -> Session:
+        """The session of a prepared program.
+
+        Raises:
+            NoProgram: it was not prepared, or its weights are gone.
+        """
+        with self._lock:
+            session = self._loaded.get(sha256)
+            if session is not None:
+                self._loaded.move_to_end(sha256)
+                return session
+            if sha256 not in self._prepared:
+                raise _no_program(sha256)
+            return self._load(sha256)
+
+    def retain(self, programs: Collection[str]) -> None:
+        """Drops the programs that are not named."""
+        keep = frozenset(programs)
+        with self._lock:
+            for sha256 in [sha256 for sha256 in self._prepared if sha256 not in keep]:
+                del self._prepared[sha256]
+                self._loaded.pop(sha256, None)
+            self._sizes.clear()
+        give_back_memory()
+
+    def blobs_in_use(self) -> frozenset[str]:
+        """Blobs that loaded sessions map, and those that one is being built from."""
+        with self._lock:
+            return self._pinned.union(*(session.blobs for session in self._loaded.values()))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights of all loaded sessions, shared ones once."""
+        return sum(self._size(blob) for blob in self.blobs_in_use())
+
+    def _load(self, sha256: str) -> Session:
+        session = self._optimised.load(sha256)
+        if session is None:
+            raise _no_program(sha256)
+        self._loaded[sha256] = session
+        while len(self._loaded) > _MAX_LOADED or self.weight_bytes > self._cap_bytes:
+            oldest = next(iter(self._loaded))
+            del self._loaded[oldest]
+            if oldest == sha256:
+                raise OutOfMemory(
+                    cause=f"the weights of program {sha256[:12]} exceed the "
+                    f"{self._cap_bytes >> 20} MB that this worker may use for weights",
+                    cure="Raise memory_mb, or plan this block on another device",
+                )
+        return session
+
+    @contextmanager
+    def _pin(self, program: Program) -> Iterator[None]:
+        self._pinned = frozenset(ref.sha256 for ref in program.weights)
+        try:
+            yield
+        finally:
+            self._pinned = frozenset()
+
+    def _size(self, blob: str) -> int:
+        if blob not in self._sizes:
+            self._sizes[blob] = self._store.size(blob)
+        return self._sizes[blob]
+
+
+def _no_program(sha256: str) -> NoProgram:
+    return NoProgram(
+        cause=f"program {sha256[:12]} is not prepared here", cure="Prepare it, then send the task"
+    )

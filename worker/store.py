@@ -1,0 +1,213 @@
+"""Weights on disk by content: fetched once, verified, resumable, evicted when nothing names them.
+
+    blobs/<sha256>            complete and verified; never changes, so it may be memory-mapped
+    partial/<sha256>          the first bytes of a transfer in progress or broken off
+
+Optimised weights (re-laid for this processor) live here too, under the hash of their own bytes,
+so that whatever is equal is stored and mapped once.
+"""
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+from protos.errors import BadRequest, Unavailable
+from worker.files import sync_directory
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_READ_BYTES = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+# Half-fetched blobs are worth little: more of them than this go, oldest first.
+_MAX_PARTIAL = 1024
+
+
+class BlobStore:
+    """Blobs by hash under one directory, `capacity_bytes` at most.
+
+    `in_use` names the blobs that loaded programs refer to: these are never evicted. Methods may
+    be called from any thread, but one blob has one writer.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        capacity_bytes: int,
+        in_use: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
+        self.blobs = directory / "blobs"
+        self._partial = directory / "partial"
+        self._capacity_bytes = capacity_bytes
+        self._in_use = in_use
+        for path in (self.blobs, self._partial):
+            path.mkdir(parents=True, exist_ok=True)
+
+    def __contains__(self, sha256: str) -> bool:
+        return bool(_HASH.fullmatch(sha256)) and (self.blobs / sha256).exists()
+
+    def path(self, sha256: str) -> Path:
+        """The file of a complete blob."""
+        return self.blobs / sha256
+
+    def size(self, sha256: str) -> int:
+        """Bytes of a complete blob."""
+        return self.path(sha256).stat().st_size
+
+    def have_bytes(self, sha256: str) -> int:
+        """Bytes present of a blob that is not complete."""
+        try:
+            return (self._partial / _checked(sha256)).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def missing(self, hashes: Iterable[str]) -> list[str]:
+        """Those not complete here, each once, in order."""
+        return [sha256 for sha256 in dict.fromkeys(hashes) if _checked(sha256) not in self]
+
+    def append(self, sha256: str, offset: int, total_bytes: int, data: bytes) -> None:
+        """Adds bytes to a partial blob.
+
+        Raises:
+            BadRequest: not at its end, or beyond `total_bytes`.
+            Unavailable: the disk is full; what had arrived stays.
+        """
+        path = self._partial / _checked(sha256)
+        have = self.have_bytes(sha256)
+        if offset != have:
+            raise BadRequest(
+                cause=f"bytes of blob {sha256[:12]} from {offset} on do not follow the {have} here",
+                cure="Ask what is missing, and continue there",
+            )
+        if offset + len(data) > total_bytes:
+            raise BadRequest(
+                cause=f"more bytes than the announced {total_bytes} came for blob {sha256[:12]}",
+                cure="Send exactly the blob",
+            )
+        if offset == 0:
+            self.make_room(total_bytes)
+        try:
+            with path.open("ab") as file:
+                file.write(data)
+        except OSError as error:
+            # A short write would shift everything after it.
+            if path.exists():
+                os.truncate(path, have)
+            raise _disk_error(error, path) from error
+
+    def complete(self, sha256: str, total_bytes: int) -> None:
+        """Verifies a partial blob and makes it usable.
+
+        Raises:
+            BadRequest: bytes are missing (it stays), or differ from the hash (it is removed).
+        """
+        path = self._partial / _checked(sha256)
+        if not path.exists() and total_bytes == 0:
+            path.touch()
+        have = self.have_bytes(sha256)
+        if have != total_bytes:
+            raise BadRequest(
+                cause=f"blob {sha256[:12]} ended after {have} of {total_bytes} bytes",
+                cure="Ask what is missing, and continue there",
+            )
+        found = hash_file(path)
+        if found != sha256:
+            path.unlink(missing_ok=True)
+            raise BadRequest(
+                cause=f"the bytes of blob {sha256[:12]} have the hash {found[:12]}: "
+                "corrupted on the way, or the wrong file",
+                cure="Send it again from the start",
+            )
+        self._install(path, sha256)
+
+    def add_file(self, path: Path, sha256: str) -> None:
+        """Moves a file of ours, whose hash is known, into the store (same file system)."""
+        if sha256 in self:
+            path.unlink()
+            return
+        self._install(path, sha256)
+
+    def temporary(self, name: str) -> Path:
+        """A path on the store's file system for a file in the making."""
+        return self._partial / f".{name}"
+
+    def touch(self, hashes: Iterable[str]) -> None:
+        """Marks blobs as just used: eviction takes the longest unused first."""
+        for sha256 in hashes:
+            try:
+                os.utime(self.path(sha256))
+            except FileNotFoundError:
+                continue
+
+    def make_room(self, needed_bytes: int) -> None:
+        """Evicts until `needed_bytes` more fit the cap.
+
+        Raises:
+            Unavailable: what loaded programs name leaves too little.
+        """
+        self._trim_partial()
+        entries = []
+        for entry in os.scandir(self.blobs):
+            status = entry.stat()
+            entries.append((status.st_mtime_ns, status.st_size, entry.name))
+        used = sum(size for _, size, _ in entries)
+        if used + needed_bytes <= self._capacity_bytes:
+            return
+        keep = self._in_use()
+        for _, size, name in sorted(entries):
+            if name in keep:
+                continue
+            self.path(name).unlink(missing_ok=True)
+            used -= size
+            if used + needed_bytes <= self._capacity_bytes:
+                return
+        raise Unavailable(
+            cause=f"the weight store's cap of {self._capacity_bytes >> 20} MB leaves no room for "
+            f"{needed_bytes >> 20} MB more",
+            cure="Raise disk_mb on this worker",
+        )
+
+    def _install(self, path: Path, sha256: str) -> None:
+        # A rename that survives a power cut before its content does would be a corrupt blob.
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(path, self.path(sha256))
+        sync_directory(self.blobs)
+
+    def _trim_partial(self) -> None:
+        files = sorted(self._partial.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+        for file in files[: max(0, len(files) - _MAX_PARTIAL)]:
+            file.unlink(missing_ok=True)
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, in constant memory."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _checked(sha256: str) -> str:
+    """The hash itself, which is also a file name: nothing else may reach the disk."""
+    if not _HASH.fullmatch(sha256):
+        raise BadRequest(
+            cause=f"{sha256[:80]!r} is not a SHA-256 in lower-case hexadecimal",
+            cure="Name blobs by the hash of their bytes",
+        )
+    return sha256
+
+
+def _disk_error(error: OSError, path: Path) -> Unavailable:
+    if error.errno in _FULL:
+        return Unavailable(
+            cause=f"the disk that holds {path.parent} is full",
+            cure="Free some space, or move state_dir; the transfer continues where it stopped",
+        )
+    return Unavailable(
+        cause=f"{path} cannot be written: {error.strerror}",
+        cure="See that the disk is sound and state_dir may be written",
+    )

@@ -1,0 +1,342 @@
+"""The tasks of this worker as pure state: events in, a list of actions out.
+
+    piece -> held early -+
+    task --------------> waiting -> running -> done -> (released)
+    piece --------------^             |
+                                      +-> failed, cancelled -> (released)
+
+A task is ready when its input boxes are full, from whomever the pieces came. Pieces that overtake
+their task (peers may be faster than the host) are held, up to a cap and for a while. Outputs are
+kept until their request is released, so that recovery can ask for them again. Whatever does not
+fit is dropped and counted, never an error: late and doubled frames are normal when tasks move.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+
+from models.boxes import Box
+from worker.actions import (
+    HOST,
+    Action,
+    Discard,
+    Done,
+    Failed,
+    InputSpec,
+    OutputSpec,
+    Piece,
+    Run,
+    SendToHost,
+    SendToPeer,
+    TaskKey,
+    TaskSpec,
+)
+from worker.failures import BadInput, NoOutput, OutOfMemory
+from worker.runtime import aligned_empty
+from worker.subtract import minus
+
+# Requests end within seconds; more open tasks than this on one device is a runaway host.
+MAX_TASKS = 4096
+# Frames for a request that ended long ago may still come from a stalled peer.
+_MAX_RELEASED = 4096
+# The host's task message is at most a few round trips behind its peers' data.
+EARLY_FOR_S = 30.0
+
+# What the program yields has no type on the wire before it ran; nearly always float32.
+_YIELD_ITEMSIZE = 4
+
+
+class Phase(Enum):
+    """Where a task stands."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    DONE = auto()
+    ENDED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class _Input:
+    spec: InputSpec
+    missing: list[Box]
+    array: np.ndarray | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    spec: TaskSpec
+    inputs: dict[str, _Input]
+    reserved_bytes: int
+    phase: Phase = Phase.WAITING
+    ready_s: float = 0.0
+    outputs: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Early:
+    since_s: float
+    pieces: list[Piece] = field(default_factory=list)
+    held_bytes: int = 0
+
+
+class Tasks:
+    """All tasks of one worker. `own_id` is the device id that outputs to itself name."""
+
+    def __init__(self, own_id: str, cap_bytes: int, early_cap_bytes: int = 64 << 20) -> None:
+        self._own_id = own_id
+        self._cap_bytes = cap_bytes
+        self._early_cap_bytes = early_cap_bytes
+        self._tasks: dict[TaskKey, _Task] = {}
+        self._by_request: dict[str, set[TaskKey]] = {}
+        self._early: OrderedDict[TaskKey, _Early] = OrderedDict()
+        self._early_bytes = 0
+        self._released: OrderedDict[str, None] = OrderedDict()
+        self.reserved_bytes = 0
+        self.dropped: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def early_bytes(self) -> int:
+        """Bytes of pieces whose task has not come."""
+        return self._early_bytes
+
+    def running(self) -> bool:
+        """Whether a task is being computed or waits for the processor."""
+        return any(task.phase is Phase.RUNNING for task in self._tasks.values())
+
+    def add_task(self, spec: TaskSpec, now: float) -> list[Action]:
+        """The host assigned a task."""
+        key = spec.key
+        if key in self._tasks or key.request in self._released:
+            return self._drop("late_task" if key not in self._tasks else "duplicate_task")
+        fault = _fault(spec)
+        if fault is not None:
+            return [Failed(spec.stream, key, BadInput.code, fault)]
+        needed = _needed_bytes(spec)
+        if len(self._tasks) >= MAX_TASKS or self.reserved_bytes + needed > self._cap_bytes:
+            short = (
+                f"the task needs {needed >> 10} KB for its tensors; {self.reserved_bytes >> 10} "
+                f"of {self._cap_bytes >> 10} KB are taken by {len(self._tasks)} tasks"
+            )
+            return [Failed(spec.stream, key, OutOfMemory.code, short)]
+        self.reserved_bytes += needed
+        inputs = {
+            entry.tensor: _Input(entry, [] if entry.box.is_empty else [entry.box])
+            for entry in spec.inputs
+        }
+        task = _Task(spec, inputs, needed)
+        self._tasks[key] = task
+        self._by_request.setdefault(key.request, set()).add(key)
+        early = self._take_early(key)
+        actions: list[Action] = []
+        for piece in early.pieces if early else ():
+            actions += self._fill(task, piece, now)
+        return actions or self._start_if_full(task, now)
+
+    def add_piece(self, piece: Piece, now: float) -> list[Action]:
+        """A tensor frame arrived, from anybody."""
+        self._expire(now)
+        task = self._tasks.get(piece.key)
+        if task is not None:
+            return self._fill(task, piece, now)
+        if piece.key.request in self._released:
+            return self._drop("stranger")
+        return self._hold(piece, now)
+
+    def finished(
+        self, key: TaskKey, outputs: Mapping[str, np.ndarray], start_s: float, stop_s: float
+    ) -> list[Action]:
+        """The program ran; `outputs` belong to this state now."""
+        task = self._tasks.get(key)
+        if task is None or task.phase is not Phase.RUNNING:
+            return self._drop("unwanted_result")
+        task.phase = Phase.DONE
+        task.outputs = dict(outputs)
+        self._forget_inputs(task)
+        done = Done(key, task.ready_s, start_s, stop_s)
+        return self._deliver(task, task.spec.outputs, done, stop_s)
+
+    def failed(self, key: TaskKey, code: str, message: str) -> list[Action]:
+        """The program could not be run, or its outputs not be sent."""
+        task = self._tasks.get(key)
+        if task is None or task.phase is Phase.ENDED:
+            return self._drop("unwanted_result")
+        if task.phase is Phase.RUNNING:
+            self._end(task)
+        return [Failed(task.spec.stream, key, code, message)]
+
+    def resend(
+        self, key: TaskKey, outputs: tuple[OutputSpec, ...], stream: int, now: float
+    ) -> list[Action]:
+        """The host wants parts of a finished task's outputs, maybe for somebody new."""
+        task = self._tasks.get(key)
+        wrong = f"outputs of task {key.task} of request {key.request} are not kept here"
+        if task is None or task.phase is not Phase.DONE:
+            return [Failed(stream, key, NoOutput.code, wrong)]
+        made = {entry.tensor: entry.yields for entry in task.spec.outputs}
+        for entry in outputs:
+            if made.get(entry.tensor) != entry.yields or not entry.yields.contains(entry.box):
+                return [Failed(stream, key, NoOutput.code, f"{wrong}: {entry.tensor} {entry.box}")]
+        return self._deliver(task, outputs, None, now)
+
+    def cancel(self, request: str, task: int, attempt: int) -> list[Action]:
+        """The host does not want this task's result any more."""
+        actions: list[Action] = []
+        for key in self._by_request.get(request, ()):
+            if (key.task, key.attempt) == (task, attempt):
+                actions += self._end(self._tasks[key])
+        return actions
+
+    def release(self, requests: Iterable[str]) -> list[Action]:
+        """These requests ended: nothing of them is needed any more."""
+        actions: list[Action] = []
+        for request in requests:
+            for key in self._by_request.pop(request, ()):
+                actions += self._end(self._tasks[key])
+                del self._tasks[key]
+            for key in [key for key in self._early if key.request == request]:
+                self._take_early(key)
+            self._released[request] = None
+            while len(self._released) > _MAX_RELEASED:
+                self._released.popitem(last=False)
+        return actions
+
+    def stream_closed(self, stream: int) -> list[Action]:
+        """The host that sent these tasks is gone; it sends new ones when it comes back."""
+        gone = {key.request for key, task in self._tasks.items() if task.spec.stream == stream}
+        return self.release(gone)
+
+    def _fill(self, task: _Task, piece: Piece, now: float) -> list[Action]:
+        entry = task.inputs.get(piece.tensor)
+        if task.phase is not Phase.WAITING:
+            return self._drop("duplicate")
+        if entry is None:
+            return self._drop("stranger")
+        if piece.array.dtype != entry.spec.dtype or len(piece.box) != len(entry.spec.box):
+            return self._drop("wrong_size")
+        if not entry.spec.box.contains(piece.box) or piece.array.shape != piece.box.shape:
+            return self._drop("wrong_size")
+        missing = [rest for box in entry.missing for rest in minus(box, piece.box)]
+        if missing == entry.missing:
+            return self._drop("duplicate")
+        whole = piece.box == entry.spec.box and entry.array is None
+        if whole and piece.array.flags.c_contiguous:
+            entry.array = piece.array
+        else:
+            if entry.array is None:
+                entry.array = aligned_empty(entry.spec.box.shape, entry.spec.dtype)
+            entry.array[piece.box.slices(entry.spec.box)] = piece.array
+        entry.missing = missing
+        return self._start_if_full(task, now)
+
+    def _start_if_full(self, task: _Task, now: float) -> list[Action]:
+        if task.phase is not Phase.WAITING or any(e.missing for e in task.inputs.values()):
+            return []
+        task.phase, task.ready_s = Phase.RUNNING, now
+        inputs = {
+            name: aligned_empty(entry.spec.box.shape, entry.spec.dtype)
+            if entry.array is None
+            else entry.array
+            for name, entry in task.inputs.items()
+        }
+        yields = {entry.tensor: entry.yields for entry in task.spec.outputs}
+        return [Run(task.spec.key, task.spec.program, inputs, yields)]
+
+    def _deliver(
+        self, task: _Task, outputs: tuple[OutputSpec, ...], done: Done | None, now: float
+    ) -> list[Action]:
+        """Groups outputs by destination: one action, hence one message, for each."""
+        key, stream = task.spec.key, task.spec.stream
+        groups: dict[tuple[str, str], list[Piece]] = {}
+        for entry in outputs:
+            if entry.box.is_empty:
+                continue
+            target = key
+            if entry.to != HOST:
+                target = TaskKey(key.request, key.plan_version, entry.to_task, entry.to_attempt)
+            part = task.outputs[entry.tensor][entry.box.slices(entry.yields)]
+            piece = Piece(target, entry.tensor, entry.box, part)
+            groups.setdefault((entry.to, entry.address), []).append(piece)
+        actions: list[Action] = []
+        for (to, address), pieces in groups.items():
+            if to not in (HOST, self._own_id):
+                actions.append(SendToPeer(to, address, tuple(pieces), key, stream))
+        host = tuple(piece for (to, _), group in groups.items() if to == HOST for piece in group)
+        if host or done is not None:
+            actions.append(SendToHost(stream, host, done))
+        for (to, _), pieces in groups.items():
+            for piece in pieces if to == self._own_id else ():
+                actions += self.add_piece(piece, now)
+        return actions
+
+    def _end(self, task: _Task) -> list[Action]:
+        was_running = task.phase is Phase.RUNNING
+        task.phase = Phase.ENDED
+        task.outputs = {}
+        self._forget_inputs(task)
+        self.reserved_bytes -= task.reserved_bytes
+        task.reserved_bytes = 0
+        return [Discard(task.spec.key)] if was_running else []
+
+    def _forget_inputs(self, task: _Task) -> None:
+        for entry in task.inputs.values():
+            entry.array = None
+        spent = min(_input_bytes(task.spec), task.reserved_bytes)
+        task.reserved_bytes -= spent
+        self.reserved_bytes -= spent
+
+    def _hold(self, piece: Piece, now: float) -> list[Action]:
+        size = piece.array.nbytes
+        if self._early_bytes + size > self._early_cap_bytes:
+            return self._drop("early_overflow")
+        early = self._early.setdefault(piece.key, _Early(now))
+        early.pieces.append(piece)
+        early.held_bytes += size
+        self._early_bytes += size
+        return []
+
+    def _take_early(self, key: TaskKey) -> _Early | None:
+        early = self._early.pop(key, None)
+        if early is not None:
+            self._early_bytes -= early.held_bytes
+        return early
+
+    def _expire(self, now: float) -> None:
+        while self._early:
+            key, early = next(iter(self._early.items()))
+            if now - early.since_s < EARLY_FOR_S:
+                return
+            self.dropped["early_expired"] += len(early.pieces)
+            self._take_early(key)
+
+    def _drop(self, why: str) -> list[Action]:
+        self.dropped[why] += 1
+        return []
+
+
+def _fault(spec: TaskSpec) -> str | None:
+    """What is wrong with a task, by itself."""
+    names = [entry.tensor for entry in spec.inputs]
+    if len(set(names)) != len(names):
+        return "an input is named twice"
+    yields: dict[str, Box] = {}
+    for entry in spec.outputs:
+        if yields.setdefault(entry.tensor, entry.yields) != entry.yields:
+            return f"output {entry.tensor!r} is said to yield two boxes"
+        if len(entry.box) != len(entry.yields) or not entry.yields.contains(entry.box):
+            return f"output {entry.tensor!r} is to send {entry.box} of {entry.yields}"
+    return None
+
+
+def _input_bytes(spec: TaskSpec) -> int:
+    return sum(entry.box.volume * entry.dtype.itemsize for entry in spec.inputs)
+
+
+def _needed_bytes(spec: TaskSpec) -> int:
+    yields = {entry.tensor: entry.yields for entry in spec.outputs}
+    return _input_bytes(spec) + sum(box.volume * _YIELD_ITEMSIZE for box in yields.values())

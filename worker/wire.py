@@ -1,0 +1,118 @@
+"""Between the messages of the wire and the words of the task state."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from models.boxes import Box
+from protos import imbrex_pb2 as pb
+from protos.convert import box_message, data_type_of, dtype_of, ranges
+from protos.frames import MAX_TENSOR_BYTES, Payload, pieces
+from worker.actions import Done, Failed, InputSpec, OutputSpec, Piece, TaskKey, TaskSpec
+
+Message = tuple[list[pb.Item], list[Payload]]
+
+
+def box_of(message: pb.Box) -> Box:
+    """The box of a message; PeerViolation where it is none."""
+    return Box.of(*ranges(message))
+
+
+def task_spec(message: pb.Task, stream: int) -> TaskSpec:
+    """The task that a host asks for; PeerViolation for boxes or types that make no sense."""
+    key = TaskKey(message.request, message.plan_version, message.task, message.attempt)
+    inputs = tuple(
+        InputSpec(entry.tensor, box_of(entry.box), dtype_of(entry.data_type))
+        for entry in message.inputs
+    )
+    return TaskSpec(key, message.program, inputs, output_specs(message.outputs), stream)
+
+
+def output_specs(messages: Sequence[pb.Task.Output]) -> tuple[OutputSpec, ...]:
+    """The outputs of a task or of a resend."""
+    return tuple(
+        OutputSpec(
+            entry.tensor,
+            box_of(entry.box),
+            box_of(entry.yields),
+            entry.to,
+            entry.address,
+            entry.to_task,
+            entry.to_attempt,
+        )
+        for entry in messages
+    )
+
+
+def piece_of(message: pb.Tensor, array: np.ndarray) -> Piece:
+    """A tensor frame; `array` is a view of the received message."""
+    key = TaskKey(message.request, message.plan_version, message.task, message.attempt)
+    return Piece(key, message.tensor, box_of(message.box), array)
+
+
+def messages(parts: Sequence[Piece], last: Sequence[pb.Item] = ()) -> Iterator[Message]:
+    """Pieces coalesced into messages of about `MAX_TENSOR_BYTES`, larger ones split by box; the
+    items `last` go with the final message.
+    """
+    items: list[pb.Item] = []
+    payloads: list[Payload] = []
+    held = 0
+    for part in _split(parts):
+        if items and held + part.array.nbytes > MAX_TENSOR_BYTES:
+            yield items, payloads
+            items, payloads, held = [], [], 0
+        items.append(pb.Item(tensor=_tensor(part)))
+        payloads.append(part.array)
+        held += part.array.nbytes
+    items.extend(last)
+    if items:
+        yield items, payloads
+
+
+def done_item(done: Done) -> pb.Item:
+    """The end of a task."""
+    return pb.Item(
+        done=pb.TaskDone(
+            request=done.key.request,
+            task=done.key.task,
+            attempt=done.key.attempt,
+            ready_s=done.ready_s,
+            start_s=done.start_s,
+            stop_s=done.stop_s,
+        )
+    )
+
+
+def failed_item(failed: Failed) -> pb.Item:
+    """The bad end of a task."""
+    return pb.Item(
+        failed=pb.TaskFailed(
+            request=failed.key.request,
+            task=failed.key.task,
+            attempt=failed.key.attempt,
+            code=failed.code,
+            message=failed.message,
+        )
+    )
+
+
+def _split(parts: Sequence[Piece]) -> Iterator[Piece]:
+    for part in parts:
+        if part.array.nbytes <= MAX_TENSOR_BYTES:
+            yield part
+            continue
+        for cut in pieces(part.box.spans, part.array.itemsize):
+            box = Box.of(*cut)
+            yield Piece(part.key, part.tensor, box, part.array[box.slices(part.box)])
+
+
+def _tensor(part: Piece) -> pb.Tensor:
+    return pb.Tensor(
+        request=part.key.request,
+        plan_version=part.key.plan_version,
+        task=part.key.task,
+        attempt=part.key.attempt,
+        tensor=part.tensor,
+        box=box_message(part.box),
+        data_type=data_type_of(part.array.dtype),
+    )
