@@ -6,22 +6,29 @@ only a worker's libraries are installed.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from coordinator.children import follow_parent
+from coordinator.commands.options import (
+    URL,
+    Cluster,
+    Config,
+    Host,
+    Interface,
+    Json,
+    Mdns,
+    Model,
+    ModelArgument,
+    Save,
+    StateDir,
+    Url,
+)
 from protos.errors import BadConfiguration, ImbrexError
 
-# Set for children that must not outlive their parent: its process id (see `coordinator.children`).
-PARENT_VARIABLE = "IMBREX_PARENT"
-PR_SET_PDEATHSIG = 1
-
-URL = "http://127.0.0.1:8460"
 # What only the extra brings, by the names that Python misses them under.
 COORDINATOR_ONLY = frozenset(
     {"fastapi", "httpx", "PIL", "prometheus_client", "python_multipart", "sklearn", "uvicorn"}
@@ -35,23 +42,6 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="The networks that imbrex knows by name.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
-
-Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")]
-Url = Annotated[str, typer.Option(help="The coordinator.", envvar="IMBREX_URL")]
-Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings; flags win.")
-]
-Host = Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")]
-Cluster = Annotated[str | None, typer.Option(help="Its name on mDNS. [default: home]")]
-Mdns = Annotated[bool | None, typer.Option("--mdns/--no-mdns", help="Use multicast DNS.")]
-Interface = Annotated[
-    list[str] | None, typer.Option(metavar="ADDRESS", help="Where to use mDNS; repeatable.")
-]
-StateDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep its state.")]
-Model = Annotated[str, typer.Option("--model", help="A catalogue name or an .onnx file.")]
-ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A catalogue name or an .onnx file.")
-]
 
 
 def _version(wanted: bool) -> None:
@@ -92,9 +82,7 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the cluster up until Ctrl-C.")
     ] = False,
-    save: Annotated[
-        Path | None, typer.Option(metavar="OUT.png", help="Write the annotated picture.")
-    ] = None,
+    save: Save = None,
     as_json: Json = False,
 ) -> None:
     """A whole cluster of real processes on this machine, and one image through it.
@@ -207,9 +195,7 @@ def infer(
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture, or tensors as .npz.")],
     model: Model = "digits",
     url: Url = URL,
-    save: Annotated[
-        Path | None, typer.Option(metavar="OUT.png", help="Write the annotated picture.")
-    ] = None,
+    save: Save = None,
     as_json: Json = False,
 ) -> None:
     """Sends an image to a coordinator and prints what it saw.
@@ -242,6 +228,39 @@ def status(
     from coordinator.commands import status as command
 
     raise typer.Exit(command.watch(url) if watch else command.status(url, as_json=as_json))
+
+
+@app.command()
+def plan(
+    model: ModelArgument,
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="A described cluster.")
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="How to plan for it. [default: auto]")
+    ] = None,
+    url: Url = URL,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say why: devices left out, what would help.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Write it to OUT.json, or draw OUT.svg.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The plan for a described cluster, or the one in force on a running coordinator.
+
+    \b
+    imbrex plan digits
+    imbrex plan vgg16 --cluster eight-pis.toml --strategy aofl --explain
+    imbrex plan yolov2 --cluster eight-pis.toml --save plan.svg
+    """
+    if strategy and cluster is None:
+        raise typer.BadParameter("--strategy needs --cluster: a running one has its own")
+    from coordinator.commands import plan as command
+
+    source = command.Source(cluster, strategy or "auto", url)
+    raise typer.Exit(command.plan(model, source, explain=explain, save=save, as_json=as_json))
 
 
 @app.command()
@@ -281,9 +300,9 @@ def models_list(as_json: Json = False) -> None:
 
 def main() -> None:
     """The entry point: exit code 0 done, 1 failed, 2 wrong usage."""
-    _follow_parent()
+    follow_parent()
     try:
-        app()
+        app(prog_name="imbrex")
     except ImbrexError as error:
         _fail(error)
     except ModuleNotFoundError as error:
@@ -295,17 +314,6 @@ def main() -> None:
                 cure='pip install "imbrex[coordinator]"',
             )
         )
-
-
-def _follow_parent() -> None:
-    """Ends with the process that started us, where it asked for that: no orphan of a demo that
-    was killed stays behind.
-    """
-    parent = os.environ.pop(PARENT_VARIABLE, "")
-    if parent:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != int(parent):  # it ended before the line above
-            sys.exit(1)
 
 
 def _fail(error: ImbrexError) -> None:

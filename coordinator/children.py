@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -15,8 +16,9 @@ from typing import Any, ClassVar
 
 from protos.errors import ImbrexError
 
-# The command line ends with the process whose id is here (see `imbrex.main`).
+# Names to a child the process that it must not outlive.
 PARENT_VARIABLE = "IMBREX_PARENT"
+PR_SET_PDEATHSIG = 1  # prctl(2)
 STOP_TIMEOUT_S = 5.0
 LOG_LINES = 15
 
@@ -95,6 +97,15 @@ def stop(children: Sequence[Child]) -> None:
         except subprocess.TimeoutExpired:
             _signal(child, signal.SIGKILL)
             child.process.wait()
+
+
+def follow_parent() -> None:
+    """In a child: ends with the process that started it, even if that one was killed."""
+    parent = os.environ.pop(PARENT_VARIABLE, "")
+    if parent.isdecimal():
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != int(parent):  # it ended before the line above
+            sys.exit(1)
 
 
 def _signal(child: Child, number: signal.Signals) -> None:

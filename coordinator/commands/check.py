@@ -1,0 +1,100 @@
+"""`imbrex check`: cuts a model here, runs all tiles, compares with the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from coordinator import terminal
+from coordinator.costs.rates import RateCosts
+from coordinator.planning.aofl import aofl
+from coordinator.planning.devices import Cluster, Device, Link
+from coordinator.planning.plan import DeviceId
+from models import catalogue
+from models.check import TOLERANCE, Blocking, CheckReport
+from models.check import check as run_check
+from models.graph import Graph, load_graph
+from models.reference import random_inputs
+from models.sidecar import Sidecar
+from models.units import Network, divide
+
+# The published testbed, by which blocks are chosen: Raspberry Pis 3 on 100 Mbit/s Ethernet.
+GFLOPS, BYTES_PER_S, MESSAGE_S, LATENCY_S = 1.85, 93.7e6 / 8, 1e-3, 2e-3
+# Equality is checked, not whether a Pi could hold the model.
+MEMORY_BYTES = 1 << 40
+
+
+def check(model: str, grid: tuple[int, int], *, as_json: bool) -> int:
+    """Checks a model with a grid of tiles; the exit code says whether it is ok."""
+    loaded = catalogue.load(model)
+    network = divide(load_graph(loaded.proto, loaded.name))
+    planned = planned_blocks(network, grid[0] * grid[1])
+    with terminal.progress_bar() as bar:
+        task = bar.add_task("", total=1.0)
+        report = run_check(
+            loaded.proto,
+            network,
+            grid,
+            planned,
+            feeds=seeded_feeds(network.graph, loaded.sidecar),
+            progress=lambda what, share: bar.update(task, description=what, completed=share),
+        )
+    if as_json:
+        terminal.print_json(report.as_json())
+    else:
+        _show(report, terminal.out())
+    return 0 if report.ok else 1
+
+
+def planned_blocks(network: Network, count: int) -> Blocking:
+    """The blocks that AOFL chooses for `count` equal devices of the published kind."""
+    link = Link(BYTES_PER_S, MESSAGE_S, LATENCY_S)
+    devices = tuple(
+        Device(
+            id=DeviceId(f"pi-{number}"),
+            name=f"pi-{number}",
+            costs=RateCosts(GFLOPS),
+            link=link,
+            speed=GFLOPS,
+            memory_bytes=MEMORY_BYTES,
+        )
+        for number in range(1, count + 1)
+    )
+    plan = aofl(network, Cluster(devices))
+    return [(block.start, block.stop) for block in plan.blocks]
+
+
+def seeded_feeds(graph: Graph, sidecar: Sidecar | None) -> Mapping[str, np.ndarray]:
+    """Noise: pixels where the model takes pictures, standard normal where it takes tensors."""
+    if sidecar is None or graph.tensors[sidecar.input.name].itemsize == 1:
+        return random_inputs(graph)
+    form = sidecar.input
+    pixels = np.random.Generator(np.random.PCG64(0)).integers(0, 256, (1, 3, *form.size))
+    mean, std = (np.array(each)[None, :, None, None] for each in (form.mean, form.std))
+    return {form.name: ((pixels * form.scale - mean) / std).astype(np.float32)}
+
+
+def _show(report: CheckReport, console: Console) -> None:
+    rows, cols = report.grid
+    comparison = report.comparison
+    console.print(
+        f"{report.model}, every block in {rows} x {cols} tiles, cut in three ways: every unit "
+        f"alone, {report.blocks} planned blocks, everything that splits in one block"
+    )
+    console.print(
+        f"{report.partitioned_flop_share:.1%} of the convolution and pooling FLOPs run split"
+    )
+    for refusal in report.refusals:
+        console.print(f"whole: {refusal.layer}: {refusal.reason}")
+    verdict = "ok" if report.ok else "DIFFERENT"
+    console.print(
+        Text(
+            f"{verdict}: largest difference {comparison.max_abs_error:.3g}, "
+            f"{comparison.max_rel_error:.3g} of the output's largest magnitude "
+            f"(limit {TOLERANCE:g})",
+            "green" if report.ok else "red",
+        )
+    )

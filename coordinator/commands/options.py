@@ -1,0 +1,32 @@
+"""Options that commands share, as typer reads them. Nothing but typer is imported here: `--help`
+stays fast.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+URL = "http://127.0.0.1:8460"
+
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")]
+Url = Annotated[str, typer.Option(help="The coordinator.", envvar="IMBREX_URL")]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings; flags win.")
+]
+Host = Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")]
+Cluster = Annotated[str | None, typer.Option(help="Its name on mDNS. [default: home]")]
+Mdns = Annotated[bool | None, typer.Option("--mdns/--no-mdns", help="Use multicast DNS.")]
+Interface = Annotated[
+    list[str] | None, typer.Option(metavar="ADDRESS", help="Where to use mDNS; repeatable.")
+]
+StateDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep its state.")]
+Model = Annotated[str, typer.Option("--model", help="A catalogue name or an .onnx file.")]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A catalogue name or an .onnx file.")
+]
+Save = Annotated[
+    Path | None, typer.Option("--save", metavar="OUT.png", help="Write the annotated picture.")
+]

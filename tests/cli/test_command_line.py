@@ -1,0 +1,115 @@
+"""The front: help, usage errors, exit codes, one JSON object."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.run_cli import imbrex, refused
+
+COMMANDS = ("demo", "worker", "coordinator", "infer", "status", "plan", "check", "models list")
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(command: str) -> None:
+    ran = imbrex(*command.split(), "--help")
+    assert ran.code == 0
+    assert f"\n  imbrex {command}" in ran.out
+    assert not ran.err
+
+
+def test_the_list_of_commands() -> None:
+    ran = imbrex("--help")
+    assert ran.code == 0
+    listed = ran.out.partition("Commands:")[2]
+    assert all(f"\n  {command.split()[0]} " in listed for command in COMMANDS)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = {"numpy", "onnx", "onnxruntime", "grpc", "fastapi", "httpx", "rich"}
+    code = "import sys, imbrex\ntry: imbrex.main()\nfinally: print(*sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "demo", "--help"], capture_output=True, text=True, check=True
+    )
+    assert not heavy & set(ran.stdout.split())
+
+
+def test_the_version() -> None:
+    assert imbrex("--version").out.startswith("imbrex 0.")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nothing"],
+        ["demo", "--workers", "0"],
+        ["demo", "--workers", "some"],
+        ["infer"],
+        ["infer", "a.png", "--unknown"],
+        ["check"],
+        ["check", "digits", "--grid", "4"],
+        ["check", "digits", "--grid", "0x2"],
+        ["status", "--watch", "--json"],
+        ["plan"],
+        ["worker", "--port", "x"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_two(arguments: list[str]) -> None:
+    ran = imbrex(*arguments)
+    assert ran.code == 2
+    assert "Usage: imbrex" in ran.err
+    assert not ran.out
+
+
+def test_the_catalogue() -> None:
+    ran = imbrex("models", "list", "--json")
+    assert ran.code == 0
+    found = {each["name"]: each for each in ran.json()["models"]}
+    assert found["digits"]["trained"]
+    assert not found["vgg16"]["trained"]
+    people = imbrex("models", "list", env={"NO_COLOR": "1"})
+    assert all(name in people.out for name in found)
+    assert "\x1b" not in people.out
+
+
+def test_what_does_not_exist_is_refused_with_a_cure(tmp_path) -> None:
+    assert "vgg16" in refused("check", "vgg61").err
+    assert "vgg16" in refused("demo", "--model", "vgg61").err
+    assert "no file" in refused("check", tmp_path / "none.onnx").err
+    assert "no file" in refused("infer", tmp_path / "none.png", "--url", NOWHERE).err
+    nonsense = tmp_path / "model.onnx"
+    nonsense.write_bytes(b"this is no model")
+    assert "not a complete ONNX model" in refused("check", nonsense).err
+    assert "--url" in refused("status", "--url", NOWHERE).err
+    assert "--url" in refused("infer", nonsense, "--url", NOWHERE).err
+    assert "http://HOST:PORT" in refused("status", "--url", "pi-1:8460").err
+
+
+def test_a_failure_is_one_json_object_too() -> None:
+    ran = imbrex("status", "--url", NOWHERE, "--json")
+    assert ran.code == 1
+    assert set(ran.json()["error"]) == {"code", "cause", "cure"}
+    assert ran.err.startswith("error: ")
+
+
+def test_a_worker_does_without_the_coordinators_libraries(tmp_path) -> None:
+    """As on a Pi where only `pip install imbrex` was run."""
+    blocked = tmp_path / "sitecustomize.py"
+    blocked.write_text(
+        "import sys\n"
+        "for name in ('fastapi', 'httpx', 'PIL', 'sklearn', 'uvicorn', 'prometheus_client',\n"
+        "             'python_multipart'):\n"
+        "    sys.modules[name] = None\n"
+    )
+    bare = {"PYTHONPATH": str(tmp_path)}
+    ran = imbrex("status", env=bare)
+    assert ran.code == 1
+    assert 'pip install "imbrex[coordinator]"' in ran.err
+    ran = imbrex("worker", "--pace", "7", env=bare)
+    assert ran.code == 1
+    assert "pace" in ran.err
+    assert imbrex("models", "list", env=bare).code == 0
