@@ -49,17 +49,15 @@ def cut(
     unless `static`, so tiles of the same border class share one program.
     """
     reach = extent(graph, nodes, demand)
-    builder = _Builder(graph, reach, blobs, static)
+    builder = TileBuilder(graph, reach, blobs, static)
     for position, node in enumerate(nodes):
         if node.outputs[0] in reach.computed:
             builder.add(position, node)
-    model = builder.model(list(demand))
-    program = Program(model.SerializeToString(deterministic=True), tuple(builder.weights))
     yields = {name: reach.computed[name] for name in demand}
-    return CutTile(program, dict(reach.inputs), yields)
+    return CutTile(builder.program(list(demand)), dict(reach.inputs), yields)
 
 
-class _Builder:
+class TileBuilder:
     """Collects the nodes, constants and crops of one program."""
 
     def __init__(self, graph: Graph, reach: Extent, blobs: BlobSource, static: bool) -> None:
@@ -90,6 +88,22 @@ class _Builder:
             self._fix_window(proto, node)
         self.nodes.append(proto)
 
+    def copy(self, node: Node, inputs: Sequence[str] | None = None) -> None:
+        """Appends a node as it is, or with other inputs."""
+        proto = onnx.NodeProto()
+        proto.CopyFrom(node.proto)
+        proto.input[:] = node.inputs if inputs is None else inputs
+        self.nodes.append(proto)
+
+    def constant(self, label: str, array: np.ndarray) -> str:
+        """Adds a constant: inside the graph if it is small, else by content."""
+        if array.nbytes < _INLINE_BYTES:
+            self.inline[label] = array
+        else:
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            self.weights.append(WeightRef(label, self.blobs.add(array), kind, array.shape))
+        return label
+
     def _fix_window(self, proto: onnx.NodeProto, node: Node) -> None:
         """Pads of this tile's border class, and the groups that it computes."""
         box = self.reach.computed[node.outputs[0]]
@@ -107,20 +121,14 @@ class _Builder:
 
     def _constant(self, name: str, box: Box) -> str:
         key = (name, box)
-        if key in self._constants:
-            return self._constants[key]
-        whole = self.graph.constants[name]
-        partial = box != Box.whole(whole.shape)
-        used = any(other == name for other, _ in self._constants)
-        label = f"{name}__part{len(self._constants)}" if used else name
-        array = np.ascontiguousarray(whole[box.slices()]) if partial else whole
-        if array.nbytes < _INLINE_BYTES:
-            self.inline[label] = array
-        else:
-            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-            self.weights.append(WeightRef(label, self.blobs.add(array), kind, array.shape))
-        self._constants[key] = label
-        return label
+        if key not in self._constants:
+            whole = self.graph.constants[name]
+            partial = box != Box.whole(whole.shape)
+            used = any(other == name for other, _ in self._constants)
+            label = f"{name}__part{len(self._constants)}" if used else name
+            array = np.ascontiguousarray(whole[box.slices()]) if partial else whole
+            self._constants[key] = self.constant(label, array)
+        return self._constants[key]
 
     def _cropped(self, name: str, box: Box) -> str:
         have = self.reach.computed.get(name) or self.reach.inputs[name]
@@ -151,8 +159,8 @@ class _Builder:
         self.nodes.append(node)
         return output
 
-    def model(self, outputs: Sequence[str]) -> onnx.ModelProto:
-        """The light ONNX model: weights are mentioned, not held."""
+    def program(self, outputs: Sequence[str]) -> Program:
+        """What was collected, as a program: weights are mentioned, not held."""
         graph = helper.make_graph(
             self.nodes,
             "program",
@@ -161,9 +169,10 @@ class _Builder:
             [numpy_helper.from_array(array, name) for name, array in self.inline.items()],
         )
         imports = [helper.make_opsetid(*entry) for entry in self.graph.opset_imports]
-        return helper.make_model(
+        model = helper.make_model(
             graph, opset_imports=imports, ir_version=8, producer_name=_PRODUCER
         )
+        return Program(model.SerializeToString(deterministic=True), tuple(self.weights))
 
     def _value(self, name: str, box: Box) -> onnx.ValueInfoProto:
         info = self.graph.tensors[name]

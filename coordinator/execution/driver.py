@@ -20,6 +20,7 @@ from coordinator.answers import Answer
 from coordinator.execution.events import (
     Abort,
     Action,
+    Add,
     Assign,
     Cancelled,
     Complete,
@@ -81,6 +82,21 @@ class _Flight:
     gather_bytes: int = 0
     retried: int = 0
     attempts: dict[tuple[int, int], DeviceId] = field(default_factory=dict)
+    aside: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
+    summed: set[str] = field(default_factory=set)
+
+    def partial(self, task: int, tensor: str) -> np.ndarray:
+        """Where a task's partial sum is collected."""
+        return self.aside.setdefault((task, tensor), np.empty_like(self.arrays[tensor]))
+
+    def add(self, task: int, tensor: str, box: Box) -> None:
+        """Adds a whole partial sum; the first one of a tensor is its beginning."""
+        target, part = self.arrays[tensor][box.slices()], self.aside.pop((task, tensor))
+        if tensor in self.summed:
+            target += part[box.slices()]
+        else:
+            target[...] = part[box.slices()]
+            self.summed.add(tensor)
 
 
 class Driver:
@@ -218,13 +234,13 @@ class Driver:
                 self._assign(action, letters)
             case Send():
                 self._send(action, letters)
-            case Merge(request, tensor, box, add):
+            case Merge(request, task, tensor, box, aside):
                 assert payload is not None
-                target = self._flights[request].arrays[tensor][box.slices()]
-                if add:
-                    target += payload
-                else:
-                    target[...] = payload
+                merging = self._flights[request]
+                target = merging.partial(task, tensor) if aside else merging.arrays[tensor]
+                target[box.slices()] = payload
+            case Add(request, task, tensor, box):
+                self._flights[request].add(task, tensor, box)
             case Complete(request):
                 flight = self._flights.get(request)
                 if flight is not None and not flight.done.done():

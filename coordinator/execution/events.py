@@ -97,12 +97,25 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Copy (or add) the box just received into the request's tensor."""
+    """Copy the box just received into the request's tensor; a partial sum is set `aside` until
+    it is whole, since a task that is tried again must not be added twice.
+    """
 
     request: RequestId
+    task: int
     tensor: str
     box: Box
-    add: bool
+    aside: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Add a task's partial sum, now whole, to the request's tensor."""
+
+    request: RequestId
+    task: int
+    tensor: str
+    box: Box
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,4 +141,4 @@ class Release:
     devices: tuple[DeviceId, ...]
 
 
-Action = Assign | Send | Merge | Complete | Abort | Release
+Action = Assign | Send | Merge | Add | Complete | Abort | Release

@@ -25,6 +25,7 @@ from enum import Enum, auto
 from coordinator.execution.events import (
     Abort,
     Action,
+    Add,
     Assign,
     Cancelled,
     Complete,
@@ -147,8 +148,11 @@ class Scheduler:
             self.dropped["stranger"] += 1
             return
         boxes.append(event.box)
-        yield Merge(event.request, event.tensor, event.box, output.reduce)
+        yield Merge(event.request, event.task, event.tensor, event.box, output.reduce)
         if task.is_merged:
+            for each in task.spec.outputs:
+                if each.reduce:
+                    yield Add(event.request, event.task, each.tensor, each.box)
             task.phase = Phase.DONE
             yield from self._finished(event.request, run, task)
 
@@ -235,6 +239,8 @@ class Scheduler:
         ready = [piece for piece in each.pieces if run.is_available(piece.source)]
         if len(ready) == len(each.pieces) and not any(t == each.tensor for t, _ in task.sent):
             return [each.box]
+        if each.summed:
+            return []
         return [piece.box for piece in ready if (each.tensor, each.box) not in task.sent]
 
     def _place(self, run: RequestRun, task: TaskRun, avoid: DeviceId | None) -> DeviceId | None:

@@ -13,6 +13,7 @@ from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent
 from models.boxes import Box
 from models.cutter import cut
 from models.graph import TensorInfo
+from models.partial import cut_partial
 from models.program import BlobSource, Program
 from models.units import Network
 
@@ -27,11 +28,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class TaskInput:
-    """A box that a task reads, and the disjoint pieces that it comes in."""
+    """A box that a task reads, and the pieces that it comes in: disjoint, or (`summed`) each the
+    whole box, a partial sum that means nothing before all are there.
+    """
 
     tensor: str
     box: Box
     pieces: tuple[Piece, ...]
+    summed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,10 @@ def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
     tiles = [(block, tile) for block in plan.blocks for tile in block.tiles]
     for task, (block, tile) in zip(graph.tasks, tiles, strict=True):
         nodes = network.nodes(block.start, block.stop)
-        program = cut(network.graph, nodes, tile.boxes, blobs).program
+        if tile.part is not None:
+            program = cut_partial(network.graph, nodes, tile.part, blobs).program
+        else:
+            program = cut(network.graph, nodes, tile.boxes, blobs).program
         programs.setdefault(program.sha256, program)
         tasks.append(replace(task, program=program.sha256))
     return replace(graph, tasks=tuple(tasks), programs=programs, blobs=blobs)
@@ -161,5 +168,13 @@ class _Outliner:
         )
 
     def _input(self, tensor: str, box: Box) -> TaskInput:
-        parts = (Piece(made.source, made.box.intersect(box)) for made in self._made[tensor])
-        return TaskInput(tensor, box, tuple(part for part in parts if not part.box.is_empty))
+        made = self._made[tensor]
+        parts = (Piece(each.source, each.box.intersect(box)) for each in made)
+        pieces = tuple(part for part in parts if not part.box.is_empty)
+        summed = any(
+            output.reduce and output.tensor == tensor
+            for each in made
+            if each.source is not None
+            for output in self.tasks[each.source].outputs
+        )
+        return TaskInput(tensor, box, pieces, summed)

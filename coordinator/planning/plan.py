@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NewType
 
-from models.boxes import Box, Span
+from models.boxes import Box
 from models.geometry import Extent, extent
+from models.partial import partial_extent, partial_work
 from models.units import Network
+from models.work import Work, works
 
 DeviceId = NewType("DeviceId", str)
 Exchange = Literal["none", "host", "peer"]
@@ -23,15 +25,21 @@ Exchange = Literal["none", "host", "peer"]
 class Tile:
     """One device's share of a block.
 
-    `boxes` names what it owns of each of the block's outputs; `in_channels` restricts the input
-    channels that a `reduce` tile sums over. `flop` is what it computes, halos included.
+    `boxes` names what it owns of each of the block's outputs. A tile with a `part` sums over that
+    box of the block's one input tensor (a fully connected layer split over its input): it owns
+    all of the output, and the partial sums of the block's tiles add up. `flop` is what it
+    computes, halos included.
     """
 
     device: DeviceId
     boxes: Mapping[str, Box]
     flop: int = 0
-    in_channels: Span | None = None
-    reduce: bool = False
+    part: Box | None = None
+
+    @property
+    def reduce(self) -> bool:
+        """Whether its output is a partial sum."""
+        return self.part is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +114,15 @@ class Plan:
 
 def tile_extent(network: Network, block: Block, tile: Tile) -> Extent:
     """What a tile of a block computes and reads."""
-    return extent(network.graph, network.nodes(block.start, block.stop), tile.boxes)
+    nodes = network.nodes(block.start, block.stop)
+    if tile.part is not None:
+        return partial_extent(network.graph, nodes, tile.part)
+    return extent(network.graph, nodes, tile.boxes)
+
+
+def tile_works(network: Network, block: Block, tile: Tile) -> list[Work]:
+    """The work of every node of a tile."""
+    nodes = network.nodes(block.start, block.stop)
+    if tile.part is not None:
+        return [partial_work(network.graph, nodes, tile.part)]
+    return works(network.graph, nodes, extent(network.graph, nodes, tile.boxes))

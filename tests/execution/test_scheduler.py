@@ -41,6 +41,19 @@ def result(task: int, box: Box, attempt: int = 0, tensor: str = "t1") -> Receive
     return Received(R, task, attempt, tensor, box)
 
 
+def merge(tensor: str, box: Box) -> Merge:
+    return Merge(R, TASKS[tensor, box], tensor, box, aside=False)
+
+
+TASKS = {
+    ("t1", row(0, 6)): 0,
+    ("t1", row(6, 12)): 1,
+    ("t2", row(0, 12)): 2,
+    ("t1", row(0, 4)): 0,
+    ("t1", row(4, 12)): 0,
+}
+
+
 def test_a_request_goes_through_its_blocks() -> None:
     state = scheduler("a", "b")
     graph = chain([HALVES, [(0, 12)]])
@@ -50,14 +63,14 @@ def test_a_request_goes_through_its_blocks() -> None:
         Assign(R, 1, 0, B),
         Send(R, 1, 0, B, "t0", row(5, 12)),
     ]
-    assert state.step(result(0, row(0, 6))) == [Merge(R, "t1", row(0, 6), False)]
+    assert state.step(result(0, row(0, 6))) == [merge("t1", row(0, 6))]
     assert state.step(result(1, row(6, 12))) == [
-        Merge(R, "t1", row(6, 12), False),
+        merge("t1", row(6, 12)),
         Assign(R, 2, 0, A),
         Send(R, 2, 0, A, "t1", row(0, 12)),
     ]
     assert state.step(result(2, row(0, 12), tensor="t2")) == [
-        Merge(R, "t2", row(0, 12), False),
+        merge("t2", row(0, 12)),
         Complete(R),
         Release(R, (A, B)),
     ]
@@ -68,14 +81,14 @@ def test_without_a_barrier_boxes_leave_as_they_come_in() -> None:
     state = scheduler("a", "b")
     state.step(Submitted(R, chain([HALVES, HALVES], barrier=False)))
     assert state.step(result(0, row(0, 6))) == [
-        Merge(R, "t1", row(0, 6), False),
+        merge("t1", row(0, 6)),
         Assign(R, 2, 0, A),
         Send(R, 2, 0, A, "t1", row(0, 6)),
         Assign(R, 3, 0, B),
         Send(R, 3, 0, B, "t1", row(5, 6)),
     ]
     assert state.step(result(1, row(6, 12))) == [
-        Merge(R, "t1", row(6, 12), False),
+        merge("t1", row(6, 12)),
         Send(R, 2, 0, A, "t1", row(6, 7)),
         Send(R, 3, 0, B, "t1", row(6, 12)),
     ]
@@ -84,11 +97,11 @@ def test_without_a_barrier_boxes_leave_as_they_come_in() -> None:
 def test_an_output_may_come_in_several_boxes() -> None:
     state = scheduler("a", "b")
     state.step(Submitted(R, chain([[(0, 12)]])))
-    assert state.step(result(0, row(0, 4))) == [Merge(R, "t1", row(0, 4), False)]
+    assert state.step(result(0, row(0, 4))) == [merge("t1", row(0, 4))]
     assert state.step(result(0, row(0, 4))) == []  # a duplicate
     assert state.step(result(0, row(3, 5))) == []  # overlaps what is there
     assert state.step(result(0, row(4, 12)))[:2] == [
-        Merge(R, "t1", row(4, 12), False),
+        merge("t1", row(4, 12)),
         Complete(R),
     ]
     assert state.dropped["stranger"] == 2
@@ -105,7 +118,7 @@ def test_a_lost_device_costs_no_request() -> None:
     assert state.step(result(1, row(6, 12), attempt=0)) == []  # too late
     assert state.dropped["late"] == 1
     actions = state.step(result(1, row(6, 12), attempt=1))
-    assert actions[0] == Merge(R, "t1", row(6, 12), False)
+    assert actions[0] == merge("t1", row(6, 12))
     assert state.step(result(2, row(0, 12), tensor="t2"))[1:] == [Complete(R), Release(R, (A,))]
 
 
@@ -209,7 +222,7 @@ class AnyOrder(RuleBasedStateMachine):
                         ):
                             assert not got.setdefault(tensor, set()) & cells, "sent twice"
                             got[tensor] |= cells
-                case Merge(request, tensor, box):
+                case Merge(request, _, tensor, box):
                     cells = set(range(box[0].start, box[0].stop))
                     self.painted[request].setdefault(tensor, set()).update(cells)
                 case Complete(request) | Abort(request):
