@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from coordinator.costs.affine import Costs
 from coordinator.planning.plan import DeviceId, Plan
 from models.units import Network
-from models.work import Work
+
+__all__ = ["Cluster", "Costs", "Device", "Link", "Medium", "Planner"]
 
 Medium = Literal["star", "air", "switch"]
-
-
-class Costs(Protocol):
-    """Predicts computation on one device."""
-
-    def block_s(self, works: Sequence[Work]) -> float:
-        """Seconds to run these nodes as one program."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +19,29 @@ class Link:
     """A device's connection to the host.
 
     A message of n bytes occupies it for `message_s + n / bytes_per_s` and arrives `latency_s`
-    after it was sent.
+    after it was sent; the device's CPU is busy for `endpoint_byte_s` per byte.
     """
 
     bytes_per_s: float
     message_s: float = 0.0
     latency_s: float = 0.0
+    endpoint_byte_s: float = 0.0
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds that any message costs, whatever its size."""
+        return self.message_s + self.latency_s
+
+    @property
+    def byte_s(self) -> float:
+        """Seconds that each byte of a message adds."""
+        return 1.0 / self.bytes_per_s + self.endpoint_byte_s
 
     def transfer_s(self, size_bytes: int) -> float:
         """Seconds from sending to arrival of one message; nothing for nothing."""
         if not size_bytes:
             return 0.0
-        return self.message_s + self.latency_s + size_bytes / self.bytes_per_s
+        return self.fixed_s + size_bytes * self.byte_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +63,15 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Everything that a planner may use."""
+    """Everything that a planner may use.
+
+    `uplink` is the host's own connection, which all of its traffic shares; None where it is
+    not known to be narrower than the devices' links together.
+    """
 
     devices: tuple[Device, ...]
     medium: Medium = "star"
+    uplink: Link | None = None
 
     def device(self, device_id: DeviceId) -> Device:
         """The device of this id; KeyError if there is none."""

@@ -1,0 +1,82 @@
+"""The shape that every cost model of ours has: affine in the size of the tile.
+
+A node's seconds are a fixed part plus a rate for each quantity of its `Work`. The rates may
+depend on what a tile does not change (layer type, kernel, groups, channels), never on rows or
+columns. Planners use this to cost all ranges of rows at once [Eq. 1 and 3 over arrays]; the
+definition stays `block_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from models.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRates:
+    """Seconds of one node: `fixed_s` plus seconds per FLOP and per byte read, written, weighed."""
+
+    fixed_s: float = 0.0
+    flop_s: float = 0.0
+    input_byte_s: float = 0.0
+    output_byte_s: float = 0.0
+    weight_byte_s: float = 0.0
+
+    def seconds(self, work: Work) -> float:
+        """What the node costs for this tile."""
+        return (
+            self.fixed_s
+            + self.flop_s * work.flop
+            + self.input_byte_s * work.input_bytes
+            + self.output_byte_s * work.output_bytes
+            + self.weight_byte_s * work.weight_bytes
+        )
+
+    def scaled(self, factor: float) -> LayerRates:
+        """The same layer on a device that takes `factor` times as long."""
+        return LayerRates(
+            self.fixed_s * factor,
+            self.flop_s * factor,
+            self.input_byte_s * factor,
+            self.output_byte_s * factor,
+            self.weight_byte_s * factor,
+        )
+
+
+class Costs(Protocol):
+    """Predicts computation on one device."""
+
+    @property
+    def task_s(self) -> float:
+        """Seconds that any run of a program costs, whatever it computes."""
+        ...
+
+    def layer_rates(self, work: Work) -> LayerRates:
+        """Rates of a node; equal for all tiles of it that keep its channels."""
+        ...
+
+    def block_s(self, works: Sequence[Work]) -> float:
+        """Seconds to run these nodes as one program."""
+        ...
+
+
+class AffineCosts:
+    """`block_s` from `task_s` and `layer_rates`, for cost models to inherit."""
+
+    __slots__ = ()
+
+    @property
+    def task_s(self) -> float:
+        """Seconds that any run of a program costs, whatever it computes."""
+        return 0.0
+
+    def layer_rates(self, work: Work) -> LayerRates:
+        """Rates of a node; equal for all tiles of it that keep its channels."""
+        raise NotImplementedError
+
+    def block_s(self, works: Sequence[Work]) -> float:
+        """Seconds to run these nodes as one program: task_s + sum over nodes of their rates."""
+        return self.task_s + sum(self.layer_rates(work).seconds(work) for work in works)

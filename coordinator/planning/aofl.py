@@ -1,0 +1,43 @@
+"""`aofl`: adaptive optimal fused layers [AOFL, Algorithms 1 and 2, Eq. 5 and 6].
+
+Devices are ranked by speed, then by bandwidth, and added one at a time (D <- D', which the
+published Algorithm 2 forgets). For every block the first k devices are tried with strips that
+finish together [Eq. 6] and with equal grids; k = 1 is any one device. At one unit the better of
+t_l and t_f is used, where the published Algorithm 1 costs t_f but emits the layer-wise tiles:
+both are options of the same table here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.planning.decide import Decision, place, planned
+from coordinator.planning.devices import Cluster
+from coordinator.planning.explain import Growing, devices_left_out, why_this_many
+from coordinator.planning.options import Option, alone, grids, strips
+from coordinator.planning.plan import Plan
+from coordinator.planning.tables import Tables
+from models.units import Network
+
+
+def aofl(network: Network, cluster: Cluster) -> Plan:
+    """The best cuts, device subsets and tile sizes under the published cost."""
+    return planned(network, cluster, "aofl", _decide)
+
+
+def options_by_count(tables: Tables) -> Sequence[Sequence[Option]]:
+    """For each k, the ways to run a block on exactly the first k devices; for 1, on any one."""
+    balanced = strips(tables)
+    split = [[balanced[k - 2], *grids(tables, k)] for k in range(2, len(tables.devices) + 1)]
+    return [alone(tables), *split]
+
+
+def _decide(tables: Tables) -> Decision:
+    by_count = options_by_count(tables)
+    _, blocks = place([option for options in by_count for option in options])
+    growing = Growing.of(by_count)
+    return Decision(
+        blocks,
+        reasons=devices_left_out(tables, blocks, growing),
+        notes=why_this_many(tables, blocks, growing),
+    )

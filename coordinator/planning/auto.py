@@ -1,0 +1,44 @@
+"""`auto`: the best predicted of the other strategies.
+
+`single` is always among them, so a plan is never predicted slower than one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from coordinator.planning.aofl import aofl
+from coordinator.planning.devices import Cluster, Planner
+from coordinator.planning.efl import efl
+from coordinator.planning.lw import lw
+from coordinator.planning.ofl import ofl
+from coordinator.planning.plan import Plan
+from coordinator.planning.single import single
+from models.units import Network
+from protos.errors import Infeasible
+
+CANDIDATES: Mapping[str, Planner] = {
+    "aofl": aofl,
+    "single": single,
+    "ofl": ofl,
+    "efl": efl,
+    "lw": lw,
+}
+
+
+def auto(network: Network, cluster: Cluster) -> Plan:
+    """The plan with the least predicted latency; the first of the candidates among equals."""
+    plans: dict[str, Plan] = {}
+    refused: Infeasible | None = None
+    for name, planner in CANDIDATES.items():
+        try:
+            plans[name] = planner(network, cluster)
+        except Infeasible as error:
+            refused = refused or error
+    if not plans:
+        assert refused is not None
+        raise refused
+    best = min(plans.values(), key=lambda plan: plan.predicted_latency_s)
+    compared = ", ".join(f"{name} {plan.predicted_latency_s:.3f} s" for name, plan in plans.items())
+    return replace(best, strategy="auto", notes=(f"best of {compared}", *best.notes))

@@ -1,0 +1,134 @@
+"""Tiles that finish together [AOFL, Eq. 6]: exact, by bisection over the finishing time.
+
+For a fixed order of devices, a time T is feasible if giving each device in turn as many rows as
+it finishes by T uses up the map. A tile's cost grows with its end and falls with its beginning,
+so taking as much as possible is never wrong, and the smallest feasible T is the optimum. Tiles
+may be empty: an empty tile costs nothing, so a device that is not worth its message is left out.
+
+All blocks that end at one boundary, and all prefixes of the device order, are solved together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Each round halves the interval, or better; doubles have 52 bits.
+_MOST_ROUNDS = 64
+_RELATIVE_GAP = 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TileCosts:
+    """What the rows [a, b), a < b, cost device d in block m:
+    `fixed[d, m] + ends[d, m, b] - begins[d, m, a]` seconds. Both never fall along rows.
+    """
+
+    fixed: Floats
+    begins: Floats
+    ends: Floats
+
+    @property
+    def devices(self) -> int:
+        """Devices in their order."""
+        return int(self.fixed.shape[0])
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that are solved together."""
+        return int(self.fixed.shape[1])
+
+    @property
+    def rows(self) -> int:
+        """Rows of the map that is divided."""
+        return int(self.ends.shape[2]) - 1
+
+    def seconds(self, device: int, block: Ints, start: Ints, stop: Ints) -> Floats:
+        """Cost of tiles; nothing for empty ones."""
+        cost = (
+            self.fixed[device, block]
+            + self.ends[device, block, stop]
+            - self.begins[device, block, start]
+        )
+        return np.where(stop > start, cost, 0.0)
+
+
+def balanced(costs: TileCosts) -> tuple[Floats, Ints]:
+    """For the first k devices, k = 1..D, and each block: the least finishing time of the slowest
+    tile, `[k - 1, m]`, and where the tiles end, `[k - 1, m, D + 1]` from 0 to the map's rows.
+    """
+    greedy = _Greedy(costs)
+    best_s, best = _one_device(costs)
+    low = np.zeros_like(best_s)
+    for _ in range(_MOST_ROUNDS):
+        gap = best_s - low > _RELATIVE_GAP * best_s
+        if not gap.any():
+            break
+        middle = np.where(gap, (low + best_s) / 2, best_s)
+        marks, slowest, next_s = greedy.fill(middle)
+        feasible = (marks[:, :, -1] == costs.rows) & (slowest <= best_s) & gap
+        best_s = np.where(feasible, slowest, best_s)
+        best = np.where(feasible[:, :, None], marks, best)
+        # No T below the least cost of one more row anywhere divides the map differently.
+        low = np.where(feasible | ~gap, low, np.maximum(middle, np.minimum(next_s, best_s)))
+    return best_s, best
+
+
+def _one_device(costs: TileCosts) -> tuple[Floats, Ints]:
+    """The best of the first k devices takes everything."""
+    count, blocks, rows = costs.devices, costs.blocks, costs.rows
+    alone = costs.fixed + costs.ends[:, :, rows] - costs.begins[:, :, 0]
+    best_s = np.minimum.accumulate(alone, axis=0)
+    chosen = np.zeros((count, blocks), dtype=np.int64)
+    for k in range(1, count):
+        chosen[k] = np.where(alone[k] < best_s[k - 1], k, chosen[k - 1])
+    marks = np.where(np.arange(count + 1)[None, None, :] > chosen[:, :, None], rows, 0)
+    return best_s, marks
+
+
+class _Greedy:
+    """Fills the map for given times, device by device."""
+
+    def __init__(self, costs: TileCosts) -> None:
+        self.costs = costs
+        # One sorted array per device: each block's row of `ends`, lifted above the one before.
+        span = costs.ends.max(axis=(1, 2)) - costs.ends.min(axis=(1, 2)) + 1.0
+        self.lift = span[:, None] * np.arange(costs.blocks)[None, :]
+        self.lifted = (costs.ends + self.lift[:, :, None]).reshape(costs.devices, -1)
+        self.top = costs.ends[:, :, -1]
+
+    def fill(self, time_s: Floats) -> tuple[Ints, Floats, Floats]:
+        """Tile ends `[k, m, D + 1]`, the slowest tile, and the least time above `time_s` at which
+        some tile would take one row more.
+        """
+        costs = self.costs
+        count, rows = costs.devices, costs.rows
+        marks = np.zeros((count, costs.blocks, count + 1), dtype=np.int64)
+        slowest = np.zeros((count, costs.blocks))
+        next_s = np.full((count, costs.blocks), np.inf)
+        blocks = np.broadcast_to(np.arange(costs.blocks), (count, costs.blocks))
+        for d in range(count):
+            # Prefixes of at most d devices do not use device d: their tiles have ended.
+            block, start = blocks[d:], marks[d:, :, d]
+            stop = self._reach(d, block, start, time_s[d:])
+            marks[:d, :, d + 1] = marks[:d, :, d]
+            marks[d:, :, d + 1] = stop
+            slowest[d:] = np.maximum(slowest[d:], costs.seconds(d, block, start, stop))
+            more = costs.seconds(d, block, start, np.minimum(stop + 1, rows))
+            next_s[d:] = np.where(stop < rows, np.minimum(next_s[d:], more), next_s[d:])
+        return marks, slowest, next_s
+
+    def _reach(self, d: int, block: Ints, start: Ints, time_s: Floats) -> Ints:
+        """The last row that device `d` can end before, if it begins at `start`."""
+        costs = self.costs
+        allowed = time_s - costs.fixed[d, block] + costs.begins[d, block, start]
+        query = np.minimum(allowed, self.top[d, block]) + self.lift[d, block]
+        width = costs.rows + 1
+        found = np.searchsorted(self.lifted[d], query, side="right") - 1 - block * width
+        stop: Ints = np.maximum(start, found)
+        return stop

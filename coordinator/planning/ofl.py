@@ -1,0 +1,23 @@
+"""`ofl`: optimal fused layers, for equal devices [AOFL, Eq. 5].
+
+The dynamic program over cuts; every block in equal tiles over all given devices, or on one.
+"""
+
+from __future__ import annotations
+
+from coordinator.planning.decide import Decision, place, planned
+from coordinator.planning.devices import Cluster
+from coordinator.planning.options import alone, grids
+from coordinator.planning.plan import Plan
+from coordinator.planning.tables import Tables
+from models.units import Network
+
+
+def ofl(network: Network, cluster: Cluster) -> Plan:
+    """The best cuts with equal tiles on all devices."""
+    return planned(network, cluster, "ofl", _decide)
+
+
+def _decide(tables: Tables) -> Decision:
+    _, blocks = place(alone(tables) + grids(tables, len(tables.devices)))
+    return Decision(blocks, otherwise="no block is faster in equal tiles over all devices")

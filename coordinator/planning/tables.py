@@ -1,0 +1,167 @@
+"""The published costs of every block of a network on one cluster [AOFL, Eq. 1 and 3].
+
+A block's cost is the serial transfer of its input tiles from the host, the slowest device's
+computation, and the serial transfer of its output tiles to the host:
+
+    t_f(i, j) = sum over d of t_x(in_d) + max over d of t_c(d) + sum over d of t_x(out_d)
+
+Matrices are indexed [i, e]: the block between marks i and e; infinite where impossible.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.planning.devices import Cluster, Device
+from coordinator.planning.geometry import Geometry, Splits, geometry_of
+from coordinator.planning.memory import weight_room_bytes
+from coordinator.planning.sweeps import Floats
+from models.boxes import Span
+from models.units import Network
+from protos.errors import Infeasible
+
+
+class Tables:
+    """One network's blocks on one cluster, with the devices in AOFL's order."""
+
+    def __init__(self, geometry: Geometry, cluster: Cluster) -> None:
+        if not cluster.devices:
+            raise Infeasible(
+                cause="no device can compute", cure="Start a worker, or let the host compute."
+            )
+        self.geometry = geometry
+        self.devices = ranked(cluster.devices)
+        self.marks = len(geometry.marks)
+        distinct = list({id(device.costs): device.costs for device in self.devices}.values())
+        kinds = {id(costs): kind for kind, costs in enumerate(distinct)}
+        self._kind = np.array([kinds[id(device.costs)] for device in self.devices])
+        self._rates = np.zeros((len(distinct), len(geometry.wholes[-1].features), 5))
+        for node, work in geometry.node_works.items():
+            for kind, costs in enumerate(distinct):
+                each = costs.layer_rates(work)
+                self._rates[kind, node] = (
+                    each.fixed_s,
+                    each.flop_s,
+                    each.input_byte_s,
+                    each.output_byte_s,
+                    each.weight_byte_s,
+                )
+        self._task_s = np.array([costs.task_s for costs in distinct])
+        self.fixed_s = np.array([device.link.fixed_s for device in self.devices])
+        self.byte_s = np.array([device.link.byte_s for device in self.devices])
+
+    @cached_property
+    def fits(self) -> NDArray[np.bool_]:
+        """[d, i, e]: whether device d can hold the weights of the block."""
+        before = self.geometry.weight_bytes_before
+        room = np.array([weight_room_bytes(device) for device in self.devices])
+        fits: NDArray[np.bool_] = (before[None, :] - before[:, None])[None] <= room[:, None, None]
+        return fits
+
+    @cached_property
+    def alone_s(self) -> Floats:
+        """[d, i, e]: seconds of the block on device d alone, transfers included,
+        whether it fits or not."""
+        result = np.full((len(self.devices), self.marks, self.marks), np.inf)
+        for end in range(1, self.marks):
+            whole = self.geometry.wholes[end]
+            rates = self._rates[:, : len(whole.features)]
+            nodes = rates[:, :, 0] + np.einsum("knf,nf->kn", rates[:, :, 1:], whole.features)
+            compute = self._from_marks(nodes, end) + self._task_s[:, None]
+            size = whole.input_bytes + whole.output_bytes
+            transfer = 2 * self.fixed_s[:, None] + self.byte_s[:, None] * size
+            result[:, :end, end] = compute[self._kind] + transfer
+        return result
+
+    def _from_marks(self, nodes: Floats, end: int) -> Floats:
+        """[k, i]: sums of [k, n] over the nodes from mark i on."""
+        sums = np.cumsum(nodes[:, ::-1], axis=1)[:, ::-1]
+        starts = np.array(self.geometry.node_marks[:end])
+        from_marks: Floats = sums[:, starts]
+        return from_marks
+
+    def constants(self, splits: Splits, end: int) -> Floats:
+        """[d, m]: seconds of a tile's computation that do not depend on its size."""
+        count = self.geometry.node_marks[end]
+        weights = self.geometry.wholes[end].features[:, 3]
+        nodes = self._rates[:, :count, 0] + self._rates[:, :count, 4] * weights
+        fixed = self._from_marks(nodes, end)[:, splits.lowest :] + self._task_s[:, None]
+        constants: Floats = fixed[self._kind]
+        return constants
+
+    def growth(self, splits: Splits) -> Floats:
+        """[k, q]: seconds per element of each quantity, for each kind of device."""
+        nodes, flop, read, written = self._quantity_columns
+        part = splits.chosen
+        rates = self._rates[:, nodes[part]]
+        growth: Floats = (
+            rates[:, :, 1] * flop[part]
+            + rates[:, :, 2] * read[part]
+            + rates[:, :, 3] * written[part]
+        )
+        return growth
+
+    @cached_property
+    def _quantity_columns(self) -> tuple[np.ndarray, Floats, Floats, Floats]:
+        every = self.geometry.quantities
+        return (
+            np.array([each.node for each in every], dtype=np.int64),
+            np.array([each.flop for each in every]),
+            np.array([each.input_bytes for each in every]),
+            np.array([each.output_bytes for each in every]),
+        )
+
+    def strips_s(self, splits: Splits, end: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """(begins, ends, in_begins...): see `Strips`; computation and bytes by first and last
+        row, [d, m, height + 1] and [m, height + 1].
+        """
+        growth = self.growth(splits)
+        inner = splits.within[None] * growth[:, None, :]
+        begins = (inner @ splits.quantities.begins)[self._kind]
+        ends = (inner @ splits.quantities.ends)[self._kind]
+        in_out_begins = splits.enters @ splits.inputs.begins + splits.leaves @ splits.outputs.begins
+        in_out_ends = splits.enters @ splits.inputs.ends + splits.leaves @ splits.outputs.ends
+        return begins, ends, in_out_begins, in_out_ends
+
+    def grid_s(self, end: int, rows: Sequence[Span], cols: Sequence[Span]) -> Floats:
+        """[m]: seconds of the blocks that end at `end`, as a grid whose tiles go to the first
+        devices, row by row.
+        """
+        splits = self.geometry.splits[end]
+        assert splits is not None
+        elements = splits.quantities.grid(rows, cols)
+        used = len(rows) * len(cols)
+        growth = self.growth(splits)[self._kind[:used]].T
+        full = elements.any(axis=0)
+        compute = splits.within @ (elements * growth) + self.constants(splits, end)[:used].T
+        size = splits.enters @ splits.inputs.grid(rows, cols)
+        size += splits.leaves @ splits.outputs.grid(rows, cols)
+        transfer = (size * self.byte_s[:used] + 2 * self.fixed_s[:used])[:, full].sum(axis=1)
+        total: Floats = transfer + np.where(full, compute, 0.0).max(axis=1)
+        total[: splits.lowest_cols - splits.lowest if len(cols) > 1 else 0] = np.inf
+        return total
+
+
+def ranked(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Devices by frequency and then by bandwidth [Algorithm 2, line 5]; the host before equals."""
+    return tuple(sorted(devices, key=lambda d: (-d.speed, -d.link.bytes_per_s, not d.host, d.id)))
+
+
+_CACHE: weakref.WeakKeyDictionary[Network, tuple[Cluster, Tables]] = weakref.WeakKeyDictionary()
+
+
+def tables_of(network: Network, cluster: Cluster) -> Tables:
+    """The tables of this network on this cluster; those of its latest cluster are kept, so that
+    `auto` fills them once for all planners.
+    """
+    kept = _CACHE.get(network)
+    if kept is not None and kept[0] is cluster:
+        return kept[1]
+    tables = Tables(geometry_of(network), cluster)
+    _CACHE[network] = (cluster, tables)
+    return tables
