@@ -1,0 +1,229 @@
+"""Plans as JSON: what `imbrex plan --json` prints, and what `--save` and `--plan` keep.
+
+One object serves both. For people and scripts a tile has `n`, `rows`, `cols` and `channels` of
+its block's main output; `boxes` holds what it owns of every output, and is what is executed (with
+`part`, the box of the block's input that a partial sum is over). A plan written by hand may
+leave `boxes` out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coordinator.planning.plan import (
+    Block,
+    DeviceId,
+    Exchange,
+    Plan,
+    Tile,
+    TrafficBytes,
+    Unused,
+)
+from models.boxes import Box, Span
+from models.tiles import MapTile, tile_boxes
+from models.units import Network, layers_of
+from protos.errors import BadRequest
+
+FORMAT = 1
+
+_Count = Annotated[int, Field(ge=0)]
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Range = Annotated[list[_Count], Field(min_length=2, max_length=2)]
+
+
+def plan_json(plan: Plan, network: Network) -> dict[str, Any]:
+    """The contract's object; `parse_plan` makes the same plan of it."""
+    return {
+        "format": FORMAT,
+        "model": plan.model,
+        "strategy": plan.strategy,
+        "version": plan.version,
+        "predicted_latency_s": plan.predicted_latency_s,
+        "single_device_latency_s": plan.single_device_latency_s,
+        "baseline_device": plan.baseline_device,
+        "devices_used": list(plan.devices),
+        "devices_unused": [{"device": each.device, "reason": each.reason} for each in plan.unused],
+        "blocks": [_block_json(block, network) for block in plan.blocks],
+        "total_flop": plan.total_flop,
+        "redundant_flop": plan.redundant_flop,
+        "bytes": plan.traffic.as_json(),
+        "notes": list(plan.notes),
+    }
+
+
+def save_plan(plan: Plan, network: Network) -> str:
+    """The text of a plan file."""
+    return json.dumps(plan_json(plan, network), indent=1, allow_nan=False) + "\n"
+
+
+def parse_plan(text: str | bytes, network: Network) -> Plan:
+    """The plan of a file, for this network. Whether it is legal is `legal.check`'s to say.
+
+    Raises:
+        BadRequest: not a plan, an unknown key, a wrong type, or another network's plan.
+    """
+    try:
+        file = _PlanFile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise _bad(f"{where}: {first['msg'].lower()}") from error
+    if file.model != network.name:
+        raise _bad(f"it is a plan for {file.model!r}, not for {network.name!r}")
+    blocks = tuple(_block(i, block, network) for i, block in enumerate(file.blocks))
+    return Plan(
+        model=file.model,
+        strategy=file.strategy,
+        blocks=blocks,
+        predicted_latency_s=file.predicted_latency_s,
+        single_device_latency_s=file.single_device_latency_s,
+        baseline_device=DeviceId(file.baseline_device),
+        total_flop=file.total_flop,
+        redundant_flop=file.redundant_flop,
+        traffic=TrafficBytes(file.bytes.scatter, file.bytes.gather, file.bytes.halo),
+        unused=tuple(Unused(DeviceId(u.device), u.reason) for u in file.devices_unused),
+        version=file.version,
+        notes=tuple(file.notes),
+    )
+
+
+def _block_json(block: Block, network: Network) -> dict[str, Any]:
+    return {
+        "start": block.start,
+        "stop": block.stop,
+        "layers": layers_of(network.units[block.start : block.stop]),
+        "barrier": block.barrier,
+        "exchange": block.exchange,
+        "tiles": [_tile_json(tile, network, block.start, block.stop) for tile in block.tiles],
+    }
+
+
+def _tile_json(tile: Tile, network: Network, start: int, stop: int) -> dict[str, Any]:
+    main = network.outputs(start, stop)[-1]
+    box = tile.boxes.get(main, Box.of(*((0, 0) for _ in network.graph.shape(main))))
+    return {
+        "device": tile.device,
+        "n": _range(box, 0),
+        "rows": _range(box, 2),
+        "cols": _range(box, 3),
+        "channels": _range(box, 1),
+        "in_channels": _range(tile.part, 1) if tile.part else None,
+        "reduce": tile.reduce,
+        "flop": tile.flop,
+        "part": _ranges(tile.part) if tile.part else None,
+        "boxes": {name: _ranges(each) for name, each in tile.boxes.items()},
+    }
+
+
+def _range(box: Box, axis: int) -> list[int]:
+    return [box[axis].start, box[axis].stop] if len(box) > axis else [0, 1]
+
+
+def _ranges(box: Box) -> list[list[int]]:
+    return [[span.start, span.stop] for span in box]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _TileFile(_Strict):
+    device: str
+    n: _Range = [0, 1]
+    rows: _Range
+    cols: _Range
+    channels: _Range | None = None
+    in_channels: _Range | None = None
+    reduce: bool | None = None
+    flop: _Count = 0
+    part: list[_Range] | None = None
+    boxes: dict[str, list[_Range]] | None = None
+
+
+class _BlockFile(_Strict):
+    start: _Count
+    stop: _Count
+    layers: list[str] | None = None
+    barrier: bool = True
+    exchange: Exchange = "host"
+    tiles: list[_TileFile]
+
+
+class _UnusedFile(_Strict):
+    device: str
+    reason: str
+
+
+class _BytesFile(_Strict):
+    scatter: _Count
+    gather: _Count
+    halo: _Count
+
+
+class _PlanFile(_Strict):
+    format: Literal[1] = 1
+    model: str
+    strategy: str
+    version: _Count = 0
+    predicted_latency_s: _Seconds
+    single_device_latency_s: _Seconds
+    baseline_device: str
+    devices_used: list[str] = []
+    devices_unused: list[_UnusedFile] = []
+    blocks: list[_BlockFile]
+    total_flop: _Count
+    redundant_flop: int
+    bytes: _BytesFile
+    notes: list[str] = []
+
+
+def _block(index: int, block: _BlockFile, network: Network) -> Block:
+    if not 0 <= block.start < block.stop <= len(network.units):
+        raise _bad(f"blocks.{index}: the network has no units [{block.start}, {block.stop})")
+    layers = layers_of(network.units[block.start : block.stop])
+    if block.layers is not None and block.layers != layers:
+        raise _bad(f"blocks.{index}.layers: these units of the network are {', '.join(layers)}")
+    tiles = []
+    for k, tile in enumerate(block.tiles):
+        made = _tile(tile, network, block)
+        shown = _tile_json(made, network, block.start, block.stop)
+        for key in ("n", "rows", "cols", "channels", "in_channels", "reduce"):
+            if getattr(tile, key) is not None and getattr(tile, key) != shown[key]:
+                raise _bad(f"blocks.{index}.tiles.{k}.{key}: it says otherwise than boxes and part")
+        tiles.append(made)
+    return Block(block.start, block.stop, tuple(tiles), block.barrier, block.exchange)
+
+
+def _tile(tile: _TileFile, network: Network, block: _BlockFile) -> Tile:
+    boxes: Mapping[str, Box]
+    if tile.boxes is None:
+        part = MapTile(Span(*tile.rows), Span(*tile.cols))
+        boxes = tile_boxes(network, block.start, block.stop, part)
+        if tile.channels is not None:
+            boxes = {
+                name: box.replace(1, Span(*tile.channels)) if len(box) > 1 else box
+                for name, box in boxes.items()
+            }
+    else:
+        boxes = {name: _box(ranges) for name, ranges in tile.boxes.items()}
+    return Tile(
+        device=DeviceId(tile.device),
+        boxes=boxes,
+        flop=tile.flop,
+        part=_box(tile.part) if tile.part else None,
+    )
+
+
+def _box(ranges: list[list[int]]) -> Box:
+    return Box(tuple(Span(*each) for each in ranges))
+
+
+def _bad(what: str) -> BadRequest:
+    return BadRequest(
+        cause=f"this is not a plan that can be used: {what}",
+        cure="Make one with `imbrex plan MODEL --save PLAN.json`.",
+    )
