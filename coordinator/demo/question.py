@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,14 +11,12 @@ from coordinator.commands.infer import media_type, read_file
 from coordinator.serving import names
 from coordinator.serving.tensors import write_tensors
 from models import catalogue
-from models.digits import EXAMPLES
+from models.digits.examples import examples
 from models.graph import Graph, load_graph
 from models.quality import Truth
 from models.reference import WholeModel, random_inputs
 from models.sidecar import Sidecar
 from protos.errors import BadRequest
-
-TRUTH = EXAMPLES / "truth.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ def prepare(model: str, image: Path | None) -> Question:
         feeds = random_inputs(graph)
         body, kind, shown = write_tensors(feeds), names.NPZ, "a seeded random tensor"
     else:
-        file = image or EXAMPLES / _examples()[0]
+        file = image or examples()[0].path
         body, kind, shown = read_file(file), media_type(file), file.name
         feeds = picture_feeds(body, loaded.sidecar, graph)
     known = model in catalogue.names()
@@ -84,13 +81,6 @@ def picture_feeds(body: bytes, sidecar: Sidecar, graph: Graph) -> dict[str, np.n
     return {name: image_to_tensor(decode_image(body), sidecar.input)[0]}
 
 
-def _examples() -> list[str]:
-    return [str(sheet["file"]) for sheet in json.loads(TRUTH.read_text())["sheets"]]
-
-
 def _truth(body: bytes) -> tuple[Truth, ...] | None:
     """The digits on a sheet of ours, recognised by its bytes."""
-    for sheet in json.loads(TRUTH.read_text())["sheets"]:
-        if (EXAMPLES / sheet["file"]).read_bytes() == body:
-            return tuple(Truth(each["label"], tuple(each["box"])) for each in sheet["digits"])
-    return None
+    return next((each.truth for each in examples() if each.path.read_bytes() == body), None)

@@ -17,6 +17,7 @@ from coordinator.demo.cluster import ClusterForm, DemoCluster, Progress
 from coordinator.demo.measure import measure
 from coordinator.demo.question import prepare
 from coordinator.demo.report import Outcome, show
+from coordinator.planning.strategies import strategy
 
 # Two cores run N workers, the coordinator and this process: what the workers' paces sum up to
 # leaves a fifth of the machine to everything that isn't computing.
@@ -43,6 +44,7 @@ class Demo:
 
 def run(demo: Demo, *, as_json: bool) -> int:
     """The whole demo; the exit code."""
+    strategy(demo.strategy)  # a wrong name is refused before anything starts
     with _ended_by_signals(), _progress() as progress:
         progress("the whole model, here, to compare with")
         question = prepare(demo.model, demo.image)

@@ -42,7 +42,7 @@ def refused(*arguments: object) -> Ran:
     """A command that must fail with cause and cure, and nothing on standard output."""
     ran = imbrex(*arguments)
     assert ran.code == 1, ran
-    assert ran.err.startswith("error: "), ran.err
+    assert "error: " in ran.err, ran.err
     assert "\ncure:  " in ran.err, ran.err
     assert not ran.out, ran.out
     return ran

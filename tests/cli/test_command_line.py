@@ -79,6 +79,7 @@ def test_the_catalogue() -> None:
 def test_what_does_not_exist_is_refused_with_a_cure(tmp_path) -> None:
     assert "vgg16" in refused("check", "vgg61").err
     assert "vgg16" in refused("demo", "--model", "vgg61").err
+    assert "aofl" in refused("demo", "--strategy", "aolf").err
     assert "no file" in refused("check", tmp_path / "none.onnx").err
     assert "no file" in refused("infer", tmp_path / "none.png", "--url", NOWHERE).err
     nonsense = tmp_path / "model.onnx"
