@@ -1,0 +1,141 @@
+"""SOYBEAN's tilings of a dataflow graph: one cut by dynamic programming, k cuts by recursion.
+
+Tensors have *tilings*: split along one dimension, or replicated. Operations read and make tensors;
+an operation's cost, given the tilings of its tensors, is what it takes to convert them to and
+from one of its aligned forms [section 4.2.1]. One cut divides a group of devices in two and
+minimises the sum [Eq. 3]; then each half is cut again [Algorithm 1], until every group is one
+device. Groups may be uneven, so any number of devices will do: the total is the sum over all
+cuts, which for 2^k even devices is Theorem 1's
+
+    c_k = sum over i of 2^(k-i) delta_i .
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from coordinator.planning.graphsearch.minsum import (
+    Floats,
+    Table,
+    TooWideError,
+    descend,
+    greedy_order,
+    minimise,
+    total_of,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """One operation's share of a cut: `costs[tilings of tensors]`, the bytes that it moves."""
+
+    tensors: tuple[int, ...]
+    costs: Floats
+
+
+class Dataflow(Protocol):
+    """A dataflow graph as one group of devices sees it: the group's part of every tensor."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """How many tilings each tensor can choose from."""
+        ...
+
+    def operations(self, shares: Sequence[float]) -> Sequence[Operation]:
+        """What every operation costs if the group is cut into parts with these shares of it."""
+        ...
+
+    def part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> Self:
+        """The tile graph of part `index` of the group, once it is cut by these tilings."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Devices [start, stop), how they were cut, and what that cut moves; a leaf is one device."""
+
+    start: int
+    stop: int
+    delta_bytes: float = 0.0
+    tilings: tuple[int, ...] = ()
+    parts: tuple[Group, ...] = ()
+
+    @property
+    def total_bytes(self) -> float:
+        """What this cut and all cuts inside it move [Theorem 1]."""
+        return self.delta_bytes + sum(part.total_bytes for part in self.parts)
+
+
+def k_cut(flow: Dataflow, weights: Sequence[float], start: int = 0) -> Group:
+    """Cuts the devices in halves by number, each with a share in proportion to its weights, until
+    each device is alone [Algorithm 1].
+    """
+    stop = start + len(weights)
+    if len(weights) == 1:
+        return Group(start, stop)
+    middle = (len(weights) + 1) // 2
+    shares = tuple(sum(half) / sum(weights) for half in (weights[:middle], weights[middle:]))
+    delta_bytes, tilings = one_cut(flow.sizes, flow.operations(shares))
+    parts = (
+        k_cut(flow.part(tilings, shares, 0), weights[:middle], start),
+        k_cut(flow.part(tilings, shares, 1), weights[middle:], start + middle),
+    )
+    return Group(start, stop, delta_bytes, tilings, parts)
+
+
+def one_cut(sizes: Sequence[int], operations: Sequence[Operation]) -> tuple[float, tuple[int, ...]]:
+    """The tilings that move the fewest bytes, and how many [Eq. 3-5].
+
+    The dynamic program walks the BFS levels: a tensor is decided once the last level that
+    mentions it is done, so its state is the tilings of the tensors that levels share. If some
+    level shares too many, the order of least fill takes its place; the answer stays exact. Only
+    where that is too wide too, tilings are merely best one by one.
+    """
+    tables = [Table(each.tensors, each.costs) for each in operations]
+    for order in (_level_order(len(sizes), operations), None):
+        try:
+            return minimise(sizes, tables, order or greedy_order(sizes, tables))
+        except TooWideError:
+            continue
+    choice = descend(sizes, tables)
+    return total_of(tables, choice), choice
+
+
+def levels(operations: Sequence[Operation]) -> list[list[int]]:
+    """Operations by their distance from the first, where sharing a tensor makes neighbours: each
+    level shares tensors only with its neighbouring levels. Separate graphs lie side by side.
+    """
+    users: dict[int, list[int]] = {}
+    for index, operation in enumerate(operations):
+        for tensor in operation.tensors:
+            users.setdefault(tensor, []).append(index)
+    depth: dict[int, int] = {}
+    for start in range(len(operations)):
+        if start in depth:
+            continue
+        depth[start] = 0
+        waiting = deque([start])
+        while waiting:
+            index = waiting.popleft()
+            for tensor in operations[index].tensors:
+                for other in users[tensor]:
+                    if other not in depth:
+                        depth[other] = depth[index] + 1
+                        waiting.append(other)
+    found: list[list[int]] = [[] for _ in range(1 + max(depth.values(), default=-1))]
+    for index in sorted(depth):
+        found[depth[index]].append(index)
+    return found
+
+
+def _level_order(tensors: int, operations: Sequence[Operation]) -> tuple[int, ...]:
+    """Tensors in the order in which the levels are done with them."""
+    last = dict.fromkeys(range(tensors), (-1, -1))
+    for depth, level in enumerate(levels(operations)):
+        for index in level:
+            for tensor in operations[index].tensors:
+                last[tensor] = (depth, index)
+    return tuple(sorted(last, key=lambda tensor: last[tensor]))

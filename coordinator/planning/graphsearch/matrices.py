@@ -1,0 +1,218 @@
+"""SOYBEAN's own graphs: matrices, their conversions, and what a cut moves, by algebra alone.
+
+A matrix is split by rows (R) or columns (C), or replicated (r). A product has three aligned
+forms: R x r -> R, r x C -> C, and C x R -> red, partial sums that must be added up
+[section 4.2.1]. An operation on elements keeps R or C; all replicated would compute twice.
+
+Converting costs "the area required minus the area that already exists on the device". For a
+group of devices, `Part.need` and `Part.held` count both in bytes, summed over its devices: a cut
+into parts with shares p multiplies them, for each part, by
+
+    from -> to      R -> R    R -> C    R -> r    r -> R    r -> r    red, adding up
+    need            p         p         1         p         1         p times the number of parts
+    held            p         p p       p         p         1         p
+
+and moves what `need - held` grows by. Splits of different cuts are independent of each other
+(the paper's "orthogonal ways of partitioning"), so the factors commute: the order of the cuts
+changes no total [Theorem 2]. Partial sums are added up into a split (each device fetches the
+others' parts of its own share); if the tensor is to be replicated, that is a second conversion.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from coordinator.planning.graphsearch.kcut import Operation
+
+ROWS, COLUMNS, REPLICATED, PARTIAL = range(4)
+TILINGS = 3
+
+Counting = Literal["ghost", "whole"]
+"""`ghost` counts as section 4.2.1 does. `whole` counts as section 2.2 does: what a device owns
+already is counted too, as if everything went through a server that is none of the devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How each input must be tiled, and how the output then lies there."""
+
+    needs: tuple[int, ...]
+    makes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixOperation:
+    """An operation on matrices (by index) and its aligned forms."""
+
+    inputs: tuple[int, ...]
+    output: int
+    forms: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes of an operand that a group's devices need, and hold already, counted per device."""
+
+    need: float
+    held: float
+
+    @property
+    def missing(self) -> float:
+        """Bytes that must be moved inside the group."""
+        return self.need - self.held
+
+
+def product(
+    x: int, y: int, z: int, *, x_transposed: bool = False, y_transposed: bool = False
+) -> MatrixOperation:
+    """z = x y; a transposed operand is stored the other way round."""
+    aligned = (
+        ((ROWS, REPLICATED), ROWS),
+        ((REPLICATED, COLUMNS), COLUMNS),
+        ((COLUMNS, ROWS), PARTIAL),
+    )
+    forms = tuple(
+        Form((_stored(a, x_transposed), _stored(b, y_transposed)), makes)
+        for (a, b), makes in aligned
+    )
+    return MatrixOperation((x, y), z, forms)
+
+
+def elementwise(inputs: Sequence[int], output: int) -> MatrixOperation:
+    """An operation on elements: all matrices tiled alike, none replicated."""
+    forms = tuple(Form((tiling,) * len(inputs), tiling) for tiling in (ROWS, COLUMNS))
+    return MatrixOperation(tuple(inputs), output, forms)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixFlow:
+    """A graph of matrix operations as one group of devices sees it.
+
+    `parts[o]` are the operands of operation o: each input, the adding up of partial sums, and the
+    output's way to the tiling of its tensor.
+    """
+
+    names: tuple[str, ...]
+    flow: tuple[MatrixOperation, ...]
+    parts: tuple[tuple[Part, ...], ...]
+    counting: Counting = "ghost"
+
+    @classmethod
+    def of(
+        cls,
+        size_bytes: dict[str, float],
+        flow: Sequence[MatrixOperation],
+        counting: Counting = "ghost",
+    ) -> MatrixFlow:
+        """The graph before any cut: the group has everything that it needs."""
+        sizes = [Part(size, size) for size in size_bytes.values()]
+        parts = tuple(
+            (*(sizes[i] for i in each.inputs), sizes[each.output], sizes[each.output])
+            for each in flow
+        )
+        return cls(tuple(size_bytes), tuple(flow), parts, counting)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Every matrix has the three basic tilings."""
+        return (TILINGS,) * len(self.names)
+
+    def operations(self, shares: Sequence[float]) -> list[Operation]:
+        """Equation 2 for every operation, for all tilings of its matrices."""
+        return [self._table(index, shares) for index in range(len(self.flow))]
+
+    def part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> MatrixFlow:
+        """One part of the group, each operation in its cheapest form."""
+        forms = [self.best_form(o, tilings, shares) for o in range(len(self.flow))]
+        return self.part_in(forms, tilings, shares, index)
+
+    def part_in(
+        self, forms: Sequence[int], tilings: Sequence[int], shares: Sequence[float], index: int
+    ) -> MatrixFlow:
+        """One part of the group, each operation in the given form."""
+        parts = tuple(
+            tuple(
+                Part(part.need * need, part.held * held)
+                for part, (need, held) in zip(
+                    self.parts[o], self._factors(o, form, tilings, shares, index), strict=True
+                )
+            )
+            for o, form in enumerate(forms)
+        )
+        return replace(self, parts=parts)
+
+    def best_form(self, operation: int, tilings: Sequence[int], shares: Sequence[float]) -> int:
+        """The aligned form that moves least."""
+        costs = [
+            self.moved(operation, form, tilings, shares)
+            for form in range(len(self.flow[operation].forms))
+        ]
+        return costs.index(min(costs))
+
+    def moved(
+        self, operation: int, form: int, tilings: Sequence[int], shares: Sequence[float]
+    ) -> float:
+        """Bytes that this cut adds to an operation in one of its forms."""
+        after = 0.0
+        for index in range(len(shares)):
+            factors = self._factors(operation, form, tilings, shares, index)
+            for part, (need, held) in zip(self.parts[operation], factors, strict=True):
+                after += part.need * need - part.held * held
+        added = after - sum(part.missing for part in self.parts[operation])
+        parts = sum(share > 0 for share in shares)
+        return added * parts / (parts - 1) if self.counting == "whole" else added
+
+    def _factors(
+        self,
+        operation: int,
+        form: int,
+        tilings: Sequence[int],
+        shares: Sequence[float],
+        index: int,
+    ) -> list[tuple[float, float]]:
+        each = self.flow[operation]
+        needs, makes = each.forms[form].needs, each.forms[form].makes
+        share = shares[index]
+        factors = [
+            _conversion(tilings[matrix], need, share)
+            for matrix, need in zip(each.inputs, needs, strict=True)
+        ]
+        target = tilings[each.output]
+        if makes == PARTIAL:
+            factors.append((share * len(shares), share))
+            makes = target if target != REPLICATED else ROWS
+        else:
+            factors.append((share, share))
+        return [*factors, _conversion(makes, target, share)]
+
+    def _table(self, index: int, shares: Sequence[float]) -> Operation:
+        each = self.flow[index]
+        matrices = tuple(dict.fromkeys((*each.inputs, each.output)))
+        costs = np.full((TILINGS,) * len(matrices), math.inf)
+        tilings = [0] * len(self.names)
+        for choice in itertools.product(range(TILINGS), repeat=len(matrices)):
+            for matrix, tiling in zip(matrices, choice, strict=True):
+                tilings[matrix] = tiling
+            form = self.best_form(index, tilings, shares)
+            costs[choice] = self.moved(index, form, tilings, shares)
+        return Operation(matrices, costs)
+
+
+def _stored(tiling: int, transposed: bool) -> int:
+    """The tiling of a matrix as stored, of which the transpose must be tiled so."""
+    return {ROWS: COLUMNS, COLUMNS: ROWS}.get(tiling, tiling) if transposed else tiling
+
+
+def _conversion(source: int, target: int, share: float) -> tuple[float, float]:
+    """Factors of `need` and `held` for one part."""
+    if target == REPLICATED:
+        return 1.0, 1.0 if source == REPLICATED else share
+    if source in (target, REPLICATED):
+        return share, share
+    return share, share * share

@@ -1,0 +1,131 @@
+"""The least sum of cost tables over discrete choices, one variable at a time.
+
+    min over x of  sum over tables t of  t(x restricted to t's variables)
+
+Minimising out a variable joins the tables that mention it into one over their other variables:
+exact, in time and memory exponential only in the widest joined table. SOYBEAN's dynamic program
+over BFS levels is this with the variables in the order of the levels; it also finishes the final
+graph that node and edge elimination leave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Entries of the widest table that is joined: 64 MB of float64.
+MAX_ENTRIES = 8_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Costs over the choices of some variables; axis i is variable `variables[i]`. Infinite
+    where the choices exclude each other.
+    """
+
+    variables: tuple[int, ...]
+    costs: Floats
+
+
+class TooWideError(Exception):
+    """An exact answer would need a table of `entries` numbers."""
+
+    def __init__(self, entries: int) -> None:
+        super().__init__(f"a table of {entries} entries")
+        self.entries = entries
+
+
+def minimise(
+    sizes: Sequence[int], tables: Iterable[Table], order: Sequence[int]
+) -> tuple[float, tuple[int, ...]]:
+    """The least total and the choices that reach it.
+
+    `sizes[v]` is the number of choices of variable v; `order` lists every variable once.
+
+    Raises:
+        TooWideError: minimising in this order joins a table of more than MAX_ENTRIES.
+    """
+    pending = list(tables)
+    undo: list[tuple[int, tuple[int, ...], Ints]] = []
+    total = 0.0
+    for variable in order:
+        mine = [table for table in pending if variable in table.variables]
+        pending = [table for table in pending if variable not in table.variables]
+        others = tuple(dict.fromkeys(v for t in mine for v in t.variables if v != variable))
+        joined = _join(mine, (*others, variable), sizes)
+        undo.append((variable, others, joined.argmin(axis=-1)))
+        best = joined.min(axis=-1)
+        if others:
+            pending.append(Table(others, best))
+        else:
+            total += float(best)
+    choice = [0] * len(sizes)
+    for variable, others, argmin in reversed(undo):
+        choice[variable] = int(argmin[tuple(choice[other] for other in others)])
+    return total + sum(float(table.costs) for table in pending), tuple(choice)
+
+
+def greedy_order(sizes: Sequence[int], tables: Iterable[Table]) -> tuple[int, ...]:
+    """Variables so that each step joins the smallest table that it can."""
+    scopes = [set(table.variables) for table in tables]
+    left, order = set(range(len(sizes))), []
+    while left:
+        variable = min(left, key=lambda v: (_joined_entries(v, scopes, sizes), v))
+        mine = [scope for scope in scopes if variable in scope]
+        scopes = [scope for scope in scopes if variable not in scope]
+        scopes.append(set().union(*mine) - {variable})
+        left.remove(variable)
+        order.append(variable)
+    return tuple(order)
+
+
+def descend(sizes: Sequence[int], tables: Sequence[Table]) -> tuple[int, ...]:
+    """Choices of which none is better changed alone: what to do where `minimise` is too wide."""
+    choice = [0] * len(sizes)
+    mine = [[table for table in tables if v in table.variables] for v in range(len(sizes))]
+    before = math.inf
+    while (cost := total_of(tables, choice)) < before or math.isinf(cost):
+        if math.isinf(cost) and math.isinf(before) and choice != [0] * len(sizes):
+            break
+        before = cost
+        for variable, touching in enumerate(mine):
+            costs = np.zeros(sizes[variable])
+            for table in touching:
+                index = tuple(slice(None) if v == variable else choice[v] for v in table.variables)
+                costs = costs + table.costs[index]
+            choice[variable] = int(costs.argmin())
+    return tuple(choice)
+
+
+def total_of(tables: Iterable[Table], choice: Sequence[int]) -> float:
+    """The sum of the tables for these choices."""
+    return float(sum(table.costs[tuple(choice[v] for v in table.variables)] for table in tables))
+
+
+def _joined_entries(variable: int, scopes: Sequence[set[int]], sizes: Sequence[int]) -> int:
+    scope = {variable}.union(*(scope for scope in scopes if variable in scope))
+    return math.prod(sizes[v] for v in scope)
+
+
+def _join(tables: Sequence[Table], variables: tuple[int, ...], sizes: Sequence[int]) -> Floats:
+    """The sum of the tables over all of these variables."""
+    shape = tuple(sizes[v] for v in variables)
+    entries = math.prod(shape)
+    if entries > MAX_ENTRIES:
+        raise TooWideError(entries)
+    joined = np.zeros(shape)
+    for table in tables:
+        axes = sorted(
+            range(len(table.variables)), key=lambda i: variables.index(table.variables[i])
+        )
+        there = {table.variables[axis] for axis in axes}
+        spread = tuple(sizes[v] if v in there else 1 for v in variables)
+        joined += table.costs.transpose(axes).reshape(spread)
+    return joined
