@@ -51,20 +51,25 @@ def check(model: str, grid: tuple[int, int], *, as_json: bool) -> int:
 
 def planned_blocks(network: Network, count: int) -> Blocking:
     """The blocks that AOFL chooses for `count` equal devices of the published kind."""
+    return [(block.start, block.stop) for block in aofl(network, equal_cluster(count)).blocks]
+
+
+def equal_cluster(count: int) -> Cluster:
+    """So many devices of the published kind."""
     link = Link(BYTES_PER_S, MESSAGE_S, LATENCY_S)
-    devices = tuple(
-        Device(
-            id=DeviceId(f"pi-{number}"),
-            name=f"pi-{number}",
-            costs=RateCosts(GFLOPS),
-            link=link,
-            speed=GFLOPS,
-            memory_bytes=MEMORY_BYTES,
+    return Cluster(
+        tuple(
+            Device(
+                id=DeviceId(f"pi-{number}"),
+                name=f"pi-{number}",
+                costs=RateCosts(GFLOPS),
+                link=link,
+                speed=GFLOPS,
+                memory_bytes=MEMORY_BYTES,
+            )
+            for number in range(1, count + 1)
         )
-        for number in range(1, count + 1)
     )
-    plan = aofl(network, Cluster(devices))
-    return [(block.start, block.stop) for block in plan.blocks]
 
 
 def seeded_feeds(graph: Graph, sidecar: Sidecar | None) -> Mapping[str, np.ndarray]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from PIL import Image
 
 from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel, Timing
+from coordinator.commands.check import equal_cluster
+from coordinator.planning.aofl import aofl
 from coordinator.planning.plan import Plan, TrafficBytes
 from coordinator.settings import CoordinatorSettings
 from models.graph import load_graph
@@ -96,7 +98,11 @@ class InPlace:
         return ServedModel(name, self.network, SIDECAR if name == "tiny" else None, False)
 
     async def plan(self, model: str) -> tuple[Plan, Network]:
-        raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
+        if self.no_workers:
+            raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
+        await self.model(model)
+        made = aofl(self.network, equal_cluster(2))
+        return replace(made, version=3), self.network
 
     async def infer(
         self, model: str, feeds: Mapping[str, np.ndarray], request_id: str | None = None

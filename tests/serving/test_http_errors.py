@@ -97,6 +97,7 @@ async def test_an_unknown_model(http: httpx.AsyncClient) -> None:
     error = await refused(http, "/v1/models/nothing/infer", picture(), PNG, 404)
     assert "nothing" in error["cause"]
     assert (await http.post("/v1/models/nothing/baseline")).status_code == 404
+    assert (await http.get("/v1/plans/nothing")).status_code == 404
 
 
 async def test_no_worker_at_all(http: httpx.AsyncClient, coordinator: InPlace) -> None:

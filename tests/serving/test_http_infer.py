@@ -114,6 +114,9 @@ async def test_the_other_documents(http: httpx.AsyncClient) -> None:
     devices = (await http.get("/v1/devices")).json()["devices"]
     assert (devices[0]["name"], devices[0]["state"], devices[0]["mbps"]) == ("pi-1", "ready", None)
     assert (await http.get("/v1/models")).json()["models"][0]["name"] == "tiny"
+    plan = (await http.get("/v1/plans/tiny")).json()
+    assert (plan["model"], plan["strategy"], plan["version"]) == ("tiny", "aofl", 3)
+    assert set(plan["bytes"]) == {"scatter", "gather", "halo"}
     baseline = (await http.post("/v1/models/tiny/baseline")).json()
     assert (baseline["latency_s"], baseline["threads"]) == (0.5, 4)
     assert (await http.get("/healthz")).json()["status"] == "ok"
