@@ -1,0 +1,110 @@
+"""What happens to peers, and what membership wants done about it: events in, actions out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from coordinator.planning.plan import DeviceId
+
+Source = Literal["mdns", "static", "host"]
+ProblemCode = Literal["denied", "duplicate_id", "too_many_devices", "too_many_addresses"]
+
+
+# ------------------------------------------------------------------ events
+
+
+@dataclass(frozen=True, slots=True)
+class Sighted:
+    """A worker may be listening at `address` (`host:port`)."""
+
+    address: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """The connection to `address` is up, and this is who answered."""
+
+    address: str
+    device_id: DeviceId
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The peer at `address` cannot be used until somebody mends it (version, secret)."""
+
+    address: str
+    cause: str
+    cure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The connection to `address` failed or ended."""
+
+    address: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """Nobody will listen at `address` again: a restarted host worker, an edited list."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: whoever is due is tried again."""
+
+
+Event = Sighted | Greeted | Denied | Dropped | Withdrawn | Tick
+
+
+# ------------------------------------------------------------------ actions
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open a connection; exactly one of Greeted, Denied and Dropped must follow."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the connection to `address`; nothing more may be reported of it."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The device can be used, through the connection to `address`."""
+
+    device_id: DeviceId
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The device can no longer be used."""
+
+    device_id: DeviceId
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person should know; said once, not at every attempt."""
+
+    address: str
+    code: ProblemCode
+    cause: str
+    cure: str
+
+
+Action = Connect | Close | Join | Leave | Problem

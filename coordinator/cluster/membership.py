@@ -1,0 +1,207 @@
+"""Who belongs to the cluster: a pure state machine over addresses and device ids.
+
+The one rule: a device id is in use through at most one address. Everything else is one table:
+
+    state       event     next                                actions
+    (unknown)   Sighted   connecting                          Connect
+    connecting  Greeted   ready                               Join
+                          alias (that machine is ready)       Close
+                          refused (copied id, or too many)    Close, Problem
+    connecting  Denied    refused                             Problem
+    connecting  Dropped   waiting                             -
+    ready       Dropped   waiting                             Leave, Connect for each alias
+    waiting     Sighted   connecting                          Connect
+    waiting     Tick      connecting when due, or forgotten   Connect
+    refused     as waiting
+    any         Withdrawn (unknown)                           Close, Leave
+
+It takes `now`, and never reads a clock, the network or a global source of randomness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from coordinator.cluster.events import (
+    Action,
+    Close,
+    Denied,
+    Dropped,
+    Event,
+    Greeted,
+    Join,
+    Leave,
+    Problem,
+    Sighted,
+    Source,
+    Tick,
+    Withdrawn,
+)
+from coordinator.cluster.peers import FIRST_RETRY_S, IDLE, RETRIED, Peer, PeerState
+from coordinator.planning.plan import DeviceId
+
+# Planning time grows with the square of the devices, and a home has far fewer.
+MAX_DEVICES = 64
+# Several addresses per device (Ethernet, Wi-Fi, IPv6, a name); beyond that somebody floods mDNS.
+MAX_ADDRESSES = 4 * MAX_DEVICES
+
+# A connection that lived this long was a good one: the next loss starts the backoff anew.
+STABLE_S = 10.0
+# Addresses from mDNS that stay dead are forgotten (leases change); an announcement brings them
+# back. Listed addresses are tried for ever.
+FORGET_AFTER_S = 3600.0
+
+_RANK: dict[Source, int] = {"mdns": 0, "static": 1, "host": 2}
+
+
+class Membership:
+    """`step(event, now)` is the only way in. `jitter` yields numbers in [0, 1)."""
+
+    def __init__(
+        self,
+        jitter: Callable[[], float],
+        max_devices: int = MAX_DEVICES,
+        max_addresses: int = MAX_ADDRESSES,
+    ) -> None:
+        self._jitter = jitter
+        self._max_devices = max_devices
+        self._max_addresses = max_addresses
+        self._peers: dict[str, Peer] = {}
+        self._ready: dict[DeviceId, str] = {}
+        self._said_full = False
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """Every known address, in the order of discovery."""
+        return tuple(self._peers.values())
+
+    @property
+    def ready(self) -> dict[DeviceId, str]:
+        """Usable devices and the address of each (a copy)."""
+        return dict(self._ready)
+
+    def is_host(self, device_id: DeviceId) -> bool:
+        """Whether this is the coordinator's own worker, however it was reached."""
+        return any(p.device_id == device_id and p.source == "host" for p in self._peers.values())
+
+    def next_due_s(self) -> float | None:
+        """When the next Tick has something to do."""
+        due = (peer.retry_at_s for peer in self._peers.values() if peer.state in RETRIED)
+        return min(due, default=None)
+
+    def step(self, event: Event, now: float) -> list[Action]:
+        """What to do about `event`, in this order."""
+        match event:
+            case Sighted(address, source):
+                return self._sighted(address, source, now)
+            case Greeted():
+                return self._greeted(event, now)
+            case Denied():
+                return self._denied(event, now)
+            case Dropped(address, cause):
+                return self._dropped(address, cause, now)
+            case Withdrawn(address):
+                return self._withdrawn(address, now)
+            case Tick():
+                return self._tick(now)
+            case _:
+                assert_never(event)
+
+    def _sighted(self, address: str, source: Source, now: float) -> list[Action]:
+        peer = self._peers.get(address)
+        if peer is None:
+            if len(self._peers) >= self._max_addresses:
+                return self._full(address)
+            peer = self._peers[address] = Peer(address, source, alive_s=now)
+            return [peer.connect(now)]
+        peer.source = max(peer.source, source, key=_RANK.__getitem__)
+        peer.alive_s = now
+        # An announcement is a reason not to wait, but not to hammer.
+        if peer.state in RETRIED and now - peer.tried_s >= FIRST_RETRY_S:
+            return [peer.connect(now)]
+        return []
+
+    def _greeted(self, event: Greeted, now: float) -> list[Action]:
+        peer = self._peers.get(event.address)
+        if peer is None or peer.state is not PeerState.CONNECTING:
+            return [Close(event.address)]
+        peer.device_id, peer.boot_id, peer.alive_s = event.device_id, event.boot_id, now
+        first = self._ready.get(event.device_id)
+        if first is None:
+            return self._admit(peer, event.device_id, now)
+        if self._peers[first].boot_id == event.boot_id:
+            peer.state, peer.reason, peer.cure = PeerState.ALIAS, f"the same device as {first}", ""
+            return [Close(peer.address)]
+        cause = f"{peer.address} and {first} are two machines with one id, {event.device_id}"
+        cure = f"Delete the copied identity on {peer.address} and restart its worker"
+        return [Close(peer.address), *peer.refuse("duplicate_id", cause, cure, now)]
+
+    def _admit(self, peer: Peer, device_id: DeviceId, now: float) -> list[Action]:
+        if len(self._ready) >= self._max_devices:
+            cause = f"{peer.address} is left out: {self._max_devices} devices are in use"
+            problem = peer.refuse("too_many_devices", cause, "Stop one of the others", now)
+            return [Close(peer.address), *problem]
+        self._ready[device_id] = peer.address
+        peer.state, peer.tried_s = PeerState.READY, now
+        peer.reason = peer.cure = ""
+        return [Join(device_id, peer.address)]
+
+    def _denied(self, event: Denied, now: float) -> list[Action]:
+        peer = self._peers.get(event.address)
+        if peer is None or peer.state is not PeerState.CONNECTING:
+            return []
+        peer.alive_s = now
+        return peer.refuse("denied", event.cause, event.cure, now)
+
+    def _dropped(self, address: str, cause: str, now: float) -> list[Action]:
+        peer = self._peers.get(address)
+        if peer is None or peer.state not in (PeerState.CONNECTING, PeerState.READY):
+            return []
+        was_ready = peer.state is PeerState.READY
+        if was_ready:
+            peer.alive_s = now
+            if now - peer.tried_s >= STABLE_S:
+                peer.attempts = 0
+        peer.wait(cause, now, self._jitter())
+        return self._leave(peer, cause, now) if was_ready else []
+
+    def _leave(self, peer: Peer, reason: str, now: float) -> list[Action]:
+        assert peer.device_id is not None
+        del self._ready[peer.device_id]
+        others = [
+            other
+            for other in self._peers.values()
+            if other is not peer and other.device_id == peer.device_id and other.state in IDLE
+        ]
+        leave = Leave(peer.device_id, peer.address, reason)
+        return [leave, *(other.connect(now) for other in others)]
+
+    def _withdrawn(self, address: str, now: float) -> list[Action]:
+        peer = self._peers.pop(address, None)
+        self._said_full = False
+        if peer is None:
+            return []
+        if peer.state is PeerState.READY:
+            return [Close(address), *self._leave(peer, "it was withdrawn", now)]
+        return [Close(address)] if peer.state is PeerState.CONNECTING else []
+
+    def _tick(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for peer in self.peers:
+            if peer.state not in RETRIED or peer.retry_at_s > now:
+                continue
+            if peer.source == "mdns" and now - peer.alive_s > FORGET_AFTER_S:
+                del self._peers[peer.address]
+                self._said_full = False
+                continue
+            actions.append(peer.connect(now))
+        return actions
+
+    def _full(self, address: str) -> list[Action]:
+        if self._said_full:
+            return []
+        self._said_full = True
+        cause = f"{address} is ignored: {self._max_addresses} addresses are known already"
+        cure = "See who announces so many workers, and stop it"
+        return [Problem(address, "too_many_addresses", cause, cure)]
