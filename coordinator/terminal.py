@@ -137,10 +137,14 @@ def plan_table(plan: Mapping[str, Any], device_names: Mapping[str, str]) -> Tabl
     for index, block in enumerate(plan["blocks"], start=1):
         tiles = block["tiles"]
         flop = sum(tile["flop"] for tile in tiles)
-        parts = (f"{device_names.get(t['device'], t['device'])} {_part(t)}" for t in tiles)
+        axes = [axis for axis in ("cols", "channels") if any(tile[axis][0] for tile in tiles)]
+        parts = (
+            f"{device_names.get(tile['device'], tile['device'])} {_part(tile, axes)}"
+            for tile in tiles
+        )
         exchange = block["exchange"] + (", barrier" if block["barrier"] else "")
         made.add_row(
-            str(index), _layers(block["layers"]), exchange, f"{flop / 1e9:.2f}", "; ".join(parts)
+            str(index), _layers(block["layers"]), exchange, f"{flop / 1e9:.2f}", "\n".join(parts)
         )
     return made
 
@@ -153,13 +157,15 @@ def plan_sentence(plan: Mapping[str, Any]) -> str:
     extra = plan["redundant_flop"] / plan["total_flop"] if plan["total_flop"] else 0.0
     return (
         f"{plan['strategy']}: {len(plan['blocks'])} blocks on {devices}, predicted "
-        f"{milliseconds(together)} (best device alone {milliseconds(alone)}), "
-        f"{extra:.0%} of the FLOPs computed twice"
+        f"{duration(together)} (best device alone {duration(alone)}), "
+        f"{extra:.0%} of the FLOPs computed more than once"
     )
 
 
-def milliseconds(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A duration as people compare them."""
+    if seconds >= 10:
+        return f"{seconds:.1f} s"
     return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
 
 
@@ -176,14 +182,9 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if value else "-"
 
 
-def _part(tile: Mapping[str, Any]) -> str:
-    """A tile's rows; columns and channels only where they don't begin and end with the map."""
-    text = f"rows {tile['rows'][0]}-{tile['rows'][1]}"
-    if tile["cols"][0]:
-        text += f" cols {tile['cols'][0]}-{tile['cols'][1]}"
-    if tile["channels"][0]:
-        text += f" channels {tile['channels'][0]}-{tile['channels'][1]}"
-    return text
+def _part(tile: Mapping[str, Any], axes: Sequence[str]) -> str:
+    """A tile's rows, and what it has along the other axes that its block is divided along."""
+    return " ".join(f"{axis} {tile[axis][0]}-{tile[axis][1]}" for axis in ("rows", *axes))
 
 
 def _layers(layers: Sequence[str]) -> str:

@@ -109,6 +109,6 @@ def all_right(question: Question, predictions: Sequence[Mapping[str, Any]]) -> b
     return exactly_right([Picture(found, question.truth)]) == 1
 
 
-def in_reading_order(truth: Sequence[Truth]) -> str:
-    """Labels from left to right."""
-    return " ".join(each.label for each in sorted(truth, key=lambda each: each.box[0]))
+def labels(truth: Sequence[Truth]) -> str:
+    """The labels in order."""
+    return " ".join(sorted(each.label for each in truth))

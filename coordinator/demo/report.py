@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator import terminal
-from coordinator.demo.measure import Measured, all_right, in_reading_order
+from coordinator.demo.measure import Measured, all_right, labels
 from coordinator.demo.question import Question
 from models.check import TOLERANCE
 
@@ -95,13 +95,12 @@ def _answer(outcome: Outcome, console: Console) -> None:
     if not question.trained:
         console.print("(untrained weights, for benchmarks: the values mean nothing)")
     if question.truth is not None:
-        wanted = in_reading_order(question.truth)
-        verdict = (
-            Text(f"right: the sheet shows {wanted}", "green")
+        shown = labels(question.truth)
+        console.print(
+            Text(f"right: these are the digits on the sheet: {shown}", "green")
             if outcome.right
-            else Text(f"WRONG: the sheet shows {wanted}", "red")
+            else Text(f"WRONG: the digits on the sheet are {shown}", "red")
         )
-        console.print(verdict)
 
 
 def _workers(outcome: Outcome, console: Console) -> None:
@@ -163,9 +162,9 @@ def _compared(outcome: Outcome, console: Console) -> None:
     device = names.get(measured.baseline["device"], measured.baseline["device"])
     console.print(
         f"one device:  {device} alone, whole model in plain onnxruntime: "
-        f"{terminal.milliseconds(alone)}; together {terminal.milliseconds(together)}: "
+        f"{terminal.duration(alone)}; together {terminal.duration(together)}: "
         f"{measured.speedup:.2f}x as fast (predicted "
-        f"{terminal.milliseconds(measured.plan['predicted_latency_s'])})"
+        f"{terminal.duration(measured.plan['predicted_latency_s'])})"
     )
     error = measured.comparison
     verdict = "the same answer" if outcome.same else "A DIFFERENT ANSWER"
