@@ -16,7 +16,7 @@ from protos.errors import ImbrexError, PeerViolation
 from protos.frames import Received
 from worker.actions import Action, Discard, Failed, Run, SendToHost, SendToPeer, TaskKey
 from worker.compute import Compute
-from worker.failures import RunFailed, SendFailed
+from worker.failures import RunError, SendFailed
 from worker.outbox import Outbox
 from worker.peers import Peers
 from worker.sessions import Sessions
@@ -158,7 +158,7 @@ class Engine:
             self._apply(self.tasks.failed(action.key, error.code, str(error)))
         except Exception as error:
             _log.exception("task failed for a reason of our own")
-            self._apply(self.tasks.failed(action.key, RunFailed.code, repr(error)))
+            self._apply(self.tasks.failed(action.key, RunError.code, repr(error)))
         else:
             self.tasks_run += 1
             self._apply(self.tasks.finished(action.key, timed.value, timed.start_s, timed.stop_s))

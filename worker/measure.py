@@ -136,7 +136,7 @@ class Measurer:
             inference = make_session(model.SerializeToString(), chosen)
         random = np.random.default_rng(_SEED)
         feed = {entry.tensor: _random(entry.dims, entry.dtype, random) for entry in inputs}
-        return Session(inference, tuple(values), frozenset()), feed
+        return Session(inference, values), feed
 
     def _array(self, ref: WeightRef) -> np.ndarray:
         dtype = dtype_of(ref.data_type)

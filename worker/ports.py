@@ -1,9 +1,9 @@
 """Listening, with an error that says who has the port."""
 
 import grpc.aio
-import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from protos.errors import BadConfiguration
+from protos.ports import holder_of
 
 
 def listen(server: grpc.aio.Server, host: str, port: int) -> int:
@@ -29,21 +29,3 @@ def listen(server: grpc.aio.Server, host: str, port: int) -> int:
         cause=f"cannot listen on {address}",
         cure="Set host to an address of this machine, and port to a free one",
     )
-
-
-def holder_of(port: int) -> str | None:
-    """The process that listens on a TCP port, as `name (process 123)`."""
-    try:
-        connections = psutil.net_connections("tcp")
-    except psutil.AccessDenied:
-        return "another process"
-    for connection in connections:
-        if connection.status != psutil.CONN_LISTEN or connection.laddr.port != port:
-            continue
-        if connection.pid is None:
-            return "a process of another user"
-        try:
-            return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
-        except psutil.NoSuchProcess:
-            return f"process {connection.pid}"
-    return None

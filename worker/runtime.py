@@ -5,8 +5,8 @@ Measured in docs/adr/0002-sessions.md.
 
 import ctypes
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import numpy as np
 import onnxruntime as ort
 
 from protos.errors import Unavailable
-from worker.failures import from_runtime
+from worker.arrays import aligned_empty
+from worker.failures import BadInput, from_runtime
 
 _LEVELS = ort.GraphOptimizationLevel
 _PROVIDERS = ["CPUExecutionProvider"]
@@ -51,8 +52,8 @@ def options(folder: Path, threads: int, *, optimise: bool) -> ort.SessionOptions
     chosen.graph_optimization_level = (
         _LEVELS.ORT_ENABLE_ALL if optimise else _LEVELS.ORT_DISABLE_ALL
     )
-    # Its warnings are about graphs that other people made; errors come as exceptions.
-    chosen.log_severity_level = 3
+    # Fatal only: warnings are about graphs that other people made, errors come as exceptions.
+    chosen.log_severity_level = 4
     entries = {
         "session.intra_op.allow_spinning": "0",
         "session.use_env_allocators": "1",
@@ -86,13 +87,40 @@ def _share_allocator() -> None:
     ort.create_and_register_allocator(info, ort.OrtArenaCfg(0, _SAME_AS_REQUESTED, -1, -1))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Session:
-    """A program ready to run. `weights` are referred to by the session and kept alive here."""
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """An input or output of a program; symbolic sizes are None."""
 
-    inference: ort.InferenceSession = field(repr=False)
-    weights: tuple[ort.OrtValue, ...] = field(repr=False)
-    blobs: frozenset[str] = field(repr=False)
+    dtype: np.dtype
+    dims: tuple[int | None, ...]
+
+    def fits(self, array: np.ndarray) -> bool:
+        """Whether the program can take this array."""
+        return (
+            array.dtype == self.dtype
+            and array.ndim == len(self.dims)
+            and all(
+                fixed in (None, size) for fixed, size in zip(self.dims, array.shape, strict=True)
+            )
+        )
+
+
+class Session:
+    """A program ready to run. `weights` are referred to by onnxruntime and kept alive here;
+    `blobs` names the files that hold them.
+    """
+
+    def __init__(
+        self,
+        inference: ort.InferenceSession,
+        weights: Sequence[ort.OrtValue] = (),
+        blobs: frozenset[str] = frozenset(),
+    ) -> None:
+        self.blobs = blobs
+        self._inference = inference
+        self._weights = tuple(weights)
+        self._inputs = {entry.name: _signature(entry) for entry in inference.get_inputs()}
+        self._outputs = {entry.name: _signature(entry) for entry in inference.get_outputs()}
 
     def run(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
@@ -104,24 +132,50 @@ class Session:
         Raises:
             ImbrexError: inputs or shapes that don't fit, too little memory, a failed kernel.
         """
+        self._check(inputs, shapes)
         try:
-            binding = self.inference.io_binding()
+            binding = self._inference.io_binding()
             for name, array in inputs.items():
                 binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
-            types = {output.name: output.type for output in self.inference.get_outputs()}
             results: dict[str, np.ndarray] = {}
             for name, shape in shapes.items():
-                if name not in types:
-                    raise ValueError(f"the program has no output {name!r}")
-                results[name] = aligned_empty(shape, _NUMPY_TYPES[types[name]])
+                results[name] = aligned_empty(shape, self._outputs[name].dtype)
                 value = ort.OrtValue.ortvalue_from_numpy(results[name])
                 binding.bind_ortvalue_output(name, value)
-            for name in types.keys() - shapes.keys():
+            for name in self._outputs.keys() - shapes.keys():
                 binding.bind_output(name, "cpu")
-            self.inference.run_with_iobinding(binding)
+            self._inference.run_with_iobinding(binding)
         except Exception as error:
             raise from_runtime(error, "running a program") from error
         return results
+
+    def _check(
+        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        if inputs.keys() != self._inputs.keys() or not shapes.keys() <= self._outputs.keys():
+            raise BadInput(
+                cause=f"the task has inputs {sorted(inputs)} and outputs {sorted(shapes)}, the "
+                f"program {sorted(self._inputs)} and {sorted(self._outputs)}",
+                cure="Send tasks that fit their program",
+            )
+        for name, array in inputs.items():
+            wanted = self._inputs[name]
+            if not wanted.fits(array):
+                raise BadInput(
+                    cause=f"the input {name!r} is {array.dtype} of shape {array.shape}, the "
+                    f"program takes {wanted.dtype} of shape {wanted.dims}",
+                    cure="Send tasks that fit their program",
+                )
+
+
+def _signature(entry: Any) -> Signature:
+    dtype = _NUMPY_TYPES.get(entry.type)
+    if dtype is None:
+        raise BadInput(
+            cause=f"the program's {entry.name!r} is a {entry.type}, which does not travel",
+            cure="Cut the program where plain tensors pass",
+        )
+    return Signature(dtype, tuple(size if isinstance(size, int) else None for size in entry.shape))
 
 
 class SharedWeights:
@@ -151,14 +205,6 @@ class SharedWeights:
             value = ort.OrtValue.ortvalue_from_numpy(array)
             self._values[key] = value
         return value
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 64) -> np.ndarray:
-    """An uninitialised array that begins at a multiple of a cache line."""
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.empty(size + alignment, np.uint8)
-    start = -raw.ctypes.data % alignment
-    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 def give_back_memory() -> None:

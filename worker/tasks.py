@@ -34,8 +34,8 @@ from worker.actions import (
     TaskKey,
     TaskSpec,
 )
+from worker.arrays import aligned_empty
 from worker.failures import BadInput, NoOutput, OutOfMemory
-from worker.runtime import aligned_empty
 from worker.subtract import minus
 
 # Requests end within seconds; more open tasks than this on one device is a runaway host.

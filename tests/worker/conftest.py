@@ -1,0 +1,17 @@
+import pytest
+
+from protos.channels import Caller
+from protos.client import WorkerClient
+from tests.worker.support import in_process
+
+
+@pytest.fixture
+async def worker(tmp_path):
+    async with in_process(tmp_path / "state") as running:
+        yield running
+
+
+@pytest.fixture
+async def client(worker):
+    async with WorkerClient(worker.address, Caller("host")) as client:
+        yield client

@@ -1,0 +1,111 @@
+import pytest
+
+from models.boxes import Box
+from protos import imbrex_pb2 as pb
+from protos.channels import Caller
+from protos.client import WorkerClient
+from tests.worker.support import (
+    conv_program,
+    in_process,
+    install,
+    joined,
+    picture,
+    send,
+    task_item,
+    until_done,
+    whole,
+)
+from tests.worker.test_service import same
+
+IN = Box.whole((1, 16, 12, 10))
+TOP, BOTTOM = Box.of((0, 1), (0, 16), (0, 6), (0, 10)), Box.of((0, 1), (0, 16), (6, 12), (0, 10))
+
+
+@pytest.fixture
+async def two(tmp_path):
+    """Two workers that know the same programs, and a stream to each."""
+    async with (
+        in_process(tmp_path / "a", secret="s") as a,
+        in_process(tmp_path / "b", secret="s") as b,
+        WorkerClient(a.address, Caller("host", "s")) as to_a,
+        WorkerClient(b.address, Caller("host", "s")) as to_b,
+    ):
+        first, blobs = conv_program()
+        second, _ = conv_program(blobs, names=("y", "z"), seed=1)
+        for client in (to_a, to_b):
+            await install(client, first, blobs)
+            await install(client, second, blobs)
+        yield a, b, to_a.exchange(), to_b.exchange(), first, second
+
+
+def output(box, **fields):
+    return {"tensor": "y", "box": box, "yields": IN, **fields}
+
+
+async def test_a_chain_over_two_workers_with_nothing_through_the_host(two):
+    _, b, to_a, to_b, first, second = two
+    x = picture()
+    halves = [
+        output(half, to=b.id, address=b.address, to_task=1, to_attempt=2) for half in (TOP, BOTTOM)
+    ]
+    last = {"tensor": "z", "box": IN, "yields": IN}
+    for request in ("r1", "r2"):
+        await to_b.write([task_item(second, {"y": IN}, [last], request=request, task=1, attempt=2)])
+        await to_a.write([task_item(first, {"x": IN}, halves, request=request)])
+        await send(to_a, "x", IN, x, request=request)
+        assert (await until_done(to_a))[0] == []
+        pieces, (done,) = await until_done(to_b)
+        assert (done.request, done.task, done.attempt) == (request, 1, 2)
+        same(joined(pieces, IN), whole(whole(x), seed=1))
+
+
+async def test_a_worker_that_came_back_at_its_address_is_reached_again(two, tmp_path):
+    _, _, to_a, _, first, second = two
+    x = picture()
+    port = 0
+    for request in ("r1", "r2"):
+        async with (
+            in_process(tmp_path / "c", secret="s", port=port) as c,
+            WorkerClient(c.address, Caller("host", "s")) as client,
+        ):
+            port = int(c.address.rpartition(":")[2])
+            await install(client, second, conv_program(names=("y", "z"), seed=1)[1])
+            to_c = client.exchange()
+            last = {"tensor": "z", "box": IN, "yields": IN}
+            await to_c.write([task_item(second, {"y": IN}, [last], request=request, task=1)])
+            there = output(IN, to=c.id, address=c.address, to_task=1)
+            await to_a.write([task_item(first, {"x": IN}, [there], request=request)])
+            await send(to_a, "x", IN, x, request=request)
+            pieces, _ = await until_done(to_c)
+            same(joined(pieces, IN), whole(whole(x), seed=1))
+            await until_done(to_a)
+
+
+async def test_a_neighbour_that_is_somebody_else_or_gone_is_told_to_the_host(two):
+    _, b, to_a, _, first, _ = two
+    x = picture()
+    for task, (device, address) in enumerate((("0" * 16, b.address), (b.id, "127.0.0.1:1"))):
+        outputs = [output(IN, to=device, address=address, to_task=9)]
+        await to_a.write([task_item(first, {"x": IN}, outputs, task=task)])
+        await send(to_a, "x", IN, x, task=task)
+        _, ends = await until_done(to_a, tasks=2)
+        (failed,) = (end for end in ends if isinstance(end, pb.TaskFailed))
+        assert (failed.code, failed.task) == ("send", task)
+        assert device in failed.message
+
+
+async def test_outputs_to_itself_feed_the_next_task(two):
+    a, _, to_a, _, first, second = two
+    x = picture()
+    last = {"tensor": "z", "box": IN, "yields": IN}
+    here = output(IN, to=a.id, to_task=1)
+    await to_a.write(
+        [
+            task_item(first, {"x": IN}, [here]),
+            task_item(second, {"y": IN}, [last], task=1),
+        ]
+    )
+    await send(to_a, "x", IN, x)
+    pieces, ends = await until_done(to_a, tasks=2)
+    assert [end.task for end in ends] == [0, 1]
+    same(joined(pieces, IN), whole(whole(x), seed=1))

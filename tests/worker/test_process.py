@@ -1,0 +1,128 @@
+"""Workers in processes of their own: start, stop, restart, and what the machine refuses."""
+
+import asyncio
+import hashlib
+import os
+import resource
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from protos.channels import Caller
+from protos.client import CHUNK_BYTES, WorkerClient
+from protos.errors import Unavailable
+from tests.worker.support import (
+    ROOT,
+    conv_program,
+    environment,
+    install,
+    message_of,
+    process,
+    terminate,
+)
+
+
+def refused(tmp_path, **changes):
+    """Starts a worker that must not start; what it says."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "worker"],
+        cwd=ROOT,
+        env=environment(tmp_path / "state", **changes),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
+
+
+async def test_a_restart_keeps_the_identity_and_what_was_optimised(tmp_path):
+    program, blobs = conv_program()
+    ids = []
+    for _ in range(2):
+        with process(tmp_path) as running:
+            ids.append(running.id)
+            async with WorkerClient(running.address, Caller("host")) as client:
+                if len(ids) == 1:
+                    await install(client, program, blobs)
+                reply = await client.prepare([message_of(program)])
+                assert not reply.missing
+                assert reply.programs[0].error == ""
+            children = psutil.Process(running.process.pid).children(recursive=True)
+            assert children == []
+            assert terminate(running) == 0
+            assert not (tmp_path / "ready.json").exists()
+    assert ids[0] == ids[1]
+
+
+async def test_a_full_disk_is_told_and_the_transfer_continues_later(tmp_path):
+    data = os.urandom(3 * CHUNK_BYTES)
+    sha256 = hashlib.sha256(data).hexdigest()
+
+    def small_files():
+        # Stands for a full disk: writing beyond it fails with EFBIG instead of ENOSPC.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * CHUNK_BYTES, resource.RLIM_INFINITY))
+
+    with process(tmp_path, before=small_files) as running:
+        async with WorkerClient(running.address, Caller("host")) as client:
+            with pytest.raises(Unavailable, match="full"):
+                await client.put(sha256, data)
+            assert await client.missing([sha256]) == {sha256: 2 * CHUNK_BYTES}
+            resource.prlimit(
+                running.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2
+            )
+            await client.put(sha256, data, 2 * CHUNK_BYTES)
+            assert await client.missing([sha256]) == {}
+
+
+async def test_sigterm_with_an_open_stream_is_a_clean_end(tmp_path):
+    with process(tmp_path) as running:
+        async with WorkerClient(running.address, Caller("host")) as client:
+            stream = client.exchange()
+            await stream.write([])
+            reading = asyncio.create_task(stream.read())
+            await client.hello("1")
+            assert await asyncio.to_thread(terminate, running) == 0
+            assert await reading is None
+
+
+def test_a_taken_port_names_its_holder(tmp_path):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        said = refused(tmp_path, PORT=str(port))
+    assert f"port {port} is taken by" in said
+    assert f"process {os.getpid()}" in said
+    assert "choose another port" in said
+
+
+def test_a_second_worker_on_one_state_directory_is_refused(tmp_path):
+    with process(tmp_path / "state"):
+        assert "another worker uses the state directory" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"HOST": "0.0.0.0"}, "without a cluster secret"),
+        ({"HOST": "192.0.2.1", "SECRET": "s"}, "cannot listen on 192.0.2.1"),
+        ({"PACE": "2"}, "'pace' in IMBREX_WORKER_PACE"),
+        ({"PASE": "2"}, "unknown worker setting 'pase'"),
+        ({"STATE_DIR": "/proc/nowhere"}, "state directory /proc/nowhere cannot be used"),
+        ({"MDNS": "true", "MDNS_INTERFACES": "192.0.2.1"}, "no network interface has an address"),
+    ],
+)
+def test_what_cannot_work_is_told_with_its_cure(tmp_path, changes, says):
+    assert says in refused(tmp_path, **changes)
+
+
+def test_a_damaged_identity_is_named(tmp_path):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "id").write_text("\0\0\0\0")
+    assert "does not hold a device id" in refused(tmp_path)

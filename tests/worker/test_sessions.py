@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+
+from protos.errors import BadRequest, Unavailable
+from tests.worker.support import conv_program, picture, whole
+from worker.failures import BadInput, NoProgram, OutOfMemory
+from worker.optimise import OptimisedPrograms
+from worker.sessions import Sessions
+from worker.store import BlobStore
+
+
+class Room:
+    """A store, its optimised programs and sessions, as one daemon has them."""
+
+    def __init__(self, directory, cap_bytes=1 << 20, disk_bytes=1 << 20, fingerprint="cpu"):
+        self.store = BlobStore(directory, disk_bytes, self._in_use)
+        self.optimised = OptimisedPrograms(directory / "optimised", self.store, fingerprint, 1)
+        self.sessions = Sessions(self.optimised, self.store, cap_bytes)
+
+    def _in_use(self):
+        return self.sessions.blobs_in_use()
+
+    def install(self, program, blobs):
+        for sha256 in self.sessions.missing([program]):
+            data = bytes(blobs.bytes_of(sha256))
+            self.store.append(sha256, 0, len(data), data)
+            self.store.complete(sha256, len(data))
+        self.sessions.prepare(program)
+
+
+@pytest.fixture
+def room(tmp_path):
+    return Room(tmp_path)
+
+
+def run(room, program, x, rows, columns):
+    return room.sessions.get(program.sha256).run({"x": x}, {"y": (1, 16, rows, columns)})["y"]
+
+
+@pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 1, 1, 1), (0, 0, 0, 0)])
+def test_a_session_gives_what_the_whole_model_gives_at_any_size(room, pads):
+    program, blobs = conv_program(pads=pads)
+    room.install(program, blobs)
+    for rows, columns in ((12, 10), (7, 31)):
+        x = picture(rows, columns)
+        rows_out = rows + pads[0] + pads[2] - 2
+        columns_out = columns + pads[1] + pads[3] - 2
+        y = run(room, program, x, rows_out, columns_out)
+        assert np.abs(y - whole(x, pads=pads)).max() <= 1e-5 * np.abs(y).max()
+        assert y.ctypes.data % 64 == 0
+
+
+def test_border_classes_of_one_block_share_their_weights(room):
+    blobs = None
+    for pads in ((1, 1, 1, 1), (0, 1, 1, 1), (1, 1, 0, 1), (0, 1, 0, 1)):
+        program, blobs = conv_program(blobs, pads=pads)
+        room.install(program, blobs)
+    # The convolution's re-laid weights; the bias is small and stays in the graph.
+    assert room.sessions.weight_bytes == 16 * 16 * 9 * 4
+    assert len(room.sessions.blobs_in_use()) == 1
+
+
+def test_a_restart_uses_the_optimised_form_and_needs_no_weights(tmp_path, monkeypatch):
+    program, blobs = conv_program()
+    Room(tmp_path).install(program, blobs)
+    again = Room(tmp_path)
+    for ref in program.weights:
+        again.store.path(ref.sha256).unlink()
+    monkeypatch.setattr(OptimisedPrograms, "build", None)
+    assert again.sessions.missing([program]) == []
+    again.sessions.prepare(program)
+    x = picture()
+    assert np.allclose(run(again, program, x, 12, 10), whole(x), atol=1e-5)
+
+
+def test_another_processor_or_a_lost_blob_means_building_again(tmp_path):
+    program, blobs = conv_program()
+    room = Room(tmp_path)
+    room.install(program, blobs)
+    assert not Room(tmp_path, fingerprint="another cpu").optimised.has(program.sha256)
+    (relaid,) = room.sessions.blobs_in_use()
+    room.store.path(relaid).unlink()
+    again = Room(tmp_path)
+    assert not again.optimised.has(program.sha256)
+    again.install(program, blobs)
+    assert again.optimised.has(program.sha256)
+
+
+def test_a_kept_graph_that_is_damaged_is_built_again(tmp_path):
+    program, blobs = conv_program()
+    Room(tmp_path).install(program, blobs)
+    (kept,) = (tmp_path / "optimised").glob("*.onnx")
+    kept.write_bytes(b"\xff" + kept.read_bytes())
+    again = Room(tmp_path)
+    again.install(program, blobs)
+    x = picture()
+    assert np.allclose(run(again, program, x, 12, 10), whole(x), atol=1e-5)
+
+
+def test_the_least_recently_used_session_goes_and_comes_back_by_itself(tmp_path):
+    room = Room(tmp_path, cap_bytes=2 * 16 * 16 * 9 * 4)
+    programs = []
+    for seed in range(3):
+        program, blobs = conv_program(seed=seed)
+        room.install(program, blobs)
+        programs.append(program)
+    assert len(room.sessions.blobs_in_use()) == 2
+    x = picture()
+    assert np.allclose(run(room, programs[0], x, 12, 10), whole(x, seed=0), atol=1e-5)
+    assert len(room.sessions.blobs_in_use()) == 2
+
+
+def test_weights_beyond_the_cap_are_out_of_memory(tmp_path):
+    room = Room(tmp_path, cap_bytes=1000)
+    program, blobs = conv_program()
+    with pytest.raises(OutOfMemory, match="exceed"):
+        room.install(program, blobs)
+    assert room.sessions.weight_bytes == 0
+
+
+def test_a_disk_cap_below_the_weights_is_told(tmp_path):
+    room = Room(tmp_path, disk_bytes=12_000)
+    program, blobs = conv_program()
+    with pytest.raises(Unavailable, match="Raise disk_mb"):
+        room.install(program, blobs)
+
+
+def test_programs_that_are_not_retained_or_were_never_prepared_are_unknown(room):
+    program, blobs = conv_program()
+    with pytest.raises(NoProgram):
+        room.sessions.get(program.sha256)
+    room.install(program, blobs)
+    room.sessions.retain([program.sha256])
+    room.sessions.get(program.sha256)
+    room.sessions.retain([])
+    with pytest.raises(NoProgram):
+        room.sessions.get(program.sha256)
+    assert room.sessions.weight_bytes == 0
+
+
+def test_a_weight_of_another_size_than_its_blob_is_refused(room):
+    program, blobs = conv_program()
+    wrong, _ = conv_program()
+    refs = tuple(
+        type(ref)(ref.name, ref.sha256, ref.data_type, (*ref.dims, 2)) for ref in wrong.weights
+    )
+    with pytest.raises(BadRequest, match=r"needs .* bytes, its blob has"):
+        room.install(type(program)(program.graph, refs), blobs)
+
+
+def test_shapes_and_names_that_do_not_fit_are_bad_input(room):
+    program, blobs = conv_program()
+    room.install(program, blobs)
+    session = room.sessions.get(program.sha256)
+    x = picture()
+    for inputs, shapes in (
+        ({"x": x}, {"y": (1, 16, 11, 10)}),
+        ({"x": x[:, :8].copy()}, {"y": (1, 16, 12, 10)}),
+        ({"x": x.astype(np.float64)}, {"y": (1, 16, 12, 10)}),
+        ({"x": x}, {"z": (1, 16, 12, 10)}),
+        ({"q": x}, {"y": (1, 16, 12, 10)}),
+    ):
+        with pytest.raises(BadInput):
+            session.run(inputs, shapes)
+    assert session.run({"x": x}, {"y": (1, 16, 12, 10)})

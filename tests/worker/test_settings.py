@@ -1,0 +1,61 @@
+import pytest
+
+from protos.errors import BadConfiguration
+from worker.settings import load
+
+
+def test_later_sources_win(tmp_path):
+    file = tmp_path / "worker.toml"
+    file.write_text('pace = 0.5\nname = "file"\nport = 1\n')
+    environ = {"IMBREX_WORKER_NAME": "env", "IMBREX_WORKER_PORT": "2", "HOME": "x"}
+    settings = load(file, {"port": 3, "cluster": None}, environ)
+    assert (settings.pace, settings.name, settings.port) == (0.5, "env", 3)
+    assert settings.cluster == "home"
+
+
+def test_a_file_may_have_a_table_for_the_worker(tmp_path):
+    file = tmp_path / "imbrex.toml"
+    file.write_text("[worker]\npace = 0.5\n[coordinator]\nport = 9\n")
+    assert load(file, None, {}).pace == 0.5
+
+
+def test_interfaces_come_as_a_list_from_the_environment():
+    environ = {"IMBREX_WORKER_MDNS_INTERFACES": "127.0.0.1,10.0.0.2"}
+    assert load(None, None, environ).mdns_interfaces == ("127.0.0.1", "10.0.0.2")
+
+
+@pytest.mark.parametrize("pace", ["0", "-1", "1.5", "nan", "fast"])
+def test_a_pace_is_a_share_of_a_core(pace):
+    with pytest.raises(BadConfiguration, match=r"'pace' in IMBREX_WORKER_PACE.*share of one core"):
+        load(None, None, {"IMBREX_WORKER_PACE": pace})
+
+
+def test_an_unknown_key_is_named_with_its_source(tmp_path):
+    file = tmp_path / "worker.toml"
+    file.write_text("pase = 0.5\n")
+    with pytest.raises(BadConfiguration, match=r"'pase' in .*worker\.toml.*Known settings: .*pace"):
+        load(file, None, {})
+    with pytest.raises(BadConfiguration, match=r"'pase' in IMBREX_WORKER_PASE"):
+        load(None, None, {"IMBREX_WORKER_PASE": "1"})
+    with pytest.raises(BadConfiguration, match=r"'pase' in the command line"):
+        load(None, {"pase": 1}, {})
+
+
+@pytest.mark.parametrize("content", [None, "pace = ", b"\xff"])
+def test_an_unreadable_file_is_named(tmp_path, content):
+    file = tmp_path / "worker.toml"
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(BadConfiguration, match=r"worker\.toml cannot be read"):
+        load(file, None, {})
+
+
+def test_a_paced_worker_computes_with_one_thread():
+    assert load(None, {"pace": 0.5, "threads": 4}, {}).task_threads == 1
+    assert load(None, {"threads": 4}, {}).task_threads == 4
+
+
+def test_the_secret_does_not_show_and_must_fit_metadata():
+    assert "sesame" not in repr(load(None, {"secret": "sesame"}, {}))
+    with pytest.raises(BadConfiguration, match="secret"):
+        load(None, {"secret": "größe"}, {})
