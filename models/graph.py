@@ -33,9 +33,14 @@ class TensorInfo:
     data_type: int
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy type of an element."""
+        return np.dtype(helper.tensor_dtype_to_np_dtype(self.data_type))
+
+    @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        return int(np.dtype(helper.tensor_dtype_to_np_dtype(self.data_type)).itemsize)
+        return int(self.dtype.itemsize)
 
     @property
     def nbytes(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -154,13 +154,14 @@ class Driver:
         for device, letter in letters.items():
             self._outbox.post(device, letter)
 
-    def joined(self, device: DeviceId) -> None:
-        """A device became usable."""
-        self.step(Joined(device))
-
-    def lost(self, device: DeviceId) -> None:
-        """A device is gone."""
-        self.step(Lost(device))
+    def devices(self, ready: Iterable[DeviceId]) -> None:
+        """These are the devices that can be used now; those missing are lost."""
+        present = dict.fromkeys(ready)
+        for device in [each for each in self.scheduler.devices if each not in present]:
+            self.step(Lost(device))
+        for device in present:
+            if device not in self.scheduler.devices:
+                self.step(Joined(device))
 
     def received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None

@@ -1,0 +1,172 @@
+"""The pool of devices: connections around the pure membership."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from coordinator.cluster.connection import Connection, Sink
+from coordinator.cluster.discovery import Discovery
+from coordinator.cluster.events import (
+    Action,
+    Close,
+    Connect,
+    Denied,
+    Dropped,
+    Event,
+    Greeted,
+    Join,
+    Leave,
+    Problem,
+    Sighted,
+    Source,
+    Tick,
+    Withdrawn,
+)
+from coordinator.cluster.membership import Membership
+from coordinator.cluster.peers import Peer
+from coordinator.planning.plan import DeviceId
+from protos.errors import BadConfiguration, ImbrexError, LostWorker, PeerViolation
+
+# How often membership looks whether somebody is due to be tried again.
+TICK_S = 0.25
+# A device that accepts but never answers must not occupy an attempt for ever.
+CONNECT_TIMEOUT_S = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class Pool:
+    """Finds workers and keeps connections to them. `changed(cause)` is called after every join
+    and leave, `sink` with every item that a worker sends.
+    """
+
+    def __init__(self, secret: str, sink: Sink, changed: Callable[[str], None]) -> None:
+        self._secret = secret
+        self._sink = sink
+        self._changed = changed
+        self._membership = Membership(random.random)
+        self._connections: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.Task[None] | None = None
+        self._discovery: Discovery | None = None
+
+    async def start(
+        self, listed: Sequence[str], cluster: str = "", interfaces: Sequence[str] = ()
+    ) -> None:
+        """Tries the listed addresses and, if `cluster` is named, listens for announcements."""
+        self._ticker = asyncio.create_task(self._tick())
+        for address in listed:
+            self.sighted(address, "static")
+        if cluster:
+            self._discovery = Discovery(cluster, interfaces, lambda a: self.sighted(a, "mdns"))
+            await self._discovery.start()
+
+    async def stop(self) -> None:
+        """Closes everything."""
+        if self._discovery is not None:
+            await self._discovery.stop()
+        tasks = [*self._connecting.values(), *([self._ticker] if self._ticker else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(each.close() for each in self._connections.values()))
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def sighted(self, address: str, source: Source) -> None:
+        """A worker may be listening there."""
+        self._step(Sighted(address, source))
+
+    def withdrawn(self, address: str) -> None:
+        """Nobody will listen there again."""
+        self._step(Withdrawn(address))
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """Every known address and its state."""
+        return self._membership.peers
+
+    def ready(self) -> dict[DeviceId, Connection]:
+        """Devices that can be used now."""
+        return {
+            device: self._connections[address] for device, address in self._membership.ready.items()
+        }
+
+    def is_host(self, device: DeviceId) -> bool:
+        """Whether it is the coordinator's own worker."""
+        return self._membership.is_host(device)
+
+    def connection(self, device: DeviceId) -> Connection:
+        """The connection to a device.
+
+        Raises:
+            LostWorker: it is not ready.
+        """
+        address = self._membership.ready.get(device)
+        if address is None:
+            raise LostWorker(cause=f"device {device} is not connected", cure="Try again.")
+        return self._connections[address]
+
+    # ------------------------------------------------------------ membership
+
+    def _step(self, event: Event) -> None:
+        for action in self._membership.step(event, time.monotonic()):
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Connect(address):
+                self._connecting[address] = asyncio.create_task(self._connect(address))
+            case Close(address):
+                self._close(address)
+            case Join(device, address):
+                log.info("device joined", device=device, address=address)
+                connection = self._connections[address]
+                connection.start(lambda cause: self._lost(address, connection, cause))
+                self._changed(f"{device} joined")
+            case Leave(device, address, reason):
+                log.warning("device left", device=device, address=address, reason=reason)
+                self._changed(f"{device} left")
+            case Problem(address, code, cause, cure):
+                log.warning("problem", address=address, code=code, cause=cause, cure=cure)
+
+    async def _connect(self, address: str) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                connection = await Connection.open(address, self._secret, self._sink)
+        except TimeoutError:
+            self._step(Dropped(address, f"{address} does not answer"))
+        except (PeerViolation, BadConfiguration) as error:
+            self._step(Denied(address, error.cause, error.cure))
+        except ImbrexError as error:
+            self._step(Dropped(address, str(error)))
+        else:
+            self._connections[address] = connection
+            self._step(Greeted(address, connection.facts.id, connection.facts.boot_id))
+        finally:
+            self._connecting.pop(address, None)
+
+    def _lost(self, address: str, connection: Connection, cause: str) -> None:
+        if self._connections.get(address) is connection:
+            self._step(Dropped(address, cause))
+            self._close(address)
+
+    def _close(self, address: str) -> None:
+        connecting = self._connecting.get(address)
+        if connecting is not None and connecting is not asyncio.current_task():
+            connecting.cancel()
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            task = asyncio.create_task(connection.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._step(Tick())

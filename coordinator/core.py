@@ -1,0 +1,191 @@
+"""The coordinator: devices, profiles, plans and execution behind one small interface."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import structlog
+
+from coordinator.admission import Admission
+from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel
+from coordinator.execution.driver import Driver
+from coordinator.library import Library
+from coordinator.live import LiveCluster
+from coordinator.planning.plan import Plan
+from coordinator.planning.strategies import strategy
+from coordinator.plans import NO_WORKER, Plans
+from coordinator.settings import CoordinatorSettings
+from models.units import Network
+from protos.errors import BadRequest, Unavailable
+
+log = structlog.get_logger(__name__)
+
+
+class Coordinator:
+    """One per process. All methods run on its event loop."""
+
+    def __init__(self, settings: CoordinatorSettings) -> None:
+        self._settings = settings
+        self._library = Library()
+        self._admission = Admission(settings.max_in_flight, settings.max_queue)
+        self._live = LiveCluster(settings, self._changed, self._received, self._admission.idle)
+        self._driver = Driver(self._live)
+        self._plans = Plans(
+            self._library, self._live.cluster, strategy(settings.strategy), self._live
+        )
+        self._background: list[asyncio.Task[None]] = []
+
+    @property
+    def settings(self) -> CoordinatorSettings:
+        """What it was started with."""
+        return self._settings
+
+    async def start(self) -> None:
+        """Begins to look for workers and to load models; returns at once."""
+        self._settings.state_dir.mkdir(parents=True, exist_ok=True)
+        await self._live.start()
+        self._background.append(asyncio.create_task(self._load_models()))
+        if self._settings.replan > 0:
+            self._background.append(asyncio.create_task(self._replan_periodically()))
+
+    async def stop(self) -> None:
+        """Ends everything that it started."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._plans.close()
+        await self._driver.close()
+        await self._live.stop()
+
+    # ------------------------------------------------------------ what people see
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether a request would be computed now, and why not."""
+        if not self._live.cluster().devices:
+            return False, str(NO_WORKER)
+        for name in self._settings.models:
+            state = self._plans.state(name)
+            if state != "ready":
+                return False, f"{name}: {state}"
+        return True, ""
+
+    def models(self) -> list[ModelStatus]:
+        """Every model that was asked for or configured."""
+        loaded = {each.served.name: each.served for each in self._library.loaded()}
+        names = dict.fromkeys((*self._settings.models, *loaded))
+        return [self._model_status(name, loaded.get(name)) for name in names]
+
+    def devices(self) -> list[DeviceStatus]:
+        """Every device that is known, ready or not."""
+        return self._live.statuses()
+
+    async def model(self, name: str) -> ServedModel:
+        """A model, loaded on first use.
+
+        Raises:
+            NotFound, BadRequest: no such model, or it cannot be used.
+        """
+        return (await self._library.get(name)).served
+
+    async def plan(self, model: str) -> tuple[Plan, Network]:
+        """The plan in force for a model, made if need be.
+
+        Raises:
+            Unavailable: no worker is ready.
+        """
+        served = await self.model(model)
+        graph = await self._plans.current(model)
+        return graph.plan, served.network
+
+    # ------------------------------------------------------------ work
+
+    async def infer(
+        self, model: str, feeds: Mapping[str, np.ndarray], request_id: str | None = None
+    ) -> Answer:
+        """One request: input tensors in, output tensors out.
+
+        Raises:
+            BadRequest: tensors that the model does not take.
+            Unavailable: the queue is full, or no worker is left.
+        """
+        arrived = time.monotonic()
+        served = await self.model(model)
+        _check_feeds(served.network, feeds)
+        async with self._admission:
+            graph = await self._plans.current(model)
+            started = time.monotonic()
+            answer, times = await self._driver.run(graph, feeds, request_id)
+        self._live.observe(graph, served.network, times)
+        queue_s = started - arrived
+        timing = replace(answer.timing, queue_s=queue_s, total_s=answer.timing.total_s + queue_s)
+        return replace(answer, timing=timing)
+
+    async def baseline(self, model: str) -> Baseline:
+        """Measures the best device with the whole model in plain onnxruntime.
+
+        Raises:
+            Unavailable: no worker is ready.
+        """
+        loaded = await self._library.get(model)
+        async with self._admission.exclusive():
+            return await self._live.measure_whole(loaded)
+
+    # ------------------------------------------------------------ background
+
+    def _changed(self, cause: str) -> None:
+        """Devices came or went, or something was measured."""
+        self._driver.devices(device.id for device in self._live.cluster().devices)
+        self._plans.refresh(cause)
+
+    def _received(self, device: str, item: object, payload: object) -> None:
+        self._driver.received(device, item, payload)  # type: ignore[arg-type]
+
+    async def _load_models(self) -> None:
+        for name in self._settings.models:
+            try:
+                await self._plans.current((await self._library.get(name)).served.name)
+            except Unavailable:
+                continue  # no worker yet: planned when the first one joins
+            except Exception as error:
+                log.error("model cannot be served", model=name, error=str(error))
+
+    async def _replan_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.replan)
+            with suppress(Exception):
+                self._plans.refresh("period")
+
+    def _model_status(self, name: str, served: ServedModel | None) -> ModelStatus:
+        graph = self._plans.graph(name)
+        sidecar = served.sidecar if served else None
+        return ModelStatus(
+            name=name,
+            ready=graph is not None,
+            state=self._plans.state(name),
+            task=sidecar.task if sidecar else "tensor",
+            trained=served.trained if served else False,
+            plan_version=graph.plan.version if graph else 0,
+        )
+
+
+def _check_feeds(network: Network, feeds: Mapping[str, np.ndarray]) -> None:
+    """Raises BadRequest unless the tensors are just what the network takes."""
+    graph = network.graph
+    if set(feeds) != set(graph.inputs):
+        raise BadRequest(
+            cause=f"the model takes the tensors {sorted(graph.inputs)}, not {sorted(feeds)}",
+            cure="Name each input tensor once.",
+        )
+    for name, array in feeds.items():
+        info = graph.tensors[name]
+        if array.shape != info.shape or array.dtype != info.dtype:
+            raise BadRequest(
+                cause=f"{name!r} is {array.dtype} {array.shape}, "
+                f"the model takes {info.dtype} {info.shape}",
+                cure="Convert the tensor.",
+            )

@@ -1,0 +1,109 @@
+"""The coordinator daemon: the core and its HTTP server in one event loop.
+
+When HTTP is listening, `ready.json` in the state directory says {"url", "pid"}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+import uvicorn
+
+from coordinator.core import Coordinator
+from coordinator.serving.app import create_app
+from coordinator.settings import CoordinatorSettings
+from protos.errors import BadConfiguration
+from protos.ports import holder_of
+
+READY_FILE = "ready.json"
+# Requests in flight may finish; then connections are closed.
+DRAIN_S = 5
+
+log = structlog.get_logger(__name__)
+
+
+async def run(settings: CoordinatorSettings) -> None:
+    """Serves until SIGTERM or SIGINT.
+
+    Raises:
+        BadConfiguration: the port is taken, or the state directory can't be used.
+    """
+    with _listening(settings) as listener:
+        coordinator = Coordinator(settings)
+        await coordinator.start()
+        try:
+            await _serve(coordinator, listener, settings.state_dir)
+        finally:
+            await coordinator.stop()
+
+
+async def _serve(coordinator: Coordinator, listener: socket.socket, state_dir: Path) -> None:
+    config = uvicorn.Config(
+        create_app(coordinator),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=DRAIN_S,
+    )
+    server = _Server(config)
+    host, port = listener.getsockname()[:2]
+    url = f"http://{host}:{port}"
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    with _ready_file(state_dir, url):
+        log.info("ready", url=url)
+        await server.serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers of its own: the daemon decides when to stop."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the process's signal handlers alone."""
+        yield
+
+    def stop(self) -> None:
+        """Finishes what is in flight, then returns from `serve`."""
+        self.should_exit = True
+
+
+@contextmanager
+def _listening(settings: CoordinatorSettings) -> Iterator[socket.socket]:
+    """The listening socket; opened first, so that a taken port is known before anything runs."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+            listener.listen(128)
+        except OSError as error:
+            holder = holder_of(settings.port)
+            raise BadConfiguration(
+                cause=f"cannot listen on {settings.host}:{settings.port}: {error.strerror}"
+                + (f", by {holder}" if holder else ""),
+                cure="Stop that program, or choose another port with --port.",
+            ) from error
+        listener.setblocking(False)
+        yield listener
+
+
+@contextmanager
+def _ready_file(state_dir: Path, url: str) -> Iterator[None]:
+    path = state_dir / READY_FILE
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+    temporary.replace(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

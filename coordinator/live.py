@@ -1,0 +1,232 @@
+"""The live cluster: connections, profiles, links and corrections, as planners and driver see it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from coordinator.answers import Baseline, DeviceStatus
+from coordinator.cluster.connection import Connection, Sink
+from coordinator.cluster.host_worker import HostWorker
+from coordinator.cluster.pool import Pool
+from coordinator.cluster.profiler import Profiler
+from coordinator.cluster.programs import program_message
+from coordinator.execution.tasks import TaskGraph
+from coordinator.execution.timeline import TaskTimes
+from coordinator.library import Loaded
+from coordinator.measured import Measured
+from coordinator.planning.devices import Cluster, Device, Link
+from coordinator.planning.plan import DeviceId
+from coordinator.plans import NO_WORKER
+from coordinator.settings import CoordinatorSettings
+from models.program import BlobSource, Program
+from models.units import Network
+from protos import imbrex_pb2 as pb
+from protos.errors import LostWorker
+from protos.frames import Payload
+
+# Enough to see past one burst of other load.
+BASELINE_REPEATS = 7
+BASELINE_AT_MOST_S = 30.0
+
+
+class LiveCluster:
+    """Owns the pool of devices and everything measured about them."""
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        changed: Callable[[str], None],
+        sink: Sink,
+        idle: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._settings = settings
+        self._changed = changed
+        self._pool = Pool(settings.secret, sink, self._membership_changed)
+        self._measured = Measured()
+        self._profiler = Profiler(settings.state_dir / "profiles", self._profiled, idle)
+        self._host: HostWorker | None = None
+        self._probes: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begins to look for workers; starts the host's own if it computes."""
+        settings = self._settings
+        cluster = settings.cluster if settings.mdns else ""
+        await self._pool.start(settings.workers, cluster, settings.interfaces)
+        if settings.host_computes:
+            self._host = HostWorker(
+                settings.state_dir / "worker",
+                _host_environment(settings),
+                up=lambda address: self._pool.sighted(address, "host"),
+                down=self._pool.withdrawn,
+            )
+            await self._host.start()
+
+    async def stop(self) -> None:
+        """Ends everything."""
+        for probe in self._probes:
+            probe.cancel()
+        await asyncio.gather(*self._probes, return_exceptions=True)
+        await self._profiler.stop()
+        await self._pool.stop()
+        if self._host is not None:
+            await self._host.stop()
+
+    # ------------------------------------------------------------ for planners
+
+    def cluster(self) -> Cluster:
+        """The devices that can be used now, with what is known of them."""
+        ready = self._pool.ready()
+        return Cluster(tuple(self._device(device, each) for device, each in ready.items()))
+
+    def observe(self, graph: TaskGraph, network: Network, times: Sequence[TaskTimes]) -> None:
+        """Observed task times correct the costs of the devices that ran them."""
+        known = {device.id: device for device in self.cluster().devices}
+        self._measured.observe(graph, network, times, known, time.monotonic())
+
+    def _device(self, device: DeviceId, connection: Connection) -> Device:
+        facts = connection.facts
+        return Device(
+            id=device,
+            name=facts.name,
+            costs=self._measured.costs(facts, self._profiler.profile(facts)),
+            link=self._measured.link(device),
+            speed=facts.mhz_max * facts.cores * facts.pace,
+            memory_bytes=facts.memory_bytes,
+            host=self._pool.is_host(device),
+        )
+
+    # ------------------------------------------------------------ for the driver
+
+    async def ensure(
+        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
+    ) -> None:
+        """Returns when the programs can run on the device."""
+        await self._pool.connection(device).ensure(programs, blobs)
+
+    async def send(
+        self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
+    ) -> None:
+        """Queues one message."""
+        await self._pool.connection(device).send(items, payloads)
+
+    def offset_s(self, device: DeviceId) -> float:
+        """Seconds to add to the device's clock."""
+        try:
+            return self._pool.connection(device).offset_s
+        except LostWorker:
+            return 0.0
+
+    # ------------------------------------------------------------ measuring
+
+    async def measure_whole(self, loaded: Loaded) -> Baseline:
+        """The best device running the whole, unsplit model with its best thread count.
+
+        Raises:
+            Unavailable: no device is ready.
+        """
+        devices = self.cluster().devices
+        if not devices:
+            raise NO_WORKER
+        fastest = sorted(devices, key=lambda device: device.speed, reverse=True)
+        alike = {self._pool.connection(each.id).facts.fingerprint: each for each in fastest[::-1]}
+        results = [await self._measure(device, loaded) for device in alike.values()]
+        return min(results, key=lambda baseline: baseline.latency_s)
+
+    async def _measure(self, device: Device, loaded: Loaded) -> Baseline:
+        connection = self._pool.connection(device.id)
+        await connection.ensure([loaded.whole], loaded.blobs)
+        graph = loaded.served.network.graph
+        threads = {1, connection.facts.threads, connection.facts.cores}
+        reply = await connection.client.measure(
+            pb.MeasureRequest(
+                program=program_message(loaded.whole),
+                inputs=[
+                    pb.TensorSpec(
+                        tensor=name,
+                        data_type=graph.tensors[name].data_type,
+                        dims=graph.shape(name),
+                    )
+                    for name in graph.inputs
+                ],
+                repeats=BASELINE_REPEATS,
+                at_most_s=BASELINE_AT_MOST_S,
+                threads=sorted(threads if connection.facts.pace >= 1 else {1}),
+            )
+        )
+        seconds = sorted(reply.seconds)
+        return Baseline(device.name, seconds[len(seconds) // 2], reply.threads)
+
+    # ------------------------------------------------------------ changes
+
+    def _membership_changed(self, cause: str) -> None:
+        for device, connection in self._pool.ready().items():
+            if self._measured.is_new(device, connection):
+                probe = asyncio.create_task(self._probe(device, connection))
+                self._probes.add(probe)
+                probe.add_done_callback(self._probes.discard)
+                if self._settings.profile:
+                    self._profiler.want(connection)
+        self._changed(cause)
+
+    async def _probe(self, device: DeviceId, connection: Connection) -> None:
+        try:
+            await self._measured.probe(device, connection)
+        except LostWorker:
+            return
+        self._changed(f"link of {device} measured")
+
+    def _profiled(self) -> None:
+        self._changed("profile measured")
+
+    def statuses(self) -> list[DeviceStatus]:
+        """Every known address for people: ready devices first."""
+        ready = {connection.address: connection for connection in self._pool.ready().values()}
+        now = time.monotonic()
+        found = []
+        for peer in self._pool.peers:
+            connection = ready.get(peer.address)
+            facts = connection.facts if connection else None
+            device = self._device(facts.id, connection) if facts and connection else None
+            found.append(
+                DeviceStatus(
+                    id=peer.device_id or "",
+                    name=facts.name if facts else peer.address,
+                    address=peer.address,
+                    state=str(peer.state),
+                    reason=" ".join(part for part in (peer.reason, peer.cure) if part),
+                    source=peer.source,
+                    host=peer.source == "host",
+                    cpu=facts.cpu if facts else "",
+                    cores=facts.cores if facts else 0,
+                    mhz=facts.mhz_now if facts else 0.0,
+                    memory_bytes=facts.memory_bytes if facts else 0,
+                    pace=facts.pace if facts else 1.0,
+                    gflops=self._measured.gflops(device) if device else 0.0,
+                    mbps=_mbps(device.link) if device else 0.0,
+                    profiled=bool(facts and self._profiler.profile(facts)),
+                    correction=self._measured.correction(facts.id) if facts else 1.0,
+                    last_seen_s=now - (connection.last_seen_s if connection else peer.alive_s),
+                )
+            )
+        return sorted(found, key=lambda status: (status.state != "ready", status.name))
+
+
+def _mbps(link: Link) -> float:
+    return link.bytes_per_s * 8e-6
+
+
+def _host_environment(settings: CoordinatorSettings) -> dict[str, str]:
+    """Settings of the host's worker: loopback, found by us and by nobody else."""
+    prefix = "IMBREX_WORKER_"
+    return {
+        prefix + "HOST": "127.0.0.1",
+        prefix + "PORT": "0",
+        prefix + "STATE_DIR": str(settings.state_dir / "worker"),
+        prefix + "NAME": "host",
+        prefix + "MDNS": "0",
+        prefix + "PACE": str(settings.host_pace),
+        prefix + "SECRET": settings.secret,
+        prefix + "CLUSTER": settings.cluster,
+    }

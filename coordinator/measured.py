@@ -1,0 +1,122 @@
+"""What was measured of each device: its link, and how its tasks compare with predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from coordinator.cluster.connection import Connection
+from coordinator.cluster.facts import Facts
+from coordinator.costs.affine import Costs
+from coordinator.costs.corrections import CorrectedCosts, Corrections
+from coordinator.costs.links import LOOPBACK, LinkEstimate, prior_link
+from coordinator.costs.rates import prior_costs
+from coordinator.costs.regression import Profile, RegressionCosts
+from coordinator.execution.tasks import TaskGraph
+from coordinator.execution.timeline import TaskTimes
+from coordinator.planning.devices import Device, Link
+from coordinator.planning.plan import DeviceId, tile_works
+from models.units import Network
+from models.work import Work
+
+# Sizes of a probe: enough spread to tell the cost per byte, under half a second at 100 Mbps.
+PROBE_BYTES = (0, 0, 0, 65_536, 0, 262_144, 0, 1_048_576, 524_288)
+# A 3x3 convolution in the middle of VGG-16: its rate stands for the device in `status`.
+_TYPICAL = Work(
+    layer_type="convolution",
+    flop=2 * 9 * 256 * 256 * 28 * 28,
+    input_bytes=4 * 256 * 30 * 30,
+    output_bytes=4 * 256 * 28 * 28,
+    weight_bytes=4 * 9 * 256 * 256,
+    input_channels=256,
+    output_channels=256,
+    output_pixels=28 * 28,
+    taps=9,
+)
+
+
+class Measured:
+    """Per device, what probes, transfers and tasks have shown."""
+
+    def __init__(self) -> None:
+        self._links: dict[DeviceId, LinkEstimate] = {}
+        self._probed: dict[DeviceId, Connection] = {}
+        self._corrections = Corrections.none()
+
+    def is_new(self, device: DeviceId, connection: Connection) -> bool:
+        """Whether this connection has not been probed; it is then taken as being probed."""
+        if self._probed.get(device) is connection:
+            return False
+        self._probed[device] = connection
+        return True
+
+    async def probe(self, device: DeviceId, connection: Connection) -> None:
+        """Measures the link by pings of several sizes, in both directions.
+
+        Raises:
+            LostWorker: the connection ended.
+        """
+        loopback = connection.address.startswith(("127.", "localhost", "[::1]"))
+        estimate = LinkEstimate(LOOPBACK if loopback else prior_link(0))
+        for size in PROBE_BYTES:
+            trip = await connection.ping(size, size)
+            estimate = estimate.observed(size, trip.seconds / 2)
+        self._links[device] = estimate
+
+    def link(self, device: DeviceId) -> Link:
+        """The best estimate of a device's link."""
+        estimate = self._links.get(device)
+        return estimate.link if estimate else prior_link(0)
+
+    def costs(self, facts: Facts, profile: Profile | None) -> Costs:
+        """A device's costs: its profile (a prior without one), corrected by observed tasks."""
+        costs: Costs = (
+            RegressionCosts(profile)
+            if profile
+            else prior_costs(
+                facts.mhz_max,
+                facts.cores,
+                machine=facts.machine,
+                pace=facts.pace,
+                threads=facts.threads,
+            )
+        )
+        return CorrectedCosts(costs, self.correction(facts.id))
+
+    def correction(self, device: DeviceId) -> float:
+        """Observed over predicted seconds."""
+        return self._corrections.factor(device)
+
+    def profiled(self, device: DeviceId) -> None:
+        """A new profile: corrections of the old one mean nothing."""
+        self._corrections = self._corrections.without(device)
+
+    def gflops(self, device: Device) -> float:
+        """The rate on a typical convolution, in GFLOP/s."""
+        return _TYPICAL.flop * 1e-9 / device.costs.block_s([_TYPICAL])
+
+    def observe(
+        self,
+        graph: TaskGraph,
+        network: Network,
+        times: Sequence[TaskTimes],
+        devices: Mapping[DeviceId, Device],
+        now: float,
+    ) -> None:
+        """Compares a request's observed task times with what was predicted without correction."""
+        tiles = [(block, tile) for block in graph.plan.blocks for tile in block.tiles]
+        ratios: dict[DeviceId, list[tuple[float, float]]] = {}
+        for each in times:
+            device = devices.get(DeviceId(each.device))
+            if device is None:
+                continue
+            block, tile = tiles[each.task]
+            predicted_s = device.costs.block_s(tile_works(network, block, tile))
+            uncorrected_s = predicted_s / self.correction(device.id)
+            ratios.setdefault(device.id, []).append((uncorrected_s, each.stop_s - each.start_s))
+        for device_id, pairs in ratios.items():
+            predicted_s = sum(predicted for predicted, _ in pairs)
+            if predicted_s > 0:
+                observed_s = sum(seconds for _, seconds in pairs)
+                self._corrections = self._corrections.observed(
+                    device_id, predicted_s, observed_s, now
+                )
