@@ -1,0 +1,74 @@
+"""Profiles as JSON, kept between runs with the fingerprint of the device they belong to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coordinator.costs.affine import LayerRates
+from coordinator.costs.regression import LayerFit, Profile
+from protos.errors import BadRequest
+
+FORMAT = 1
+
+
+def save_profile(profile: Profile) -> str:
+    """The text of a profile file."""
+    body = asdict(profile)
+    return json.dumps({"format": FORMAT, **body}, indent=1, allow_nan=False) + "\n"
+
+
+def parse_profile(text: str | bytes) -> Profile:
+    """The profile of a file.
+
+    Raises:
+        BadRequest: not a profile, an unknown key, a wrong type.
+    """
+    try:
+        file = _ProfileFile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise BadRequest(
+            cause=f"this is not a device's profile: {where}: {first['msg'].lower()}",
+            cure="Make one with `imbrex profile`.",
+        ) from error
+    fits = {
+        kind: LayerFit(LayerRates(**each.rates.model_dump()), each.samples, each.mape, each.bias)
+        for kind, each in file.fits.items()
+    }
+    rest = file.model_dump(exclude={"format", "fits"})
+    return Profile(fits=fits, **rest)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _RatesFile(_Strict):
+    fixed_s: float = Field(ge=0)
+    flop_s: float = Field(ge=0)
+    input_byte_s: float = Field(ge=0)
+    output_byte_s: float = Field(ge=0)
+    weight_byte_s: float = Field(ge=0)
+
+
+class _FitFile(_Strict):
+    rates: _RatesFile
+    samples: int = Field(ge=0)
+    mape: float = Field(ge=0)
+    bias: float
+
+
+class _ProfileFile(_Strict):
+    format: Literal[1]
+    fingerprint: dict[str, str]
+    fits: dict[str, _FitFile] = Field(min_length=1)
+    compute_scale: float = Field(ge=0)
+    light_scale: float = Field(ge=0)
+    blocks: int = Field(ge=0)
+    block_mape: float = Field(ge=0)
+    block_bias: float

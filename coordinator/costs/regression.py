@@ -1,0 +1,158 @@
+"""Cost models fitted to measurements: one regression per layer type and device [AOFL, 4.4].
+
+Each layer type's seconds are a non-negative combination of 1, FLOPs and bytes in, out and of
+weights, fitted by relative error (weights 1/t^2). Convolutions are three types: 1x1, grouped,
+others. Two scalars per device, from fused blocks, carry single layers over to fused ones: one
+for layers that compute, one for the light ones that runtimes fuse away. What was tried, and the
+errors, are in docs/adr/0003-costs.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.costs.affine import AffineCosts, LayerRates
+from coordinator.costs.samples import Sample
+from models.work import Work
+
+Floats = NDArray[np.float64]
+
+_LEAST_SAMPLES = 4
+_FOLDS = 5
+# Fused into the convolution before them by most runtimes.
+LIGHT = frozenset({"elementwise", "normalisation"})
+
+
+def kind_of(work: Work) -> str:
+    """The regression that predicts a node: its layer type, convolutions by their kernel."""
+    if work.layer_type != "convolution":
+        return work.layer_type
+    if work.groups > 1:
+        return "grouped"
+    return "pointwise" if work.taps == 1 else "convolution"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFit:
+    """The regression of one layer type. `mape` and `bias` are of held-out samples: the mean of
+    |predicted / measured - 1|, and of predicted / measured - 1.
+    """
+
+    rates: LayerRates
+    samples: int
+    mape: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What is known of a device: fits by kind, the two scalars, and the error of fused blocks.
+
+    `fingerprint` says of which device and runtime (CPU, cores, threads, pace ...).
+    """
+
+    fingerprint: Mapping[str, str]
+    fits: Mapping[str, LayerFit]
+    compute_scale: float = 1.0
+    light_scale: float = 1.0
+    blocks: int = 0
+    block_mape: float = 0.0
+    block_bias: float = 0.0
+
+
+@dataclass(frozen=True)
+class RegressionCosts(AffineCosts):
+    """Costs from a profile. A layer type without samples gets the worst of all rates."""
+
+    profile: Profile
+
+    def layer_rates(self, work: Work) -> LayerRates:
+        """Rates of a node; equal for all tiles of it that keep its channels."""
+        kind = kind_of(work)
+        found = self.profile.fits.get(kind)
+        rates = found.rates if found else pessimistic(self.profile.fits)
+        scale = self.profile.light_scale if kind in LIGHT else self.profile.compute_scale
+        return rates.scaled(scale)
+
+
+def pessimistic(fits: Mapping[str, LayerFit]) -> LayerRates:
+    """The largest of each rate over all layer types."""
+    every = [fit.rates for fit in fits.values()]
+    return LayerRates(
+        max(rates.fixed_s for rates in every),
+        max(rates.flop_s for rates in every),
+        max(rates.input_byte_s for rates in every),
+        max(rates.output_byte_s for rates in every),
+        max(rates.weight_byte_s for rates in every),
+    )
+
+
+def fit(measured: Sequence[tuple[Sample, float]], fingerprint: Mapping[str, str]) -> Profile:
+    """A profile from samples and the seconds of one run of each."""
+    by_kind: dict[str, list[tuple[Work, float]]] = {}
+    for sample, seconds in measured:
+        if not sample.is_block:
+            (work,) = sample.what.works
+            by_kind.setdefault(kind_of(work), []).append((work, seconds))
+    fits = {kind: _fit_kind(each) for kind, each in by_kind.items() if len(each) >= _LEAST_SAMPLES}
+    layers_only = Profile(dict(fingerprint), fits)
+    blocks = [
+        (sample.what.works, seconds) for sample, seconds in measured if sample.is_block and fits
+    ]
+    return _scaled(layers_only, blocks) if len(blocks) >= _LEAST_SAMPLES else layers_only
+
+
+def _fit_kind(measured: Sequence[tuple[Work, float]]) -> LayerFit:
+    features = np.array([_features(work) for work, _ in measured])
+    seconds = np.array([each for _, each in measured])
+    ratios = _held_out(features, seconds)
+    mape, bias = errors(ratios)
+    return LayerFit(LayerRates(*regress(features, seconds)), len(seconds), mape, bias)
+
+
+def _features(work: Work) -> tuple[float, ...]:
+    return 1.0, work.flop, work.input_bytes, work.output_bytes, work.weight_bytes
+
+
+def regress(features: Floats, seconds: Floats) -> list[float]:
+    """Non-negative coefficients that minimise the squared relative error."""
+    from sklearn.linear_model import LinearRegression
+
+    scale = np.maximum(features.max(axis=0), 1e-30)
+    model = LinearRegression(positive=True, fit_intercept=False)
+    model.fit(features / scale, seconds, sample_weight=1.0 / seconds**2)
+    return [float(each) for each in model.coef_ / scale]
+
+
+def _held_out(features: Floats, seconds: Floats) -> Floats:
+    """Predicted over measured, of every sample by a fit to the others' folds."""
+    ratios = np.empty(len(seconds))
+    fold_of = np.arange(len(seconds)) % min(_FOLDS, len(seconds))
+    for fold in range(fold_of.max() + 1):
+        held = fold_of == fold
+        coefficients = np.array(regress(features[~held], seconds[~held]))
+        ratios[held] = features[held] @ coefficients / seconds[held]
+    return ratios
+
+
+def errors(ratios: Floats) -> tuple[float, float]:
+    """Mean absolute error and bias of predicted / measured, relative to measured."""
+    return float(np.abs(ratios - 1).mean()), float((ratios - 1).mean())
+
+
+def _scaled(profile: Profile, blocks: Sequence[tuple[Sequence[Work], float]]) -> Profile:
+    """The profile with its two scalars, by relative error over fused blocks."""
+    costs = RegressionCosts(profile)
+    sums = np.zeros((len(blocks), 2))
+    for row, (works, _) in enumerate(blocks):
+        for work in works:
+            column = 1 if kind_of(work) in LIGHT else 0
+            sums[row, column] += costs.layer_rates(work).seconds(work)
+    seconds = np.array([each for _, each in blocks])
+    mape, bias = errors(_held_out(sums, seconds))
+    compute, light = regress(sums, seconds)
+    return Profile(profile.fingerprint, profile.fits, compute, light, len(blocks), mape, bias)

@@ -1,0 +1,212 @@
+"""Seeded random layers and fused blocks to measure on a device [AOFL, section 4.4].
+
+Layers are drawn per layer type over the range that tiles of real networks have: kernels,
+strides, channels, widths, and strips of a few rows. Their FLOPs are drawn between bounds that
+the sampling raises as the device proves faster.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from coordinator.costs.sketch import Measurable, Sketch
+
+# Widths of the maps of common networks, 224 or 416 pixels wide, after 0 to 5 halvings.
+_WIDTHS = (7, 13, 14, 26, 28, 52, 56, 104, 112, 208, 224)
+_CHANNELS = (16, 32, 64, 128, 256, 512)
+_BLOCK = "block"
+# Elements of a map: keeps a sample's tensors under 16 MB each.
+_MOST_ELEMENTS = 4_000_000
+# Networks use 5x5 and 7x7 kernels where maps are large; on small ones padding would do much of
+# their work.
+_WIDTH_OF_LARGE_KERNELS = 28
+_LEAST_BLOCK_ROWS = 4
+_ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Something to measure: a single layer of `kind`, or a fused `block`."""
+
+    kind: str
+    what: Measurable
+
+    @property
+    def is_block(self) -> bool:
+        """Whether it calibrates the device's scalars, not a layer type."""
+        return self.kind == _BLOCK
+
+    @property
+    def flop(self) -> int:
+        """FLOPs of one run."""
+        return sum(work.flop for work in self.what.works)
+
+
+def draw(kind: str, rng: random.Random, flop: float) -> Sample:
+    """A random sample of about `flop` FLOPs; the nearest of some where maps can't be so small."""
+    best: Measurable | None = None
+    best_ratio = float("inf")
+    for _ in range(_ATTEMPTS):
+        found = DRAWS[kind](rng, flop)
+        if found is None:
+            continue
+        done = max(1, sum(work.flop for work in found.works))
+        ratio = max(done / flop, flop / done)
+        if ratio < best_ratio:
+            best, best_ratio = found, ratio
+        if ratio < 2:
+            break
+    assert best is not None, "every kind has samples of every size"
+    return Sample(kind, best)
+
+
+def _rows(rng: random.Random, flop: float, flop_per_row: float, width: int) -> int:
+    """Rows that give about `flop`, as near as a map of this width can come."""
+    rows = round(flop / flop_per_row * rng.uniform(0.8, 1.25))
+    return min(max(rows, 1), max(width, 32))
+
+
+def _conv(rng: random.Random, flop: float, kernel: int, groups: str = "one") -> Measurable | None:
+    width, stride = rng.choice(_WIDTHS), rng.choice((1, 1, 1, 2))
+    inputs, outputs = rng.choice((3, *_CHANNELS, 1024)), rng.choice((*_CHANNELS, 1024, 2048))
+    group = 1
+    if groups == "many":
+        inputs = outputs = rng.choice(_CHANNELS)
+        group = rng.choice((inputs, inputs, 4))
+    if kernel > 3 and width < _WIDTH_OF_LARGE_KERNELS:
+        return None
+    per_row = 2 * kernel**2 * inputs / group * outputs * max(1, width // stride)
+    rows = (_rows(rng, flop, per_row, width) - 1) * stride + kernel
+    if rows * width * max(inputs, outputs) > _MOST_ELEMENTS:
+        return None
+    sketch = Sketch(1, inputs, rows, width)
+    sketch.conv(outputs, kernel, stride, group)
+    return sketch.measurable()
+
+
+def _map(rng: random.Random, flop: float, flop_per_element: float) -> tuple[int, int, int] | None:
+    width, channels = rng.choice(_WIDTHS), rng.choice(_CHANNELS)
+    rows = _rows(rng, flop, flop_per_element * width * channels, width)
+    if rows * width * channels > _MOST_ELEMENTS:
+        return None
+    return channels, rows, width
+
+
+def _pool(rng: random.Random, flop: float) -> Measurable | None:
+    kernel, stride = rng.choice(((2, 2), (3, 2), (3, 1), (2, 2)))
+    size = _map(rng, flop, kernel**2 / stride**2)
+    if size is None:
+        return None
+    channels, rows, width = size
+    sketch = Sketch(1, channels, max(rows, kernel), width)
+    sketch.pool(kernel, stride, rng.choice(("MaxPool", "MaxPool", "AveragePool")))
+    return sketch.measurable()
+
+
+def _elementwise(rng: random.Random, flop: float) -> Measurable | None:
+    size = _map(rng, flop, 1.0)
+    if size is None:
+        return None
+    sketch = Sketch(1, *size)
+    if rng.random() < 0.5:
+        sketch.join(sketch.extra_input(1, *size))
+    else:
+        sketch.activation(rng.choice(("Relu", "LeakyRelu")))
+    return sketch.measurable()
+
+
+def _norm(rng: random.Random, flop: float) -> Measurable | None:
+    size = _map(rng, flop, 1.0)
+    if size is None:
+        return None
+    sketch = Sketch(1, *size)
+    sketch.norm()
+    return sketch.measurable()
+
+
+def _concat(rng: random.Random, flop: float) -> Measurable | None:
+    size = _map(rng, flop, 2.0)
+    if size is None:
+        return None
+    channels, rows, width = size
+    sketch = Sketch(1, channels, max(2, rows // 2 * 2), max(2, width // 2 * 2))
+    if rng.random() < 0.7:
+        sketch.concat(
+            sketch.extra_input(1, channels, max(2, rows // 2 * 2), max(2, width // 2 * 2))
+        )
+    else:
+        sketch.space_to_depth()
+    return sketch.measurable()
+
+
+def _gemm(rng: random.Random, flop: float) -> Measurable | None:
+    inputs = rng.choice((256, 512, 1024, 2048, 4096, 6272, 12544))
+    outputs = min(max(round(flop / (2 * inputs)), 10), 4096)
+    sketch = Sketch(1, inputs)
+    sketch.gemm(outputs)
+    return sketch.measurable()
+
+
+def _block(rng: random.Random, flop: float) -> Measurable | None:
+    """Two to four layers of one of three families: plain, normalised, residual."""
+    family = rng.choice(("plain", "normalised", "residual"))
+    width = rng.choice(_WIDTHS)
+    channels = rng.choice((32, 64, 128, 256, 512)) * (2 if family == "residual" else 1)
+    layers = rng.randint(2, 4)
+    narrow = channels // 4
+    taps = {
+        "plain": 9 * channels**2 * layers,
+        "normalised": (5 * channels**2) * layers,
+        "residual": 2 * channels * narrow + 9 * narrow**2,
+    }[family]
+    rows = max(_LEAST_BLOCK_ROWS, _rows(rng, flop, 2.0 * taps * width, width))
+    if rows * width * channels > _MOST_ELEMENTS:
+        return None
+    sketch = Sketch(1, channels, rows + 2 * layers, width)
+    {"plain": _plain, "normalised": _normalised, "residual": _residual}[family](sketch, layers)
+    return sketch.measurable()
+
+
+def _plain(sketch: Sketch, layers: int) -> None:
+    channels = sketch.channels[sketch.last]
+    for _ in range(layers):
+        sketch.conv(channels, 3)
+        sketch.activation()
+    sketch.pool()
+
+
+def _normalised(sketch: Sketch, layers: int) -> None:
+    channels = sketch.channels[sketch.last]
+    for layer in range(layers):
+        sketch.conv(channels, 3 if layer % 2 else 1)
+        sketch.norm()
+        sketch.activation("LeakyRelu", alpha=0.1)
+
+
+def _residual(sketch: Sketch, layers: int) -> None:
+    channels = sketch.channels[sketch.last]
+    _, _, rows, width = sketch.shape
+    entry = sketch.extra_input(1, channels, rows - 2, width)
+    narrow = channels // 4
+    for kernel, outputs in ((1, narrow), (3, narrow), (1, channels)):
+        sketch.conv(outputs, kernel)
+        sketch.norm()
+        if outputs == narrow:
+            sketch.activation()
+    sketch.join(entry)
+    sketch.activation()
+
+
+DRAWS: Mapping[str, Callable[[random.Random, float], Measurable | None]] = {
+    "convolution": lambda rng, flop: _conv(rng, flop, rng.choice((3, 3, 3, 5, 7))),
+    "pointwise": lambda rng, flop: _conv(rng, flop, 1),
+    "grouped": lambda rng, flop: _conv(rng, flop, rng.choice((3, 3, 5)), groups="many"),
+    "pooling": _pool,
+    "fully_connected": _gemm,
+    "elementwise": _elementwise,
+    "normalisation": _norm,
+    "concat": _concat,
+    _BLOCK: _block,
+}

@@ -1,0 +1,123 @@
+"""Which samples to measure on a device, in bounded time.
+
+    sampling = Sampling(budget_s=60)
+    while (sample := sampling.next()) is not None:
+        sampling.record(sample, measure(sample), spent_s)
+    profile = sampling.profile(fingerprint)
+
+Pure: the caller measures and reads the clock. The first samples are tiny; as they prove how fast
+the device is, later ones grow until one run takes about `_TARGET_S`, so a slow device is not
+blocked for long and a fast one is not measured on noise.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Mapping
+
+from coordinator.costs.regression import Profile, fit
+from coordinator.costs.samples import Sample, draw
+
+# Samples of each kind when time allows; convolutions are most of any network.
+COUNTS: Mapping[str, int] = {
+    "convolution": 36,
+    "pointwise": 24,
+    "grouped": 12,
+    "pooling": 12,
+    "fully_connected": 10,
+    "elementwise": 10,
+    "normalisation": 8,
+    "concat": 8,
+    "block": 16,
+}
+_TARGET_S = 0.04
+_FIRST_FLOP = 2e7
+# From the largest sample to the smallest, in FLOPs. Blocks are of the size of real tiles, and
+# fully connected layers larger than a cache: these are what takes time.
+_SPREAD = 300.0
+_NARROW_SPREAD = 10.0
+_NARROW = frozenset({"block", "fully_connected"})
+# Layers that move data do few FLOPs per second: they get this share of a convolution's.
+_LIGHT_SHARE = 0.01
+_LIGHT = frozenset({"pooling", "fully_connected", "elementwise", "normalisation", "concat"})
+# After this many rounds, stop if fused blocks are predicted this well.
+_ENOUGH_ROUNDS = 24
+_ENOUGH_MAPE = 0.05
+
+
+class Sampling:
+    """The samples of one device, in an order that gives every kind its share at any time."""
+
+    def __init__(self, budget_s: float = 60.0, seed: int = 0) -> None:
+        self.budget_s = budget_s
+        self.spent_s = 0.0
+        self.measured: list[tuple[Sample, float]] = []
+        self._rng = random.Random(seed)  # noqa: S311 - samples, not secrets
+        self._queue = _interleaved()
+        self._asked = 0
+        self._enough = False
+
+    @property
+    def progress(self) -> float:
+        """Share that is done, by count or by time, whichever is further; 1 at the end."""
+        if self._enough:
+            return 1.0
+        done = max(self._asked / len(self._queue), self.spent_s / self.budget_s)
+        return min(1.0, done)
+
+    def next(self) -> Sample | None:
+        """The next sample to measure; None when there are enough or the time is used up."""
+        if self._enough or self._asked >= len(self._queue) or self.spent_s >= self.budget_s:
+            return None
+        kind = self._queue[self._asked]
+        self._asked += 1
+        top = self._top_flop() * (_LIGHT_SHARE if kind in _LIGHT else 1.0)
+        spread = _NARROW_SPREAD if kind in _NARROW else _SPREAD
+        return draw(kind, self._rng, top * spread ** -self._rng.random())
+
+    def record(self, sample: Sample, seconds: float, spent_s: float) -> None:
+        """Takes the seconds of one run, and what measuring it took in all. A sample that could
+        not be measured is simply not recorded.
+        """
+        self.spent_s += spent_s
+        if seconds > 0:
+            self.measured.append((sample, seconds))
+        if len(self.measured) % len(COUNTS) == 0:
+            self._check_enough()
+
+    def skip(self, spent_s: float) -> None:
+        """A sample could not be measured (too little memory, say)."""
+        self.spent_s += spent_s
+
+    def profile(self, fingerprint: Mapping[str, str]) -> Profile:
+        """The device's profile from all that was measured."""
+        return fit(self.measured, fingerprint)
+
+    def _top_flop(self) -> float:
+        """FLOPs of the largest sample: what the device does in `_TARGET_S`, approached in steps
+        of at most 8 so that one odd measurement does no harm.
+        """
+        rates = [
+            sample.flop / seconds
+            for sample, seconds in self.measured
+            if sample.kind in ("convolution", "pointwise", "block")
+        ]
+        if not rates:
+            return _FIRST_FLOP
+        largest = max(sample.flop for sample, _ in self.measured)
+        return max(_FIRST_FLOP, min(statistics.median(rates) * _TARGET_S, 8.0 * largest))
+
+    def _check_enough(self) -> None:
+        rounds = len(self.measured) // len(COUNTS)
+        if rounds >= _ENOUGH_ROUNDS // 2:
+            profile = fit(self.measured, {})
+            self._enough = 0 < profile.block_mape < _ENOUGH_MAPE
+
+
+def _interleaved() -> list[str]:
+    """Every kind as often as `COUNTS` says, evenly spread."""
+    placed = [
+        ((index + 0.5) / count, kind) for kind, count in COUNTS.items() for index in range(count)
+    ]
+    return [kind for _, kind in sorted(placed)]

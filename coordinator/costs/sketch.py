@@ -1,0 +1,150 @@
+"""Tiny networks that are only measured: weights have shapes, and no values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from models.boxes import Box
+from models.cutter import cut
+from models.graph import Graph, load_graph
+from models.program import BlobSource, Program
+from models.work import Work, tile_works
+
+_OPSET = 17
+_INPUT = "x"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input of a measured program; the worker fills it at random."""
+
+    tensor: str
+    data_type: int
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurable:
+    """A program to time, its inputs, and the work that a run of it is."""
+
+    program: Program
+    inputs: tuple[TensorSpec, ...]
+    works: tuple[Work, ...]
+
+
+class Sketch:
+    """A chain of layers under construction; every method appends one and returns its output.
+
+    Maps are (1, C, H, W), float32.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        self._nodes: list[Any] = []
+        self._weights: dict[str, tuple[int, ...]] = {}
+        self.shape = shape
+        self._inputs = {_INPUT: shape}
+        self.channels: dict[str, int] = {_INPUT: shape[1]}
+        self.last = _INPUT
+
+    def extra_input(self, *shape: int) -> str:
+        """A further input of the program."""
+        name = f"{_INPUT}{len(self._inputs)}"
+        self._inputs[name] = shape
+        self.channels[name] = shape[1]
+        return name
+
+    def conv(self, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> str:
+        """A convolution with bias, of a tile amid the rows of its map: padded to the left and
+        right so as to keep the width at stride 1, not above or below.
+        """
+        x, side = self.last, kernel // 2
+        weight = self._weight(channels, self.channels[x] // groups, kernel, kernel)
+        pads = [0, side, 0, side]
+        attributes = {"strides": [stride] * 2, "pads": pads, "group": groups}
+        return self._add("Conv", (x, weight, self._weight(channels)), channels, **attributes)
+
+    def pool(self, kernel: int = 2, stride: int = 2, op: str = "MaxPool") -> str:
+        """A pool without padding."""
+        attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
+        return self._add(op, (self.last,), self.channels[self.last], **attributes)
+
+    def activation(self, op: str = "Relu", **attributes: Any) -> str:
+        """A unary elementwise operator."""
+        return self._add(op, (self.last,), self.channels[self.last], **attributes)
+
+    def norm(self) -> str:
+        """Batch normalisation."""
+        channels = self.channels[self.last]
+        weights = tuple(self._weight(channels) for _ in range(4))
+        return self._add("BatchNormalization", (self.last, *weights), channels)
+
+    def join(self, other: str, op: str = "Add") -> str:
+        """An elementwise operator of the chain and another tensor of its shape."""
+        return self._add(op, (self.last, other), self.channels[self.last])
+
+    def concat(self, other: str) -> str:
+        """The chain and another map, one after the other in channels."""
+        channels = self.channels[self.last] + self.channels[other]
+        return self._add("Concat", (self.last, other), channels, axis=1)
+
+    def space_to_depth(self) -> str:
+        """Every 2x2 of the map becomes channels."""
+        return self._add("SpaceToDepth", (self.last,), 4 * self.channels[self.last], blocksize=2)
+
+    def gemm(self, outputs: int) -> str:
+        """A fully connected layer over a vector."""
+        weight = self._weight(outputs, self.channels[self.last])
+        inputs = (self.last, weight, self._weight(outputs))
+        return self._add("Gemm", inputs, outputs, transB=1)
+
+    def measurable(self) -> Measurable:
+        """The finished program."""
+        graph = self._graph()
+        output = graph.outputs[0]
+        demand = {output: Box.whole(graph.shape(output))}
+        piece = cut(graph, graph.nodes, demand, _Nameless(), static=True)
+        specs = tuple(
+            TensorSpec(name, int(TensorProto.FLOAT), box.shape)
+            for name, box in piece.inputs.items()
+        )
+        return Measurable(piece.program, specs, tuple(tile_works(graph, graph.nodes, demand)))
+
+    def _graph(self) -> Graph:
+        """Weights are inputs while shapes are inferred, then constants that take no memory."""
+        shapes = {**self._inputs, **self._weights}
+        inputs = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+            for name, dims in shapes.items()
+        ]
+        output = helper.make_tensor_value_info(self.last, TensorProto.FLOAT, None)
+        model = helper.make_model(
+            helper.make_graph(self._nodes, "sample", inputs, [output]),
+            opset_imports=[helper.make_opsetid("", _OPSET)],
+        )
+        zeros = {name: np.broadcast_to(np.float32(0), dims) for name, dims in self._weights.items()}
+        return replace(load_graph(model), inputs=tuple(self._inputs), constants=zeros)
+
+    def _weight(self, *dims: int) -> str:
+        name = f"w{len(self._weights)}"
+        self._weights[name] = dims
+        return name
+
+    def _add(self, op: str, inputs: Sequence[str], channels: int, **attributes: Any) -> str:
+        output = f"t{len(self._nodes)}"
+        self._nodes.append(helper.make_node(op, list(inputs), [output], name=output, **attributes))
+        self.channels[output] = channels
+        self.last = output
+        return output
+
+
+class _Nameless(BlobSource):
+    """Gives weights no content hash: the worker fills them at random."""
+
+    def add(self, array: np.ndarray) -> str:
+        """No hash."""
+        return ""
