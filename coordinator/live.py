@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 
 from coordinator.answers import Baseline, DeviceStatus
 from coordinator.cluster.connection import Connection, Sink
@@ -47,6 +48,8 @@ class LiveCluster:
         self._measured = Measured()
         self._profiler = Profiler(settings.state_dir / "profiles", self._profiled, idle)
         self._host: HostWorker | None = None
+        self._idle = idle
+        self._probing = asyncio.Lock()
         self._probes: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -163,22 +166,30 @@ class LiveCluster:
     def _membership_changed(self, cause: str) -> None:
         for device, connection in self._pool.ready().items():
             if self._measured.is_new(device, connection):
-                probe = asyncio.create_task(self._probe(device, connection))
-                self._probes.add(probe)
-                probe.add_done_callback(self._probes.discard)
+                self._start_probe(f"link of {device} measured", {device: connection})
                 if self._settings.profile:
                     self._profiler.want(connection)
         self._changed(cause)
 
-    async def _probe(self, device: DeviceId, connection: Connection) -> None:
-        try:
-            await self._measured.probe(device, connection)
-        except LostWorker:
-            return
-        self._changed(f"link of {device} measured")
+    def _start_probe(self, cause: str, connections: Mapping[DeviceId, Connection]) -> None:
+        probe = asyncio.create_task(self._probe(cause, connections))
+        self._probes.add(probe)
+        probe.add_done_callback(self._probes.discard)
+
+    async def _probe(self, cause: str, connections: Mapping[DeviceId, Connection]) -> None:
+        """One at a time: probes in parallel would measure each other."""
+        async with self._probing:
+            for device, connection in connections.items():
+                await self._idle()
+                with suppress(LostWorker):
+                    await self._measured.probe(device, connection)
+        self._changed(cause)
 
     def _profiled(self) -> None:
-        self._changed("profile measured")
+        """Devices were starting, then busy measuring: their links are probed again in peace."""
+        for device in self._pool.ready():
+            self._measured.profiled(device)
+        self._start_probe("profile measured", self._pool.ready())
 
     def statuses(self) -> list[DeviceStatus]:
         """Every known address for people: ready devices first."""

@@ -56,11 +56,18 @@ class Measured:
             LostWorker: the connection ended.
         """
         loopback = connection.address.startswith(("127.", "localhost", "[::1]"))
-        estimate = LinkEstimate(LOOPBACK if loopback else prior_link(0))
+        fresh = LinkEstimate(LOOPBACK if loopback else prior_link(0))
+        estimate = self._links.setdefault(device, fresh)
         for size in PROBE_BYTES:
             trip = await connection.ping(size, size)
             estimate = estimate.observed(size, trip.seconds / 2)
         self._links[device] = estimate
+
+    def _transferred(self, device: DeviceId, times: TaskTimes) -> None:
+        estimate = self._links.get(device)
+        if estimate is not None and times.sent_bytes:
+            seconds = times.ready_s - times.sent_s
+            self._links[device] = estimate.observed(times.sent_bytes, seconds)
 
     def link(self, device: DeviceId) -> Link:
         """The best estimate of a device's link."""
@@ -113,6 +120,7 @@ class Measured:
             predicted_s = device.costs.block_s(tile_works(network, block, tile))
             uncorrected_s = predicted_s / self.correction(device.id)
             ratios.setdefault(device.id, []).append((uncorrected_s, each.stop_s - each.start_s))
+            self._transferred(device.id, each)
         for device_id, pairs in ratios.items():
             predicted_s = sum(predicted for predicted, _ in pairs)
             if predicted_s > 0:

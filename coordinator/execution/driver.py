@@ -304,6 +304,7 @@ class Driver:
             )
             view = array[box.slices()]
             flight.scatter_bytes += view.nbytes
+            flight.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())
             letter.items.append(pb.Item(tensor=header))
             letter.payloads.append(view)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coordinator.answers import Timing
 
@@ -12,7 +12,9 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class TaskTimes:
-    """When one attempt of a task was ready, started and stopped; the host's monotonic clock."""
+    """One attempt of a task on the host's monotonic clock: when its last input was handed to the
+    connection (and how many bytes in all), when it was ready, started and stopped.
+    """
 
     task: int
     attempt: int
@@ -20,6 +22,8 @@ class TaskTimes:
     ready_s: float
     start_s: float
     stop_s: float
+    sent_s: float = 0.0
+    sent_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -30,6 +34,12 @@ class Timeline:
     ended_s: float = 0.0
     tasks: list[TaskTimes] = field(default_factory=list)
     arrivals: dict[tuple[int, int], float] = field(default_factory=dict)
+    departures: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
+
+    def sent(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
+        """A box of a task's input was handed to the connection."""
+        _, before = self.departures.get((task, attempt), (now, 0))
+        self.departures[task, attempt] = (now, before + size_bytes)
 
     def received(self, task: int, attempt: int, now: float) -> None:
         """A box of a task's output arrived."""
@@ -37,7 +47,8 @@ class Timeline:
 
     def computed(self, times: TaskTimes) -> None:
         """A device reported when it computed a task."""
-        self.tasks.append(times)
+        sent_s, size = self.departures.get((times.task, times.attempt), (times.ready_s, 0))
+        self.tasks.append(replace(times, sent_s=sent_s, sent_bytes=size))
 
     def end(self, now: float) -> None:
         """Everything is merged."""
