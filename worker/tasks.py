@@ -196,20 +196,27 @@ class Tasks:
         """These requests ended: nothing of them is needed any more."""
         actions: list[Action] = []
         for request in requests:
-            for key in self._by_request.pop(request, ()):
-                actions += self._end(self._tasks[key])
-                del self._tasks[key]
-            for key in [key for key in self._early if key.request == request]:
-                self._take_early(key)
+            actions += self._forget(request)
             self._released[request] = None
             while len(self._released) > _MAX_RELEASED:
                 self._released.popitem(last=False)
         return actions
 
     def stream_closed(self, stream: int) -> list[Action]:
-        """The host that sent these tasks is gone; it sends new ones when it comes back."""
+        """The host that sent these tasks is gone. When it comes back it may send new attempts of
+        the same requests, so these are forgotten, but not released.
+        """
         gone = {key.request for key, task in self._tasks.items() if task.spec.stream == stream}
-        return self.release(gone)
+        return [action for request in sorted(gone) for action in self._forget(request)]
+
+    def _forget(self, request: str) -> list[Action]:
+        actions: list[Action] = []
+        for key in self._by_request.pop(request, ()):
+            actions += self._end(self._tasks[key])
+            del self._tasks[key]
+        for key in [key for key in self._early if key.request == request]:
+            self._take_early(key)
+        return actions
 
     def _fill(self, task: _Task, piece: Piece, now: float) -> list[Action]:
         entry = task.inputs.get(piece.tensor)

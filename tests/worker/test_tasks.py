@@ -211,6 +211,14 @@ def test_a_host_that_goes_takes_its_requests_with_it(tasks):
     assert len(tasks.add_piece(piece(IN, key=other), 0.0)) == 1
 
 
+def test_a_host_that_comes_back_may_try_the_same_request_again(tasks):
+    tasks.add_task(spec(), 0.0)
+    tasks.stream_closed(7)
+    again = TaskKey("r", 1, 0, 1)
+    tasks.add_task(spec(again, stream=9), 1.0)
+    assert len(tasks.add_piece(piece(IN, key=again), 1.0)) == 1
+
+
 def test_outputs_are_kept_until_released_and_can_be_sent_to_somebody_new(tasks):
     run_one(tasks)
     again = OutputSpec("y", Box.of((1, 3)), OUT, "pi-9", "c:1", 4, 1)
