@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from coordinator.planning.graphsearch.minsum import (
     Floats,
@@ -25,7 +25,11 @@ from coordinator.planning.graphsearch.minsum import (
     greedy_order,
     minimise,
     total_of,
+    widest,
 )
+
+# States of a level beyond which another order is tried: 1 MB of float64.
+_LEVEL_ENTRIES = 125_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +57,9 @@ class Dataflow(Protocol):
         ...
 
 
+Flow = TypeVar("Flow", bound=Dataflow)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Devices [start, stop), how they were cut, and what that cut moves; a leaf is one device."""
@@ -69,21 +76,23 @@ class Group:
         return self.delta_bytes + sum(part.total_bytes for part in self.parts)
 
 
-def k_cut(flow: Dataflow, weights: Sequence[float], start: int = 0) -> Group:
+def k_cut(flow: Flow, weights: Sequence[float], start: int = 0) -> tuple[Group, list[Flow]]:
     """Cuts the devices in halves by number, each with a share in proportion to its weights, until
-    each device is alone [Algorithm 1].
+    each device is alone [Algorithm 1]. Also the tile graph of every device.
     """
     stop = start + len(weights)
     if len(weights) == 1:
-        return Group(start, stop)
+        return Group(start, stop), [flow]
     middle = (len(weights) + 1) // 2
-    shares = tuple(sum(half) / sum(weights) for half in (weights[:middle], weights[middle:]))
+    halves = (weights[:middle], weights[middle:])
+    shares = tuple(sum(half) / sum(weights) for half in halves)
     delta_bytes, tilings = one_cut(flow.sizes, flow.operations(shares))
-    parts = (
-        k_cut(flow.part(tilings, shares, 0), weights[:middle], start),
-        k_cut(flow.part(tilings, shares, 1), weights[middle:], start + middle),
-    )
-    return Group(start, stop, delta_bytes, tilings, parts)
+    parts, leaves = [], []
+    for index, (half, first) in enumerate(zip(halves, (start, start + middle), strict=True)):
+        part, inside = k_cut(flow.part(tilings, shares, index), half, first)
+        parts.append(part)
+        leaves += inside
+    return Group(start, stop, delta_bytes, tilings, tuple(parts)), leaves
 
 
 def one_cut(sizes: Sequence[int], operations: Sequence[Operation]) -> tuple[float, tuple[int, ...]]:
@@ -95,13 +104,14 @@ def one_cut(sizes: Sequence[int], operations: Sequence[Operation]) -> tuple[floa
     where that is too wide too, tilings are merely best one by one.
     """
     tables = [Table(each.tensors, each.costs) for each in operations]
-    for order in (_level_order(len(sizes), operations), None):
-        try:
-            return minimise(sizes, tables, order or greedy_order(sizes, tables))
-        except TooWideError:
-            continue
-    choice = descend(sizes, tables)
-    return total_of(tables, choice), choice
+    order = _level_order(len(sizes), operations)
+    if widest(sizes, tables, order) > _LEVEL_ENTRIES:
+        order = greedy_order(sizes, tables)
+    try:
+        return minimise(sizes, tables, order)
+    except TooWideError:
+        choice = descend(sizes, tables)
+        return total_of(tables, choice), choice
 
 
 def levels(operations: Sequence[Operation]) -> list[list[int]]:

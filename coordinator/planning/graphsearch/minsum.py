@@ -78,29 +78,36 @@ def greedy_order(sizes: Sequence[int], tables: Iterable[Table]) -> tuple[int, ..
     left, order = set(range(len(sizes))), []
     while left:
         variable = min(left, key=lambda v: (_joined_entries(v, scopes, sizes), v))
-        mine = [scope for scope in scopes if variable in scope]
-        scopes = [scope for scope in scopes if variable not in scope]
-        scopes.append(set().union(*mine) - {variable})
+        scopes = _without(variable, scopes)
         left.remove(variable)
         order.append(variable)
     return tuple(order)
+
+
+def widest(sizes: Sequence[int], tables: Iterable[Table], order: Sequence[int]) -> int:
+    """Entries of the largest table that `minimise` would join in this order."""
+    scopes = [set(table.variables) for table in tables]
+    found = 1
+    for variable in order:
+        found = max(found, _joined_entries(variable, scopes, sizes))
+        scopes = _without(variable, scopes)
+    return found
 
 
 def descend(sizes: Sequence[int], tables: Sequence[Table]) -> tuple[int, ...]:
     """Choices of which none is better changed alone: what to do where `minimise` is too wide."""
     choice = [0] * len(sizes)
     mine = [[table for table in tables if v in table.variables] for v in range(len(sizes))]
-    before = math.inf
-    while (cost := total_of(tables, choice)) < before or math.isinf(cost):
-        if math.isinf(cost) and math.isinf(before) and choice != [0] * len(sizes):
-            break
-        before = cost
+    before = None
+    while choice != before:
+        before = list(choice)
         for variable, touching in enumerate(mine):
             costs = np.zeros(sizes[variable])
             for table in touching:
                 index = tuple(slice(None) if v == variable else choice[v] for v in table.variables)
                 costs = costs + table.costs[index]
-            choice[variable] = int(costs.argmin())
+            if costs[choice[variable]] > costs.min():
+                choice[variable] = int(costs.argmin())
     return tuple(choice)
 
 
@@ -112,6 +119,12 @@ def total_of(tables: Iterable[Table], choice: Sequence[int]) -> float:
 def _joined_entries(variable: int, scopes: Sequence[set[int]], sizes: Sequence[int]) -> int:
     scope = {variable}.union(*(scope for scope in scopes if variable in scope))
     return math.prod(sizes[v] for v in scope)
+
+
+def _without(variable: int, scopes: Sequence[set[int]]) -> list[set[int]]:
+    """The scopes that are left once a variable is minimised out."""
+    joined = set().union(*(scope for scope in scopes if variable in scope)) - {variable}
+    return [*(scope for scope in scopes if variable not in scope), joined]
 
 
 def _join(tables: Sequence[Table], variables: tuple[int, ...], sizes: Sequence[int]) -> Floats:

@@ -1,0 +1,117 @@
+"""`kcut`: SOYBEAN's tilings, for inference.
+
+The devices are cut in two groups, each unit and tensor is tiled so that the cut moves the fewest
+bytes, and each group is cut again, until every device is alone. Groups may be uneven in number
+and in rate: each part's share is its devices' share of the rate. Every unit that can be split
+runs on all devices, as published; how many devices to cut is ours to choose: the number whose
+plan costs least, with the costs of `elimination`, from one device alone to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coordinator.planning.devices import Cluster, Device
+from coordinator.planning.graphsearch.kcut import Group, k_cut
+from coordinator.planning.layered import (
+    Wire,
+    arrival_s,
+    compute_s,
+    delivery_s,
+    makers,
+    needed,
+    owned,
+    transfer_s,
+)
+from coordinator.planning.layouts import Configuration, Layout, UnitTile, divider_of
+from coordinator.planning.plan import Plan
+from coordinator.planning.unit_flow import Setting, UnitFlow
+from coordinator.planning.unit_plan import (
+    best_alone,
+    fastest_first,
+    overfilled,
+    plan_of,
+    rates_of,
+    too_little_memory,
+)
+from models.units import Network
+from protos.errors import Infeasible
+
+
+def kcut(network: Network, cluster: Cluster) -> Plan:
+    """The plan that cuts the fastest k devices, for the best k.
+
+    Raises:
+        Infeasible: no device, or none of these plans fits in memory.
+    """
+    if not cluster.devices:
+        raise Infeasible(cause="there is no device", cure="Start a worker.")
+    devices = fastest_first(network, cluster.devices)
+    best: Plan | None = None
+    seconds = []
+    for count in range(1, len(devices) + 1):
+        plan = _alone(network, devices) if count == 1 else _cut(network, devices, count)
+        seconds.append(plan.predicted_latency_s)
+        over = overfilled(network, cluster, plan)
+        if not over and (best is None or plan.predicted_latency_s < best.predicted_latency_s):
+            best = plan
+    if best is None:
+        raise too_little_memory(network, cluster, over)
+    steps = ", ".join(f"{k}: {each:.3f} s" for k, each in enumerate(seconds, start=1))
+    return replace(best, notes=(*best.notes, f"cut over the fastest k devices, k = {steps}"))
+
+
+def cut_devices(
+    network: Network, weights: Sequence[float]
+) -> tuple[Group, tuple[tuple[UnitTile | None, ...], ...]]:
+    """SOYBEAN's cuts over devices with these rates; then what each device computes of each unit."""
+    tree, leaves = k_cut(UnitFlow.of(Setting.of(network)), weights)
+    return tree, tuple(leaf.tiles for leaf in leaves)
+
+
+def _alone(network: Network, devices: Sequence[Device]) -> Plan:
+    device = devices.index(best_alone(network, devices).device)
+    divider = divider_of(network)
+    layouts = [Layout(Configuration(), {device: divider.whole(u)}) for u in network.units]
+    return _plan(network, devices, layouts, "one device alone is fastest: nothing is cut")
+
+
+def _cut(network: Network, devices: Sequence[Device], count: int) -> Plan:
+    tree, leaves = cut_devices(network, rates_of(network, devices[:count]))
+    layouts = [
+        Layout(
+            Configuration(
+                inputs=1 + sum(tile is not None and tile.part is not None for tile in tiles)
+            ),
+            {device: tile for device, tile in enumerate(tiles) if tile is not None},
+        )
+        for tiles in zip(*leaves, strict=True)
+    ]
+    note = f"{count} devices, cut in {count - 1} steps, move {tree.total_bytes / 1e6:.3f} MB"
+    return _plan(network, devices, layouts, f"{note} between layers, halos included")
+
+
+def _plan(
+    network: Network, devices: Sequence[Device], layouts: Sequence[Layout], note: str
+) -> Plan:
+    plan = plan_of(network, devices, "kcut", layouts, _cost_s(network, devices, layouts))
+    return replace(plan, notes=(note,))
+
+
+def _cost_s(network: Network, devices: Sequence[Device], layouts: Sequence[Layout]) -> float:
+    """Equation 1 of Jia et al. for one strategy."""
+    graph, count, wire = network.graph, len(devices), Wire.of(devices)
+    own = {name: owned([layouts[u]], name, count) for name, u in makers(network).items()}
+    total = float(compute_s(layouts, devices).sum())
+    for unit, layout in enumerate(layouts):
+        for name in divider_of(network).whole(network.units[unit]).reads:
+            itemsize, need = graph.tensors[name].itemsize, needed([layout], name, count)
+            if name in own:
+                total += float(transfer_s(own[name], need, itemsize, wire)[0, 0])
+            else:
+                total += float(arrival_s(need, itemsize, wire)[0])
+    for name in graph.outputs:
+        if name in own:
+            total += float(delivery_s(own[name], graph.tensors[name].itemsize, wire)[0])
+    return total

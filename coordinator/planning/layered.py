@@ -1,0 +1,155 @@
+"""Costs of units in their layouts, and of tensors between layouts [Jia et al., 5.1].
+
+t_c(l, c)        the slowest device's computation of its tile
+t_x(e, c, c')    the transfers that bring each device what its tile reads of a tensor and
+                 does not own already, through the host: one after the other, from those who
+                 own it and to those who need it
+t_s              zero: an inference synchronises no gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.planning.devices import Device
+from coordinator.planning.layouts import Layout, divider_of
+from models.boxes import Box
+from models.units import Network
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_AXES = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Boxes of one tensor, [layout, device, axis, start or stop]; empty ones are zeros.
+
+    `sums[layout]`: every device has a partial sum of the whole, and owns nothing yet.
+    """
+
+    boxes: Ints
+    sums: NDArray[np.bool_]
+
+    @property
+    def volumes(self) -> Ints:
+        """Elements, [layout, device]."""
+        sizes: Ints = np.prod(self.boxes[..., 1] - self.boxes[..., 0], axis=-1)
+        return sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What one tensor costs on its way: seconds per byte and per message of each device."""
+
+    byte_s: Floats
+    message_s: Floats
+
+    @classmethod
+    def of(cls, devices: Sequence[Device]) -> Wire:
+        """The links of the devices, in their order."""
+        return cls(
+            np.array([device.link.byte_s for device in devices]),
+            np.array([device.link.fixed_s for device in devices]),
+        )
+
+    def seconds(self, elements: Ints, itemsize: int) -> Floats:
+        """Serial transfers of these elements, [..., device] -> [...]."""
+        each = elements * (itemsize * self.byte_s) + (elements > 0) * self.message_s
+        total: Floats = each.sum(axis=-1)
+        return total
+
+
+def compute_s(layouts: Sequence[Layout], devices: Sequence[Device]) -> Floats:
+    """t_c of each layout."""
+    return np.array(
+        [
+            max(devices[d].costs.block_s(tile.work) for d, tile in layout.tiles.items())
+            for layout in layouts
+        ]
+    )
+
+
+def owned(layouts: Sequence[Layout], tensor: str, devices: int) -> Places:
+    """Who owns what of a tensor that the unit makes."""
+    boxes = _stack(
+        [{d: t.boxes.get(tensor) for d, t in each.tiles.items()} for each in layouts], devices
+    )
+    sums = np.array([each.configuration.inputs > 1 for each in layouts])
+    return Places(boxes, sums)
+
+
+def needed(layouts: Sequence[Layout], tensor: str, devices: int) -> Places:
+    """Who needs what of a tensor that the unit reads."""
+    boxes = _stack(
+        [{d: t.reads.get(tensor) for d, t in each.tiles.items()} for each in layouts], devices
+    )
+    return Places(boxes, np.zeros(len(layouts), dtype=np.bool_))
+
+
+def transfer_s(
+    own: Places, need: Places, itemsize: int, wire: Wire, *, credit: bool = True
+) -> Floats:
+    """t_x of a tensor, [layout of its maker, layout of its reader].
+
+    Without `credit` a device that owns what it needs is sent it nevertheless, as an exchange of
+    whole tiles through the host does; unless one device makes and reads all of it.
+    """
+    overlap = _overlaps(own.boxes, need.boxes)
+    overlap[own.sums] = 0
+    devices = overlap.shape[-1]
+    kept = overlap[:, :, range(devices), range(devices)]
+    missing = need.volumes[None] - kept
+    sent = np.minimum(own.volumes[:, None], overlap.sum(axis=-1) - kept)
+    if not credit:
+        stays = missing.sum(axis=-1, keepdims=True) + sent.sum(axis=-1, keepdims=True) == 0
+        missing = np.where(stays, 0, need.volumes[None])
+        sent = np.where(stays, 0, own.volumes[:, None])
+    sent[own.sums] = own.volumes[own.sums][:, None]
+    return wire.seconds(missing, itemsize) + wire.seconds(sent, itemsize)
+
+
+def delivery_s(own: Places, itemsize: int, wire: Wire) -> Floats:
+    """Seconds to bring a tensor of the answer to the host, [layout of its maker]."""
+    return wire.seconds(own.volumes, itemsize)
+
+
+def arrival_s(need: Places, itemsize: int, wire: Wire) -> Floats:
+    """Seconds to bring a tensor of the request from the host, [layout of its reader]."""
+    return wire.seconds(need.volumes, itemsize)
+
+
+def makers(network: Network) -> dict[str, int]:
+    """The unit that makes each tensor that is read outside it."""
+    return {name: i for i, unit in enumerate(network.units) for name in unit.outputs}
+
+
+def reads_of(network: Network, unit: int) -> tuple[str, ...]:
+    """Tensors that a unit reads and does not make."""
+    return tuple(divider_of(network).whole(network.units[unit]).reads)
+
+
+def _stack(layouts: Sequence[dict[int, Box | None]], devices: int) -> Ints:
+    found = np.zeros((len(layouts), devices, _AXES, 2), dtype=np.int64)
+    for place, tiles in enumerate(layouts):
+        for device, box in tiles.items():
+            if box is not None:
+                found[place, device, :, 1] = 1
+                for axis, span in enumerate(box):
+                    found[place, device, axis] = span.start, span.stop
+    return found
+
+
+def _overlaps(own: Ints, need: Ints) -> Ints:
+    """Elements that device e owns and device d needs, [layout, layout, e, d]."""
+    a, b = own[:, None, :, None], need[None, :, None, :]
+    overlap = np.ones((len(own), len(need), own.shape[1], need.shape[1]), dtype=np.int64)
+    for axis in range(_AXES):
+        low = np.maximum(a[..., axis, 0], b[..., axis, 0])
+        high = np.minimum(a[..., axis, 1], b[..., axis, 1])
+        overlap *= np.maximum(high - low, 0)
+    return overlap

@@ -1,0 +1,268 @@
+"""Ways to divide one unit over devices, per layer as in layer-wise parallelism.
+
+A configuration has a degree for each dimension of the unit's output {h, w, c} [Jia et al., Table
+1; an inference has n = 1], or a number of parts of a fully connected layer's input, whose partial
+sums add up. Its tiles go to the first devices of the order of the cluster, each in proportion to
+the device's rate. A channel-split tile reads all input channels and holds its slice of the
+weights; groups of a grouped convolution are never taken apart.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from models.boxes import Box, Span
+from models.geometry import extent
+from models.graph import Graph
+from models.partial import partial_extent, partial_work, summed_input
+from models.tiles import weighted_spans
+from models.units import Network, Unit
+from models.work import Work, works
+
+CHANNELS, ROWS, COLS = 1, 2, 3
+# Distinct tiles of a network that are remembered, with what they read and compute.
+_MAX_REMEMBERED = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Degrees of parallelism; with `inputs` above 1 the others are 1."""
+
+    rows: int = 1
+    cols: int = 1
+    channels: int = 1
+    inputs: int = 1
+
+    @property
+    def devices(self) -> int:
+        """How many devices it takes."""
+        return self.rows * self.cols * self.channels * self.inputs
+
+    def __str__(self) -> str:
+        if self.inputs > 1:
+            return f"{{in={self.inputs}}}"
+        return f"{{n=1, c={self.channels}, h={self.rows}, w={self.cols}}}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitTile:
+    """One device's share of a unit: what it owns, reads and computes. `part`: see `Tile`."""
+
+    boxes: Mapping[str, Box]
+    reads: Mapping[str, Box]
+    work: tuple[Work, ...]
+    part: Box | None = None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that it holds."""
+        return sum(each.weight_bytes for each in self.work)
+
+    @property
+    def flop(self) -> int:
+        """What it computes."""
+        return sum(each.flop for each in self.work)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """A unit's tiles by position of the device in the order of the cluster."""
+
+    configuration: Configuration
+    tiles: Mapping[int, UnitTile]
+
+    @property
+    def alone(self) -> int | None:
+        """The device that computes everything, if it is one."""
+        return next(iter(self.tiles)) if len(self.tiles) == 1 else None
+
+
+class Divider:
+    """Divides the units of one network; what tiles read and compute is remembered."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._tiles: dict[tuple[int, tuple[tuple[str, Box], ...], Box | None], UnitTile] = {}
+        self._splits: dict[int, frozenset[int]] = {}
+
+    def layouts(self, unit: Unit, rates: Sequence[float]) -> list[Layout]:
+        """Every layout of a unit over at most `len(rates)` devices; alone on each device first."""
+        found = [Layout(Configuration(), {d: self.whole(unit)}) for d in range(len(rates))]
+        axes = self.splits(unit)
+        for degree in range(2, len(rates) + 1):
+            for configuration in _configurations(degree, axes):
+                layout = self._layout(unit, configuration, rates[:degree])
+                if layout is not None:
+                    found.append(layout)
+            if (summed := summed_input(self.graph, unit.nodes)) is not None:
+                layout = self._partial(unit, summed, rates[:degree])
+                if layout is not None:
+                    found.append(layout)
+        return found
+
+    def whole(self, unit: Unit) -> UnitTile:
+        """The tile that is everything."""
+        return self.tile(unit, {name: Box.whole(self.graph.shape(name)) for name in unit.outputs})
+
+    def tile(self, unit: Unit, boxes: Mapping[str, Box]) -> UnitTile:
+        """The tile that owns these boxes of the unit's outputs."""
+        key = (unit.start, tuple(boxes.items()), None)
+        if key not in self._tiles:
+            reach = extent(self.graph, unit.nodes, boxes)
+            work = tuple(works(self.graph, unit.nodes, reach))
+            self._remember(key, UnitTile(boxes, reach.inputs, work))
+        return self._tiles[key]
+
+    def partial_tile(self, unit: Unit, part: Box) -> UnitTile:
+        """The tile that sums over a part of the unit's input."""
+        key = (unit.start, (), part)
+        if key not in self._tiles:
+            reach = partial_extent(self.graph, unit.nodes, part)
+            work = (partial_work(self.graph, unit.nodes, part),)
+            self._remember(key, UnitTile(reach.computed, reach.inputs, work, part))
+        return self._tiles[key]
+
+    def _remember(
+        self, key: tuple[int, tuple[tuple[str, Box], ...], Box | None], tile: UnitTile
+    ) -> None:
+        if len(self._tiles) >= _MAX_REMEMBERED:
+            self._tiles.clear()
+        self._tiles[key] = tile
+
+    def splits(self, unit: Unit) -> frozenset[int]:
+        """Axes of the main output along which a half costs less than the whole."""
+        if unit.start not in self._splits:
+            rank = len(self.graph.shape(unit.outputs[-1])) if unit.outputs else 0
+            self._splits[unit.start] = frozenset(
+                axis for axis in (CHANNELS, ROWS, COLS) if axis < rank and self._apart(unit, axis)
+            )
+        return self._splits[unit.start]
+
+    def _apart(self, unit: Unit, axis: int) -> bool:
+        shapes = [self.graph.shape(name) for name in unit.outputs]
+        if any(len(shape) <= axis for shape in shapes):
+            return False
+        if axis == CHANNELS and len({shape[axis] for shape in shapes}) > 1:
+            return False
+        halves = self.divided(unit, Configuration(**{_DEGREE[axis]: 2}), (1.0, 1.0))
+        if halves is None:
+            return False
+        return self.tile(unit, halves[0]).flop < self.whole(unit).flop
+
+    def _layout(
+        self, unit: Unit, configuration: Configuration, rates: Sequence[float]
+    ) -> Layout | None:
+        boxes = self.divided(unit, configuration, rates)
+        if boxes is None:
+            return None
+        tiles = {device: self.tile(unit, part) for device, part in enumerate(boxes)}
+        return Layout(configuration, tiles)
+
+    def _partial(self, unit: Unit, summed: str, rates: Sequence[float]) -> Layout | None:
+        whole = Box.whole(self.graph.shape(summed))
+        spans = weighted_spans(len(whole[CHANNELS]), rates)
+        if not all(map(len, spans)):
+            return None
+        parts = [self.partial_tile(unit, whole.replace(CHANNELS, span)) for span in spans]
+        return Layout(Configuration(inputs=len(rates)), dict(enumerate(parts)))
+
+    def divided(
+        self, unit: Unit, configuration: Configuration, rates: Sequence[float]
+    ) -> list[dict[str, Box]] | None:
+        """Boxes of the unit's outputs for each device: bands of rows, in each band columns, in
+        each of those channels, all in proportion to rates. None if a tile would be empty.
+        """
+        whole = Box.whole(self.graph.shape(unit.outputs[-1]))
+        steps = [
+            (ROWS, configuration.rows),
+            (COLS, configuration.cols),
+            (CHANNELS, configuration.channels),
+        ]
+        mains = _nested(whole, steps, rates, channel_step(self.graph, unit))
+        if mains is None:
+            return None
+        tiles = [owned_boxes(self.graph, unit, whole, main) for main in mains]
+        return None if any(box.is_empty for boxes in tiles for box in boxes.values()) else tiles
+
+
+_DEGREE = {CHANNELS: "channels", ROWS: "rows", COLS: "cols"}
+_DIVIDERS: weakref.WeakKeyDictionary[Network, Divider] = weakref.WeakKeyDictionary()
+
+
+def divider_of(network: Network) -> Divider:
+    """The divider of a network, kept as long as the network is."""
+    divider = _DIVIDERS.get(network)
+    if divider is None:
+        divider = _DIVIDERS[network] = Divider(network.graph)
+    return divider
+
+
+def owned_boxes(graph: Graph, unit: Unit, whole: Box, main: Box) -> dict[str, Box]:
+    """A tile's boxes of all of the unit's outputs: the same relative part of each as `main` is of
+    the main output's `whole`.
+    """
+    boxes = {}
+    for name in unit.outputs:
+        box = Box.whole(graph.shape(name))
+        for axis in range(1, min(len(box), len(whole))):
+            box = box.replace(axis, _scaled(main[axis], len(whole[axis]), len(box[axis])))
+        boxes[name] = box
+    return boxes
+
+
+def channel_step(graph: Graph, unit: Unit) -> int:
+    """Output channels that belong together: those of one group of a grouped convolution."""
+    steps = [
+        graph.shape(node.inputs[1])[0] // node.int("group", 1)
+        for node in unit.nodes
+        if node.op == "Conv" and node.int("group", 1) > 1
+    ]
+    return math.lcm(*steps)
+
+
+def cut_span(span: Span, rates: Sequence[float], step: int = 1) -> tuple[Span, ...]:
+    """A span in parts proportional to rates, cut at multiples of `step` from its start."""
+    size = len(span)
+    if size % step:
+        return (span, *(Span(span.stop, span.stop) for _ in rates[1:]))
+    parts = weighted_spans(size // step, rates)
+    return tuple(Span(span.start + p.start * step, span.start + p.stop * step) for p in parts)
+
+
+def _nested(
+    box: Box, steps: Sequence[tuple[int, int]], rates: Sequence[float], step: int
+) -> list[Box] | None:
+    if not steps:
+        return [box]
+    (axis, degree), rest = steps[0], steps[1:]
+    if degree == 1:
+        return _nested(box, rest, rates, step)
+    size = len(rates) // degree
+    shares = [rates[i * size : (i + 1) * size] for i in range(degree)]
+    spans = cut_span(box[axis], [sum(share) for share in shares], step if axis == CHANNELS else 1)
+    found: list[Box] = []
+    for span, share in zip(spans, shares, strict=True):
+        inner = _nested(box.replace(axis, span), rest, share, step) if len(span) else None
+        if inner is None:
+            return None
+        found += inner
+    return found
+
+
+def _configurations(degree: int, axes: frozenset[int]) -> Iterator[Configuration]:
+    for rows in range(1, degree + 1):
+        for cols in range(1, degree // rows + 1):
+            channels, left = divmod(degree, rows * cols)
+            wanted = {ROWS: rows, COLS: cols, CHANNELS: channels}
+            if not left and all(count == 1 or axis in axes for axis, count in wanted.items()):
+                yield Configuration(rows, cols, channels)
+
+
+def _scaled(span: Span, size: int, other: int) -> Span:
+    """The same relative range of `other` elements; adjacent spans stay adjacent."""
+    if size == other:
+        return span
+    return Span(-(-span.start * other // size), -(-span.stop * other // size))
