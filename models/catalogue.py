@@ -21,7 +21,10 @@ from onnx.external_data_helper import load_external_data_for_tensor, uses_extern
 from models.graph import OPSETS
 from models.sidecar import Sidecar, Task, sidecar_path
 from models.sidecar import load as load_sidecar
+from models.zoo.alexnet import alexnet
 from models.zoo.builder import UNTRAINED, WEIGHTS_KEY
+from models.zoo.inception import inceptionv3
+from models.zoo.lenet import lenet5
 from models.zoo.resnet import resnet50
 from models.zoo.vgg import vgg16
 from models.zoo.yolov2 import yolov2
@@ -100,6 +103,9 @@ _ENTRIES = {
         ),
         _untrained("yolov2", "YOLOv2, 416x416", yolov2),
         _untrained("resnet50", "ResNet-50 v1.5, 224x224", resnet50),
+        _untrained("inceptionv3", "Inception-v3, 299x299", inceptionv3),
+        _untrained("alexnet", "AlexNet, 224x224", alexnet),
+        _untrained("lenet5", "LeNet-5, 28x28", lenet5),
     )
 }
 
