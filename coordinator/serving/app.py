@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI, Request
 from coordinator.planning.plan_json import plan_json
 from coordinator.serving import infer
 from coordinator.serving.errors import add_error_handlers
+from coordinator.serving.naming import source_of
 from coordinator.serving.views import baseline_json, devices_json, models_json
 from protos.errors import Unavailable
 
@@ -49,7 +50,8 @@ async def models(request: Request) -> dict[str, Any]:
 @router.get("/v1/plans/{model}")
 async def plan(model: str, request: Request) -> dict[str, Any]:
     """The plan in force for a model; it is made if there is none yet."""
-    made, network = await _coordinator(request).plan(model)
+    coordinator = _coordinator(request)
+    made, network = await coordinator.plan(source_of(model, coordinator.settings.models))
     return plan_json(made, network)
 
 
@@ -57,8 +59,9 @@ async def plan(model: str, request: Request) -> dict[str, Any]:
 async def baseline(model: str, request: Request) -> dict[str, Any]:
     """Measures the best device running the whole model, in plain onnxruntime."""
     coordinator = _coordinator(request)
-    served = await coordinator.model(model)
-    return baseline_json(served, await coordinator.baseline(model))
+    source = source_of(model, coordinator.settings.models)
+    served = await coordinator.model(source)
+    return baseline_json(served, await coordinator.baseline(source))
 
 
 @router.get("/healthz")

@@ -22,6 +22,7 @@ from PIL import Image
 from coordinator.answers import Answer, ServedModel
 from coordinator.serving import bodies, names
 from coordinator.serving.errors import NotAcceptable
+from coordinator.serving.naming import source_of
 from coordinator.serving.tensors import dtype_of, read_tensors, write_tensors
 from coordinator.serving.views import answer_json, predictions_json
 from models.drawing import annotated
@@ -75,11 +76,12 @@ async def infer(model: str, request: Request) -> Response:
     coordinator: Coordinator = request.app.state.coordinator
     # The body is read before anything is refused: whoever is refused can then read why.
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
-    served = await coordinator.model(model)
+    source = source_of(model, coordinator.settings.models)
+    served = await coordinator.model(source)
     started = time.perf_counter()
     asked, accepted = await _asked(request, body, served)
     decode_s = time.perf_counter() - started
-    answer = await coordinator.infer(model, asked.feeds, _request_id(request))
+    answer = await coordinator.infer(source, asked.feeds, _request_id(request))
     summary = answer_json(served, answer, decode_s)
     return await asyncio.to_thread(_response, accepted, served, asked, answer, summary)
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel
+from coordinator.serving.naming import public_name
 from models.predictions import Prediction
 
 
@@ -53,7 +54,7 @@ def devices_json(devices: Sequence[DeviceStatus]) -> dict[str, Any]:
 
 def models_json(models: Sequence[ModelStatus]) -> dict[str, Any]:
     """Every model that this coordinator serves."""
-    return {"models": [asdict(model) for model in models]}
+    return {"models": [{**asdict(model), "name": public_name(model.name)} for model in models]}
 
 
 def baseline_json(served: ServedModel, baseline: Baseline) -> dict[str, Any]:

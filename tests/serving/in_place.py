@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 import numpy as np
 from PIL import Image
@@ -52,7 +53,9 @@ class InPlace:
     """`tiny` with a sidecar, `bare` without; `fails_with` is raised instead of an answer."""
 
     settings: CoordinatorSettings = field(
-        default_factory=lambda: CoordinatorSettings(max_body_bytes=LIMIT_BYTES)
+        default_factory=lambda: CoordinatorSettings(
+            max_body_bytes=LIMIT_BYTES, models=("tiny", "/somewhere/bare.onnx")
+        )
     )
     no_workers: bool = False
     fails_with: Exception | None = None
@@ -93,9 +96,10 @@ class InPlace:
         ]
 
     async def model(self, name: str) -> ServedModel:
-        if name not in ("tiny", "bare"):
-            raise NotFound(cause=f"there is no model {name!r}", cure="Known are tiny, bare.")
-        return ServedModel(name, self.network, SIDECAR if name == "tiny" else None, False)
+        if name not in self.settings.models:
+            raise NotFound(cause=f"{name!r} cannot be loaded", cure="Load something else.")
+        sidecar = SIDECAR if name == "tiny" else None
+        return ServedModel(PurePath(name).stem, self.network, sidecar, False)
 
     async def plan(self, model: str) -> tuple[Plan, Network]:
         if self.no_workers:

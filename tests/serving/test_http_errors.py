@@ -100,6 +100,11 @@ async def test_an_unknown_model(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v1/plans/nothing")).status_code == 404
 
 
+@pytest.mark.parametrize("name", ["other.onnx", "bare.onnx", "%2Fsomewhere%2Fbare.onnx", "..%2Fx"])
+async def test_files_cannot_be_named_over_the_network(http: httpx.AsyncClient, name: str) -> None:
+    await refused(http, f"/v1/models/{name}/infer", picture(), PNG, 404)
+
+
 async def test_no_worker_at_all(http: httpx.AsyncClient, coordinator: InPlace) -> None:
     coordinator.no_workers = True
     response = await http.post(URL, content=picture(), headers=PNG)
