@@ -79,6 +79,13 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     throttle: Annotated[
         bool, typer.Option("--throttle/--no-throttle", help="Pace workers like Raspberry Pis.")
     ] = True,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile/--no-profile",
+            help="Measure the workers first: a minute at the first run, kept for the next.",
+        ),
+    ] = True,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the cluster up until Ctrl-C.")
     ] = False,
@@ -97,7 +104,7 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     """
     from coordinator.demo.run import Demo, run
 
-    wanted = Demo(image, model, workers, strategy, throttle, keep, save)
+    wanted = Demo(image, model, workers, strategy, throttle, profile, keep, save)
     raise typer.Exit(run(wanted, as_json=as_json))
 
 
@@ -159,6 +166,10 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         bool | None,
         typer.Option("--host-computes/--no-host-computes", help="Whether this machine computes."),
     ] = None,
+    profile: Annotated[
+        bool | None,
+        typer.Option("--profile/--no-profile", help="Whether idle devices are measured."),
+    ] = None,
     cluster: Cluster = None,
     mdns: Mdns = None,
     interface: Interface = None,
@@ -182,6 +193,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         "models": tuple(model) if model else None,
         "strategy": strategy,
         "host_computes": host_computes,
+        "profile": profile,
         "cluster": cluster,
         "mdns": mdns,
         "interfaces": tuple(interface) if interface else None,

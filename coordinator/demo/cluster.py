@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,18 +22,24 @@ LOOPBACK = "127.0.0.1"
 POLL_S = 0.1
 # Python, gRPC and onnxruntime of all the processes start on one machine.
 START_TIMEOUT_S = 90.0
+# The folder of a coordinator's state that holds what it measured of devices.
+PROFILES = "profiles"
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterForm:
-    """What to start. `pace` is each worker's share of a core."""
+    """What to start. `pace` is each worker's share of a core; with `profile` devices are measured
+    before they are planned with, and what was measured is kept in `cache` for the next time.
+    """
 
     model: str
     workers: int
     strategy: str
     pace: float
+    profile: bool
+    cache: Path
 
 
 class DemoCluster:
@@ -144,5 +151,17 @@ class DemoCluster:
             *("coordinator", "--cluster", self.name, "--host", LOOPBACK, "--port", "0"),
             *("--interface", LOOPBACK, "--state-dir", str(folder), "--no-host-computes"),
             *("--model", self.form.model, "--strategy", self.form.strategy),
+            "--profile" if self.form.profile else "--no-profile",
         ]
+        self._share_profiles(folder)
         return children.start("coordinator", arguments, folder, folder / "ready.json")
+
+    def _share_profiles(self, folder: Path) -> None:
+        """Profiles outlive a demo: they belong to this kind of machine and to the pace. Without a
+        place to keep them, every demo measures anew.
+        """
+        kept = self.form.cache / PROFILES
+        with suppress(OSError):
+            kept.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / PROFILES).symlink_to(kept, target_is_directory=True)

@@ -60,7 +60,6 @@ class Measured:
 def measure(cluster: DemoCluster, question: Question, progress: Progress) -> Measured:
     """Asks until enough warm answers came from one plan; compares every raw answer."""
     client, model = cluster.client, question.model
-    wait_until_profiled(cluster, progress)
     progress("planning, sending weights, first request")
     cold: Mapping[str, Any] = {}
     for _ in range(MOST_ROUNDS):

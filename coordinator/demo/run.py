@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+import platformdirs
+
 from coordinator import terminal
 from coordinator.commands.infer import save_annotated
 from coordinator.demo.cluster import ClusterForm, DemoCluster, Progress
-from coordinator.demo.measure import measure
+from coordinator.demo.measure import measure, wait_until_profiled
 from coordinator.demo.question import prepare
 from coordinator.demo.report import Outcome, show
 from coordinator.planning.strategies import strategy
@@ -33,6 +35,7 @@ class Demo:
     workers: int
     strategy: str
     throttle: bool
+    profile: bool
     keep: bool
     save: Path | None
 
@@ -48,11 +51,20 @@ def run(demo: Demo, *, as_json: bool) -> int:
     with _ended_by_signals(), _progress() as progress:
         progress("the whole model, here, to compare with")
         question = prepare(demo.model, demo.image)
-        form = ClusterForm(question.argument, demo.workers, demo.strategy, demo.pace)
+        form = ClusterForm(
+            model=question.argument,
+            workers=demo.workers,
+            strategy=demo.strategy,
+            pace=demo.pace,
+            profile=demo.profile,
+            cache=platformdirs.user_cache_path("imbrex") / "demo",
+        )
         progress(f"starting {demo.workers} workers and a coordinator")
         with DemoCluster(form) as cluster:
             cluster.wait_until_listening()
             cluster.wait_until_found(progress)
+            if demo.profile:
+                wait_until_profiled(cluster, progress)
             measured = measure(cluster, question, progress)
             outcome = Outcome(question, cluster.client.devices(), measured, demo.pace)
             progress("")
