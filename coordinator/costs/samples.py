@@ -17,11 +17,12 @@ from coordinator.costs.sketch import Measurable, Sketch
 _WIDTHS = (7, 13, 14, 26, 28, 52, 56, 104, 112, 208, 224)
 _CHANNELS = (16, 32, 64, 128, 256, 512)
 _BLOCK = "block"
-# Elements of a map: keeps a sample's tensors under 16 MB each.
+# Elements of a map and of a fully connected layer: 16 MB and 100 MB.
 _MOST_ELEMENTS = 4_000_000
 # Networks use 5x5 and 7x7 kernels where maps are large; on small ones padding would do much of
 # their work.
 _WIDTH_OF_LARGE_KERNELS = 28
+_MOST_WEIGHTS = 25_000_000
 _LEAST_BLOCK_ROWS = 4
 _ATTEMPTS = 100
 
@@ -143,7 +144,7 @@ def _concat(rng: random.Random, flop: float) -> Measurable | None:
 
 def _gemm(rng: random.Random, flop: float) -> Measurable | None:
     inputs = rng.choice((256, 512, 1024, 2048, 4096, 6272, 12544))
-    outputs = min(max(round(flop / (2 * inputs)), 10), 4096)
+    outputs = min(max(round(flop / (2 * inputs)), 10), 4096, _MOST_WEIGHTS // inputs)
     sketch = Sketch(1, inputs)
     sketch.gemm(outputs)
     return sketch.measurable()

@@ -38,9 +38,10 @@ _FIRST_FLOP = 2e7
 _SPREAD = 300.0
 _NARROW_SPREAD = 10.0
 _NARROW = frozenset({"block", "fully_connected"})
-# Layers that move data do few FLOPs per second: they get this share of a convolution's.
-_LIGHT_SHARE = 0.01
-_LIGHT = frozenset({"pooling", "fully_connected", "elementwise", "normalisation", "concat"})
+# Layers that move data do few FLOPs per second: these get this share of a convolution's.
+_LIGHT_SHARES = {"fully_connected": 0.03} | dict.fromkeys(
+    ("pooling", "elementwise", "normalisation", "concat"), 0.01
+)
 # After this many rounds, stop if fused blocks are predicted this well.
 _ENOUGH_ROUNDS = 24
 _ENOUGH_MAPE = 0.05
@@ -72,7 +73,7 @@ class Sampling:
             return None
         kind = self._queue[self._asked]
         self._asked += 1
-        top = self._top_flop() * (_LIGHT_SHARE if kind in _LIGHT else 1.0)
+        top = self._top_flop() * _LIGHT_SHARES.get(kind, 1.0)
         spread = _NARROW_SPREAD if kind in _NARROW else _SPREAD
         return draw(kind, self._rng, top * spread ** -self._rng.random())
 

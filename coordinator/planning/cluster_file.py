@@ -1,0 +1,230 @@
+"""Cluster files: a cluster described in TOML, for `plan` and `simulate` [DESIGN, Cluster file]."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coordinator.costs.affine import Costs
+from coordinator.costs.links import LOOPBACK
+from coordinator.costs.profile_json import parse_profile
+from coordinator.costs.rates import RateCosts
+from coordinator.costs.regression import RegressionCosts
+from coordinator.planning.devices import Cluster, Device, Link
+from coordinator.planning.plan import DeviceId
+from models.work import Work
+from protos.errors import BadRequest
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+MOST_DEVICES = 256
+HOST = DeviceId("host")
+
+# What a profile counts as in AOFL's ranking: this much of a common layer, FLOPs per second.
+_YARDSTICK = Work(
+    "convolution",
+    flop=462_422_016,
+    input_bytes=802_816,
+    output_bytes=802_816,
+    weight_bytes=590_336,
+    input_channels=128,
+    output_channels=128,
+    output_pixels=1568,
+    taps=9,
+)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+
+class _Computer(_Strict):
+    """What host and devices have in common; a rate or a profile is needed where it computes."""
+
+    gflops: _Positive | None = None
+    profile: str | None = None
+    rate_1x1: _Positive = 1.0
+    weight_ns: _NotNegative = 0.0
+    run_ms: _NotNegative = 0.0
+    memory_mb: _NotNegative = 0.0
+    endpoint_ns_per_byte: _NotNegative = 0.0
+
+
+class _Host(_Computer):
+    computes: bool = True
+
+
+class _Network(_Strict):
+    medium: Literal["star", "air", "switch"] = "star"
+    mbps: _Positive
+    message_ms: _NotNegative = 0.0
+    latency_ms: _NotNegative = 0.0
+
+
+class _Device(_Computer):
+    name: Annotated[str, Field(min_length=1)]
+    count: Annotated[int, Field(ge=1, le=MOST_DEVICES)] = 1
+    mbps: _Positive | None = None
+
+
+class _File(_Strict):
+    host: _Host = _Host(computes=False)
+    network: _Network
+    device: list[_Device] = []
+
+
+def load_cluster(path: Path) -> Cluster:
+    """The cluster that a file describes. Profiles are looked up beside it.
+
+    Raises:
+        BadRequest: unreadable, not TOML, an unknown key (named), a wrong value, no device.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(
+            cause=f"the cluster file {path} can't be read ({error})", cure="Check its path."
+        ) from error
+    return parse_cluster(text, path)
+
+
+def parse_cluster(text: str, path: Path = Path("cluster.toml")) -> Cluster:
+    """The cluster of a file's text; `path` names it in errors and locates profiles."""
+    try:
+        file = _File.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise _bad(path, f"it is not TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        unknown = first["type"] == "extra_forbidden"
+        raise _bad(path, f"{where} {'is unknown' if unknown else first['msg'].lower()}") from error
+    devices = [_host(file.host, path)] if file.host.computes else []
+    for index, entry in enumerate(file.device):
+        costs = _costs(entry, f"device.{index}", path)
+        link = _link(file.network, entry)
+        devices += [_device(name, entry, costs, link) for name in _names(entry)]
+    if not devices:
+        raise _bad(path, "no device computes; add [[device]] entries")
+    ids = [device.id for device in devices]
+    twice = next((name for name in ids if ids.count(name) > 1), None)
+    if twice is not None:
+        raise _bad(path, f"two devices are called {twice!r}")
+    uplink = None if file.network.medium == "air" else _link(file.network)
+    return Cluster(tuple(devices), file.network.medium, uplink)
+
+
+def _host(entry: _Host, path: Path) -> Device:
+    costs = _costs(entry, "host", path)
+    return replace(_device(HOST, entry, costs, LOOPBACK), host=True)
+
+
+def _device(name: str, entry: _Computer, costs: Costs, link: Link) -> Device:
+    return Device(
+        id=DeviceId(name),
+        name=name,
+        costs=costs,
+        link=link,
+        speed=speed_of(costs),
+        memory_bytes=round(entry.memory_mb * 1e6),
+    )
+
+
+def speed_of(costs: Costs) -> float:
+    """FLOP/s on a common 3x3 convolution: how AOFL's ranking compares devices."""
+    return _YARDSTICK.flop / costs.block_s([_YARDSTICK])
+
+
+def _names(entry: _Device) -> Sequence[str]:
+    """`count` devices are numbered from the name's own number on: pi-1, pi-2, ..."""
+    if entry.count == 1:
+        return [entry.name]
+    stem = entry.name.rstrip("0123456789")
+    first = int(entry.name[len(stem) :] or 1)
+    joined = stem if stem != entry.name or stem.endswith("-") else f"{stem}-"
+    return [f"{joined}{first + index}" for index in range(entry.count)]
+
+
+def _link(network: _Network, entry: _Device | None = None) -> Link:
+    mbps = entry.mbps if entry is not None and entry.mbps is not None else network.mbps
+    return Link(
+        bytes_per_s=mbps * 1e6 / 8,
+        message_s=network.message_ms * 1e-3,
+        latency_s=network.latency_ms * 1e-3,
+        endpoint_byte_s=entry.endpoint_ns_per_byte * 1e-9 if entry is not None else 0.0,
+    )
+
+
+def _costs(entry: _Computer, where: str, path: Path) -> Costs:
+    if (entry.gflops is None) == (entry.profile is None):
+        raise _bad(path, f"{where} needs either gflops or profile")
+    if entry.gflops is not None:
+        return RateCosts(entry.gflops, entry.rate_1x1, entry.weight_ns, entry.run_ms * 1e-3)
+    assert entry.profile is not None
+    file = path.parent / entry.profile
+    try:
+        return RegressionCosts(parse_profile(file.read_bytes()))
+    except OSError as error:
+        raise _bad(path, f"{where}.profile {file} can't be read ({error.strerror})") from error
+
+
+def _bad(path: Path, what: str) -> BadRequest:
+    return BadRequest(
+        cause=f"the cluster file {path}: {what}",
+        cure="See docs for its keys, or write one with `imbrex status --save`.",
+    )
+
+
+def dump_cluster(cluster: Cluster, profiles: Mapping[DeviceId, str] | None = None) -> str:
+    """The text of a cluster file. Devices with a profile refer to a file of that name; others
+    get their rate on a common layer. Every device has its own entry, as links differ.
+    """
+    links = [device.link for device in cluster.devices if not device.host]
+    shared = cluster.uplink or (links[0] if links else LOOPBACK)
+    host = next((device for device in cluster.devices if device.host), None)
+    lines = ["[host]"]
+    lines += _computer_lines(host, profiles or {}) if host else ["computes = false"]
+    lines += [
+        "",
+        "[network]",
+        f'medium = "{cluster.medium}"',
+        f"mbps = {shared.bytes_per_s * 8e-6!r}",
+        f"message_ms = {shared.message_s * 1e3!r}",
+        f"latency_ms = {shared.latency_s * 1e3!r}",
+    ]
+    for device in cluster.devices:
+        if not device.host:
+            lines += ["", "[[device]]", f"name = {json.dumps(device.id)}"]
+            lines += _computer_lines(device, profiles or {})
+            if device.link.bytes_per_s != shared.bytes_per_s:
+                lines.append(f"mbps = {device.link.bytes_per_s * 8e-6!r}")
+            if device.link.endpoint_byte_s:
+                lines.append(f"endpoint_ns_per_byte = {device.link.endpoint_byte_s * 1e9!r}")
+    return "\n".join(lines) + "\n"
+
+
+def _computer_lines(device: Device, profiles: Mapping[DeviceId, str]) -> list[str]:
+    lines = []
+    costs = device.costs
+    if device.id in profiles:
+        lines.append(f"profile = {json.dumps(profiles[device.id])}")
+    elif isinstance(costs, RateCosts):
+        lines.append(f"gflops = {costs.gflops!r}")
+        if costs.rate_1x1 != 1.0:
+            lines.append(f"rate_1x1 = {costs.rate_1x1!r}")
+        if costs.weight_ns:
+            lines.append(f"weight_ns = {costs.weight_ns!r}")
+        if costs.run_s:
+            lines.append(f"run_ms = {costs.run_s * 1e3!r}")
+    else:
+        lines.append(f"gflops = {speed_of(costs) * 1e-9!r}")
+    if device.memory_bytes:
+        lines.append(f"memory_mb = {device.memory_bytes * 1e-6!r}")
+    return lines

@@ -1,0 +1,145 @@
+"""Is this plan legal for this network and cluster? Every plan is checked before it is executed,
+whoever made it: a planner of ours, a plug-in, or a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.planning.devices import Cluster
+from coordinator.planning.memory import needs
+from coordinator.planning.plan import Block, DeviceId, Plan, Tile
+from models.boxes import Box, covers_exactly
+from models.partial import summed_input
+from models.units import Network
+from protos.errors import Infeasible
+
+
+class IllegalPlan(Infeasible):
+    """A plan that can't be executed as it stands. `block` and `tile` are the indices of what is
+    wrong, None where it is the plan as a whole.
+    """
+
+    code = "illegal_plan"
+
+    def __init__(self, *, cause: str, block: int | None = None, tile: int | None = None) -> None:
+        super().__init__(
+            cause=f"the plan is not legal: {cause}",
+            cure="Make a new plan for this network and these devices with `imbrex plan`.",
+        )
+        self.block = block
+        self.tile = tile
+
+
+def check_plan(plan: Plan, network: Network, cluster: Cluster, *, memory: bool = True) -> None:
+    """Accepts a plan that can be executed and gives the network's answer.
+
+    Raises:
+        IllegalPlan: naming the first block and tile that are wrong.
+    """
+    if plan.model != network.name:
+        raise IllegalPlan(cause=f"it is for {plan.model!r}, not for {network.name!r}")
+    _check_sequence(plan.blocks, network)
+    known = {device.id for device in cluster.devices}
+    for index, block in enumerate(plan.blocks):
+        _check_block(index, block, network, known)
+    if memory:
+        _check_memory(plan, network, cluster)
+
+
+def _check_sequence(blocks: Sequence[Block], network: Network) -> None:
+    expected = 0
+    for index, block in enumerate(blocks):
+        if block.start != expected or block.stop <= block.start:
+            raise IllegalPlan(
+                cause=f"block {index} is units [{block.start}, {block.stop}), but unit "
+                f"{expected} is next",
+                block=index,
+            )
+        expected = block.stop
+    if expected != len(network.units):
+        raise IllegalPlan(
+            cause=f"it ends at unit {expected} of {len(network.units)}", block=len(blocks) - 1
+        )
+
+
+def _check_block(index: int, block: Block, network: Network, known: set[DeviceId]) -> None:
+    if not block.tiles:
+        raise IllegalPlan(cause=f"block {index} has no tile", block=index)
+    for k, tile in enumerate(block.tiles):
+        if tile.device not in known:
+            raise _wrong(index, k, f"is on {tile.device!r}, which is not in the cluster")
+        if tile.device in [other.device for other in block.tiles[:k]]:
+            raise _wrong(index, k, f"is the second one on {tile.device!r}")
+    outputs = network.outputs(block.start, block.stop)
+    if any(tile.part is not None for tile in block.tiles):
+        _check_sums(index, block, network, outputs)
+        return
+    for k, tile in enumerate(block.tiles):
+        _check_boxes(index, k, tile, network, outputs)
+    _check_rows(index, block, network)
+    for name in outputs:
+        whole = Box.whole(network.graph.shape(name))
+        parts = [tile.boxes[name] for tile in block.tiles if name in tile.boxes]
+        if not covers_exactly(parts, whole):
+            raise IllegalPlan(
+                cause=f"the tiles of block {index} do not cover {name!r} exactly once",
+                block=index,
+            )
+
+
+def _check_boxes(index: int, k: int, tile: Tile, network: Network, outputs: Sequence[str]) -> None:
+    if not any(not box.is_empty for box in tile.boxes.values()):
+        raise _wrong(index, k, "is empty")
+    for name, box in tile.boxes.items():
+        if name not in outputs:
+            raise _wrong(index, k, f"has {name!r}, which its block does not yield")
+        shape = network.graph.shape(name)
+        if len(box) != len(shape) or box.is_empty or not Box.whole(shape).contains(box):
+            raise _wrong(index, k, f"has {box} of {name!r}, whose shape is {shape}")
+
+
+def _check_rows(index: int, block: Block, network: Network) -> None:
+    """No tile is a part of the rows or columns of what can't be computed in parts."""
+    whole = [unit.name for unit in network.units[block.start : block.stop] if not unit.splits]
+    for k, tile in enumerate(block.tiles if whole else ()):
+        for name, box in tile.boxes.items():
+            if box.spans[2:] != Box.whole(network.graph.shape(name)).spans[2:]:
+                raise _wrong(
+                    index, k, f"has a part of the map of {whole[0]!r}, which can't be split"
+                )
+
+
+def _check_sums(index: int, block: Block, network: Network, outputs: Sequence[str]) -> None:
+    """Partial sums: every tile owns all of the output, and their parts cover the input."""
+    nodes = network.nodes(block.start, block.stop)
+    tensor = summed_input(network.graph, nodes)
+    if tensor is None:
+        raise IllegalPlan(
+            cause=f"block {index} sums parts, but is no fully connected layer", block=index
+        )
+    for k, tile in enumerate(block.tiles):
+        whole = {name: Box.whole(network.graph.shape(name)) for name in outputs}
+        if tile.part is None or dict(tile.boxes) != whole:
+            raise _wrong(index, k, "is not a partial sum of the whole output, as others are")
+    parts = [tile.part for tile in block.tiles if tile.part is not None]
+    if not covers_exactly(parts, Box.whole(network.graph.shape(tensor))):
+        raise IllegalPlan(
+            cause=f"the parts of block {index} do not cover {tensor!r} exactly once", block=index
+        )
+
+
+def _check_memory(plan: Plan, network: Network, cluster: Cluster) -> None:
+    caps = {device.id: device.memory_bytes for device in cluster.devices if device.memory_bytes}
+    for name, need in needs(network, plan).items() if caps else ():
+        if name in caps and need.total_bytes > caps[name]:
+            assert need.largest is not None
+            raise IllegalPlan(
+                cause=f"it needs {need.total_bytes / 1e6:.0f} MB on {name!r}, which has "
+                f"{caps[name] / 1e6:.0f} MB",
+                block=plan.blocks.index(need.largest),
+            )
+
+
+def _wrong(block: int, tile: int, what: str) -> IllegalPlan:
+    return IllegalPlan(cause=f"tile {tile} of block {block} {what}", block=block, tile=tile)
