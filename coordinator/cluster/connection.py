@@ -1,66 +1,73 @@
-"""One connection to one worker: who it is, its stream of frames, its pings, its programs."""
+"""One connection to one worker: who it is, its frames, its calls, and the moment it is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
+from typing import TypeVar
 
 import numpy as np
 import structlog
 
 from coordinator.cluster.facts import Facts
-from coordinator.cluster.programs import Programs
+from coordinator.cluster.pings import Observation, Pinger, PingPace, RoundTrip
+from coordinator.cluster.programs import Programs, Progress
 from coordinator.planning.plan import DeviceId
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST, Caller
-from protos.client import ExchangeStream, WorkerClient
-from protos.errors import ImbrexError, LostWorker
+from protos.client import WorkerClient
+from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.frames import Payload
 
-# A stalled worker (SIGSTOP, a cut cable) must be noticed in two seconds: three missed pings.
 PING_INTERVAL_S = 0.5
-LOST_AFTER_S = 1.8
-# Messages that may wait for the stream's flow control; the outbox above bounds requests.
+# A stalled worker (SIGSTOP, a cut cable) must be noticed in two seconds: three missed pings, and
+# a little for an event loop that is late.
+LOST_AFTER_S = 1.9
+# What changes about a worker (frequency, counters, memory in use) is asked for this often.
+FACTS_INTERVAL_S = 10.0
+CALL_TIMEOUT_S = 5.0
+# A payload of a ping gets this much more time per byte: 0.8 Mbps is slower than any link of use.
+_PING_BYTES_PER_S = 1e5
+# Messages that wait for one worker. They hold views of tensors that their request holds anyway,
+# so this bounds what is stuck behind a slow link, not memory.
 QUEUE_MESSAGES = 64
-# The smallest round trips tell the clocks' offset best; the last few are enough.
-_OFFSET_SAMPLES = 16
 
 Sink = Callable[[DeviceId, pb.Item, np.ndarray | memoryview | None], None]
+T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTrip:
-    """One ping: bytes there and back, seconds, and the other clock's offset at best guess."""
-
-    sent_bytes: int
-    received_bytes: int
-    seconds: float
-    offset_s: float
-
-
 class Connection:
-    """Made by `open`; ends with `on_lost` called once, or with `close`."""
+    """Made by `open`; ends with `on_lost` called once, or with `close`.
 
-    def __init__(self, client: WorkerClient, facts: Facts, sink: Sink) -> None:
-        self.facts = facts
-        self.address = client.address
-        self.client = client
-        self.programs = Programs(client)
-        self.last_seen_s = time.monotonic()
+    Two channels: `client` for frames and calls, and one for pings alone. `sink` is called on the
+    event loop for every item that the worker sends; a PeerViolation that it raises ends the
+    connection.
+    """
+
+    def __init__(self, address: str, secret: str, sink: Sink) -> None:
+        self.address = address
+        self.client = WorkerClient(address, Caller(HOST, secret))
+        self.programs = Programs(self.client)
+        self.counters: dict[str, int] = {}
+        self.resident_bytes = 0
+        self._control = WorkerClient(address, Caller(HOST, secret))
+        self._stream = self.client.exchange()
+        self._pinger = Pinger(self._control.exchange(), address)
+        self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
         self._sink = sink
-        self._stream: ExchangeStream = client.exchange()
-        self._queue: asyncio.Queue[tuple[Sequence[pb.Item], Sequence[Payload]]] = asyncio.Queue(
-            QUEUE_MESSAGES
-        )
-        self._pings: dict[int, tuple[asyncio.Future[RoundTrip], float, int]] = {}
-        self._number = 0
-        self._offsets: list[tuple[float, float]] = []
+        self._facts: Facts | None = None
+        self._queue: asyncio.Queue[tuple[Sequence[pb.Item], Sequence[Payload]]]
+        self._queue = asyncio.Queue(QUEUE_MESSAGES)
+        self._ended: asyncio.Future[ImbrexError] = asyncio.get_running_loop().create_future()
         self._work: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Connection({self.address!r}, device={self._facts and self._facts.id!r})"
 
     @classmethod
     async def open(cls, address: str, secret: str, sink: Sink) -> Connection:
@@ -69,39 +76,55 @@ class Connection:
         Raises:
             ImbrexError: nobody there, another protocol version, a wrong secret.
         """
-        client = WorkerClient(address, Caller(HOST, secret))
+        connection = cls(address, secret, sink)
         try:
-            reply = await client.hello(version("imbrex"))
-            return cls(client, Facts.of(reply.facts), sink)
+            connection._take(await connection.client.hello(version("imbrex"), CALL_TIMEOUT_S))
         except BaseException:
-            await client.close()
+            await connection.close()
             raise
+        return connection
 
     def start(self, on_lost: Callable[[str], None]) -> None:
         """Begins to exchange frames; `on_lost` gets the cause when that ends by itself."""
         self._work = asyncio.create_task(self._run(on_lost))
 
     async def close(self) -> None:
-        """Ends the connection without a word to `on_lost`."""
+        """Ends the connection without a word to `on_lost`; who waits for it gets LostWorker."""
+        closed = LostWorker(cause=f"the connection to {self.address} was closed", cure=_AGAIN)
+        self._end(closed)
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
         await self.client.close()
+        await self._control.close()
+
+    @property
+    def facts(self) -> Facts:
+        """What the worker said of itself last."""
+        assert self._facts is not None, "`open` sets them"
+        return self._facts
+
+    @property
+    def last_seen_s(self) -> float:
+        """When something came from it last, on our monotonic clock."""
+        return self._pace.heard_s
 
     @property
     def offset_s(self) -> float:
         """Seconds to add to the worker's clock to get ours."""
-        return min(self._offsets)[1] if self._offsets else 0.0
+        return self._pinger.clock.offset_s
 
     async def send(self, items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> None:
-        """Queues one message, after those before it; waits while the queue is full.
+        """Queues one message, after those before it; waits while the queue is full. Payloads are
+        read when the message leaves, and must not change before their request ends.
 
         Raises:
-            LostWorker: the connection has ended.
+            LostWorker: the connection has ended; what was queued may or may not have arrived.
         """
-        if self._work is None or self._work.done():
-            raise LostWorker(cause=f"the connection to {self.address} has ended", cure="Try again.")
-        await self._queue.put((items, payloads))
+        if self._queue.full() or self._ended.done():
+            await self._while_alive(self._queue.put((items, payloads)))
+        else:
+            self._queue.put_nowait((items, payloads))
 
     async def ping(self, sent_bytes: int = 0, reply_bytes: int = 0) -> RoundTrip:
         """One round trip, with payloads of these sizes: what a transfer costs.
@@ -109,78 +132,113 @@ class Connection:
         Raises:
             LostWorker: no answer in time, or the connection ended.
         """
-        self._number += 1
-        number, now = self._number, time.monotonic()
-        done: asyncio.Future[RoundTrip] = asyncio.get_running_loop().create_future()
-        self._pings[number] = (done, now, sent_bytes)
-        ping = pb.Ping(number=number, sent_s=now, reply_bytes=reply_bytes)
-        try:
-            async with asyncio.timeout(LOST_AFTER_S + (sent_bytes + reply_bytes) / 1e5):
-                await self.send([pb.Item(ping=ping)], [bytes(sent_bytes)])
-                return await done
-        except TimeoutError:
-            raise LostWorker(
-                cause=f"{self.address} does not answer", cure="See whether the device is up."
-            ) from None
-        finally:
-            self._pings.pop(number, None)
+        timeout_s = LOST_AFTER_S + (sent_bytes + reply_bytes) / _PING_BYTES_PER_S
+        return await self._while_alive(self._pinger.ping(timeout_s, sent_bytes, reply_bytes))
 
-    async def ensure(self, programs: Sequence[Program], blobs: BlobSource) -> None:
-        """Returns when the programs can run there."""
-        await self.programs.ensure(programs, blobs)
+    async def probe(self) -> list[Observation]:
+        """What messages of several sizes take, measured in less than half a second.
+
+        Raises:
+            LostWorker: no answer in time, or the connection ended.
+        """
+        return await self._while_alive(self._pinger.probe(LOST_AFTER_S))
+
+    async def ensure(
+        self, programs: Sequence[Program], blobs: BlobSource, progress: Progress | None = None
+    ) -> None:
+        """Returns when the programs can run there; errors as `Programs.ensure`."""
+        if not all(program.sha256 in self.programs for program in programs):
+            await self._while_alive(self.programs.ensure(programs, blobs, progress))
+
+    async def measure(
+        self, request: pb.MeasureRequest, timeout_s: float | None = None
+    ) -> pb.MeasureReply:
+        """Times a program on random tensors, under the worker's pace.
+
+        Raises:
+            ImbrexError: the worker cannot run it, or the connection ended.
+        """
+        return await self._while_alive(self.client.measure(request, timeout_s))
 
     # ------------------------------------------------------------ running
 
     async def _run(self, on_lost: Callable[[str], None]) -> None:
-        cause = "the worker ended the connection"
+        parts = (self._read(), self._write(), self._pinger.read(), self._watch(), self._refresh())
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._write())
-                group.create_task(self._watch())
-                group.create_task(self._read())
-        except* asyncio.CancelledError:
-            raise
+                for part in parts:
+                    group.create_task(self._until_end(part))
         except* ImbrexError as errors:
-            cause = str(errors.exceptions[0])
+            reason = errors.exceptions[0]
+            assert isinstance(reason, ImbrexError)
+            self._end(reason)
         except* Exception as errors:
-            log.exception("connection failed", address=self.address, errors=errors.exceptions)
-            cause = repr(errors.exceptions[0])
-        finally:
-            self._stream.cancel()
-            for done, _, _ in self._pings.values():
-                if not done.done():
-                    done.set_exception(LostWorker(cause=cause, cure="Try again."))
-        on_lost(cause)
+            log.exception("a connection failed by our own fault", address=self.address)
+            self._end(LostWorker(cause=repr(errors.exceptions[0]), cure="Report this"))
+        on_lost(self._ended.result().cause)
+
+    async def _until_end(self, part: Awaitable[None]) -> None:
+        """One part of the connection; when it returns, the worker has ended its stream."""
+        await part
+        raise LostWorker(cause=f"{self.address} ended the connection", cure=_AGAIN)
+
+    async def _read(self) -> None:
+        while (received := await self._stream.read()) is not None:
+            self._pace.heard(time.monotonic())
+            for item, payload in received:
+                self._sink(self.facts.id, item, payload)
 
     async def _write(self) -> None:
         while True:
             items, payloads = await self._queue.get()
             await self._stream.write(items, payloads)
 
-    async def _read(self) -> None:
-        while (received := await self._stream.read()) is not None:
-            self.last_seen_s = time.monotonic()
-            for item, payload in received:
-                if item.WhichOneof("kind") == "pong":
-                    self._pong(item.pong, payload)
-                else:
-                    self._sink(self.facts.id, item, payload)
-        raise LostWorker(cause=f"{self.address} ended the connection", cure="It may be restarting.")
-
     async def _watch(self) -> None:
         """Notices a worker that says nothing: any frame is a sign of life, else a ping."""
         while True:
-            await asyncio.sleep(PING_INTERVAL_S)
-            if time.monotonic() - self.last_seen_s >= PING_INTERVAL_S:
-                await self.ping()
+            await self._pinger.ping(self._pace.patience_s(time.monotonic()))
+            self._pace.answered(time.monotonic())
+            await self._until_ping_is_due()
 
-    def _pong(self, pong: pb.Ping, payload: np.ndarray | memoryview | None) -> None:
-        waiting = self._pings.get(pong.number)
-        if waiting is None or waiting[0].done():
-            return
-        done, sent_s, sent_bytes = waiting
-        now = time.monotonic()
-        offset = (sent_s + now) / 2 - pong.received_s
-        if not sent_bytes and not pong.payload_bytes:
-            self._offsets = [*self._offsets[1 - _OFFSET_SAMPLES :], (now - sent_s, offset)]
-        done.set_result(RoundTrip(sent_bytes, int(pong.payload_bytes), now - sent_s, offset))
+    async def _until_ping_is_due(self) -> None:
+        wait_s = self._pace.wait_s(time.monotonic())
+        while wait_s > 0:
+            await asyncio.sleep(wait_s)
+            wait_s = self._pace.wait_s(time.monotonic())
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(FACTS_INTERVAL_S)
+            # Whether it is alive is for the pings to say: a late answer here means nothing.
+            with suppress(LostWorker):
+                self._take(await self._control.hello(version("imbrex"), CALL_TIMEOUT_S))
+
+    def _take(self, reply: pb.HelloReply) -> None:
+        facts = Facts.of(reply.facts)
+        if self._facts is not None and facts.id != self._facts.id:
+            raise PeerViolation(
+                cause=f"{self.address} was device {self._facts.id}, and is {facts.id} now",
+                cure="Give every worker a port and a state_dir of its own",
+            )
+        self._facts = facts
+        self.counters, self.resident_bytes = dict(reply.counters), int(reply.resident_bytes)
+
+    def _end(self, reason: ImbrexError) -> None:
+        if not self._ended.done():
+            self._ended.set_result(reason)
+
+    async def _while_alive(self, work: Awaitable[T]) -> T:
+        """The result of `work`; LostWorker as soon as the connection has ended."""
+        doing = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((doing, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            # gRPC reports calls of a closed channel as cancelled: not what our caller asked for.
+            if doing.done() and not doing.cancelled():
+                return doing.result()
+            reason = await asyncio.shield(self._ended)
+            raise LostWorker(cause=reason.cause, cure=reason.cure)
+        finally:
+            doing.cancel()
+
+
+_AGAIN = "It is tried again; see that its worker is running"

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
-from typing import Any
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
 import structlog
-from zeroconf import IPVersion, ServiceStateChange, Zeroconf
+from zeroconf import Error, InterfaceChoice, IPVersion, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 SERVICE_TYPE = "_imbrex._tcp.local."
 _RESOLVE_MS = 3000
 # Announcements being resolved at a time; a flood of names must not become a flood of tasks.
 _MAX_RESOLVING = 64
+# zeroconf listens on the interfaces that exist when it starts: a Wi-Fi that comes up later, or a
+# new lease, is seen this soon.
+INTERFACES_INTERVAL_S = 15.0
 
 log = structlog.get_logger(__name__)
 
 
 class Discovery:
-    """Calls `found(address)` for every address of every worker of `cluster` that is announced."""
+    """Calls `found(address)` for every address of every worker of `cluster` that is announced,
+    on `interfaces` (addresses of ours; none: all of them).
+    """
 
     def __init__(
         self, cluster: str, interfaces: Sequence[str], found: Callable[[str], None]
@@ -30,33 +36,63 @@ class Discovery:
         self._resolving: set[asyncio.Task[None]] = set()
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begins to listen. Without multicast it says so, and listed workers still work."""
-        options: dict[str, Any] = {"ip_version": IPVersion.V4Only}
-        if self._interfaces:
-            options["interfaces"] = self._interfaces
-        try:
-            self._zeroconf = AsyncZeroconf(**options)
-        except OSError as error:
-            log.warning("no mDNS: list the workers in the settings", error=str(error))
-            return
-        self._browser = AsyncServiceBrowser(
-            self._zeroconf.zeroconf, SERVICE_TYPE, handlers=[self._changed]
-        )
+        addresses = _own_addresses()
+        self._listen()
+        self._watch = asyncio.create_task(self._follow_interfaces(addresses))
 
     async def stop(self) -> None:
         """Stops listening."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._unlisten()
+
+    def _listen(self) -> None:
+        try:
+            self._zeroconf = AsyncZeroconf(
+                interfaces=self._interfaces or InterfaceChoice.All, ip_version=IPVersion.V4Only
+            )
+        except (OSError, Error) as error:
+            log.warning(
+                "no workers are found by themselves",
+                cause=f"mDNS cannot listen: {error}",
+                cure="List their addresses in the setting workers",
+            )
+            return
+        self._browser = AsyncServiceBrowser(
+            self._zeroconf.zeroconf, SERVICE_TYPE, handlers=[self._announced]
+        )
+
+    async def _unlisten(self) -> None:
+        browser, zeroconf = self._browser, self._zeroconf
+        self._browser = self._zeroconf = None
+        if browser is not None:
+            await browser.async_cancel()
         for task in self._resolving:
             task.cancel()
-        if self._browser is not None:
-            await self._browser.async_cancel()
-        if self._zeroconf is not None:
-            await self._zeroconf.async_close()
+        await asyncio.gather(*self._resolving, return_exceptions=True)
+        if zeroconf is not None:
+            await zeroconf.async_close()
 
-    def _changed(
+    async def _follow_interfaces(self, addresses: frozenset[str]) -> None:
+        """Listens anew when this machine's addresses have changed."""
+        while True:
+            await asyncio.sleep(INTERFACES_INTERVAL_S)
+            current = _own_addresses()
+            if current != addresses:
+                addresses = current
+                log.info("addresses of this machine changed: mDNS starts again")
+                await self._unlisten()
+                self._listen()
+
+    def _announced(
         self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
     ) -> None:
+        # A worker that says goodbye ends its connection too; one that crashed says nothing.
         if state_change is ServiceStateChange.Removed or len(self._resolving) >= _MAX_RESOLVING:
             return
         task = asyncio.get_running_loop().create_task(self._resolve(zeroconf, service_type, name))
@@ -65,10 +101,19 @@ class Discovery:
 
     async def _resolve(self, zeroconf: Zeroconf, service_type: str, name: str) -> None:
         info = AsyncServiceInfo(service_type, name)
-        if not await info.async_request(zeroconf, _RESOLVE_MS):
+        if not await info.async_request(zeroconf, _RESOLVE_MS) or not info.port:
             return
         cluster = (info.properties.get(b"cluster") or b"").decode(errors="replace")
-        if cluster != self._cluster or not info.port:
+        if cluster != self._cluster:
             return
         for host in info.parsed_scoped_addresses():
             self._found(f"[{host}]:{info.port}" if ":" in host else f"{host}:{info.port}")
+
+
+def _own_addresses() -> frozenset[str]:
+    return frozenset(
+        entry.address
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family == socket.AF_INET
+    )

@@ -63,13 +63,14 @@ class Facts:
     @property
     def fingerprint(self) -> str:
         """Equal for devices that compute alike: the key of a shared profile. Neither the id, nor
-        the frequency of this moment, nor the memory takes part.
+        the frequency of this moment, nor the memory takes part; the highest frequency is rounded,
+        because virtual machines report it differently every time.
         """
         parts = (
             self.machine,
             self.cpu,
             self.cores,
-            round(self.mhz_max),
+            round(self.mhz_max, -2),
             self.threads,
             round(self.pace, 4),
             self.runtime,

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
-# A worker that dies at once is tried again ever more slowly.
+from coordinator.children import PARENT_VARIABLE
+
+# A worker that dies at once is tried again ever more slowly; one that lived long enough to be of
+# use is started anew at once.
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
+STABLE_S = 30.0
+# Python, gRPC and onnxruntime load in 1 s here, in 15 s from a Pi's slow card.
 READY_TIMEOUT_S = 60.0
+# Longer than the worker itself lets a task in progress run on.
 STOP_TIMEOUT_S = 8.0
-_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.05
+# Standard error: what the worker prints belongs to our log, and never to our standard output,
+# which may be somebody's JSON.
+_OUR_LOG = 2
 
 log = structlog.get_logger(__name__)
 
@@ -26,12 +35,14 @@ log = structlog.get_logger(__name__)
 class HostWorker:
     """Starts the worker, calls `up(address)` when it listens and `down(address)` when it ended,
     and starts it again until `stop`.
+
+    `environment` is all that the worker is told: this process's own `IMBREX_*` are not handed on.
     """
 
     def __init__(
         self,
         state_dir: Path,
-        environment: dict[str, str],
+        environment: Mapping[str, str],
         up: Callable[[str], None],
         down: Callable[[str], None],
     ) -> None:
@@ -40,10 +51,10 @@ class HostWorker:
         self._up = up
         self._down = down
         self._supervisor: asyncio.Task[None] | None = None
+        self.pid: int | None = None
 
     async def start(self) -> None:
         """Begins to supervise."""
-        self._state_dir.mkdir(parents=True, exist_ok=True)
         self._supervisor = asyncio.create_task(self._supervise())
 
     async def stop(self) -> None:
@@ -53,58 +64,73 @@ class HostWorker:
             await asyncio.gather(self._supervisor, return_exceptions=True)
 
     async def _supervise(self) -> None:
-        delay = FIRST_RETRY_S
+        loop = asyncio.get_running_loop()
+        delay_s = FIRST_RETRY_S
         while True:
-            started = asyncio.get_running_loop().time()
-            code = await self._run_once()
-            lived = asyncio.get_running_loop().time() - started
-            delay = FIRST_RETRY_S if lived > LAST_RETRY_S else min(LAST_RETRY_S, 2 * delay)
-            log.warning("host worker ended", code=code, again_in_s=delay)
-            await asyncio.sleep(delay)
+            started_s = loop.time()
+            try:
+                outcome = f"exit code {await self._run_once()}"
+            except OSError as error:
+                outcome = str(error)
+            if loop.time() - started_s >= STABLE_S:
+                delay_s = FIRST_RETRY_S
+            log.warning("the host's worker ended", outcome=outcome, again_in_s=delay_s)
+            await asyncio.sleep(delay_s)
+            delay_s = min(LAST_RETRY_S, 2 * delay_s)
 
-    async def _run_once(self) -> int | None:
-        ready = self._state_dir / "ready.json"
-        ready.unlink(missing_ok=True)
+    async def _run_once(self) -> int:
+        """One life of the process; its exit code."""
+        self._state_dir.mkdir(parents=True, exist_ok=True)
+        ready_file = self._state_dir / "ready.json"
+        ready_file.unlink(missing_ok=True)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "worker"),
-            env={**os.environ, **self._environment},
+            *(sys.executable, "-m", "imbrex", "worker"),
+            env=_environment(self._environment),
             stdin=asyncio.subprocess.DEVNULL,
-            preexec_fn=_die_with_parent,
+            stdout=_OUR_LOG,
+            # Ctrl-C reaches us alone: we end it in order.
+            start_new_session=True,
         )
+        self.pid = process.pid
         address = ""
         try:
-            address = await _address(ready, process)
+            address = await _address(ready_file, process)
             if address:
                 self._up(address)
-            return await process.wait()
+                return await process.wait()
+            log.error("the host's worker does not get ready", within_s=READY_TIMEOUT_S)
         finally:
             if address:
                 self._down(address)
-            await _end(process)
+            code = await asyncio.shield(asyncio.create_task(_end(process)))
+            self.pid = None
+        return code
 
 
-async def _address(ready: Path, process: asyncio.subprocess.Process) -> str:
-    """Where the worker listens; empty if it ended or never got ready."""
-    deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
-    while process.returncode is None and asyncio.get_running_loop().time() < deadline:
-        if ready.exists():  # noqa: ASYNC240 - one stat of a local file
-            return str(json.loads(ready.read_text())["address"])  # noqa: ASYNC240
-        await asyncio.sleep(0.05)
+def _environment(told: Mapping[str, str]) -> dict[str, str]:
+    """Ours without our settings, what the worker is told, and whom it must not outlive."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("IMBREX_")}
+    return {**kept, **told, PARENT_VARIABLE: str(os.getpid())}
+
+
+async def _address(ready_file: Path, process: asyncio.subprocess.Process) -> str:
+    """Where the worker listens; empty if it ended or does not get ready in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            while process.returncode is None:
+                with suppress(FileNotFoundError):
+                    return str(json.loads(ready_file.read_bytes())["address"])  # noqa: ASYNC240
+                await asyncio.sleep(_POLL_S)
     return ""
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-
-
-def _die_with_parent() -> None:
-    """In the child: even a coordinator that is killed takes its worker with it."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+async def _end(process: asyncio.subprocess.Process) -> int:
+    """Its exit code, after SIGTERM and at last SIGKILL if it has not ended already."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                return await process.wait()
+    return await process.wait()

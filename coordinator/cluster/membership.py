@@ -48,9 +48,10 @@ MAX_ADDRESSES = 4 * MAX_DEVICES
 
 # A connection that lived this long was a good one: the next loss starts the backoff anew.
 STABLE_S = 10.0
-# Addresses from mDNS that stay dead are forgotten (leases change); an announcement brings them
-# back. Listed addresses are tried for ever.
-FORGET_AFTER_S = 3600.0
+# Addresses from mDNS that stay dead are forgotten (leases change); listed ones are tried for ever.
+# Twice the life of an announcement [RFC 6762, section 10: 75 minutes]: by then it has left every
+# cache, so a worker that comes back is announced as new.
+FORGET_AFTER_S = 2 * 4500.0
 
 _RANK: dict[Source, int] = {"mdns": 0, "static": 1, "host": 2}
 

@@ -55,6 +55,7 @@ class Pool:
         self._closing: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._discovery: Discovery | None = None
+        self._stopped = False
 
     async def start(
         self, listed: Sequence[str], cluster: str = "", interfaces: Sequence[str] = ()
@@ -71,6 +72,7 @@ class Pool:
         """Closes everything."""
         if self._discovery is not None:
             await self._discovery.stop()
+        self._stopped = True
         tasks = [*self._connecting.values(), *([self._ticker] if self._ticker else [])]
         for task in tasks:
             task.cancel()
@@ -115,6 +117,8 @@ class Pool:
     # ------------------------------------------------------------ membership
 
     def _step(self, event: Event) -> None:
+        if self._stopped:
+            return
         for action in self._membership.step(event, time.monotonic()):
             self._act(action)
 
@@ -142,14 +146,16 @@ class Pool:
         except TimeoutError:
             self._step(Dropped(address, f"{address} does not answer"))
         except (PeerViolation, BadConfiguration) as error:
-            self._step(Denied(address, error.cause, error.cure))
+            cause = f"the worker at {address} cannot be used: {error.cause}"
+            self._step(Denied(address, cause, error.cure))
         except ImbrexError as error:
             self._step(Dropped(address, str(error)))
         else:
             self._connections[address] = connection
             self._step(Greeted(address, connection.facts.id, connection.facts.boot_id))
         finally:
-            self._connecting.pop(address, None)
+            if self._connecting.get(address) is asyncio.current_task():
+                del self._connecting[address]
 
     def _lost(self, address: str, connection: Connection, cause: str) -> None:
         if self._connections.get(address) is connection:

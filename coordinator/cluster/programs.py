@@ -3,74 +3,135 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.client import WorkerClient
-from protos.errors import Infeasible
+from protos.errors import Infeasible, PeerViolation
 
 # Making a session of a large block takes seconds on a Pi; a worker that needs longer is stuck.
 PREPARE_TIMEOUT_S = 300.0
-_ATTEMPTS = 3
+# Graphs per Prepare: half of what a message may carry, for graphs that keep small constants.
+_PREPARE_BYTES = 32 << 20
+# A worker short of disk may evict a blob before its program is prepared; then it asks again.
+_ROUNDS = 3
+
+Progress = Callable[[int, int], None]  # (bytes there, bytes altogether) of the missing weights
 
 
 class Programs:
-    """What one worker has prepared."""
+    """What one connected worker has prepared. Concurrent callers that need the same programs
+    wait for one transfer; one that broke off is resumed by the next call, at the byte where the
+    worker says it stopped.
+    """
 
     def __init__(self, client: WorkerClient) -> None:
         self._client = client
         self._ready: set[str] = set()
-        self._lock = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
 
     def __contains__(self, sha256: str) -> bool:
         return sha256 in self._ready
 
-    async def ensure(self, programs: Sequence[Program], blobs: BlobSource) -> None:
+    def forget(self, sha256: str) -> None:
+        """The worker said that it no longer has this program."""
+        self._ready.discard(sha256)
+
+    async def ensure(
+        self, programs: Sequence[Program], blobs: BlobSource, progress: Progress | None = None
+    ) -> None:
         """Brings what is missing; returns when all of `programs` can run.
 
         Raises:
             LostWorker: the connection broke.
             Infeasible: the worker cannot make a session, for example for lack of memory.
+            ImbrexError: it refused a transfer (full disk, bytes that differ from their hash).
         """
         if all(program.sha256 in self._ready for program in programs):
             return
-        async with self._lock:
-            wanted = [each for each in programs if each.sha256 not in self._ready]
-            if wanted:
-                await self._prepare(wanted, blobs)
+        async with self._one_at_a_time:
+            wanted = {each.sha256: each for each in programs if each.sha256 not in self._ready}
+            for batch in _batches(list(wanted.values())):
+                await self._prepare(batch, blobs, progress)
 
-    async def _prepare(self, programs: Sequence[Program], blobs: BlobSource) -> None:
+    async def retain(self, hashes: Sequence[str]) -> int:
+        """Drops all programs but these; returns the worker's memory in use, in bytes."""
+        async with self._one_at_a_time:
+            resident_bytes = await self._client.retain(hashes)
+            self._ready &= set(hashes)
+            return resident_bytes
+
+    async def _prepare(
+        self, programs: Sequence[Program], blobs: BlobSource, progress: Progress | None
+    ) -> None:
         messages = [program_message(program) for program in programs]
-        for _ in range(_ATTEMPTS):
+        for _ in range(_ROUNDS):
             reply = await self._client.prepare(messages, PREPARE_TIMEOUT_S)
             if not reply.missing:
-                break
-            for sha256, have_bytes in (await self._client.missing(list(reply.missing))).items():
-                await self._client.put(sha256, blobs.bytes_of(sha256), have_bytes)
-        if reply.missing:
-            raise Infeasible(
-                cause=f"{self._client.address} does not keep the weights it is sent",
-                cure="Give its worker more disk (setting disk_mb).",
+                self._take(reply, programs)
+                return
+            await self._push(list(reply.missing), programs, blobs, progress)
+        raise Infeasible(
+            cause=f"{self._client.address} does not keep the weights it is sent",
+            cure="Give its worker more disk (setting disk_mb)",
+        )
+
+    async def _push(
+        self,
+        missing: Sequence[str],
+        programs: Sequence[Program],
+        blobs: BlobSource,
+        progress: Progress | None,
+    ) -> None:
+        named = {ref.sha256 for program in programs for ref in program.weights}
+        if not named.issuperset(missing):
+            raise PeerViolation(
+                cause=f"{self._client.address} asks for weights that no program names",
+                cure="Run the same version of imbrex on every device",
             )
-        for prepared in reply.programs:
-            if prepared.error:
-                raise Infeasible(
-                    cause=f"{self._client.address} cannot prepare a program: {prepared.error}",
-                    cure="See the log of that device's worker.",
-                )
-            self._ready.add(prepared.program)
+        have = await self._client.missing(missing)
+        sizes = {sha256: len(blobs.bytes_of(sha256)) for sha256 in have}
+        total = sum(sizes.values())
+        done = sum(have.values())
+        for sha256, offset in have.items():
+            if progress is not None:
+                progress(done, total)
+            await self._client.put(sha256, blobs.bytes_of(sha256), offset)
+            done += sizes[sha256] - offset
+        if progress is not None:
+            progress(done, total)
+
+    def _take(self, reply: pb.PrepareReply, programs: Sequence[Program]) -> None:
+        """Remembers those that are ready, then tells of the first that is not."""
+        errors = {each.program: each.error for each in reply.programs}
+        silent = "the worker did not mention it"
+        failed = [e for each in programs if (e := errors.get(each.sha256, silent))]
+        self._ready.update(each.sha256 for each in programs if errors.get(each.sha256) == "")
+        if failed:
+            raise Infeasible(
+                cause=f"{self._client.address} cannot prepare a program: {failed[0]}",
+                cure="See the log of that device's worker",
+            )
 
 
 def program_message(program: Program) -> pb.Program:
     """A program on the wire."""
-    return pb.Program(
-        sha256=program.sha256,
-        graph=program.graph,
-        weights=[
-            pb.Weight(
-                name=ref.name, sha256=ref.sha256, data_type=ref.data_type, dims=list(ref.dims)
-            )
-            for ref in program.weights
-        ],
-    )
+    weights = [
+        pb.Weight(name=ref.name, sha256=ref.sha256, data_type=ref.data_type, dims=ref.dims)
+        for ref in program.weights
+    ]
+    return pb.Program(sha256=program.sha256, graph=program.graph, weights=weights)
+
+
+def _batches(programs: Sequence[Program]) -> Iterator[list[Program]]:
+    batch: list[Program] = []
+    size_bytes = 0
+    for program in programs:
+        if batch and size_bytes + len(program.graph) > _PREPARE_BYTES:
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(program)
+        size_bytes += len(program.graph)
+    if batch:
+        yield batch
