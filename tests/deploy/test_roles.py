@@ -1,0 +1,143 @@
+"""Ansible's roles: every variable is declared and documented, settings files are accepted."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.settings import load_settings
+from tests.deploy.test_units import DAEMONS, daemons
+from worker.settings import load
+
+yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+jinja2 = pytest.importorskip("jinja2", reason="Jinja2 is not installed")
+
+ROOT = Path(__file__).parents[2]
+ANSIBLE = ROOT / "deploy" / "ansible"
+ROLES = ("imbrex", "worker", "coordinator")
+SECRET = 'a"quoted\\secret of 20'
+GROUPS = {"workers": ["kitchen", "hall", "attic"], "coordinator": ["living-room"]}
+HOSTS = {
+    "kitchen": {"ansible_host": "192.168.1.21"},
+    "hall": {"ansible_host": "fd00::22", "worker_port": 9470},
+    "attic": {"worker_address": "attic.local", "ansible_host": "10.8.0.4"},
+    "living-room": {"ansible_host": "192.168.1.20"},
+}
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def defaults(role: str) -> dict[str, Any]:
+    found: dict[str, Any] = read(ANSIBLE / "roles" / role / "defaults" / "main.yml")
+    return found
+
+
+def rendered(daemon: str, **given: Any) -> dict[str, Any]:
+    """The settings file of a daemon, with these variables beside the defaults."""
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment.filters["to_json"] = json.dumps
+    environment.filters["bool"] = lambda value: str(value).lower() in {"true", "yes", "1", "on"}
+    known: dict[str, Any] = {
+        "inventory_hostname": "kitchen",
+        "ansible_host": "192.168.1.21",
+        "groups": GROUPS,
+        "hostvars": HOSTS,
+    }
+    for key, value in (defaults("imbrex") | defaults(daemon) | given).items():
+        template = isinstance(value, str) and "{{" in value
+        known[key] = environment.from_string(value).render(known) if template else value
+    path = ANSIBLE / "roles" / daemon / "templates" / f"{daemon}.toml.j2"
+    return tomllib.loads(environment.from_string(path.read_text()).render(known))
+
+
+def accepted(daemon: str, document: Mapping[str, Any], folder: Path) -> Any:
+    """What the daemon makes of a settings file."""
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in document.items()]
+    file = folder / f"{daemon}.toml"
+    file.write_text("".join(lines))
+    return load(file, environ={}) if daemon == "worker" else load_settings({}, file)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_variable_is_declared_with_its_default(role: str) -> None:
+    specs = read(ANSIBLE / "roles" / role / "meta" / "argument_specs.yml")
+    options = specs["argument_specs"]["main"]["options"]
+    assert {key: option.get("default") for key, option in options.items()} == defaults(role)
+    assert all(option["description"] and option["type"] for option in options.values())
+    assert all(key.startswith(f"{role}_") for key in options)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_variable_is_documented(role: str) -> None:
+    text = (ROOT / "docs" / "install.md").read_text()
+    internal = {"imbrex_extras"}
+    assert [key for key in defaults(role) if f"`{key}`" not in text and key not in internal] == []
+
+
+@daemons
+def test_the_daemon_accepts_its_settings_file(daemon: str, tmp_path: Path) -> None:
+    document = rendered(daemon, imbrex_secret=SECRET, imbrex_cluster="zu Hause")
+    settings = accepted(daemon, document, tmp_path)
+    assert (settings.secret, settings.cluster, settings.host) == (SECRET, "zu Hause", "0.0.0.0")
+
+
+@daemons
+def test_every_setting_has_a_variable(daemon: str) -> None:
+    # The unit says where the state is.
+    assert set(rendered(daemon)) == set(DAEMONS[daemon].model_fields) - {"state_dir"}
+
+
+@daemons
+def test_a_playbook_without_variables_keeps_the_daemons_defaults(
+    daemon: str, tmp_path: Path
+) -> None:
+    settings = accepted(daemon, rendered(daemon, imbrex_secret=SECRET), tmp_path).model_dump()
+    plain = accepted(daemon, {}, tmp_path).model_dump()
+    chosen = {"host", "name", "secret", "workers"}
+    assert {key: settings[key] for key in settings.keys() - chosen} == {
+        key: plain[key] for key in plain.keys() - chosen
+    }
+
+
+def test_values_from_the_command_line_are_text_and_work_too(tmp_path: Path) -> None:
+    given = {"worker_pace": "0.5", "worker_mdns": "false", "worker_memory_mb": "500"}
+    settings = accepted("worker", rendered("worker", imbrex_secret=SECRET, **given), tmp_path)
+    assert (settings.pace, settings.mdns, settings.memory_mb) == (0.5, False, 500)
+
+
+def test_the_coordinator_lists_every_worker() -> None:
+    document = rendered("coordinator", coordinator_workers=["192.168.2.9:8470"])
+    assert document["workers"] == [
+        "192.168.1.21:8470",
+        "[fd00::22]:9470",
+        "attic.local:8470",
+        "192.168.2.9:8470",
+    ]
+
+
+def test_a_coordinator_without_workers_is_a_cluster_too() -> None:
+    assert rendered("coordinator", groups={"coordinator": ["living-room"]})["workers"] == []
+
+
+def test_the_playbooks_and_the_inventory_speak_of_the_same_groups() -> None:
+    groups = set(read(ANSIBLE / "inventory.example.yml")["all"]["children"])
+    for name in ("playbook.yml", "remove.yml"):
+        hosts = ":".join(play["hosts"] for play in read(ANSIBLE / name))
+        assert set(hosts.split(":")) == groups
+
+
+def test_roles_and_units_speak_of_the_same_paths() -> None:
+    paths = read(ANSIBLE / "roles" / "imbrex" / "vars" / "main.yml")
+    for daemon in DAEMONS:
+        unit = (ROOT / "deploy" / "systemd" / f"imbrex-{daemon}.service").read_text()
+        assert f"ExecStart={paths['imbrex_venv']}/bin/imbrex {daemon} " in unit
+        assert f"--config {paths['imbrex_config']}/{daemon}.toml" in unit
+        copied = ANSIBLE / "roles" / "imbrex" / "files" / f"imbrex-{daemon}.service"
+        assert copied.read_text() == unit

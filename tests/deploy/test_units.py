@@ -1,0 +1,102 @@
+"""systemd's units: they parse, and they start what the command line offers."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from coordinator.settings import CoordinatorSettings
+from tests.cli.run_cli import imbrex
+from worker.settings import WorkerSettings
+
+UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
+DAEMONS = {"worker": WorkerSettings, "coordinator": CoordinatorSettings}
+daemons = pytest.mark.parametrize("daemon", DAEMONS)
+
+
+def options(file: Path) -> dict[str, list[str]]:
+    """Every option of a unit file with its values; a section's name is of no interest here."""
+    found = defaultdict(list)
+    for line in file.read_text().splitlines():
+        key, separator, value = line.partition("=")
+        if separator and not line.startswith("#"):
+            found[key].append(value)
+    return found
+
+
+def unit(daemon: str) -> dict[str, list[str]]:
+    return options(UNITS / f"imbrex-{daemon}.service")
+
+
+@daemons
+def test_it_starts_what_the_command_line_offers(daemon: str) -> None:
+    (start,) = unit(daemon)["ExecStart"]
+    program, command, *flags = shlex.split(start)
+    assert (program, command) == ("/opt/imbrex/venv/bin/imbrex", daemon)
+    known = imbrex(daemon, "--help").out.split()
+    assert flags
+    assert [flag for flag in flags if flag.startswith("-") and flag not in known] == []
+
+
+@daemons
+def test_its_environment_names_settings(daemon: str) -> None:
+    variables = dict(line.split("=", 1) for line in unit(daemon)["Environment"])
+    prefix = f"IMBREX_{daemon.upper()}_"
+    ours = {key.removeprefix(prefix).lower() for key in variables if key.startswith("IMBREX_")}
+    assert ours == {"state_dir"}
+    assert ours <= set(DAEMONS[daemon].model_fields)
+    state = unit(daemon)["StateDirectory"]
+    assert variables[f"{prefix}STATE_DIR"] == f"%S/{state[0]}"
+
+
+@daemons
+def test_hardening_leaves_what_the_libraries_need(daemon: str) -> None:
+    found = unit(daemon)
+    assert "AF_NETLINK" in found["RestrictAddressFamilies"][0].split()  # zeroconf
+    assert "ProcSubset" not in found  # /proc/cpuinfo
+    assert found["SystemCallFilter"] == ["@system-service"]  # with @resources: onnxruntime
+    assert found["SystemCallErrorNumber"] == ["EPERM"]
+
+
+@daemons
+def test_onnxruntime_reports_to_nobody(daemon: str) -> None:
+    assert "ORT_DISABLE_TELEMETRY=1" in unit(daemon)["Environment"]
+
+
+@daemons
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
+def test_systemd_understands_it(daemon: str, tmp_path: Path) -> None:
+    text = (UNITS / f"imbrex-{daemon}.service").read_text()
+    copy = tmp_path / f"imbrex-{daemon}.service"
+    # The program is installed on devices only; verify wants one that is there.
+    copy.write_text(text.replace("/opt/imbrex/venv/bin/imbrex", "/bin/true"))
+    assert verify(copy) == (0, "")
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
+def test_verify_finds_a_misspelt_option(tmp_path: Path) -> None:
+    copy = tmp_path / "imbrex-worker.service"
+    copy.write_text("[Service]\nExecStart=/bin/true\nRestrt=always\n")
+    _, said = verify(copy)
+    assert "Restrt" in said
+
+
+def test_the_drop_in_grows_the_pause() -> None:
+    found = options(UNITS / "backoff.conf")
+    assert set(found) == {"RestartSec", "RestartSteps", "RestartMaxDelaySec"}
+
+
+def verify(file: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout + done.stderr
