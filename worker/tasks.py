@@ -35,6 +35,7 @@ from worker.actions import (
     TaskSpec,
 )
 from worker.arrays import aligned_empty
+from worker.early import EarlyPieces
 from worker.failures import BadInput, NoOutput, OutOfMemory
 from worker.subtract import minus
 
@@ -42,8 +43,6 @@ from worker.subtract import minus
 MAX_TASKS = 4096
 # Frames for a request that ended long ago may still come from a stalled peer.
 _MAX_RELEASED = 4096
-# The host's task message is at most a few round trips behind its peers' data.
-EARLY_FOR_S = 30.0
 
 # What the program yields has no type on the wire before it ran; nearly always float32.
 _YIELD_ITEMSIZE = 4
@@ -75,27 +74,18 @@ class _Task:
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class _Early:
-    since_s: float
-    pieces: list[Piece] = field(default_factory=list)
-    held_bytes: int = 0
-
-
 class Tasks:
     """All tasks of one worker. `own_id` is the device id that outputs to itself name."""
 
     def __init__(self, own_id: str, cap_bytes: int, early_cap_bytes: int = 64 << 20) -> None:
         self._own_id = own_id
         self._cap_bytes = cap_bytes
-        self._early_cap_bytes = early_cap_bytes
         self._tasks: dict[TaskKey, _Task] = {}
         self._by_request: dict[str, set[TaskKey]] = {}
-        self._early: OrderedDict[TaskKey, _Early] = OrderedDict()
-        self._early_bytes = 0
         self._released: OrderedDict[str, None] = OrderedDict()
         self.reserved_bytes = 0
         self.dropped: Counter[str] = Counter()
+        self._early = EarlyPieces(early_cap_bytes, self.dropped)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -103,7 +93,7 @@ class Tasks:
     @property
     def early_bytes(self) -> int:
         """Bytes of pieces whose task has not come."""
-        return self._early_bytes
+        return self._early.held_bytes
 
     def running(self) -> bool:
         """Whether a task is being computed or waits for the processor."""
@@ -132,21 +122,21 @@ class Tasks:
         task = _Task(spec, inputs, needed)
         self._tasks[key] = task
         self._by_request.setdefault(key.request, set()).add(key)
-        early = self._take_early(key)
         actions: list[Action] = []
-        for piece in early.pieces if early else ():
+        for piece in self._early.take(key):
             actions += self._fill(task, piece, now)
         return actions or self._start_if_full(task, now)
 
     def add_piece(self, piece: Piece, now: float) -> list[Action]:
         """A tensor frame arrived, from anybody."""
-        self._expire(now)
+        self._early.expire(now)
         task = self._tasks.get(piece.key)
         if task is not None:
             return self._fill(task, piece, now)
         if piece.key.request in self._released:
             return self._drop("stranger")
-        return self._hold(piece, now)
+        self._early.hold(piece, now)
+        return []
 
     def finished(
         self, key: TaskKey, outputs: Mapping[str, np.ndarray], start_s: float, stop_s: float
@@ -214,8 +204,7 @@ class Tasks:
         for key in self._by_request.pop(request, ()):
             actions += self._end(self._tasks[key])
             del self._tasks[key]
-        for key in [key for key in self._early if key.request == request]:
-            self._take_early(key)
+        self._early.forget(request)
         return actions
 
     def _fill(self, task: _Task, piece: Piece, now: float) -> list[Action]:
@@ -296,30 +285,6 @@ class Tasks:
         spent = min(_input_bytes(task.spec), task.reserved_bytes)
         task.reserved_bytes -= spent
         self.reserved_bytes -= spent
-
-    def _hold(self, piece: Piece, now: float) -> list[Action]:
-        size = piece.array.nbytes
-        if self._early_bytes + size > self._early_cap_bytes:
-            return self._drop("early_overflow")
-        early = self._early.setdefault(piece.key, _Early(now))
-        early.pieces.append(piece)
-        early.held_bytes += size
-        self._early_bytes += size
-        return []
-
-    def _take_early(self, key: TaskKey) -> _Early | None:
-        early = self._early.pop(key, None)
-        if early is not None:
-            self._early_bytes -= early.held_bytes
-        return early
-
-    def _expire(self, now: float) -> None:
-        while self._early:
-            key, early = next(iter(self._early.items()))
-            if now - early.since_s < EARLY_FOR_S:
-                return
-            self.dropped["early_expired"] += len(early.pieces)
-            self._take_early(key)
 
     def _drop(self, why: str) -> list[Action]:
         self.dropped[why] += 1

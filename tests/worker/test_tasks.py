@@ -17,8 +17,9 @@ from worker.actions import (
     TaskKey,
     TaskSpec,
 )
+from worker.early import EARLY_FOR_S
 from worker.subtract import minus
-from worker.tasks import EARLY_FOR_S, Tasks
+from worker.tasks import Tasks
 
 F32 = np.dtype(np.float32)
 IN = Box.of((0, 2), (4, 8))
