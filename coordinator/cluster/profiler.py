@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import statistics
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,19 +19,27 @@ from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import Profile
 from coordinator.costs.samples import Sample
 from coordinator.costs.sampling import Sampling
+from coordinator.planning.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, LostWorker
 
 # A single sample: the median of three runs, or of what fits.
 REPEATS = 3
 SAMPLE_AT_MOST_S = 1.0
+# Making the session of a sample takes far less even on a Pi: the worker is stuck.
+SAMPLE_TIMEOUT_S = 60.0
+# Kinds of devices; a home has a handful. Each is a few kilobytes.
+_MAX_KINDS = 256
 
 log = structlog.get_logger(__name__)
 
 
 class Profiler:
-    """Measures devices that `want` names and that no profile on disk describes; `idle` returns
-    when no request is being computed.
+    """Measures devices that `want` names and that no profile on disk describes.
+
+    `done` is called when there is a new profile; `idle` returns when no request is being
+    computed, and no sample begins before. Until its profile is there a device works on its prior:
+    measuring never delays readiness.
     """
 
     def __init__(
@@ -45,22 +54,24 @@ class Profiler:
         self._idle = idle
         self._budget_s = budget_s
         self._profiles: dict[str, Profile | None] = {}
-        self._queue: dict[str, Connection] = {}
+        self._waiting: list[Connection] = []
         self._work: asyncio.Task[None] | None = None
-        self.measuring: tuple[str, float] | None = None
+        self.measuring: tuple[DeviceId, float] | None = None
 
     def profile(self, facts: Facts) -> Profile | None:
         """The profile of devices like this one, if it has been measured here or before."""
         key = facts.fingerprint
         if key not in self._profiles:
-            self._profiles[key] = self._load(key)
+            self._keep(key, self._load(key))
         return self._profiles[key]
 
-    def want(self, connection: Connection) -> None:
-        """Queues a device for measuring, unless its kind is known."""
+    def want(self, connection: Connection, *, again: bool = False) -> None:
+        """Queues a device for measuring, unless its kind is known (`again`: even then)."""
+        if again:
+            self._keep(connection.facts.fingerprint, None)
         if self.profile(connection.facts) is not None:
             return
-        self._queue[connection.facts.fingerprint] = connection
+        self._waiting.append(connection)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
 
@@ -71,80 +82,97 @@ class Profiler:
             await asyncio.gather(self._work, return_exceptions=True)
 
     async def _run(self) -> None:
-        while self._queue:
-            fingerprint, connection = next(iter(self._queue.items()))
+        while self._waiting:
+            connection = self._waiting.pop(0)
+            if self.profile(connection.facts) is not None:
+                continue  # one like it was measured meanwhile
+            device = connection.facts.id
             try:
                 profile = await self._measure(connection)
+                await asyncio.to_thread(self._save, connection.facts.fingerprint, profile)
             except LostWorker:
-                log.info("profiling stopped: the device left", device=connection.facts.id)
+                log.info("profiling stopped: the device left", device=device)
             except ImbrexError as error:
-                log.warning("no profile", device=connection.facts.id, error=str(error))
+                log.warning("no profile", device=device, cause=error.cause, cure=error.cure)
+            except Exception:
+                log.exception("no profile, by our own fault", device=device)
             else:
-                self._profiles[fingerprint] = profile
-                self._save(fingerprint, profile)
-                log.info(
-                    "profile",
-                    device=connection.facts.id,
-                    block_mape=round(profile.block_mape, 3),
-                    samples=sum(each.samples for each in profile.fits.values()),
-                )
+                self._keep(connection.facts.fingerprint, profile)
+                samples = sum(each.samples for each in profile.fits.values())
+                mape = round(profile.block_mape, 3)
+                log.info("profile", device=device, block_mape=mape, samples=samples)
                 self._done()
             finally:
                 self.measuring = None
-                if self._queue.get(fingerprint) is connection:
-                    del self._queue[fingerprint]
 
     async def _measure(self, connection: Connection) -> Profile:
+        # Making samples and fitting take tens of milliseconds: too long for the event loop.
         sampling = Sampling(self._budget_s)
-        while (sample := sampling.next()) is not None:
+        while (sample := await asyncio.to_thread(sampling.next)) is not None:
             await self._idle()
             self.measuring = (connection.facts.id, sampling.progress)
-            began = time.monotonic()
-            seconds = await self._sample(connection, sample)
-            spent = time.monotonic() - began
+            began_s = time.monotonic()
+            seconds = await _seconds(connection, sample)
+            spent_s = time.monotonic() - began_s
             if seconds is None:
-                sampling.skip(spent)
+                sampling.skip(spent_s)
             else:
-                sampling.record(sample, seconds, spent)
+                await asyncio.to_thread(sampling.record, sample, seconds, spent_s)
         described = {key: str(value) for key, value in asdict(connection.facts).items()}
         return await asyncio.to_thread(sampling.profile, described)
 
-    async def _sample(self, connection: Connection, sample: Sample) -> float | None:
-        """Median seconds of one sample; None if the device could not run it."""
-        request = pb.MeasureRequest(
-            program=program_message(sample.what.program),
-            inputs=[
-                pb.TensorSpec(tensor=each.tensor, data_type=each.data_type, dims=each.dims)
-                for each in sample.what.inputs
-            ],
-            repeats=REPEATS,
-            at_most_s=SAMPLE_AT_MOST_S,
-        )
-        try:
-            reply = await connection.client.measure(request)
-        except LostWorker:
-            raise
-        except ImbrexError:
-            return None
-        seconds = sorted(reply.seconds)
-        return seconds[len(seconds) // 2] if seconds else None
+    def _keep(self, key: str, profile: Profile | None) -> None:
+        if len(self._profiles) >= _MAX_KINDS and key not in self._profiles:
+            del self._profiles[next(iter(self._profiles))]
+        self._profiles[key] = profile
 
     # ------------------------------------------------------------ disk
 
-    def _load(self, fingerprint: str) -> Profile | None:
-        path = self._folder / f"{fingerprint}.json"
+    def _load(self, key: str) -> Profile | None:
         try:
-            return parse_profile(path.read_bytes())
+            return parse_profile((self._folder / f"{key}.json").read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ImbrexError) as error:
             log.warning("a saved profile is ignored and measured again", error=str(error))
             return None
 
-    def _save(self, fingerprint: str, profile: Profile) -> None:
-        path = self._folder / f"{fingerprint}.json"
-        with suppress(OSError):  # a full disk costs a measurement at the next start
+    def _save(self, key: str, profile: Profile) -> None:
+        """Replaces the file as a whole, so that a power cut leaves the old one or the new."""
+        path = self._folder / f"{key}.json"
+        temporary = path.with_suffix(".tmp")
+        try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text(save_profile(profile))
+            with temporary.open("w") as file:
+                file.write(save_profile(profile))
+                file.flush()
+                os.fsync(file.fileno())
             temporary.replace(path)
+        except OSError as error:
+            # It costs a measurement at the next start, no more.
+            log.warning("a profile cannot be saved", path=str(path), error=str(error))
+
+
+async def _seconds(connection: Connection, sample: Sample) -> float | None:
+    """Median seconds of one sample; None if the device could not run it.
+
+    Raises:
+        LostWorker: the connection has ended.
+    """
+    inputs = [
+        pb.TensorSpec(tensor=each.tensor, data_type=each.data_type, dims=each.dims)
+        for each in sample.what.inputs
+    ]
+    request = pb.MeasureRequest(
+        program=program_message(sample.what.program),
+        inputs=inputs,
+        repeats=REPEATS,
+        at_most_s=SAMPLE_AT_MOST_S,
+    )
+    try:
+        reply = await connection.measure(request, SAMPLE_TIMEOUT_S)
+    except LostWorker:
+        raise
+    except ImbrexError:
+        return None
+    return statistics.median(reply.seconds) if reply.seconds else None
