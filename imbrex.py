@@ -269,6 +269,8 @@ def plan(
     """
     if strategy and cluster is None:
         raise typer.BadParameter("--strategy needs --cluster: a running one has its own")
+    if save is not None and save.suffix.lower() not in (".json", ".svg"):
+        raise typer.BadParameter(f"{save} is neither .json nor .svg", param_hint="--save")
     from coordinator.commands import plan as command
 
     source = command.Source(cluster, strategy or "auto", url)

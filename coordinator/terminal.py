@@ -154,9 +154,10 @@ def plan_sentence(plan: Mapping[str, Any]) -> str:
     count, together = len(plan["devices_used"]), plan["predicted_latency_s"]
     alone = plan["single_device_latency_s"]
     devices = "1 device" if count == 1 else f"{count} devices"
+    blocks = "1 block" if len(plan["blocks"]) == 1 else f"{len(plan['blocks'])} blocks"
     extra = plan["redundant_flop"] / plan["total_flop"] if plan["total_flop"] else 0.0
     return (
-        f"{plan['strategy']}: {len(plan['blocks'])} blocks on {devices}, predicted "
+        f"{plan['strategy']}: {blocks} on {devices}, predicted "
         f"{duration(together)} (best device alone {duration(alone)}), "
         f"{extra:.0%} of the FLOPs computed more than once"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -54,6 +55,8 @@ def test_the_version() -> None:
         ["check", "digits", "--grid", "0x2"],
         ["status", "--watch", "--json"],
         ["plan"],
+        ["plan", "digits", "--strategy", "aofl"],
+        ["plan", "digits", "--save", "plan.txt"],
         ["worker", "--port", "x"],
     ],
     ids=" ".join,
@@ -88,6 +91,55 @@ def test_what_does_not_exist_is_refused_with_a_cure(tmp_path) -> None:
     assert "--url" in refused("status", "--url", NOWHERE).err
     assert "--url" in refused("infer", nonsense, "--url", NOWHERE).err
     assert "http://HOST:PORT" in refused("status", "--url", "pi-1:8460").err
+
+
+CLUSTER = """
+[host]
+computes = false
+[network]
+mbps = 93.7
+message_ms = 1.0
+[[device]]
+name = "pi-1"
+count = 4
+gflops = 1.85
+memory_mb = 700
+"""
+
+
+def test_the_plan_for_a_described_cluster(tmp_path) -> None:
+    file, drawn, kept = (tmp_path / name for name in ("four.toml", "plan.svg", "plan.json"))
+    file.write_text(CLUSTER)
+    found = imbrex("plan", "digits", "--cluster", file, "--json", "--save", kept).json()
+    assert (found["model"], found["strategy"]) == ("digits", "auto")
+    assert found == json.loads(kept.read_text())
+    assert found["predicted_latency_s"] < found["single_device_latency_s"]
+    people = imbrex(
+        *("plan", "digits", "--cluster", file, "--strategy", "single", "--explain"),
+        *("--save", drawn),
+    )
+    assert people.code == 0
+    assert "1 block on 1 device" in people.out
+    assert "pi-4 left out: " in people.out
+    assert drawn.read_text().startswith("<svg")
+
+
+def test_a_described_cluster_that_cannot_be_used(tmp_path) -> None:
+    file = tmp_path / "four.toml"
+    assert str(file) in refused("plan", "digits", "--cluster", file).err
+    file.write_text(CLUSTER.replace("gflops", "glops"))
+    assert "glops" in refused("plan", "digits", "--cluster", file).err
+    file.write_text(CLUSTER)
+    assert "aofl" in refused("plan", "digits", "--cluster", file, "--strategy", "aolf").err
+    save = tmp_path / "missing" / "plan.json"
+    assert str(save) in refused("plan", "digits", "--cluster", file, "--save", save).err
+
+
+def test_a_small_grid_of_digits_is_checked() -> None:
+    report = imbrex("check", "digits", "--grid", "1x2", "--json").json()
+    assert report["ok"]
+    assert report["grid"] == "1x2"
+    assert report["partitioned_flop_share"] >= 0.95
 
 
 def test_a_failure_is_one_json_object_too() -> None:

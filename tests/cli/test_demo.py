@@ -1,0 +1,257 @@
+"""The demo on a tiny network: real workers, a real coordinator, real mDNS on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import numpy as np
+import onnx
+import psutil
+import pytest
+
+from coordinator.serving.tensors import write_tensors
+from models.digits.examples import examples
+from models.zoo.builder import Network, square
+from tests.cli.run_cli import Ran, imbrex
+from tests.serving.in_place import blank, picture
+
+MARK = "IMBREX_TEST_RUN"
+KEYS = {
+    "model",
+    "strategy",
+    "workers",
+    "predictions",
+    "latency_s",
+    "single_device_latency_s",
+    "baseline_device",
+    "speedup",
+    "predicted_latency_s",
+    "max_abs_error",
+    "max_rel_error",
+    "bytes",
+    "planned_bytes",
+    "plan_version",
+}
+
+
+def tiny(folder: Path) -> Path:
+    """A network that is small but worth several tiles."""
+    net = Network("tiny", seed=3)
+    x = net.input("image", (1, 3, 64, 64))
+    for number, channels in enumerate((8, 16, 16), start=1):
+        x = x.conv(f"conv{number}", channels, square(3)).relu()
+    x = x.max_pool("pool", square(2, 2)).conv("conv4", 8, square(3))
+    path = folder / "tiny.onnx"
+    onnx.save(net.model(x), path)
+    return path
+
+
+def left_behind(mark: str) -> list[psutil.Process]:
+    """Processes that carry a run's mark, whoever their parent is now."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.pid != os.getpid():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def none_left(mark: str) -> bool:
+    """Within ten seconds; whatever is left is ended, so that it disturbs no other test."""
+    _, alive = psutil.wait_procs(left_behind(mark), timeout=10)
+    for process in alive:
+        process.kill()
+    return not alive
+
+
+@pytest.mark.parametrize("strategy", ["ofl", "single"])
+def test_the_demo_gives_the_whole_models_answer(tmp_path: Path, strategy: str) -> None:
+    mark = uuid.uuid4().hex
+    arguments = (
+        "--model",
+        tiny(tmp_path),
+        "--workers",
+        2,
+        "--strategy",
+        strategy,
+        "--json",
+        "--no-profile",
+    )
+    ran = imbrex("demo", *arguments, env={MARK: mark}, timeout_s=120)
+    assert ran.code == 0, ran.err
+    found = ran.json()
+    assert set(found) == KEYS
+    assert (found["model"], found["strategy"], found["workers"]) == ("tiny", strategy, 2)
+    assert found["max_rel_error"] <= 1e-5
+    assert found["predictions"] == [{"name": "conv4", "shape": [1, 8, 32, 32]}]
+    assert found["bytes"] == found["planned_bytes"]
+    assert found["speedup"] == pytest.approx(
+        found["single_device_latency_s"] / found["latency_s"], rel=0.01
+    )
+    assert none_left(mark)
+
+
+@dataclass
+class Kept:
+    """A demo that was left up."""
+
+    url: str
+    model: Path
+    mark: str
+    process: subprocess.Popen[str]
+    report: str = field(repr=False)
+
+    def ask(self, *arguments: object) -> Ran:
+        return imbrex(*arguments, "--url", self.url)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    folder, mark = tmp_path_factory.mktemp("kept"), uuid.uuid4().hex
+    model = tiny(folder)
+    command = [sys.executable, "-m", "imbrex", "demo", "--model", str(model)]
+    command += ["--workers", "2", "--no-throttle", "--no-profile", "--keep"]
+    report = folder / "report.txt"
+    with (
+        report.open("w") as output,
+        subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, MARK: mark},
+        ) as process,
+    ):
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "http://" in line:
+                url = line[line.index("http://") :].split()[0]
+                break
+        else:
+            pytest.fail("".join(said))
+        yield Kept(url, model, mark, process, report.read_text())
+        process.send_signal(signal.SIGINT)
+        process.stderr.read()
+    assert process.returncode == 0
+    assert none_left(mark)
+
+
+def test_the_report_for_people(kept: Kept) -> None:
+    for wanted in (
+        "2 found over mDNS",
+        "the same answer",
+        "worker-1",
+        "conv1",
+        "scatter",
+        "x as fast",
+        "moved:",
+    ):
+        assert wanted in kept.report, kept.report
+
+
+def test_status_and_plan_of_a_live_cluster(kept: Kept) -> None:
+    status = kept.ask("status", "--json").json()
+    assert status["ready"]
+    assert sorted(each["name"] for each in status["devices"]) == ["worker-1", "worker-2"]
+    assert "worker-1" in kept.ask("status").out
+    plan = kept.ask("plan", "tiny", "--json").json()
+    assert plan["model"] == "tiny"
+    assert "best device alone" in kept.ask("plan", "tiny", "--explain").out
+
+
+def test_infer_by_tensors(kept: Kept, tmp_path: Path) -> None:
+    file = tmp_path / "input.npz"
+    file.write_bytes(write_tensors({"image": np.ones((1, 3, 64, 64), np.float32)}))
+    answer = kept.ask("infer", file, "--model", "tiny", "--json").json()
+    assert answer["predictions"][0]["shape"] == [1, 8, 32, 32]
+    assert "conv4" in kept.ask("infer", file, "--model", "tiny").out
+
+
+def test_bad_input_is_refused_and_the_service_goes_on(kept: Kept, tmp_path: Path) -> None:
+    image, nonsense = tmp_path / "image.png", tmp_path / "nonsense.npz"
+    image.write_bytes(picture())
+    nonsense.write_bytes(b"nonsense")
+    for file, model, cause in (
+        (image, "tiny", "takes tensors"),
+        (nonsense, "tiny", "not a usable .npz"),
+        (image, "nothing", "nothing"),
+    ):
+        ran = kept.ask("infer", file, "--model", model)
+        assert (ran.code, ran.out) == (1, "")
+        assert cause in ran.err
+        assert "cure:" in ran.err
+    assert kept.ask("status", "--json").json()["ready"]
+
+
+def test_pictures_that_cannot_be_used(kept: Kept) -> None:
+    url = f"{kept.url}/v1/models/digits/infer"
+    with httpx.Client(timeout=60, trust_env=False) as http:
+        for body, kind, status in (
+            (b"", "image/png", 400),
+            (b"not an image", "image/png", 400),
+            (picture()[:-200], "image/png", 400),
+            (blank(20_000, 10), "image/png", 400),
+            (picture(), "text/plain", 415),
+            (bytes(65 << 20), "image/png", 413),
+        ):
+            response = http.post(url, content=body, headers={"Content-Type": kind})
+            assert response.status_code == status
+            assert set(response.json()["error"]) == {"code", "message", "cause", "cure"}
+        answer = http.post(url, content=examples()[0].path.read_bytes()).json()
+    found = sorted(each["label"] for each in answer["predictions"])
+    assert found == sorted(each.label for each in examples()[0].truth)
+
+
+def test_no_file_of_the_machine_is_served(kept: Kept) -> None:
+    """A model is named over HTTP; only the command line may give a path."""
+    ran = kept.ask("infer", kept.model, "--model", str(kept.model))
+    assert ran.code == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_demo_that_is_ended_early_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    mark = uuid.uuid4().hex
+    command = [sys.executable, "-m", "imbrex", "demo", "--model", str(tiny(tmp_path))]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, MARK: mark}
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "found over mDNS" in line:
+                break
+        assert len(left_behind(mark)) == 6
+        process.send_signal(number)
+        process.stderr.read()
+    assert process.returncode != 0
+    assert none_left(mark)
+
+
+def test_a_taken_port_names_its_holder(kept: Kept, tmp_path: Path) -> None:
+    port = kept.url.rpartition(":")[2]
+    ran = imbrex("coordinator", "--port", port, "--state-dir", tmp_path, "--no-mdns")
+    assert ran.code == 1
+    assert port in ran.err
+    assert "python" in ran.err
+    assert "cure:" in ran.err
+
+
+def test_settings_that_are_wrong_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "coordinator.toml"
+    file.write_text("prot = 1\n")
+    ran = imbrex("coordinator", "--config", file)
+    assert (ran.code, "prot" in ran.err, "cure:" in ran.err) == (1, True, True)
+    file.write_text(json.dumps({"not": "toml"}))
+    assert str(file) in imbrex("coordinator", "--config", file).err
