@@ -18,7 +18,7 @@ from models.units import Network, layers_of
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 _MAP = 130  # pixels of the longer side of the largest map
-_LEAST = 34
+_LEAST = 44
 _GAP, _BETWEEN, _TOP = 26, 54, 64
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#222}.s{font-size:10px;fill:#555}"
@@ -62,7 +62,7 @@ def plan_svg(plan: Plan, network: Network, names: Mapping[str, str] | None = Non
         drawn, width = _block(block, network, x, colours, names)
         parts += drawn
         if index + 1 < len(plan.blocks):
-            parts.append(_arrow(x + width, _TOP + 70, plan.blocks[index + 1]))
+            parts.append(_arrow(x + width, _TOP + _MAP / 2, plan.blocks[index + 1]))
         x += width + _BETWEEN
     legend_y = _TOP + _MAP + 62
     parts += _legend(plan, colours, names, legend_y)
@@ -141,10 +141,12 @@ def _block(
     for tile, read in zip(block.tiles, reads, strict=True):
         colour, name = colours[tile.device], names.get(tile.device, tile.device)
         if source in read:
-            box = _scaled(read[source], graph.shape(source), x, _TOP, left_w, left_h)
+            box = _scaled(read[source], graph.shape(source), x, _top(left_h), left_w, left_h)
             parts.append(box.svg(colour, 0.25, title=f"{name} reads {read[source]}", dashed=True))
         if main in tile.boxes:
-            own = _scaled(tile.boxes[main], graph.shape(main), right_x, _TOP, right_w, right_h)
+            own = _scaled(
+                tile.boxes[main], graph.shape(main), right_x, _top(right_h), right_w, right_h
+            )
             parts.append(own.svg(colour, 0.85, title=_tile_title(name, tile, main)))
     for at, tensor in ((x, source), (right_x, main)):
         size = "x".join(str(n) for n in graph.shape(tensor)[1:])
@@ -205,6 +207,11 @@ def _colours(plan: Plan) -> dict[str, str]:
         generated = f"hsl({hue:.0f},55%,50%)"
         colours[device] = _COLOURS[index] if index < len(_COLOURS) else generated
     return colours
+
+
+def _top(height: float) -> float:
+    """Where a map of this height begins, with the maps in a row."""
+    return _TOP + (_MAP - height) / 2
 
 
 def _size(shape: Sequence[int]) -> tuple[float, float]:

@@ -1,0 +1,1 @@
+"""Measurements and comparisons with the papers; JSON out. Nothing imports this."""
