@@ -20,7 +20,17 @@ from models.windows import Window
 from models.zoo.builder import Network, square
 from protos.errors import BadRequest, NotFound
 
-BUILT = ("vgg16", "vgg16-256", "vgg16-conv", "vgg16-256-conv", "yolov2", "resnet50")
+BUILT = (
+    "vgg16",
+    "vgg16-256",
+    "vgg16-conv",
+    "vgg16-256-conv",
+    "yolov2",
+    "resnet50",
+    "inceptionv3",
+    "alexnet",
+    "lenet5",
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,9 @@ FACTS = {
     "vgg16-256-conv": Facts(13, 40.09, 14_714_688, (1, 512, 8, 8)),
     "yolov2": Facts(23, 29.46, 50_962_889, (1, 425, 13, 13)),
     "resnet50": Facts(53, 8.17, 25_557_032, (1, 1000)),
+    "inceptionv3": Facts(94, 11.42, 23_834_568, (1, 1000)),
+    "alexnet": Facts(5, 1.31, 61_100_840, (1, 1000)),
+    "lenet5": Facts(2, 0.004, 431_080, (1, 10)),
 }
 
 
@@ -144,6 +157,9 @@ LAST_WEIGHTS = {
     "vgg16-256-conv": ("conv5_3.bias", "590586335e4e1476"),
     "yolov2": ("conv22.bias", "9d46a0f3374cf536"),
     "resnet50": ("fc.bias", "668605715d58bab0"),
+    "inceptionv3": ("fc.bias", "e288fe076b1f4923"),
+    "alexnet": ("fc8.bias", "dd67d8250e41146c"),
+    "lenet5": ("ip2.bias", "8ce966844e14de64"),
 }
 
 
@@ -159,7 +175,9 @@ def test_variants_of_vgg16_share_the_weights_of_their_convolutions():
     assert len({digests["conv5_3.bias"] for digests in variants}) == 1
 
 
-@pytest.mark.parametrize("name", ["vgg16-conv", "yolov2", "resnet50"])
+@pytest.mark.parametrize(
+    "name", ["vgg16-conv", "yolov2", "resnet50", "inceptionv3", "alexnet", "lenet5"]
+)
 def test_activations_stay_sane(name):
     proto = catalogue.load(name).proto
     final = proto.graph.output[0].name
@@ -447,3 +465,11 @@ def test_external_weights_of_nested_graphs_are_guarded(tmp_path):
     )
     with pytest.raises(BadRequest, match=r"'hidden'.*outside the model's folder"):
         catalogue.load(saved(tmp_path, model))
+
+
+def test_inception_pools_its_maps_as_published():
+    shapes = built("inceptionv3").shapes
+    assert shapes["pool2"] == (1, 192, 35, 35)
+    assert shapes["a3"] == (1, 288, 35, 35)
+    assert shapes["c4"] == (1, 768, 17, 17)
+    assert shapes["e2"] == (1, 2048, 8, 8)
