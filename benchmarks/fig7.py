@@ -44,7 +44,9 @@ class Size:
 
 
 def fig7() -> dict[str, Any]:
-    """The three rows (overheads in percent), and the changes that the text quotes, beside what was published."""
+    """The three rows (overheads in percent), and the changes that the text quotes, both beside
+    what was published.
+    """
     loaded = catalogue.load(MODEL)
     network = divide(load_graph(loaded.proto, loaded.name))
     unsplit = sum(
