@@ -1,1 +1,1 @@
-"""Measurements and comparisons with the papers; JSON out. Nothing imports this."""
+"""Measurements: ratios taken side by side in one run, as JSON."""

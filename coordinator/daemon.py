@@ -21,6 +21,7 @@ from coordinator.core import Coordinator
 from coordinator.serving.app import create_app
 from coordinator.settings import CoordinatorSettings
 from protos.errors import BadConfiguration
+from protos.heap import keep_buffers
 from protos.ports import holder_of
 
 READY_FILE = "ready.json"
@@ -36,6 +37,7 @@ async def run(settings: CoordinatorSettings) -> None:
     Raises:
         BadConfiguration: the port is taken, or the state directory can't be used.
     """
+    keep_buffers()
     with _listening(settings) as listener:
         coordinator = Coordinator(settings)
         await coordinator.start()

@@ -85,8 +85,7 @@ class LiveCluster:
 
     def observe(self, graph: TaskGraph, network: Network, times: Sequence[TaskTimes]) -> None:
         """Observed task times correct the costs of the devices that ran them."""
-        known = {device.id: device for device in self.cluster().devices}
-        self._measured.observe(graph, network, times, known, time.monotonic())
+        self._measured.observe(graph, network, times, self.cluster, time.monotonic())
 
     def _device(self, device: DeviceId, connection: Connection) -> Device:
         facts = connection.facts

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.facts import Facts
@@ -13,7 +14,7 @@ from coordinator.costs.rates import prior_costs
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
-from coordinator.planning.devices import Device, Link
+from coordinator.planning.devices import Cluster, Device, Link
 from coordinator.planning.plan import DeviceId, tile_works
 from models.units import Network
 from models.work import Work
@@ -41,6 +42,8 @@ class Measured:
         self._links: dict[DeviceId, LinkEstimate] = {}
         self._probed: dict[DeviceId, Connection] = {}
         self._corrections = Corrections.none()
+        self._predicted: WeakKeyDictionary[TaskGraph, Mapping[tuple[int, DeviceId], float]]
+        self._predicted = WeakKeyDictionary()
 
     def is_new(self, device: DeviceId, connection: Connection) -> bool:
         """Whether this connection has not been probed; it is then taken as being probed."""
@@ -94,8 +97,9 @@ class Measured:
         return self._corrections.factor(device)
 
     def profiled(self, device: DeviceId) -> None:
-        """A new profile: corrections of the old one mean nothing."""
+        """A new profile: predictions and corrections of the old one mean nothing."""
         self._corrections = self._corrections.without(device)
+        self._predicted.clear()
 
     def gflops(self, device: Device) -> float:
         """The rate on a typical convolution, in GFLOP/s."""
@@ -106,25 +110,39 @@ class Measured:
         graph: TaskGraph,
         network: Network,
         times: Sequence[TaskTimes],
-        devices: Mapping[DeviceId, Device],
+        cluster: Callable[[], Cluster],
         now: float,
     ) -> None:
-        """Compares a request's observed task times with what was predicted without correction."""
-        tiles = [(block, tile) for block in graph.plan.blocks for tile in block.tiles]
-        ratios: dict[DeviceId, list[tuple[float, float]]] = {}
+        """Compares a request's observed task times with what was predicted without correction.
+
+        `cluster` is asked only at a plan's first request: predictions are made once per plan.
+        """
+        predicted = self._predicted.get(graph)
+        if predicted is None:
+            known = {device.id: device for device in cluster().devices}
+            predicted = self._predicted[graph] = self._predictions(graph, network, known)
+        sums: dict[DeviceId, tuple[float, float]] = {}
         for each in times:
-            device = devices.get(DeviceId(each.device))
-            if device is None:
-                continue
-            block, tile = tiles[each.task]
-            predicted_s = device.costs.block_s(tile_works(network, block, tile))
-            uncorrected_s = predicted_s / self.correction(device.id)
-            ratios.setdefault(device.id, []).append((uncorrected_s, each.stop_s - each.start_s))
-            self._transferred(device.id, each)
-        for device_id, pairs in ratios.items():
-            predicted_s = sum(predicted for predicted, _ in pairs)
-            if predicted_s > 0:
-                observed_s = sum(seconds for _, seconds in pairs)
-                self._corrections = self._corrections.observed(
-                    device_id, predicted_s, observed_s, now
-                )
+            device = DeviceId(each.device)
+            predicted_s = predicted.get((each.task, device))
+            if predicted_s is not None:
+                expected_s, observed_s = sums.get(device, (0.0, 0.0))
+                taken_s = each.stop_s - each.start_s
+                sums[device] = (expected_s + predicted_s, observed_s + taken_s)
+            self._transferred(device, each)
+        for device, (expected_s, observed_s) in sums.items():
+            self._corrections = self._corrections.observed(device, expected_s, observed_s, now)
+
+    def _predictions(
+        self, graph: TaskGraph, network: Network, devices: Mapping[DeviceId, Device]
+    ) -> Mapping[tuple[int, DeviceId], float]:
+        """Uncorrected seconds of every planned task. What runs elsewhere is not compared."""
+        tiles = [(block, tile) for block in graph.plan.blocks for tile in block.tiles]
+        return {
+            (task, tile.device): devices[tile.device].costs.block_s(
+                tile_works(network, block, tile)
+            )
+            / self.correction(tile.device)
+            for task, (block, tile) in enumerate(tiles)
+            if tile.device in devices
+        }

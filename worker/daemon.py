@@ -22,6 +22,7 @@ from zeroconf import Error as ZeroconfError
 
 from protos.channels import Caller, make_server, require_secret
 from protos.errors import BadConfiguration, ImbrexError
+from protos.heap import keep_buffers
 from protos.serving import SERVICE, register
 from worker.advertise import Advertisement, interfaces, service_info
 from worker.compute import Compute
@@ -31,7 +32,6 @@ from worker.identity import cpu_fingerprint, device_id, facts
 from worker.measure import Measurer
 from worker.optimise import OptimisedPrograms, remove_leftovers
 from worker.ports import listen
-from worker.runtime import keep_buffers
 from worker.service import Parts, Service
 from worker.sessions import Sessions
 from worker.settings import WorkerSettings, load

@@ -15,6 +15,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from models.program import Program, WeightRef
 from protos.convert import MAX_DIMS, dtype_of
 from protos.errors import BadRequest
+from protos.heap import give_back_memory
 from worker.compute import Compute
 from worker.failures import OutOfMemory, from_runtime
 from worker.graphs import (
@@ -24,7 +25,7 @@ from worker.graphs import (
     embed_weight,
     weight_bytes,
 )
-from worker.runtime import Session, give_back_memory, make_session, options
+from worker.runtime import Session, make_session, options
 from worker.store import BlobStore
 
 _SEED = 20_240_601

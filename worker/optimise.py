@@ -22,6 +22,7 @@ from onnx import TensorProto
 from models.program import Program, WeightRef, sha256_of
 from protos.convert import dtype_of
 from protos.errors import BadRequest
+from protos.heap import give_back_memory
 from worker.failures import OutOfMemory
 from worker.files import write_atomically
 from worker.graphs import (
@@ -32,7 +33,7 @@ from worker.graphs import (
     refer,
     weight_bytes,
 )
-from worker.runtime import Session, SharedWeights, give_back_memory, make_session, options
+from worker.runtime import Session, SharedWeights, make_session, options
 from worker.store import BlobStore
 
 # Peak of making a session in multiples of its weights, measured on VGG-16's blocks: read,

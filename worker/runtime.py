@@ -3,7 +3,6 @@
 Measured in docs/adr/0002-sessions.md.
 """
 
-import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,9 +37,6 @@ _NUMPY_TYPES: dict[str, np.dtype] = {
     "tensor(uint32)": np.dtype(np.uint32),
     "tensor(uint64)": np.dtype(np.uint64),
 }
-
-# mallopt parameters of glibc.
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def options(folder: Path, threads: int, *, optimise: bool) -> ort.SessionOptions:
@@ -205,21 +201,3 @@ class SharedWeights:
             value = ort.OrtValue.ortvalue_from_numpy(array)
             self._values[key] = value
         return value
-
-
-def give_back_memory() -> None:
-    """Returns what building sessions left behind to the system (glibc only)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-def keep_buffers() -> None:
-    """Lets freed tensor buffers be used again, instead of unmapping each and faulting in fresh
-    pages (glibc only). The trim threshold bounds what is kept.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 16 << 20)
-        mallopt(_M_TRIM_THRESHOLD, 48 << 20)
-        mallopt(_M_TOP_PAD, 1 << 20)

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from models.program import Program
+from protos.heap import give_back_memory
 from worker.failures import NoProgram, OutOfMemory
 from worker.optimise import OptimisedPrograms
-from worker.runtime import Session, give_back_memory
+from worker.runtime import Session
 from worker.store import BlobStore
 
 # A session without its weights and activations takes about a megabyte.

@@ -253,7 +253,7 @@ class Driver:
             case Release(request, devices):
                 for device in devices:
                     item = pb.Item(release=pb.Release(requests=[request]))
-                    letters.setdefault(device, Letter()).items.append(item)
+                    self._outbox.post_with_next(device, item)
 
     def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
         flight = self._flights[action.request]

@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 MESSAGE_BYTES = 4 << 20
 # Letters that may wait for one device. Admission bounds requests in flight far below this.
 QUEUE_LETTERS = 1024
+# How long a release waits for a letter to travel with.
+HOLD_S = 0.25
 
 
 @dataclass(slots=True)
@@ -78,9 +80,24 @@ class Outbox:
         self._on_failure = on_failure
         self._queues: dict[DeviceId, asyncio.Queue[Letter]] = {}
         self._tasks: dict[DeviceId, asyncio.Task[None]] = {}
+        self._held: dict[DeviceId, list[pb.Item]] = {}
+
+    def post_with_next(self, device: DeviceId, item: pb.Item) -> None:
+        """Adds an item without payload to the device's next letter, or sends it alone if there
+        is none soon: a message of its own costs either side half a millisecond.
+        """
+        if device not in self._held:
+            self._held[device] = []
+            asyncio.get_running_loop().call_later(HOLD_S, self._flush, device)
+        self._held[device].append(item)
+
+    def _flush(self, device: DeviceId) -> None:
+        if self._held.get(device):
+            self.post(device, Letter())
 
     def post(self, device: DeviceId, letter: Letter) -> None:
         """Queues a letter; it leaves after those posted before it."""
+        letter.items[:0] = self._held.pop(device, [])
         queue = self._queues.get(device)
         if queue is None:
             queue = self._queues[device] = asyncio.Queue(QUEUE_LETTERS)
@@ -90,6 +107,7 @@ class Outbox:
     def forget(self, device: DeviceId) -> None:
         """Drops what waits for a lost device."""
         self._queues.pop(device, None)
+        self._held.pop(device, None)
         task = self._tasks.pop(device, None)
         if task is not None:
             task.cancel()
@@ -97,7 +115,7 @@ class Outbox:
     async def close(self) -> None:
         """Stops all senders."""
         tasks = list(self._tasks.values())
-        for device in list(self._tasks):
+        for device in {*self._tasks, *self._held}:
             self.forget(device)
         await asyncio.gather(*tasks, return_exceptions=True)
 

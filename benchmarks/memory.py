@@ -1,0 +1,62 @@
+"""Resident memory of workers after real requests: a Pi with 1 GB must do.
+
+    python -m benchmarks.memory [--json]
+
+One worker serves `digits` whole, four serve tiles of `vgg16-conv`; each figure is the largest
+resident set among the workers after ten requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import Any
+
+import psutil
+
+from benchmarks.local import local_cluster
+from benchmarks.report import emit
+from models.reference import random_inputs
+
+# Model, workers, and the most megabytes (1e6 bytes) that one of them may keep.
+CASES = (("digits", 1, 250.0), ("digits", 4, 250.0), ("vgg16-conv", 4, 400.0))
+
+
+async def measure(model: str, workers: int, target_mb: float) -> dict[str, Any]:
+    """The largest resident set after ten requests, profiling included."""
+    async with local_cluster(workers) as cluster:
+        served = await cluster.coordinator.model(model)
+        feeds = random_inputs(served.network.graph)
+        for _ in range(10):
+            await cluster.coordinator.infer(model, feeds)
+        resident = [psutil.Process(pid).memory_info().rss / 1e6 for pid in cluster.pids]
+    return {
+        "model": model,
+        "workers": workers,
+        "resident_mb": [round(each, 1) for each in resident],
+        "target_mb": target_mb,
+        "ok": max(resident) <= target_mb,
+    }
+
+
+async def _all() -> list[dict[str, Any]]:
+    return [await measure(*case) for case in CASES]
+
+
+def main() -> int:
+    """Prints the results; fails if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    cases = asyncio.run(_all())
+    lines = [
+        f"{each['model']} on {each['workers']}: at most {max(each['resident_mb'])} MB resident "
+        f"(target {each['target_mb']:g} MB)"
+        for each in cases
+    ]
+    emit({"cases": cases}, arguments.json, "\n".join(lines))
+    return 0 if all(each["ok"] for each in cases) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
