@@ -1,0 +1,64 @@
+"""One cut is optimal; BFS levels share tensors only with their neighbours."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.planning.graphsearch import kcut, minsum
+from coordinator.planning.graphsearch.kcut import Operation, levels, one_cut
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> tuple[list[int], list[Operation]]:
+    sizes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=6))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    operations = []
+    for _ in range(draw(st.integers(1, 6))):
+        tensors = draw(st.permutations(range(len(sizes))))[: draw(st.integers(1, 3))]
+        shape = tuple(sizes[tensor] for tensor in tensors)
+        operations.append(Operation(tuple(tensors), rng.integers(0, 50, shape).astype(float)))
+    return sizes, operations
+
+
+def moved(operations: list[Operation], tilings: tuple[int, ...]) -> float:
+    return sum(each.costs[tuple(tilings[t] for t in each.tensors)] for each in operations)
+
+
+@settings(max_examples=150, deadline=None)
+@given(flows(), st.booleans())
+def test_one_cut_moves_the_fewest_bytes(flow, narrow) -> None:
+    sizes, operations = flow
+    with pytest.MonkeyPatch.context() as patch:
+        if narrow:
+            patch.setattr(kcut, "_LEVEL_ENTRIES", 1)
+        cost, tilings = one_cut(sizes, operations)
+    every = itertools.product(*(range(size) for size in sizes))
+    assert cost == moved(operations, tilings) == min(moved(operations, each) for each in every)
+
+
+@settings(max_examples=150, deadline=None)
+@given(flows())
+def test_levels_share_tensors_only_with_their_neighbours(flow) -> None:
+    _, operations = flow
+    depth = {o: d for d, level in enumerate(levels(operations)) for o in level}
+    assert sorted(depth) == list(range(len(operations)))
+    for a, b in itertools.combinations(range(len(operations)), 2):
+        if set(operations[a].tensors) & set(operations[b].tensors):
+            assert abs(depth[a] - depth[b]) <= 1
+
+
+def test_a_chain_has_one_operation_per_level() -> None:
+    chain = [Operation((i, i + 1), np.zeros((2, 2))) for i in range(4)]
+    assert levels(chain) == [[0], [1], [2], [3]]
+
+
+def test_tilings_too_many_to_try_are_improved_one_by_one(monkeypatch) -> None:
+    rng = np.random.default_rng(5)
+    pairs = list(itertools.combinations(range(6), 2))
+    operations = [Operation(pair, rng.integers(0, 50, (3, 3)).astype(float)) for pair in pairs]
+    monkeypatch.setattr(minsum, "MAX_ENTRIES", 10)
+    cost, tilings = one_cut([3] * 6, operations)
+    assert cost == moved(operations, tilings)
