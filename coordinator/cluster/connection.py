@@ -84,8 +84,8 @@ class Connection:
             raise
         return connection
 
-    def start(self, on_lost: Callable[[str], None]) -> None:
-        """Begins to exchange frames; `on_lost` gets the cause when that ends by itself."""
+    def start(self, on_lost: Callable[[ImbrexError], None]) -> None:
+        """Begins to exchange frames; `on_lost` gets the reason when that ends by itself."""
         self._work = asyncio.create_task(self._run(on_lost))
 
     async def close(self) -> None:
@@ -162,7 +162,7 @@ class Connection:
 
     # ------------------------------------------------------------ running
 
-    async def _run(self, on_lost: Callable[[str], None]) -> None:
+    async def _run(self, on_lost: Callable[[ImbrexError], None]) -> None:
         parts = (self._read(), self._write(), self._pinger.read(), self._watch(), self._refresh())
         try:
             async with asyncio.TaskGroup() as group:
@@ -175,7 +175,7 @@ class Connection:
         except* Exception as errors:
             log.exception("a connection failed by our own fault", address=self.address)
             self._end(LostWorker(cause=repr(errors.exceptions[0]), cure="Report this"))
-        on_lost(self._ended.result().cause)
+        on_lost(self._ended.result())
 
     async def _until_end(self, part: Awaitable[None]) -> None:
         """One part of the connection; when it returns, the worker has ended its stream."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -42,7 +43,8 @@ log = structlog.get_logger(__name__)
 
 class Pool:
     """Finds workers and keeps connections to them. `changed(cause)` is called after every join
-    and leave, `sink` with every item that a worker sends.
+    and leave, `sink` with every item that a worker sends. `losses` counts connections that ended
+    by themselves, by the code of the error: `lost_worker`, `peer_violation`.
     """
 
     def __init__(self, secret: str, sink: Sink, changed: Callable[[str], None]) -> None:
@@ -56,6 +58,7 @@ class Pool:
         self._ticker: asyncio.Task[None] | None = None
         self._discovery: Discovery | None = None
         self._stopped = False
+        self.losses: Counter[str] = Counter()
 
     async def start(
         self, listed: Sequence[str], cluster: str = "", interfaces: Sequence[str] = ()
@@ -131,7 +134,7 @@ class Pool:
             case Join(device, address):
                 log.info("device joined", device=device, address=address)
                 connection = self._connections[address]
-                connection.start(lambda cause: self._lost(address, connection, cause))
+                connection.start(lambda reason: self._lost(address, connection, reason))
                 self._changed(f"{device} joined")
             case Leave(device, address, reason):
                 log.warning("device left", device=device, address=address, reason=reason)
@@ -157,9 +160,10 @@ class Pool:
             if self._connecting.get(address) is asyncio.current_task():
                 del self._connecting[address]
 
-    def _lost(self, address: str, connection: Connection, cause: str) -> None:
+    def _lost(self, address: str, connection: Connection, reason: ImbrexError) -> None:
+        self.losses[reason.code] += 1
         if self._connections.get(address) is connection:
-            self._step(Dropped(address, cause))
+            self._step(Dropped(address, reason.cause))
             self._close(address)
 
     def _close(self, address: str) -> None:

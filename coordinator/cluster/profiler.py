@@ -71,7 +71,8 @@ class Profiler:
             self._keep(connection.facts.fingerprint, None)
         if self.profile(connection.facts) is not None:
             return
-        self._waiting.append(connection)
+        others = (each for each in self._waiting if each.facts.id != connection.facts.id)
+        self._waiting = [*others, connection]
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
 

@@ -1,0 +1,75 @@
+"""Pools around real workers, and waiting for what they should notice."""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Callable
+
+from coordinator.cluster.connection import Connection
+from coordinator.cluster.pool import Pool
+from coordinator.planning.plan import DeviceId
+from tests.worker.support import Running, process
+
+LOOPBACK = "127.0.0.1"
+
+
+def unique_cluster():
+    """A cluster name that no test beside this one has."""
+    return f"test-{uuid.uuid4().hex[:10]}"
+
+
+async def until(condition: Callable[[], object], within_s=20.0):
+    """Waits for a condition; seconds that it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < within_s, f"not within {within_s} s"
+        await asyncio.sleep(0.005)
+    return time.monotonic() - began
+
+
+class Watched:
+    """A pool, and everything that it told."""
+
+    def __init__(self, secret=""):
+        self.changes = []
+        self.items = []
+        self.pool = Pool(secret, lambda *item: self.items.append(item), self.changes.append)
+
+    def connection(self, running: Running) -> Connection:
+        return self.pool.connection(DeviceId(running.id))
+
+    def has(self, running: Running) -> bool:
+        return running.id in self.pool.ready()
+
+    def peer(self, address):
+        return next(peer for peer in self.pool.peers if peer.address == address)
+
+    async def joined(self, *workers: Running):
+        await until(lambda: all(self.has(each) for each in workers))
+
+
+@contextlib.asynccontextmanager
+async def watched_pool(*listed, cluster="", secret=""):
+    watched = Watched(secret)
+    await watched.pool.start(listed, cluster, [LOOPBACK])
+    try:
+        yield watched
+    finally:
+        await watched.pool.stop()
+
+
+@contextlib.asynccontextmanager
+async def worker_process(state_dir, **changes):
+    """A worker in a process of its own; starting it does not hold up this event loop."""
+    context = process(state_dir, **changes)
+    running = await asyncio.to_thread(context.__enter__)
+    try:
+        yield running
+    finally:
+        await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+def advertised(cluster):
+    """Settings of a worker that is found over mDNS on loopback alone."""
+    return {"MDNS": "true", "MDNS_INTERFACES": LOOPBACK, "CLUSTER": cluster}
