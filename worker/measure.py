@@ -117,7 +117,7 @@ class Measurer:
         # onnxruntime checks that the file exists even for weights handed over in memory.
         with tempfile.TemporaryDirectory(dir=self._store.blobs.parent, prefix=".measure") as name:
             folder = Path(name)
-            chosen = options(folder, threads, optimise=True)
+            chosen = options(folder, threads, optimise=True, shared=False)
             largest = max((weight_bytes(ref) for ref in program.weights), default=0)
             with (folder / _PLACEHOLDER).open("wb") as sparse:
                 sparse.truncate(largest)

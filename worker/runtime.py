@@ -39,9 +39,12 @@ _NUMPY_TYPES: dict[str, np.dtype] = {
 }
 
 
-def options(folder: Path, threads: int, *, optimise: bool) -> ort.SessionOptions:
-    """Options of every session. `folder` holds the files that external initialisers name."""
-    _share_allocator()
+def options(
+    folder: Path, threads: int, *, optimise: bool, shared: bool = True
+) -> ort.SessionOptions:
+    """Options of every session. `folder` holds the files that external initialisers name; a
+    session that is not `shared` is plain onnxruntime, with an arena of its own that goes with it.
+    """
     chosen = ort.SessionOptions()
     chosen.intra_op_num_threads = threads
     chosen.inter_op_num_threads = 1
@@ -52,11 +55,13 @@ def options(folder: Path, threads: int, *, optimise: bool) -> ort.SessionOptions
     chosen.log_severity_level = 4
     entries = {
         "session.intra_op.allow_spinning": "0",
-        "session.use_env_allocators": "1",
-        # Packed copies of weights would be private to each session.
-        "session.disable_prepacking": "1",
         "session.model_external_initializers_file_folder_path": str(folder),
     }
+    if shared:
+        _share_allocator()
+        entries["session.use_env_allocators"] = "1"
+        # Packed copies of weights would be private to each session.
+        entries["session.disable_prepacking"] = "1"
     for key, value in entries.items():
         chosen.add_session_config_entry(key, value)
     return chosen
