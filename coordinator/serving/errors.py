@@ -90,9 +90,9 @@ def add_error_handlers(app: FastAPI) -> None:
 async def _on_known(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ImbrexError)
     status = status_of(error)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.warning("request refused", path=request.url.path, code=error.code, cause=error.cause)
     busy = status is HTTPStatus.SERVICE_UNAVAILABLE
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not busy:
+        log.warning("request failed", path=request.url.path, code=error.code, cause=error.cause)
     headers = {"Retry-After": str(RETRY_AFTER_S)} if busy else None
     return JSONResponse(error_body(error), status, headers)
 
