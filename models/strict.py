@@ -10,7 +10,7 @@ Choice = TypeVar("Choice", bound=str)
 MOST_ITEMS = 100_000  # labels or anchors in one list
 
 
-class Problem(Exception):  # noqa: N818 - it becomes the caller's error, which knows the file
+class Problem(Exception):
     """A key that cannot be used: what is wrong with it and the cure."""
 
     def __init__(self, what: str, cure: str) -> None:

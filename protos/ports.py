@@ -10,7 +10,8 @@ def holder_of(port: int) -> str | None:
     except psutil.AccessDenied:
         return "another process"
     for connection in connections:
-        if connection.status != psutil.CONN_LISTEN or connection.laddr.port != port:
+        local = connection.laddr
+        if connection.status != psutil.CONN_LISTEN or not local or local.port != port:
             continue
         if connection.pid is None:
             return "a process of another user"
