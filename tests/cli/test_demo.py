@@ -149,6 +149,15 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     assert none_left(mark)
 
 
+def holder(port: int) -> int:
+    """The process that listens on a port."""
+    return next(
+        each.pid
+        for each in psutil.net_connections("tcp")
+        if each.laddr.port == port and each.status == psutil.CONN_LISTEN
+    )
+
+
 def test_the_report_for_people(kept: Kept) -> None:
     for wanted in (
         "2 found over mDNS",
@@ -240,12 +249,12 @@ def test_a_demo_that_is_ended_early_leaves_nothing(tmp_path: Path, number: signa
 
 
 def test_a_taken_port_names_its_holder(kept: Kept, tmp_path: Path) -> None:
-    port = kept.url.rpartition(":")[2]
-    ran = imbrex("coordinator", "--port", port, "--state-dir", tmp_path, "--no-mdns")
-    assert ran.code == 1
-    assert port in ran.err
-    assert "python" in ran.err
-    assert "cure:" in ran.err
+    port = int(kept.url.rpartition(":")[2])
+    for daemon in ("coordinator", "worker"):
+        ran = imbrex(daemon, "--port", port, "--state-dir", tmp_path / daemon, "--no-mdns")
+        assert ran.code == 1
+        assert str(port) in ran.err
+        assert str(holder(port)) in ran.err
 
 
 def test_settings_that_are_wrong_are_named(tmp_path: Path) -> None:
