@@ -231,7 +231,8 @@ class Connection:
         """The result of `work`; LostWorker as soon as the connection has ended."""
         doing = asyncio.ensure_future(work)
         try:
-            await asyncio.wait((doing, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            if not self._ended.done():
+                await asyncio.wait((doing, self._ended), return_when=asyncio.FIRST_COMPLETED)
             # gRPC reports calls of a closed channel as cancelled: not what our caller asked for.
             if doing.done() and not doing.cancelled():
                 return doing.result()

@@ -1,0 +1,228 @@
+"""Pools around real workers, over real gRPC and real mDNS on loopback."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from coordinator.cluster.connection import LOST_AFTER_S, QUEUE_MESSAGES
+from coordinator.cluster.peers import PeerState
+from protos import imbrex_pb2 as pb
+from protos.channels import Caller
+from protos.client import WorkerClient
+from protos.errors import LostWorker, PeerViolation
+from tests.cluster.support import (
+    advertised,
+    unique_cluster,
+    until,
+    watched_pool,
+    worker_process,
+)
+from tests.worker.support import in_process
+
+# From the signal to the loss: what the design promises, and what a busy machine adds.
+DEADLINE_S = LOST_AFTER_S + 2.0
+
+
+async def test_a_worker_is_found_over_mdns_and_its_facts_are_known(tmp_path):
+    cluster = unique_cluster()
+    async with (
+        watched_pool(cluster=cluster) as watched,
+        worker_process(tmp_path / "ours", NAME="kitchen", **advertised(cluster)) as ours,
+        worker_process(tmp_path / "theirs", **advertised(unique_cluster())) as theirs,
+    ):
+        await watched.joined(ours)
+        facts = watched.connection(ours).facts
+        assert (facts.id, facts.name) == (ours.id, "kitchen")
+        assert facts.memory_bytes > 0
+        peer = watched.peer(ours.address)
+        assert (peer.source, peer.state) == ("mdns", PeerState.READY)
+        assert watched.changes == [f"{ours.id} joined"]
+        assert not watched.pool.is_host(facts.id)
+        assert theirs.id not in watched.pool.ready()
+        assert len(watched.pool.peers) == 1
+
+
+async def test_a_listed_worker_needs_no_mdns_and_may_come_later(tmp_path):
+    async with worker_process(tmp_path / "a") as first:
+        address = first.address
+    port = address.rpartition(":")[2]
+    async with watched_pool(address) as watched:
+        await until(lambda: watched.peer(address).state is PeerState.WAITING)
+        assert "no answer" in watched.peer(address).reason
+        async with worker_process(tmp_path / "a", PORT=port) as again:
+            await watched.joined(again)
+            assert again.id == first.id
+            assert watched.peer(address).source == "static"
+
+
+async def test_a_killed_worker_is_lost_at_once_and_comes_back(tmp_path):
+    cluster = unique_cluster()
+    async with watched_pool(cluster=cluster) as watched:
+        async with worker_process(tmp_path, **advertised(cluster)) as first:
+            await watched.joined(first)
+            connection = watched.connection(first)
+            os.kill(first.process.pid, signal.SIGKILL)
+            assert await until(lambda: not watched.has(first)) < 1.0
+            with pytest.raises(LostWorker):
+                watched.connection(first)
+            with pytest.raises(LostWorker):
+                await connection.send([])
+            with pytest.raises(LostWorker):
+                await connection.measure(pb.MeasureRequest())
+        async with worker_process(tmp_path, **advertised(cluster)) as second:
+            assert second.id == first.id
+            await watched.joined(second)
+        assert [change.split()[1] for change in watched.changes[:3]] == ["joined", "left", "joined"]
+        assert watched.pool.losses["lost_worker"] >= 1
+
+
+async def test_a_worker_that_stops_cleanly_leaves_at_once(tmp_path):
+    async with worker_process(tmp_path) as running, watched_pool(running.address) as watched:
+        await watched.joined(running)
+        running.process.terminate()
+        await until(lambda: not watched.has(running), within_s=3.0)
+        assert watched.peer(running.address).state is PeerState.WAITING
+
+
+async def test_a_stalled_worker_is_lost_within_the_deadline(tmp_path):
+    async with worker_process(tmp_path) as running, watched_pool(running.address) as watched:
+        await watched.joined(running)
+        connection = watched.connection(running)
+        waiting = asyncio.create_task(connection.measure(pb.MeasureRequest()))
+        os.kill(running.process.pid, signal.SIGSTOP)
+        took_s = await until(lambda: not watched.has(running))
+        assert LOST_AFTER_S / 2 < took_s < DEADLINE_S
+        # Whoever waits for it is told, and not cancelled.
+        with pytest.raises(LostWorker):
+            await waiting
+        os.kill(running.process.pid, signal.SIGCONT)
+        await watched.joined(running)
+
+
+async def test_a_full_queue_waits_and_a_loss_ends_the_wait(tmp_path):
+    async with worker_process(tmp_path) as running, watched_pool(running.address) as watched:
+        await watched.joined(running)
+        connection = watched.connection(running)
+        os.kill(running.process.pid, signal.SIGSTOP)
+        payload = bytes(4 << 20)
+        sent = 0
+
+        async def send_for_ever():
+            nonlocal sent
+            while True:
+                await connection.send([pb.Item(ping=pb.Ping())], [payload])
+                sent += 1
+
+        with pytest.raises(LostWorker):
+            await send_for_ever()
+        assert QUEUE_MESSAGES <= sent < 2 * QUEUE_MESSAGES
+
+
+async def test_what_a_worker_sends_comes_with_its_id(tmp_path):
+    async with worker_process(tmp_path) as running, watched_pool(running.address) as watched:
+        await watched.joined(running)
+        ping = pb.Ping(number=7, reply_bytes=5)
+        await watched.connection(running).send([pb.Item(ping=ping)], [b"abc"])
+        await until(lambda: watched.items)
+        device, item, payload = watched.items[0]
+        assert (device, item.pong.number, bytes(payload)) == (running.id, 7, bytes(5))
+
+
+async def test_the_clock_offset_and_the_link_are_measured(tmp_path):
+    async with worker_process(tmp_path) as running, watched_pool(running.address) as watched:
+        await watched.joined(running)
+        connection = watched.connection(running)
+        # Both clocks are this machine's monotonic clock.
+        trip = await connection.ping()
+        assert abs(connection.offset_s) <= trip.seconds
+        began = time.monotonic()
+        seen = await connection.probe()
+        assert time.monotonic() - began < 1.5
+        assert {each.size_bytes for each in seen} > {0, 16 << 10}
+        assert all(0 <= each.seconds < 1 for each in seen)
+
+
+async def test_another_protocol_version_is_refused_with_both_versions(tmp_path, monkeypatch):
+    monkeypatch.setattr("worker.service.PROTOCOL", 99)
+    async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
+        await until(lambda: watched.peer(running.address).state is PeerState.REFUSED)
+        peer = watched.peer(running.address)
+        assert "speak protocol 1" in peer.reason
+        assert "speaks 99" in peer.reason
+        assert running.address in peer.reason
+        assert "same version" in peer.cure
+        assert watched.pool.ready() == {}
+
+
+async def test_a_wrong_secret_is_named(tmp_path):
+    async with (
+        worker_process(tmp_path, SECRET="right") as running,
+        watched_pool(running.address, secret="wrong") as watched,
+    ):
+        await until(lambda: watched.peer(running.address).state is PeerState.REFUSED)
+        assert "secret" in watched.peer(running.address).reason
+        assert "same secret" in watched.peer(running.address).cure
+
+
+async def test_a_copied_identity_is_named_and_the_first_kept(tmp_path, monkeypatch):
+    async with worker_process(tmp_path / "a") as first, watched_pool(first.address) as watched:
+        await watched.joined(first)
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "id").write_text(f"{first.id}\n")
+        monkeypatch.setattr("worker.identity._boot_id", lambda: "another machine")
+        async with in_process(tmp_path / "b") as second:
+            assert second.id == first.id
+            watched.pool.sighted(second.address, "static")
+            await until(lambda: watched.peer(second.address).state is PeerState.REFUSED)
+            peer = watched.peer(second.address)
+            assert first.address in peer.reason
+            assert "copied identity" in peer.cure
+            assert watched.connection(first).address == first.address
+
+
+async def test_one_worker_at_two_names_is_one_device(tmp_path):
+    async with worker_process(tmp_path) as running:
+        port = running.address.rpartition(":")[2]
+        async with watched_pool(running.address, f"localhost:{port}") as watched:
+            await watched.joined(running)
+            states = {PeerState.READY, PeerState.ALIAS}
+            await until(lambda: {peer.state for peer in watched.pool.peers} == states)
+            assert len(watched.pool.ready()) == 1
+
+
+async def test_a_malformed_frame_ends_the_connection_and_is_counted(tmp_path, monkeypatch):
+    async def garbage(outbox, context):
+        await context.write(b"\xff\xff\xff\xffnot a frame")
+
+    monkeypatch.setattr("worker.service._write", garbage)
+    async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
+        await until(lambda: watched.pool.losses["peer_violation"])
+        assert "truncated frame" in watched.peer(running.address).reason
+
+
+async def test_an_item_that_the_sink_refuses_ends_the_connection(tmp_path):
+    async with worker_process(tmp_path) as running, watched_pool(running.address) as watched:
+        await watched.joined(running)
+
+        def refuse(*_item):
+            raise PeerViolation(cause="nobody asked", cure="none")
+
+        monkey = watched.connection(running)
+        monkey._sink = refuse
+        await monkey.send([pb.Item(ping=pb.Ping())], [b""])
+        await until(lambda: watched.pool.losses["peer_violation"] == 1)
+        assert watched.peer(running.address).reason == "nobody asked"
+
+
+async def test_a_stopped_pool_leaves_nothing_behind(tmp_path):
+    before = asyncio.all_tasks()
+    async with worker_process(tmp_path) as running:
+        async with watched_pool(running.address, "127.0.0.1:1") as watched:
+            await watched.joined(running)
+        left = asyncio.all_tasks() - before
+        assert not [task for task in left if "coordinator" in repr(task)]
+        async with WorkerClient(running.address, Caller("host")) as client:
+            await client.hello("1")
