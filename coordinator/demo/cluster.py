@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -14,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
 from coordinator import children
 from coordinator.client import CoordinatorClient
 from protos.errors import Unavailable
@@ -24,6 +27,8 @@ POLL_S = 0.1
 START_TIMEOUT_S = 90.0
 # The folder of a coordinator's state that holds what it measured of devices.
 PROFILES = "profiles"
+# A demo's folder carries its process id: one that was killed leaves weights behind.
+PREFIX = "imbrex-demo-"
 
 Progress = Callable[[str], None]
 
@@ -48,7 +53,8 @@ class DemoCluster:
     def __init__(self, form: ClusterForm) -> None:
         self.form = form
         self.name = f"demo-{uuid.uuid4().hex[:8]}"
-        self._folder = Path(tempfile.mkdtemp(prefix="imbrex-demo-"))
+        _remove_leftovers()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self._children: list[children.Child] = []
         self._client: CoordinatorClient | None = None
 
@@ -165,3 +171,11 @@ class DemoCluster:
             kept.mkdir(parents=True, exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / PROFILES).symlink_to(kept, target_is_directory=True)
+
+
+def _remove_leftovers() -> None:
+    """Folders of demos that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)

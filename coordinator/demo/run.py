@@ -17,9 +17,10 @@ from coordinator import terminal
 from coordinator.commands.infer import save_annotated
 from coordinator.demo.cluster import ClusterForm, DemoCluster, Progress
 from coordinator.demo.measure import measure, wait_until_profiled
-from coordinator.demo.question import prepare
+from coordinator.demo.question import Question, prepare
 from coordinator.demo.report import Outcome, show
 from coordinator.planning.strategies import strategy
+from coordinator.serving import names
 
 # Two cores run N workers, the coordinator and this process: what the workers' paces sum up to
 # leaves a fifth of the machine to everything that isn't computing.
@@ -76,7 +77,7 @@ def run(demo: Demo, *, as_json: bool) -> int:
                 show(outcome, terminal.out())
                 _offer(demo, outcome)
             if demo.keep:
-                _keep(cluster)
+                _keep(cluster.client.url, question)
     return 0 if outcome.ok else 1
 
 
@@ -91,12 +92,12 @@ def _offer(demo: Demo, outcome: Outcome) -> None:
         console.print("use it: imbrex demo --keep leaves the cluster up")
 
 
-def _keep(cluster: DemoCluster) -> None:
+def _keep(url: str, question: Question) -> None:
     """Until Ctrl-C."""
-    url = cluster.client.url
+    file = "INPUTS.npz" if question.media_type == names.NPZ else "IMAGE"
     print(f"the cluster stays up at {url} until Ctrl-C; try:", file=sys.stderr)
     print(f"  imbrex status --url {url}", file=sys.stderr)
-    print(f"  imbrex infer IMAGE --model {cluster.form.model} --url {url}", file=sys.stderr)
+    print(f"  imbrex infer {file} --model {question.model} --url {url}", file=sys.stderr)
     sys.stderr.flush()
     try:
         threading.Event().wait()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import onnx
 import psutil
 import pytest
 
+from coordinator.demo.cluster import ClusterForm, DemoCluster
 from coordinator.serving.tensors import write_tensors
 from models.digits.examples import examples
 from models.zoo.builder import Network, square
@@ -234,9 +236,8 @@ def test_no_file_of_the_machine_is_served(kept: Kept) -> None:
 def test_a_demo_that_is_ended_early_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     mark = uuid.uuid4().hex
     command = [sys.executable, "-m", "imbrex", "demo", "--model", str(tiny(tmp_path))]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, MARK: mark}
-    ) as process:
+    env = {**os.environ, MARK: mark, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "found over mDNS" in line:
@@ -246,6 +247,8 @@ def test_a_demo_that_is_ended_early_leaves_nothing(tmp_path: Path, number: signa
         process.stderr.read()
     assert process.returncode != 0
     assert none_left(mark)
+    folders = list(tmp_path.glob("imbrex-demo-*"))
+    assert len(folders) == (1 if number is signal.SIGKILL else 0)
 
 
 def test_a_taken_port_names_its_holder(kept: Kept, tmp_path: Path) -> None:
@@ -264,3 +267,17 @@ def test_settings_that_are_wrong_are_named(tmp_path: Path) -> None:
     assert (ran.code, "prot" in ran.err, "cure:" in ran.err) == (1, True, True)
     file.write_text(json.dumps({"not": "toml"}))
     assert str(file) in imbrex("coordinator", "--config", file).err
+
+
+def test_folders_of_killed_demos_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    nobodys, somebodys = (tmp_path / f"imbrex-demo-{pid}-x" for pid in (1 << 30, os.getpid()))
+    nobodys.mkdir()
+    somebodys.mkdir()
+    cluster = DemoCluster(ClusterForm("digits", 1, "auto", 1.0, False, tmp_path))
+    assert not nobodys.exists()
+    assert somebodys.exists()
+    cluster.stop()
+    assert list(tmp_path.iterdir()) == [somebodys]
