@@ -12,7 +12,7 @@ An exchange through the host moves it nevertheless; with `credit=False` the sear
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,6 @@ import numpy as np
 from coordinator.planning.devices import Cluster, Device
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge, Strategy, find_strategy
 from coordinator.planning.layered import (
-    Floats,
     Places,
     Wire,
     arrival_s,
@@ -29,12 +28,13 @@ from coordinator.planning.layered import (
     makers,
     needed,
     owned,
+    reads_of,
     transfer_s,
 )
 from coordinator.planning.layouts import Layout, divider_of
-from coordinator.planning.memory import weight_room_bytes
-from coordinator.planning.plan import Plan
+from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.unit_plan import (
+    alone_plan,
     fastest_first,
     overfilled,
     plan_of,
@@ -44,39 +44,35 @@ from coordinator.planning.unit_plan import (
 from models.units import Network
 from protos.errors import Infeasible
 
-# Times that the price of memory is raised on devices that a plan would overfill.
-_PRICE_RISES = 12
-
 
 def elimination(network: Network, cluster: Cluster, *, credit: bool = True) -> Plan:
     """A plan of least additive cost, each unit in its own configuration. `credit`: what a device
     owns already costs it nothing, as the papers count.
+
+    Where that overfills a device, the layouts that put its heaviest layer there are forbidden and
+    the search is made again, so memory caps are kept, but not always at the least cost.
 
     Raises:
         Infeasible: no device, or no device with enough memory for some layer.
     """
     if not cluster.devices:
         raise Infeasible(cause="there is no device", cure="Start a worker.")
-    layers = Layers(network, fastest_first(network, cluster.devices), credit)
-    prices = np.zeros(len(layers.devices))
-    for _ in range(_PRICE_RISES):
-        strategy = find_strategy(layers.graph(prices))
-        if not np.isfinite(strategy.cost):
-            break
-        plan = layers.plan(strategy, prices)
+    devices = fastest_first(network, cluster.devices)
+    alone = alone_plan(network, devices, "elimination")
+    layers = Layers(network, devices, credit)
+    while True:
+        strategy = find_strategy(layers.graph())
+        plan = layers.plan(strategy)
         over = overfilled(network, cluster, plan)
         if not over:
-            return plan
-        start = strategy.cost / sum(each.weight_bytes for each in layers.wholes)
-        for index, device in enumerate(layers.devices):
-            if device.id in over:
-                prices[index] = max(start, 4 * prices[index])
-    else:
-        raise too_little_memory(network, cluster, over)
-    raise Infeasible(
-        cause="no device has enough memory for the weights of one of the layers",
-        cure="Add a device with more memory, or raise the workers' memory limit.",
-    )
+            break
+        if not layers.lighten(strategy, over):
+            raise too_little_memory(network, cluster, over)
+    if alone.predicted_latency_s <= plan.predicted_latency_s and not overfilled(
+        network, cluster, alone
+    ):
+        return alone
+    return plan
 
 
 class Layers:
@@ -87,36 +83,37 @@ class Layers:
         self.devices = tuple(devices)
         divider, rates = divider_of(network), rates_of(network, devices)
         self.layouts = [divider.layouts(unit, rates) for unit in network.units]
-        self.wholes = [divider.whole(unit) for unit in network.units]
         self.node_s = [compute_s(each, devices) for each in self.layouts]
         self.edges = self._edges(Wire.of(devices), credit)
 
-    def graph(self, prices: Floats) -> CostGraph:
-        """The computation graph [Eq. 1]: the request, the units, the answer. `prices[device]`
-        are seconds per byte of weights, to spare memory.
-        """
-        units = len(self.layouts)
-        nodes: dict[int, Floats] = {-1: np.zeros(1)}
-        for index, layouts in enumerate(self.layouts):
-            nodes[index] = self.node_s[index] + [self._memory_s(each, prices) for each in layouts]
-        nodes[units] = np.zeros(1)
+    def graph(self) -> CostGraph:
+        """The computation graph [Eq. 1]: the request (-1), the units, the answer."""
+        nodes = {-1: np.zeros(1), **dict(enumerate(self.node_s)), len(self.layouts): np.zeros(1)}
         return CostGraph(nodes, self.edges)
 
-    def plan(self, strategy: Strategy, prices: Floats) -> Plan:
-        """The plan of a strategy, at its cost without the price of memory."""
+    def plan(self, strategy: Strategy) -> Plan:
+        """The plan of a strategy."""
         chosen = [layouts[strategy.choice[i]] for i, layouts in enumerate(self.layouts)]
-        cost_s = strategy.cost - sum(self._memory_s(each, prices) for each in chosen)
-        plan = plan_of(self.network, self.devices, "elimination", chosen, cost_s)
+        plan = plan_of(self.network, self.devices, "elimination", chosen, strategy.cost)
         return replace(plan, notes=self._notes(strategy, chosen))
 
-    def _memory_s(self, layout: Layout, prices: Floats) -> float:
-        """What a layout pays for memory; infinite where a tile's weights never fit."""
-        paid = 0.0
-        for d, tile in layout.tiles.items():
-            if tile.weight_bytes > weight_room_bytes(self.devices[d]):
-                return float("inf")
-            paid += float(prices[d]) * tile.weight_bytes
-        return paid
+    def lighten(self, strategy: Strategy, over: Collection[DeviceId]) -> bool:
+        """Forbids, for each of these devices, to put as much of its heaviest layer there as the
+        strategy does. False if there is nothing left to forbid.
+        """
+        for d, device in enumerate(self.devices):
+            if device.id not in over:
+                continue
+            held = [_weight_on(each[strategy.choice[i]], d) for i, each in enumerate(self.layouts)]
+            heaviest = max(range(len(held)), key=held.__getitem__)
+            if not held[heaviest]:
+                return False
+            for place, layout in enumerate(self.layouts[heaviest]):
+                if _weight_on(layout, d) >= held[heaviest]:
+                    self.node_s[heaviest][place] = np.inf
+            if not np.isfinite(self.node_s[heaviest]).any():
+                return False
+        return True
 
     def _edges(self, wire: Wire, credit: bool) -> tuple[Edge, ...]:
         graph, count = self.network.graph, len(self.devices)
@@ -126,7 +123,7 @@ class Layers:
         }
         edges = []
         for unit, layouts in enumerate(self.layouts):
-            for name in self.wholes[unit].reads:
+            for name in reads_of(self.network, unit):
                 itemsize = graph.tensors[name].itemsize
                 need = needed(layouts, name, count)
                 if name in maker:
@@ -151,3 +148,8 @@ class Layers:
             f"{proof} its additive cost; {strategy.final_nodes} nodes were left after node and "
             "edge elimination",
         )
+
+
+def _weight_on(layout: Layout, device: int) -> int:
+    tile = layout.tiles.get(device)
+    return 0 if tile is None else tile.weight_bytes

@@ -22,13 +22,14 @@ from coordinator.planning.layered import (
     makers,
     needed,
     owned,
+    reads_of,
     transfer_s,
 )
-from coordinator.planning.layouts import Configuration, Layout, UnitTile, divider_of
+from coordinator.planning.layouts import Configuration, Layout, UnitTile
 from coordinator.planning.plan import Plan
 from coordinator.planning.unit_flow import Setting, UnitFlow
 from coordinator.planning.unit_plan import (
-    best_alone,
+    alone_plan,
     fastest_first,
     overfilled,
     plan_of,
@@ -51,7 +52,7 @@ def kcut(network: Network, cluster: Cluster) -> Plan:
     best: Plan | None = None
     seconds = []
     for count in range(1, len(devices) + 1):
-        plan = _alone(network, devices) if count == 1 else _cut(network, devices, count)
+        plan = alone_plan(network, devices, "kcut") if count == 1 else _cut(network, devices, count)
         seconds.append(plan.predicted_latency_s)
         over = overfilled(network, cluster, plan)
         if not over and (best is None or plan.predicted_latency_s < best.predicted_latency_s):
@@ -70,13 +71,6 @@ def cut_devices(
     return tree, tuple(leaf.tiles for leaf in leaves)
 
 
-def _alone(network: Network, devices: Sequence[Device]) -> Plan:
-    device = devices.index(best_alone(network, devices).device)
-    divider = divider_of(network)
-    layouts = [Layout(Configuration(), {device: divider.whole(u)}) for u in network.units]
-    return _plan(network, devices, layouts, "one device alone is fastest: nothing is cut")
-
-
 def _cut(network: Network, devices: Sequence[Device], count: int) -> Plan:
     tree, leaves = cut_devices(network, rates_of(network, devices[:count]))
     layouts = [
@@ -89,14 +83,8 @@ def _cut(network: Network, devices: Sequence[Device], count: int) -> Plan:
         for tiles in zip(*leaves, strict=True)
     ]
     note = f"{count} devices, cut in {count - 1} steps, move {tree.total_bytes / 1e6:.3f} MB"
-    return _plan(network, devices, layouts, f"{note} between layers, halos included")
-
-
-def _plan(
-    network: Network, devices: Sequence[Device], layouts: Sequence[Layout], note: str
-) -> Plan:
     plan = plan_of(network, devices, "kcut", layouts, _cost_s(network, devices, layouts))
-    return replace(plan, notes=(note,))
+    return replace(plan, notes=(f"{note} between layers, halos included",))
 
 
 def _cost_s(network: Network, devices: Sequence[Device], layouts: Sequence[Layout]) -> float:
@@ -105,7 +93,7 @@ def _cost_s(network: Network, devices: Sequence[Device], layouts: Sequence[Layou
     own = {name: owned([layouts[u]], name, count) for name, u in makers(network).items()}
     total = float(compute_s(layouts, devices).sum())
     for unit, layout in enumerate(layouts):
-        for name in divider_of(network).whole(network.units[unit]).reads:
+        for name in reads_of(network, unit):
             itemsize, need = graph.tensors[name].itemsize, needed([layout], name, count)
             if name in own:
                 total += float(transfer_s(own[name], need, itemsize, wire)[0, 0])

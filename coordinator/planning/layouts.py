@@ -25,6 +25,9 @@ from models.work import Work, works
 CHANNELS, ROWS, COLS = 1, 2, 3
 # Distinct tiles of a network that are remembered, with what they read and compute.
 _MAX_REMEMBERED = 200_000
+# Half a tile that computes more than this share of the whole does most of it twice (a concat, for
+# instance, needs all of its channels whatever is asked of it).
+_WORTH_SPLITTING = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class Divider:
         self._tiles[key] = tile
 
     def splits(self, unit: Unit) -> frozenset[int]:
-        """Axes of the main output along which a half costs less than the whole."""
+        """Axes of the main output along which a half is much less work than the whole."""
         if unit.start not in self._splits:
             rank = len(self.graph.shape(unit.outputs[-1])) if unit.outputs else 0
             self._splits[unit.start] = frozenset(
@@ -145,12 +148,14 @@ class Divider:
         shapes = [self.graph.shape(name) for name in unit.outputs]
         if any(len(shape) <= axis for shape in shapes):
             return False
+        if axis != CHANNELS and not unit.splits:
+            return False
         if axis == CHANNELS and len({shape[axis] for shape in shapes}) > 1:
             return False
         halves = self.divided(unit, Configuration(**{_DEGREE[axis]: 2}), (1.0, 1.0))
         if halves is None:
             return False
-        return self.tile(unit, halves[0]).flop < self.whole(unit).flop
+        return self.tile(unit, halves[0]).flop < _WORTH_SPLITTING * self.whole(unit).flop
 
     def _layout(
         self, unit: Unit, configuration: Configuration, rates: Sequence[float]

@@ -94,10 +94,9 @@ class UnitFlow:
         found = []
         for unit in cut.active:
             names, by_form = cut.conversions(unit)
-            totals = [functools.reduce(np.add.outer, parts) for parts in by_form.values() if parts]
-            if totals:
-                costs = np.minimum.reduce(totals)
-                found.append(Operation(tuple(index[name] for name in names), costs))
+            totals = [functools.reduce(np.add.outer, parts) for parts in by_form.values()]
+            costs = np.minimum.reduce(totals)
+            found.append(Operation(tuple(index[name] for name in names), costs[0]))
         return found
 
     def part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> UnitFlow:
@@ -108,7 +107,8 @@ class UnitFlow:
         for unit in cut.active:
             names, by_form = cut.conversions(unit)
             moved = {
-                form: sum(part[chosen[name]] for name, part in zip(names, parts, strict=True))
+                form: parts[0][0]
+                + sum(part[chosen[name]] for name, part in zip(names, parts[1:], strict=True))
                 for form, parts in by_form.items()
             }
             tiles[unit] = cut.forms[unit][min(moved, key=moved.__getitem__)][index]
@@ -135,7 +135,9 @@ class _Cut:
         self._known: dict[int, tuple[tuple[str, ...], dict[int, list[Floats]]]] = {}
 
     def conversions(self, unit: int) -> tuple[tuple[str, ...], dict[int, list[Floats]]]:
-        """The unit's tensors; per form, what each of them moves in each of its tilings."""
+        """The unit's tensors; per form, bytes that come from outside (one number), then what each
+        tensor moves in each of its tilings.
+        """
         if unit not in self._known:
             self._known[unit] = self._conversions(unit)
         return self._known[unit]
@@ -147,6 +149,7 @@ class _Cut:
         made = [name for name in tile.boxes if name in self.group.own]
         return (*reads, *made), {
             form: [
+                self._from_outside(tile, halves),
                 *(self._fetched(tile, halves, name) for name in reads),
                 *(self._stored(tile, form, halves, name) for name in made),
             ]
@@ -160,6 +163,15 @@ class _Cut:
             self._owned[key] = self._divided(tensor, tiling)
         return self._owned[key]
 
+    def _from_outside(self, tile: UnitTile, halves: Sequence[UnitTile | None]) -> Floats:
+        """Bytes of the request's inputs that the halves read beyond what the group reads."""
+        added = 0
+        for name, box in tile.reads.items():
+            if name not in self.group.own:
+                read = sum(half.reads[name].volume for half in halves if half is not None)
+                added += (read - box.volume) * self.setting.itemsize(name)
+        return np.array([added], dtype=np.float64)
+
     def _fetched(self, tile: UnitTile, halves: Sequence[UnitTile | None], tensor: str) -> Floats:
         """Bytes to get what the halves read from where it lies, by its tiling."""
         needs = [None if half is None else half.reads[tensor] for half in halves]
@@ -172,9 +184,9 @@ class _Cut:
         """Bytes to bring what the halves make to where it shall lie, by its tiling."""
         own, item = self.group.own[tensor], self.setting.itemsize(tensor)
         if form == PARTIAL:
-            # Each half's sum is added to the other's; then the total may be replicated.
-            added = np.full(TILINGS, float(own.volume * item))
-            added[REPLICATED] *= len(halves)
+            # Each half fetches the other's sums of its own half; then they may be replicated.
+            added = np.full(TILINGS, float(tile.boxes[tensor].volume * item))
+            added[REPLICATED] += own.volume * item
             return added
         made = [None if half is None else half.boxes[tensor] for half in halves]
         before = _missing(own, tile.boxes[tensor])

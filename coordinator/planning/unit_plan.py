@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.planning.devices import Cluster, Device
-from coordinator.planning.layouts import Layout, divider_of
+from coordinator.planning.layouts import Configuration, Layout, divider_of
 from coordinator.planning.memory import Need, needs, weight_room_bytes
 from coordinator.planning.plan import Block, DeviceId, Plan, Tile, TrafficBytes, Unused
 from models.boxes import Box
@@ -45,21 +45,35 @@ def best_alone(network: Network, devices: Sequence[Device]) -> Alone:
     """The device that answers first if it computes everything; one that has memory for it is
     preferred to one that has not.
     """
-    work = _all_work(network)
-    graph = network.graph
-    weights = sum(each.weight_bytes for each in work)
-    moved = [
-        sum(graph.tensors[name].nbytes for name in side) for side in (graph.inputs, graph.outputs)
-    ]
+    weights = sum(each.weight_bytes for each in _all_work(network))
     found = [
-        Alone(
-            device,
-            device.costs.block_s(work) + sum(device.link.transfer_s(size) for size in moved),
-            weights <= weight_room_bytes(device),
-        )
+        Alone(device, alone_s(network, device), weights <= weight_room_bytes(device))
         for device in devices
     ]
     return min(found, key=lambda each: (not each.fits, each.seconds, not each.device.host))
+
+
+def alone_s(network: Network, device: Device) -> float:
+    """Seconds of a device that computes everything, transfers included."""
+    graph, divider = network.graph, divider_of(network)
+    read: dict[str, Box] = {}
+    for unit in network.units:
+        for name, box in divider.whole(unit).reads.items():
+            if name in graph.inputs:
+                read[name] = read.get(name, box).hull(box)
+    sizes = [box.volume * graph.tensors[name].itemsize for name, box in read.items()]
+    sizes += [graph.tensors[name].nbytes for name in graph.outputs if name in graph.producer]
+    transfers = sum(device.link.transfer_s(size) for size in sizes)
+    return device.costs.block_s(_all_work(network)) + transfers
+
+
+def alone_plan(network: Network, devices: Sequence[Device], strategy: str) -> Plan:
+    """Everything in one block on the device that answers first."""
+    device = devices.index(best_alone(network, devices).device)
+    divider = divider_of(network)
+    layouts = [Layout(Configuration(), {device: divider.whole(u)}) for u in network.units]
+    plan = plan_of(network, devices, strategy, layouts, 0.0)
+    return replace(plan, notes=("one device alone is fastest: nothing is split",))
 
 
 def plan_of(
@@ -70,7 +84,8 @@ def plan_of(
     cost_s: float,
 ) -> Plan:
     """The plan in which unit i has `layouts[i]`; consecutive units on one and the same device are
-    one block. `cost_s` is the additive cost, of which joined units save the runs of a program.
+    one block. `cost_s` is the additive cost, of which joined units save the runs of a program;
+    the whole network on one device costs what it does there, each input sent once.
     """
     blocks: list[Block] = []
     scatter = gather = flop = 0
@@ -81,6 +96,8 @@ def plan_of(
         gather += sum(_bytes(network, tile.boxes) for tile in tiles)
         flop += sum(tile.flop for tile in tiles)
         cost_s -= (stop - start - 1) * devices[next(iter(layouts[start].tiles))].costs.task_s
+    if len(blocks) == 1 and len(layouts[0].tiles) == 1:
+        cost_s = alone_s(network, devices[next(iter(layouts[0].tiles))])
     single = best_alone(network, devices)
     total_flop = sum(each.flop for each in _all_work(network))
     plan = Plan(
