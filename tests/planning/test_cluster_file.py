@@ -1,0 +1,159 @@
+"""Cluster files: what they say, and what they must not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.costs.affine import LayerRates
+from coordinator.costs.profile_json import save_profile
+from coordinator.costs.rates import RateCosts
+from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
+from coordinator.planning.cluster_file import dump_cluster, load_cluster, parse_cluster
+from protos.errors import BadRequest
+
+GOOD = """
+[host]
+gflops = 1.85
+computes = true
+[network]
+medium = "star"
+mbps = 93.7
+message_ms = 1.0
+latency_ms = 2.0
+[[device]]
+name = "pi-1"
+count = 7
+gflops = 1.85
+memory_mb = 700
+"""
+
+
+def test_the_file_of_the_design() -> None:
+    cluster = parse_cluster(GOOD)
+    assert [device.id for device in cluster.devices] == ["host", *(f"pi-{i}" for i in range(1, 8))]
+    host, first = cluster.devices[:2]
+    assert host.host
+    assert not first.host
+    assert host.link.bytes_per_s > 5 * first.link.bytes_per_s
+    assert first.link.bytes_per_s == pytest.approx(93.7e6 / 8)
+    assert (first.link.message_s, first.link.latency_s) == (0.001, 0.002)
+    assert first.memory_bytes == 700_000_000
+    assert first.speed == pytest.approx(1.85e9)
+    assert cluster.medium == "star"
+    assert cluster.uplink == first.link
+
+
+def test_everything_optional() -> None:
+    cluster = parse_cluster(
+        """
+        [network]
+        medium = "air"
+        mbps = 50
+        [[device]]
+        name = "fast"
+        gflops = 4
+        rate_1x1 = 0.3
+        weight_ns = 125
+        run_ms = 1
+        endpoint_ns_per_byte = 120
+        mbps = 10
+        [[device]]
+        name = "slow"
+        gflops = 1
+        """
+    )
+    fast, slow = cluster.devices
+    assert fast.costs == RateCosts(4.0, 0.3, 125.0, 0.001)
+    assert fast.link.bytes_per_s == pytest.approx(10e6 / 8)
+    assert fast.link.endpoint_byte_s == pytest.approx(120e-9)
+    assert slow.link.bytes_per_s == pytest.approx(50e6 / 8)
+    assert slow.memory_bytes == 0
+    assert not any(device.host for device in cluster.devices)
+    assert cluster.uplink is None
+
+
+def test_counted_names() -> None:
+    text = '[network]\nmbps = 1\n[[device]]\nname = "{}"\ncount = 3\ngflops = 1'
+    assert [d.name for d in parse_cluster(text.format("pi-4")).devices] == ["pi-4", "pi-5", "pi-6"]
+    assert [d.name for d in parse_cluster(text.format("pi")).devices] == ["pi-1", "pi-2", "pi-3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (("mbps = 93.7", "mbps = 93.7\nmbbs = 1"), "network.mbbs is unknown"),
+        (("memory_mb", "memory_gb"), "device.0.memory_gb is unknown"),
+        (("[host]", "[hosts]"), "hosts is unknown"),
+        (("mbps = 93.7", ""), "network.mbps"),
+        (("mbps = 93.7", "mbps = 0"), "network.mbps"),
+        (("mbps = 93.7", "mbps = inf"), "network.mbps"),
+        (('"star"', '"ring"'), "network.medium"),
+        (("count = 7", "count = 0"), "device.0.count"),
+        (("count = 7", "count = 100000"), "device.0.count"),
+        (("gflops = 1.85\nmemory", "memory"), "either gflops or profile"),
+        (("gflops = 1.85\nmemory", 'gflops = 1\nprofile = "a"\nmemory'), "either gflops or"),
+        (("gflops = 1.85\nmemory", 'profile = "missing.json"\nmemory'), "missing.json"),
+        (("[network]", "[network"), "not TOML"),
+        (("gflops = 1.85\ncomputes", 'gflops = "fast"\ncomputes'), "host.gflops"),
+    ],
+)
+def test_bad_files_name_their_fault(change: tuple[str, str], fault: str) -> None:
+    text = GOOD.replace(*change, 1)
+    assert text != GOOD
+    with pytest.raises(BadRequest, match=fault) as caught:
+        parse_cluster(text, Path("home.toml"))
+    assert "home.toml" in caught.value.cause
+
+
+def test_names_are_taken_once() -> None:
+    text = GOOD.replace("count = 7", "count = 1").replace("pi-1", "host")
+    with pytest.raises(BadRequest, match="two devices are called 'host'"):
+        parse_cluster(text)
+
+
+def test_no_device_computes() -> None:
+    with pytest.raises(BadRequest, match="no device computes"):
+        parse_cluster("[network]\nmbps = 1")
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="can't be read"):
+        load_cluster(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadRequest, match="can't be read"):
+        load_cluster(tmp_path / "binary.toml")
+
+
+def test_a_profile_beside_the_file(tmp_path: Path) -> None:
+    fit = LayerFit(LayerRates(1e-5, 1e-10, 0, 1e-11, 0), 30, 0.05, 0.0)
+    profile = Profile({"cpu": "a53"}, {"convolution": fit, "elementwise": fit})
+    (tmp_path / "pi.json").write_text(save_profile(profile))
+    file = tmp_path / "cluster.toml"
+    file.write_text(GOOD.replace("gflops = 1.85\nmemory", 'profile = "pi.json"\nmemory'))
+    cluster = load_cluster(file)
+    assert cluster.devices[1].costs == RegressionCosts(profile)
+    assert 5e9 < cluster.devices[1].speed < 10e9
+    names = {device.id: "pi.json" for device in cluster.devices[1:]}
+    again = parse_cluster(dump_cluster(cluster, names), file)
+    assert again.devices[3].costs == cluster.devices[3].costs
+
+
+def test_a_live_cluster_survives_the_file() -> None:
+    cluster = parse_cluster(GOOD)
+    own = replace(cluster.devices[3], link=replace(cluster.devices[3].link, bytes_per_s=5e6))
+    cluster = replace(cluster, devices=(*cluster.devices[:3], own, *cluster.devices[4:]))
+    again = parse_cluster(dump_cluster(cluster))
+    assert len(again.devices) == len(cluster.devices)
+    for one, other in zip(cluster.devices, again.devices, strict=True):
+        assert (one.id, one.host, one.costs) == (other.id, other.host, other.costs)
+        assert other.link.bytes_per_s == pytest.approx(one.link.bytes_per_s)
+        assert other.link.message_s == pytest.approx(one.link.message_s)
+        assert other.memory_bytes == one.memory_bytes
+
+
+def test_odd_names_survive_the_file() -> None:
+    text = "[network]\nmbps = 1\n[[device]]\nname = 'a \"b\" \\ c'\ngflops = 1"
+    cluster = parse_cluster(text)
+    assert cluster.devices[0].id == 'a "b" \\ c'
+    assert parse_cluster(dump_cluster(cluster)).devices[0].id == cluster.devices[0].id

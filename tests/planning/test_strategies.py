@@ -1,0 +1,63 @@
+"""Strategies by name, by package and by path."""
+
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from types import ModuleType
+
+import pytest
+
+from coordinator.planning import strategies
+from coordinator.planning.strategies import names, strategy
+from protos.errors import BadRequest, NotFound
+from tests.planning.support import CLUSTERS, small
+
+
+def test_ours() -> None:
+    assert {"single", "lw", "efl", "ofl", "aofl", "auto"} <= set(names())
+    for name in strategies.STRATEGIES:
+        assert callable(strategy(name))
+
+
+def test_unknown_names_suggest_the_nearest() -> None:
+    with pytest.raises(NotFound, match="'aofll'") as caught:
+        strategy("aofll")
+    assert "'aofl'" in caught.value.cure
+
+
+def test_a_function_by_its_path() -> None:
+    planner = strategy("coordinator.planning.single:single")
+    assert planner(small(), CLUSTERS["one"]).strategy == "single"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["nowhere.to_be_found:plan", "coordinator.planning.single:none", "a:", ":plan", "x y:z", ":"],
+)
+def test_paths_that_lead_nowhere(path: str) -> None:
+    with pytest.raises(NotFound, match="can't be loaded"):
+        strategy(path)
+
+
+def test_what_is_no_function() -> None:
+    with pytest.raises(BadRequest, match="not a function"):
+        strategy("coordinator.planning.strategies:ENTRY_POINTS")
+
+
+def test_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("their_planner")
+    module.plan = strategy("single")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "their_planner", module)
+    found = EntryPoints(
+        EntryPoint(name, value, strategies.ENTRY_POINTS)
+        for name, value in (
+            ("theirs", "their_planner:plan"),
+            ("broken", "their_planner:none"),
+            ("aofl", "their_planner:plan"),
+        )
+    )
+    monkeypatch.setattr(strategies, "entry_points", found.select)
+    assert strategy("theirs") is module.plan
+    assert "theirs" in names()
+    assert strategy("aofl") is strategies.STRATEGIES["aofl"], "our names can't be taken"
+    with pytest.raises(NotFound, match="broken"):
+        strategy("broken")

@@ -1,0 +1,142 @@
+"""The tables against their definition, on random networks and clusters."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from coordinator.planning.aofl import options_by_count
+from coordinator.planning.geometry import geometry_of
+from coordinator.planning.tables import Tables, ranked, tables_of
+from models.graph import load_graph
+from models.tiles import Span
+from models.units import Network, divide
+from protos.errors import Infeasible
+from tests.models.networks import networks
+from tests.planning.support import (
+    CLUSTERS,
+    PERSISTENT,
+    block_s,
+    cluster,
+    clusters,
+    device,
+    real,
+    small,
+)
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def every_option(tables: Tables):
+    return [option for options in options_by_count(tables) for option in options]
+
+
+def assert_equal_to_definition(network: Network, tables: Tables) -> int:
+    compared = 0
+    for option in every_option(tables):
+        for start, end in zip(*np.nonzero(np.isfinite(option.seconds)), strict=True):
+            exact = block_s(network, tables, option, start, end)
+            assert option.seconds[start, end] == pytest.approx(exact, rel=1e-9), (option, start)
+            compared += 1
+    return compared
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@given(networks(), clusters())
+def test_tables_cost_what_the_definition_costs(model, some) -> None:
+    graph = load_graph(model)
+    network = divide(graph)
+    tables = tables_of(network, some)
+    one_size = {graph.shape(name)[2:] for name in graph.outputs}
+    for option in every_option(tables):
+        for start, end in zip(*np.nonzero(np.isfinite(option.seconds)), strict=True):
+            exact = block_s(network, tables, option, start, end)
+            # A tile too small to own a row of a second, smaller output is costed a little high.
+            assert option.seconds[start, end] >= exact * (1 - 1e-9)
+            if len(one_size) == 1:
+                assert option.seconds[start, end] == pytest.approx(exact, rel=1e-9)
+
+
+def test_residual_blocks_and_concats_cost_what_the_definition_costs() -> None:
+    network = small()
+    compared = assert_equal_to_definition(network, tables_of(network, CLUSTERS["unlike"]))
+    assert compared > 50
+
+
+def test_a_passthrough_enters_late_blocks_and_leaves_early_ones() -> None:
+    network = real("yolov2")
+    tables = tables_of(network, cluster(4.0, 3.0))
+    balanced = options_by_count(tables)[1][0]
+    compared = 0
+    for start in range(8, tables.marks - 1, 3):
+        for end in range(start + 1, tables.marks, 4):
+            exact = block_s(network, tables, balanced, start, end)
+            if np.isfinite(balanced.seconds[start, end]):
+                assert balanced.seconds[start, end] == pytest.approx(exact, rel=1e-9)
+                compared += 1
+    assert compared > 5
+
+
+def test_what_can_t_be_split_has_no_split_option() -> None:
+    network = real("vgg16")
+    tables = tables_of(network, CLUSTERS["alike"])
+    first_whole = next(i for i, unit in enumerate(network.units) if not unit.splits)
+    for options in options_by_count(tables)[1:]:
+        for option in options:
+            assert np.isinf(option.seconds[:, first_whole + 1 :]).all()
+            assert np.isfinite(option.seconds[0, 1])
+
+
+def test_geometry_is_computed_once_per_network() -> None:
+    network = small()
+    assert geometry_of(network) is geometry_of(network)
+    first = tables_of(network, CLUSTERS["alike"])
+    assert tables_of(network, CLUSTERS["alike"]) is first
+    again = tables_of(network, CLUSTERS["unlike"])
+    assert again is not first
+    assert again.geometry is first.geometry
+
+
+def test_geometry_does_not_keep_its_network_alive() -> None:
+    import gc
+    import weakref
+
+    model = small().graph
+    network = divide(model)
+    geometry_of(network)
+    tables_of(network, CLUSTERS["one"])
+    gone = weakref.ref(network)
+    del network
+    gc.collect()
+    assert gone() is None
+
+
+def test_devices_are_ranked_by_speed_then_bandwidth() -> None:
+    slow, fast = device("slow", 1.0), device("fast", 2.0)
+    near = device("near", 2.0, link=type(PERSISTENT)(1e9))
+    assert [d.name for d in ranked((slow, fast, near))] == ["near", "fast", "slow"]
+
+
+def test_no_device_is_infeasible() -> None:
+    with pytest.raises(Infeasible, match="no device"):
+        Tables(geometry_of(small()), cluster())
+
+
+def test_a_tile_costs_more_the_more_rows_it_has() -> None:
+    network = real("resnet50")
+    tables = tables_of(network, CLUSTERS["unlike"])
+    for end, splits in enumerate(tables.geometry.splits):
+        if splits is not None:
+            begins, ends, byte_begins, byte_ends = tables.strips_s(splits, end)
+            for each in (begins, ends, byte_begins[None], byte_ends[None]):
+                assert (np.diff(each[:, :, 1:-1], axis=2) >= 0).all()
+
+
+def test_grids_of_one_column_are_equal_strips() -> None:
+    network = small()
+    tables = tables_of(network, CLUSTERS["no host"])
+    splits = tables.geometry.splits[1]
+    assert splits is not None
+    rows = [Span(a, a + splits.height // 4) for a in range(0, splits.height, splits.height // 4)]
+    whole = [Span(0, splits.width)]
+    (grid,) = [o for o in options_by_count(tables)[3] if getattr(o, "rows", 0) == 4]
+    assert grid.seconds[0, 1] == pytest.approx(tables.grid_s(1, rows, whole)[0])
