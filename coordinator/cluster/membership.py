@@ -126,7 +126,9 @@ class Membership:
     def _greeted(self, event: Greeted, now: float) -> list[Action]:
         peer = self._peers.get(event.address)
         if peer is None or peer.state is not PeerState.CONNECTING:
-            return [Close(event.address)]
+            # Late news of an attempt that was given up; one in use is not to be closed for it.
+            used = peer is not None and peer.state is PeerState.READY
+            return [] if used else [Close(event.address)]
         peer.device_id, peer.boot_id, peer.alive_s = event.device_id, event.boot_id, now
         first = self._ready.get(event.device_id)
         if first is None:

@@ -105,6 +105,8 @@ class Pinger:
         self._address = address
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[tuple[float, float]]] = {}
+        # A call takes one write at a time.
+        self._writing = asyncio.Lock()
 
     async def read(self) -> None:
         """Takes the answers; returns when the worker ends the stream.
@@ -129,11 +131,12 @@ class Pinger:
         number = next(self._numbers)
         answer = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
-        sent_s = time.monotonic()
-        ping = pb.Ping(number=number, sent_s=sent_s, reply_bytes=reply_bytes)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._stream.write([pb.Item(ping=ping)], [bytes(sent_bytes)])
+                async with self._writing:
+                    sent_s = time.monotonic()
+                    ping = pb.Ping(number=number, sent_s=sent_s, reply_bytes=reply_bytes)
+                    await self._stream.write([pb.Item(ping=ping)], [bytes(sent_bytes)])
                 arrived_s, received_s = await answer
         except TimeoutError:
             raise LostWorker(

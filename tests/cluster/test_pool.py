@@ -145,6 +145,17 @@ async def test_the_clock_offset_and_the_link_are_measured(tmp_path):
         assert all(0 <= each.seconds < 1 for each in seen)
 
 
+async def test_pings_at_the_same_time_do_not_disturb_each_other(tmp_path):
+    async with worker_process(tmp_path) as running, watched_pool(running.address) as watched:
+        await watched.joined(running)
+        connection = watched.connection(running)
+        sizes = [0, 1 << 20, 10, 3 << 20] * 4
+        trips = await asyncio.gather(*(connection.ping(size, size // 2) for size in sizes))
+        assert [trip.sent_bytes for trip in trips] == sizes
+        assert watched.has(running)
+        assert not watched.pool.losses
+
+
 async def test_another_protocol_version_is_refused_with_both_versions(tmp_path, monkeypatch):
     monkeypatch.setattr("worker.service.PROTOCOL", 99)
     async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
