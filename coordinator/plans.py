@@ -18,6 +18,7 @@ from coordinator.execution.tasks import TaskGraph, compile_plan
 from coordinator.library import Library
 from coordinator.planning.devices import Cluster, Planner
 from coordinator.planning.plan import DeviceId, Plan
+from coordinator.planning.propose import propose
 from models.program import BlobSource, Program
 from protos.errors import ImbrexError, Unavailable
 
@@ -164,7 +165,7 @@ class Plans:
             raise NO_WORKER
         loaded = await self._library.get(model)
         network = loaded.served.network
-        plan = await asyncio.to_thread(self._planner, network, cluster)
+        plan = await asyncio.to_thread(propose, self._planner, network, cluster)
         if entry.graph is not None and not _is_better(plan, entry.graph.plan, cluster, causes):
             return entry.graph
         entry.version += 1

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from coordinator import terminal
 from coordinator.planning.cluster_file import load_cluster
-from coordinator.planning.legal import check_plan
 from coordinator.planning.picture import plan_svg
 from coordinator.planning.plan_json import parse_plan, plan_json
+from coordinator.planning.propose import propose
 from coordinator.planning.strategies import strategy
 from models import catalogue
 from models.graph import load_graph
@@ -60,8 +60,7 @@ def _made(model: str, source: Source) -> Shown:
     planner = strategy(source.strategy)
     cluster = load_cluster(source.cluster)
     network = _network(model)
-    made = planner(network, cluster)
-    check_plan(made, network, cluster)
+    made = propose(planner, network, cluster)
     names = {str(device.id): device.name for device in cluster.devices}
     return Shown(plan_json(made, network), names)
 
