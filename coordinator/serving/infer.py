@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
 from dataclasses import dataclass
 from io import BytesIO
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _BODIES = {
     "requestBody": {
@@ -81,7 +79,7 @@ async def infer(model: str, request: Request) -> Response:
     started = time.perf_counter()
     asked, accepted = await _asked(request, body, served)
     decode_s = time.perf_counter() - started
-    answer = await coordinator.infer(source, asked.feeds, _request_id(request))
+    answer = await coordinator.infer(source, asked.feeds)
     summary = answer_json(served, answer, decode_s)
     return await asyncio.to_thread(_response, accepted, served, asked, answer, summary)
 
@@ -140,9 +138,3 @@ def _predictions(served: ServedModel, asked: Asked, answer: Answer) -> list[Pred
     if served.sidecar is None or asked.placement is None:
         return [Tensor(name, output) for name, output in answer.outputs.items()]
     return predictions(served.sidecar, answer.outputs, asked.placement)
-
-
-def _request_id(request: Request) -> str | None:
-    """The caller's own name of the request, where it is one that logs and files can carry."""
-    own = request.headers.get(names.REQUEST_ID_HEADER, "")
-    return own if _REQUEST_ID.fullmatch(own) else None

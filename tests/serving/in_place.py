@@ -59,7 +59,6 @@ class InPlace:
     )
     no_workers: bool = False
     fails_with: Exception | None = None
-    asked: list[str | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         proto = tiny_model()
@@ -111,7 +110,6 @@ class InPlace:
     async def infer(
         self, model: str, feeds: Mapping[str, np.ndarray], request_id: str | None = None
     ) -> Answer:
-        self.asked.append(request_id)
         if self.fails_with is not None:
             raise self.fails_with
         if self.no_workers:

@@ -102,14 +102,6 @@ async def test_the_best_liked_type_is_given(http: httpx.AsyncClient) -> None:
         assert response.headers["Content-Type"] == given, accept
 
 
-async def test_a_callers_own_request_id_is_kept(
-    http: httpx.AsyncClient, coordinator: InPlace
-) -> None:
-    for sent in ("camera-7.jpg", "with space", "x" * 65):
-        await http.post(URL, content=picture(), headers={names.REQUEST_ID_HEADER: sent})
-    assert coordinator.asked == ["camera-7.jpg", None, None]
-
-
 async def test_the_other_documents(http: httpx.AsyncClient) -> None:
     devices = (await http.get("/v1/devices")).json()["devices"]
     assert (devices[0]["name"], devices[0]["state"], devices[0]["mbps"]) == ("pi-1", "ready", None)
