@@ -10,6 +10,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +21,10 @@ import psutil
 import pytest
 
 from coordinator.demo.cluster import ClusterForm, DemoCluster
-from coordinator.serving.tensors import write_tensors
+from coordinator.serving import names
+from coordinator.serving.tensors import load_tensors, write_tensors
 from models.digits.examples import examples
+from models.reference import WholeModel, compare
 from models.zoo.builder import Network, square
 from tests.cli.run_cli import Ran, imbrex
 from tests.serving.in_place import blank, picture
@@ -224,6 +227,26 @@ def test_pictures_that_cannot_be_used(kept: Kept) -> None:
         answer = http.post(url, content=examples()[0].path.read_bytes()).json()
     found = sorted(each["label"] for each in answer["predictions"])
     assert found == sorted(each.label for each in examples()[0].truth)
+
+
+def test_many_requests_at_once_do_not_mix(kept: Kept) -> None:
+    url = f"{kept.url}/v1/models/tiny/infer"
+    proto = onnx.load(kept.model)
+    rng = np.random.default_rng(5)
+    feeds = [{"image": rng.standard_normal((1, 3, 64, 64), np.float32)} for _ in range(12)]
+    whole = WholeModel(proto, threads=1)
+
+    def ask(each: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        headers = {"Content-Type": names.NPZ, "Accept": names.NPZ}
+        response = httpx.post(
+            url, content=write_tensors(each), headers=headers, timeout=60, trust_env=False
+        )
+        return load_tensors(response.content)
+
+    with ThreadPoolExecutor(4) as pool:
+        for each, answer in zip(feeds, pool.map(ask, feeds), strict=True):
+            assert compare(answer, whole.run(each)).max_rel_error <= 1e-5
+    assert compare(answer, whole.run(feeds[0])).max_rel_error > 1e-5
 
 
 def test_no_file_of_the_machine_is_served(kept: Kept) -> None:
