@@ -99,7 +99,7 @@ def transfer_s(
     Without `credit` a device that owns what it needs is sent it nevertheless, as an exchange of
     whole tiles through the host does; unless one device makes and reads all of it.
     """
-    overlap = _overlaps(own.boxes, need.boxes)
+    overlap = overlaps(own.boxes, need.boxes)
     overlap[own.sums] = 0
     devices = overlap.shape[-1]
     kept = overlap[:, :, range(devices), range(devices)]
@@ -144,7 +144,7 @@ def _stack(layouts: Sequence[dict[int, Box | None]], devices: int) -> Ints:
     return found
 
 
-def _overlaps(own: Ints, need: Ints) -> Ints:
+def overlaps(own: Ints, need: Ints) -> Ints:
     """Elements that device e owns and device d needs, [layout, layout, e, d]."""
     a, b = own[:, None, :, None], need[None, :, None, :]
     overlap = np.ones((len(own), len(need), own.shape[1], need.shape[1]), dtype=np.int64)
