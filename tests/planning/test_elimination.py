@@ -18,7 +18,6 @@ from coordinator.planning.memory import needs
 from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.unit_plan import fastest_first
-from models import catalogue
 from models.check import TOLERANCE
 from models.graph import load_graph
 from models.units import Network, divide
@@ -68,17 +67,6 @@ def test_cost_is_the_least_of_all_strategies(model, rates) -> None:
     plan = elimination(network, devices)
     least = min(enumerate_strategies(graph).cost, plan.single_device_latency_s)
     assert plan.predicted_latency_s == pytest.approx(least)
-
-
-@pytest.mark.parametrize("name", ["vgg16-conv", "resnet50"])
-def test_published_networks(name: str) -> None:
-    model = catalogue.load(name).proto
-    network, devices = network_of(model), cluster(1.85, 1.85, 1.0, 0.5, mbps=1000.0)
-    plan = elimination(network, devices)
-    check_plan(plan, network, devices)
-    assert len(plan.devices) > 1
-    assert plan.predicted_latency_s < plan.single_device_latency_s
-    assert difference(model, plan, network).max_rel_error <= TOLERANCE
 
 
 @pytest.mark.parametrize("credit", [True, False])

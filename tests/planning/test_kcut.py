@@ -9,7 +9,6 @@ from coordinator.planning.devices import Cluster
 from coordinator.planning.kcut import cut_devices, kcut
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
-from models import catalogue
 from models.boxes import Box, covers_exactly
 from models.check import TOLERANCE
 from models.units import Network
@@ -118,16 +117,6 @@ def test_memory_caps() -> None:
         kcut(network, cluster(1.0, 1.0, memory_mb=70.0))
     with pytest.raises(Infeasible):
         kcut(network, Cluster(()))
-
-
-@pytest.mark.parametrize("name", ["vgg16-conv", "resnet50"])
-def test_published_networks(name: str) -> None:
-    model = catalogue.load(name).proto
-    network, devices = network_of(model), cluster(1.85, 1.85, 1.0, mbps=1000.0)
-    plan = kcut(network, devices)
-    check_plan(plan, network, devices)
-    assert len(plan.devices) == 3
-    assert difference(model, plan, network).max_rel_error <= TOLERANCE
 
 
 def test_a_damaged_input_would_be_seen() -> None:

@@ -15,9 +15,10 @@ from models.graph import load_graph
 
 
 def test_jia_table_3() -> None:
-    rows = {row["network"]: row for row in jia_table_3()}
-    assert [row["final_nodes"] for row in rows.values()] == [2, 2, 2, 2]
-    assert [rows[name]["layers"] for name in ("lenet5", "alexnet", "vgg16")] == [6, 11, 21]
+    """All but VGG-16, which takes seconds to build: see the next test."""
+    rows = {row["network"]: row for row in jia_table_3(("lenet5", "alexnet", "inceptionv3"))}
+    assert [row["final_nodes"] for row in rows.values()] == [2, 2, 2]
+    assert [rows[name]["layers"] for name in ("lenet5", "alexnet")] == [6, 11]
     assert rows["lenet5"]["exhaustive_equal"]
     assert rows["alexnet"]["exhaustive_equal"]
     # The paper's own times, for a search on precomputed costs; many times over even when busy.
@@ -30,8 +31,9 @@ def test_vgg_in_training_is_split_as_table_5_says() -> None:
     """
     machine = Machine()
     training = Training(load_graph(catalogue.load("vgg16").proto), machine)
-    choice = find_strategy(training.cost_graph()).choice
-    chosen = [training.degrees[layer][choice[layer]] for layer in range(21)]
+    strategy = find_strategy(training.cost_graph())
+    assert strategy.final_nodes == 2
+    chosen = [training.degrees[layer][strategy.choice[layer]] for layer in range(21)]
     assert chosen[:18] == [Degrees(n=4, c=1, h=1, w=1)] * 18
     assert [each.c for each in chosen[18:]] == [4, 4, 2]
     assert [each.devices for each in chosen[18:]] == [4, 4, 2]
