@@ -88,7 +88,7 @@ def test_the_demo_gives_the_whole_models_answer(tmp_path: Path) -> None:
         "--workers",
         2,
         "--strategy",
-        strategy,
+        "ofl",
         "--json",
         "--no-profile",
     )
