@@ -19,19 +19,8 @@ import numpy as np
 
 from coordinator.planning.devices import Cluster, Device
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge, Strategy, find_strategy
-from coordinator.planning.layered import (
-    Places,
-    Wire,
-    arrival_s,
-    compute_s,
-    delivery_s,
-    makers,
-    needed,
-    owned,
-    reads_of,
-    transfer_s,
-)
-from coordinator.planning.layouts import Layout, divider_of
+from coordinator.planning.layered import Wire, compute_s, unit_graph
+from coordinator.planning.layouts import Layout
 from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.unit_plan import (
     alone_plan,
@@ -81,10 +70,13 @@ class Layers:
     def __init__(self, network: Network, devices: Sequence[Device], credit: bool = True) -> None:
         self.network = network
         self.devices = tuple(devices)
-        divider, rates = divider_of(network), rates_of(network, devices)
-        self.layouts = [divider.layouts(unit, rates) for unit in network.units]
+        units = unit_graph(network, rates_of(network, devices), credit=credit)
+        self.layouts = units.layouts
         self.node_s = [compute_s(each, devices) for each in self.layouts]
-        self.edges = self._edges(Wire.of(devices), credit)
+        wire = Wire.of(devices)
+        self.edges = tuple(
+            Edge(each.source, each.target, each.seconds(wire)) for each in units.transfers
+        )
 
     def graph(self) -> CostGraph:
         """The computation graph [Eq. 1]: the request (-1), the units, the answer."""
@@ -114,28 +106,6 @@ class Layers:
             if not np.isfinite(self.node_s[heaviest]).any():
                 return False
         return True
-
-    def _edges(self, wire: Wire, credit: bool) -> tuple[Edge, ...]:
-        graph, count = self.network.graph, len(self.devices)
-        maker = makers(self.network)
-        own: dict[str, Places] = {
-            name: owned(self.layouts[unit], name, count) for name, unit in maker.items()
-        }
-        edges = []
-        for unit, layouts in enumerate(self.layouts):
-            for name in reads_of(self.network, unit):
-                itemsize = graph.tensors[name].itemsize
-                need = needed(layouts, name, count)
-                if name in maker:
-                    costs = transfer_s(own[name], need, itemsize, wire, credit=credit)
-                    edges.append(Edge(maker[name], unit, costs))
-                else:
-                    edges.append(Edge(-1, unit, arrival_s(need, itemsize, wire)[None]))
-        for name in graph.outputs:
-            if name in maker:
-                costs = delivery_s(own[name], graph.tensors[name].itemsize, wire)
-                edges.append(Edge(maker[name], len(self.layouts), costs[:, None]))
-        return tuple(edges)
 
     def _notes(self, strategy: Strategy, chosen: Sequence[Layout]) -> tuple[str, ...]:
         proof = "optimal for" if strategy.exact else "not proven optimal for"

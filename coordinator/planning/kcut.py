@@ -14,20 +14,11 @@ from dataclasses import replace
 
 from coordinator.planning.devices import Cluster, Device
 from coordinator.planning.graphsearch.kcut import Group, k_cut
-from coordinator.planning.layered import (
-    Wire,
-    arrival_s,
-    compute_s,
-    delivery_s,
-    makers,
-    needed,
-    owned,
-    reads_of,
-    transfer_s,
-)
+from coordinator.planning.layered import UnitGraph, Wire, compute_s
 from coordinator.planning.layouts import Configuration, Layout, UnitTile
 from coordinator.planning.plan import Plan
-from coordinator.planning.unit_flow import Setting, UnitFlow
+from coordinator.planning.unit_cut import Setting
+from coordinator.planning.unit_flow import UnitFlow
 from coordinator.planning.unit_plan import (
     alone_plan,
     fastest_first,
@@ -89,17 +80,7 @@ def _cut(network: Network, devices: Sequence[Device], count: int) -> Plan:
 
 def _cost_s(network: Network, devices: Sequence[Device], layouts: Sequence[Layout]) -> float:
     """Equation 1 of Jia et al. for one strategy."""
-    graph, count, wire = network.graph, len(devices), Wire.of(devices)
-    own = {name: owned([layouts[u]], name, count) for name, u in makers(network).items()}
-    total = float(compute_s(layouts, devices).sum())
-    for unit, layout in enumerate(layouts):
-        for name in reads_of(network, unit):
-            itemsize, need = graph.tensors[name].itemsize, needed([layout], name, count)
-            if name in own:
-                total += float(transfer_s(own[name], need, itemsize, wire)[0, 0])
-            else:
-                total += float(arrival_s(need, itemsize, wire)[0])
-    for name in graph.outputs:
-        if name in own:
-            total += float(delivery_s(own[name], graph.tensors[name].itemsize, wire)[0])
-    return total
+    graph = UnitGraph.of(network, [[each] for each in layouts], len(devices), credit=True)
+    wire = Wire.of(devices)
+    moved_s = sum(float(each.seconds(wire)[0, 0]) for each in graph.transfers)
+    return float(compute_s(layouts, devices).sum()) + moved_s

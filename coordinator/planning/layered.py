@@ -9,6 +9,7 @@ t_s              zero: an inference synchronises no gradients
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,9 +58,9 @@ class Wire:
             np.array([device.link.fixed_s for device in devices]),
         )
 
-    def seconds(self, elements: Ints, itemsize: int) -> Floats:
-        """Serial transfers of these elements, [..., device] -> [...]."""
-        each = elements * (itemsize * self.byte_s) + (elements > 0) * self.message_s
+    def seconds(self, size_bytes: Ints) -> Floats:
+        """Serial transfers of these bytes, [..., device] -> [...]."""
+        each = size_bytes * self.byte_s + (size_bytes > 0) * self.message_s
         total: Floats = each.sum(axis=-1)
         return total
 
@@ -91,10 +92,24 @@ def needed(layouts: Sequence[Layout], tensor: str, devices: int) -> Places:
     return Places(boxes, np.zeros(len(layouts), dtype=np.bool_))
 
 
-def transfer_s(
-    own: Places, need: Places, itemsize: int, wire: Wire, *, credit: bool = True
-) -> Floats:
-    """t_x of a tensor, [layout of its maker, layout of its reader].
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfers:
+    """What a tensor's way from unit to unit moves, whatever the links: bytes that each device
+    sends and receives, [layout of its maker, layout of its reader, device].
+    """
+
+    source: int
+    target: int
+    sent: Ints
+    received: Ints
+
+    def seconds(self, wire: Wire) -> Floats:
+        """t_x of the tensor, [layout of its maker, layout of its reader]."""
+        return wire.seconds(self.sent) + wire.seconds(self.received)
+
+
+def exchanged(own: Places, need: Places, *, credit: bool = True) -> tuple[Ints, Ints]:
+    """Elements that each device sends and receives, so that each has what it needs.
 
     Without `credit` a device that owns what it needs is sent it nevertheless, as an exchange of
     whole tiles through the host does; unless one device makes and reads all of it.
@@ -103,24 +118,65 @@ def transfer_s(
     overlap[own.sums] = 0
     devices = overlap.shape[-1]
     kept = overlap[:, :, range(devices), range(devices)]
-    missing = need.volumes[None] - kept
+    received = need.volumes[None] - kept
     sent = np.minimum(own.volumes[:, None], overlap.sum(axis=-1) - kept)
     if not credit:
-        stays = missing.sum(axis=-1, keepdims=True) + sent.sum(axis=-1, keepdims=True) == 0
-        missing = np.where(stays, 0, need.volumes[None])
+        stays = received.sum(axis=-1, keepdims=True) + sent.sum(axis=-1, keepdims=True) == 0
+        received = np.where(stays, 0, need.volumes[None])
         sent = np.where(stays, 0, own.volumes[:, None])
     sent[own.sums] = own.volumes[own.sums][:, None]
-    return wire.seconds(missing, itemsize) + wire.seconds(sent, itemsize)
+    return sent, received
 
 
-def delivery_s(own: Places, itemsize: int, wire: Wire) -> Floats:
-    """Seconds to bring a tensor of the answer to the host, [layout of its maker]."""
-    return wire.seconds(own.volumes, itemsize)
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitGraph:
+    """The layouts of all units, and what tensors move between them: all that does not depend on
+    links or costs. Unit -1 stands for the request, the one after the last for the answer.
+    """
+
+    layouts: Sequence[Sequence[Layout]]
+    transfers: Sequence[Transfers]
+
+    @classmethod
+    def of(
+        cls, network: Network, layouts: Sequence[Sequence[Layout]], devices: int, *, credit: bool
+    ) -> UnitGraph:
+        """The graph of these layouts on so many devices."""
+        graph, maker = network.graph, makers(network)
+        own = {name: owned(layouts[unit], name, devices) for name, unit in maker.items()}
+        nothing = np.zeros((1, 1, devices), dtype=np.int64)
+        transfers = []
+        for unit, mine in enumerate(layouts):
+            for name in reads_of(network, unit):
+                need, item = needed(mine, name, devices), graph.tensors[name].itemsize
+                if name in maker:
+                    sent, received = exchanged(own[name], need, credit=credit)
+                    transfers.append(Transfers(maker[name], unit, sent * item, received * item))
+                else:
+                    transfers.append(Transfers(-1, unit, nothing, need.volumes[None] * item))
+        for name in graph.outputs:
+            if name in maker:
+                sent = own[name].volumes[:, None] * graph.tensors[name].itemsize
+                transfers.append(Transfers(maker[name], len(layouts), sent, nothing))
+        return cls(layouts, transfers)
 
 
-def arrival_s(need: Places, itemsize: int, wire: Wire) -> Floats:
-    """Seconds to bring a tensor of the request from the host, [layout of its reader]."""
-    return wire.seconds(need.volumes, itemsize)
+_LATEST: weakref.WeakKeyDictionary[Network, tuple[tuple[float, ...], bool, UnitGraph]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def unit_graph(network: Network, rates: Sequence[float], *, credit: bool) -> UnitGraph:
+    """Every layout of every unit over devices with these rates. The latest graph of a network is
+    kept: a new plan for other links, or for the same devices, begins there.
+    """
+    kept = _LATEST.get(network)
+    if kept is None or kept[:2] != (tuple(rates), credit):
+        divider = divider_of(network)
+        layouts = [divider.layouts(unit, rates) for unit in network.units]
+        graph = UnitGraph.of(network, layouts, len(rates), credit=credit)
+        kept = _LATEST[network] = (tuple(rates), credit, graph)
+    return kept[2]
 
 
 def makers(network: Network) -> dict[str, int]:
@@ -148,7 +204,8 @@ def overlaps(own: Ints, need: Ints) -> Ints:
     """Elements that device e owns and device d needs, [layout, layout, e, d]."""
     a, b = own[:, None, :, None], need[None, :, None, :]
     overlap = np.ones((len(own), len(need), own.shape[1], need.shape[1]), dtype=np.int64)
-    for axis in range(_AXES):
+    batched = bool((own[..., 0, 1] > 1).any())
+    for axis in range(0 if batched else 1, _AXES):
         low = np.maximum(a[..., axis, 0], b[..., axis, 0])
         high = np.minimum(a[..., axis, 1], b[..., axis, 1])
         overlap *= np.maximum(high - low, 0)

@@ -9,20 +9,26 @@ weights; groups of a grouped convolution are never taken apart.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from models.boxes import Box, Span
+from coordinator.planning.partition import (
+    CHANNELS,
+    COLS,
+    ROWS,
+    channel_step,
+    cut_span,
+    nested,
+    owned_boxes,
+)
+from models.boxes import Box
 from models.geometry import extent
 from models.graph import Graph
 from models.partial import partial_extent, partial_work, summed_input
-from models.tiles import weighted_spans
 from models.units import Network, Unit
 from models.work import Work, works
 
-CHANNELS, ROWS, COLS = 1, 2, 3
 # Distinct tiles of a network that are remembered, with what they read and compute.
 _MAX_REMEMBERED = 200_000
 # Half a tile that computes more than this share of the whole does most of it twice (a concat, for
@@ -168,7 +174,7 @@ class Divider:
 
     def _partial(self, unit: Unit, summed: str, rates: Sequence[float]) -> Layout | None:
         whole = Box.whole(self.graph.shape(summed))
-        spans = weighted_spans(len(whole[CHANNELS]), rates)
+        spans = cut_span(whole[CHANNELS], rates)
         if not all(map(len, spans)):
             return None
         parts = [self.partial_tile(unit, whole.replace(CHANNELS, span)) for span in spans]
@@ -186,7 +192,7 @@ class Divider:
             (COLS, configuration.cols),
             (CHANNELS, configuration.channels),
         ]
-        mains = _nested(whole, steps, rates, channel_step(self.graph, unit))
+        mains = nested(whole, steps, rates, channel_step(self.graph, unit))
         if mains is None:
             return None
         tiles = [owned_boxes(self.graph, unit, whole, main) for main in mains]
@@ -205,58 +211,6 @@ def divider_of(network: Network) -> Divider:
     return divider
 
 
-def owned_boxes(graph: Graph, unit: Unit, whole: Box, main: Box) -> dict[str, Box]:
-    """A tile's boxes of all of the unit's outputs: the same relative part of each as `main` is of
-    the main output's `whole`.
-    """
-    boxes = {}
-    for name in unit.outputs:
-        box = Box.whole(graph.shape(name))
-        for axis in range(1, min(len(box), len(whole))):
-            box = box.replace(axis, _scaled(main[axis], len(whole[axis]), len(box[axis])))
-        boxes[name] = box
-    return boxes
-
-
-def channel_step(graph: Graph, unit: Unit) -> int:
-    """Output channels that belong together: those of one group of a grouped convolution."""
-    steps = [
-        graph.shape(node.inputs[1])[0] // node.int("group", 1)
-        for node in unit.nodes
-        if node.op == "Conv" and node.int("group", 1) > 1
-    ]
-    return math.lcm(*steps)
-
-
-def cut_span(span: Span, rates: Sequence[float], step: int = 1) -> tuple[Span, ...]:
-    """A span in parts proportional to rates, cut at multiples of `step` from its start."""
-    size = len(span)
-    if size % step:
-        return (span, *(Span(span.stop, span.stop) for _ in rates[1:]))
-    parts = weighted_spans(size // step, rates)
-    return tuple(Span(span.start + p.start * step, span.start + p.stop * step) for p in parts)
-
-
-def _nested(
-    box: Box, steps: Sequence[tuple[int, int]], rates: Sequence[float], step: int
-) -> list[Box] | None:
-    if not steps:
-        return [box]
-    (axis, degree), rest = steps[0], steps[1:]
-    if degree == 1:
-        return _nested(box, rest, rates, step)
-    size = len(rates) // degree
-    shares = [rates[i * size : (i + 1) * size] for i in range(degree)]
-    spans = cut_span(box[axis], [sum(share) for share in shares], step if axis == CHANNELS else 1)
-    found: list[Box] = []
-    for span, share in zip(spans, shares, strict=True):
-        inner = _nested(box.replace(axis, span), rest, share, step) if len(span) else None
-        if inner is None:
-            return None
-        found += inner
-    return found
-
-
 def _configurations(degree: int, axes: frozenset[int]) -> Iterator[Configuration]:
     for rows in range(1, degree + 1):
         for cols in range(1, degree // rows + 1):
@@ -264,10 +218,3 @@ def _configurations(degree: int, axes: frozenset[int]) -> Iterator[Configuration
             wanted = {ROWS: rows, COLS: cols, CHANNELS: channels}
             if not left and all(count == 1 or axis in axes for axis, count in wanted.items()):
                 yield Configuration(rows, cols, channels)
-
-
-def _scaled(span: Span, size: int, other: int) -> Span:
-    """The same relative range of `other` elements; adjacent spans stay adjacent."""
-    if size == other:
-        return span
-    return Span(-(-span.start * other // size), -(-span.stop * other // size))

@@ -1,0 +1,78 @@
+"""Cutting boxes in proportion to the rates of devices, and never through a group of channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from models.boxes import Box, Span
+from models.graph import Graph
+from models.tiles import weighted_spans
+from models.units import Unit
+
+CHANNELS, ROWS, COLS = 1, 2, 3
+
+
+def owned_boxes(graph: Graph, unit: Unit, whole: Box, main: Box) -> dict[str, Box]:
+    """A tile's boxes of all of the unit's outputs: the same relative part of each as `main` is of
+    the main output's `whole`.
+    """
+    if len(unit.outputs) == 1:
+        return {unit.outputs[0]: main}
+    boxes = {}
+    for name in unit.outputs:
+        box = Box.whole(graph.shape(name))
+        for axis in range(1, min(len(box), len(whole))):
+            box = box.replace(axis, _scaled(main[axis], len(whole[axis]), len(box[axis])))
+        boxes[name] = box
+    return boxes
+
+
+def channel_step(graph: Graph, unit: Unit) -> int:
+    """Output channels that belong together: those of one group of a grouped convolution."""
+    steps = [
+        graph.shape(node.inputs[1])[0] // node.int("group", 1)
+        for node in unit.nodes
+        if node.op == "Conv" and node.int("group", 1) > 1
+    ]
+    return math.lcm(*steps)
+
+
+def cut_span(span: Span, rates: Sequence[float], step: int = 1) -> tuple[Span, ...]:
+    """A span in parts proportional to rates, cut at multiples of `step` from its start."""
+    size = len(span)
+    if size % step:
+        return (span, *(Span(span.stop, span.stop) for _ in rates[1:]))
+    parts = weighted_spans(size // step, rates)
+    return tuple(Span(span.start + p.start * step, span.start + p.stop * step) for p in parts)
+
+
+def nested(
+    box: Box, steps: Sequence[tuple[int, int]], rates: Sequence[float], step: int
+) -> list[Box] | None:
+    """A box cut along one axis after the other, each (axis, degree) inside those before it, so
+    that device i's part is in proportion to `rates[i]`; channels at multiples of `step`. None if
+    a part would be empty.
+    """
+    if not steps:
+        return [box]
+    (axis, degree), rest = steps[0], steps[1:]
+    if degree == 1:
+        return nested(box, rest, rates, step)
+    size = len(rates) // degree
+    shares = [rates[i * size : (i + 1) * size] for i in range(degree)]
+    spans = cut_span(box[axis], [sum(share) for share in shares], step if axis == CHANNELS else 1)
+    found: list[Box] = []
+    for span, share in zip(spans, shares, strict=True):
+        inner = nested(box.replace(axis, span), rest, share, step) if len(span) else None
+        if inner is None:
+            return None
+        found += inner
+    return found
+
+
+def _scaled(span: Span, size: int, other: int) -> Span:
+    """The same relative range of `other` elements; adjacent spans stay adjacent."""
+    if size == other:
+        return span
+    return Span(-(-span.start * other // size), -(-span.stop * other // size))
