@@ -1,7 +1,9 @@
 """Clusters and networks that the planners' tests share."""
 
+from dataclasses import replace
 from functools import cache
 
+import numpy as np
 from hypothesis import strategies as st
 
 from coordinator.costs.rates import RateCosts
@@ -60,9 +62,13 @@ CLUSTERS = {
 
 @cache
 def real(name: str) -> Network:
-    """A network of the catalogue; each is made once per process."""
+    """A network of the catalogue, made once per process; its weights have shapes, and no values
+    to hold in memory.
+    """
     loaded = catalogue.load(name)
-    return divide(load_graph(loaded.proto, loaded.name))
+    graph = load_graph(loaded.proto, loaded.name)
+    light = {k: np.broadcast_to(v.dtype.type(0), v.shape) for k, v in graph.constants.items()}
+    return divide(replace(graph, constants=light))
 
 
 @cache

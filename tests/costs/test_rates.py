@@ -1,0 +1,45 @@
+"""Costs from rates: the definition, and the prior of a new device."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.costs.affine import LayerRates
+from coordinator.costs.rates import RateCosts, prior_costs, prior_gflops
+from models.work import Work
+
+CONV = Work("convolution", 10**9, 4000, 8000, 4 * 10**6, taps=9)
+
+
+def test_seconds_are_flops_over_the_rate() -> None:
+    assert RateCosts(2.0).block_s([CONV]) == pytest.approx(0.5)
+    assert RateCosts(2.0).block_s([CONV, CONV]) == pytest.approx(1.0)
+    assert RateCosts(2.0, run_s=0.1).block_s([CONV, CONV]) == pytest.approx(1.1)
+
+
+def test_1x1_convolutions_and_weights() -> None:
+    costs = RateCosts(1.0, rate_1x1=0.25, weight_ns=100.0)
+    assert costs.block_s([CONV]) == pytest.approx(1.0 + 0.1)
+    assert costs.block_s([replace(CONV, taps=1)]) == pytest.approx(4.0 + 0.1)
+    pool = replace(CONV, layer_type="pooling", taps=1, weight_bytes=0)
+    assert costs.block_s([pool]) == pytest.approx(1.0)
+
+
+@given(st.tuples(*[st.floats(0, 1e-6)] * 5), st.floats(0.01, 100))
+def test_scaled_rates_scale_seconds(rates: tuple[float, ...], factor: float) -> None:
+    layer = LayerRates(*rates)
+    assert layer.scaled(factor).seconds(CONV) == pytest.approx(factor * layer.seconds(CONV))
+
+
+def test_the_prior_grows_with_frequency_and_cores() -> None:
+    one = prior_gflops(1000, 1)
+    assert one == pytest.approx(1.85), "a core of AOFL's testbed"
+    assert prior_gflops(1400, 1) > one
+    assert one < prior_gflops(1000, 2) < 2 * one
+    assert prior_gflops(1000, 4, threads=1) == one
+    assert prior_gflops(1000, 4, pace=0.5) == pytest.approx(one / 2)
+    assert prior_gflops(0, 1) == one, "an unknown frequency"
+    assert prior_gflops(1000, 1, machine="x86_64") > prior_gflops(1000, 1, machine="aarch64")
+    assert prior_costs(1400, 4).block_s([CONV]) > 0

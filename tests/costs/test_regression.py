@@ -1,0 +1,166 @@
+"""Regressions recover what was planted, and report their errors honestly."""
+
+import random
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from coordinator.costs.affine import LayerRates
+from coordinator.costs.profile_json import parse_profile, save_profile
+from coordinator.costs.regression import (
+    LIGHT,
+    LayerFit,
+    Profile,
+    RegressionCosts,
+    errors,
+    fit,
+    kind_of,
+    pessimistic,
+    regress,
+)
+from coordinator.costs.samples import DRAWS, Sample, draw
+from models.work import Work
+from protos.errors import BadRequest
+
+PLANTED = {
+    "convolution": LayerRates(2e-5, 1e-10, 2e-11, 1e-11, 3e-11),
+    "pointwise": LayerRates(2e-5, 3e-10, 0.0, 1e-10, 0.0),
+    "grouped": LayerRates(1e-5, 8e-10, 1e-10, 0.0, 0.0),
+    "pooling": LayerRates(1e-5, 0.0, 3e-10, 0.0, 0.0),
+    "fully_connected": LayerRates(1e-5, 0.0, 0.0, 0.0, 5e-11),
+    "elementwise": LayerRates(1e-5, 0.0, 2e-10, 1e-10, 0.0),
+    "normalisation": LayerRates(1e-5, 0.0, 2e-10, 1e-10, 0.0),
+    "concat": LayerRates(1e-5, 0.0, 1e-10, 1e-10, 0.0),
+}
+COMPUTE, FUSED = 0.8, 0.25
+
+
+def planted_s(work: Work) -> float:
+    return PLANTED[kind_of(work)].seconds(work)
+
+
+def true_s(sample: Sample) -> float:
+    if not sample.is_block:
+        return planted_s(sample.what.works[0])
+    return sum(
+        (FUSED if kind_of(work) in LIGHT else COMPUTE) * planted_s(work)
+        for work in sample.what.works
+    )
+
+
+@cache
+def samples(count: int, seed: int) -> list[Sample]:
+    rng = random.Random(seed)
+    return [draw(kind, rng, 10 ** rng.uniform(5, 7)) for kind in DRAWS for _ in range(count)]
+
+
+def measured(noise: float, count: int = 24, seed: int = 0) -> list[tuple[Sample, float]]:
+    rng = random.Random(seed)
+    return [
+        (each, true_s(each) * rng.uniform(1 - noise, 1 + noise)) for each in samples(count, seed)
+    ]
+
+
+def test_planted_coefficients_are_recovered() -> None:
+    profile = fit(measured(0.0), {"cpu": "test"})
+    assert set(profile.fits) == set(PLANTED)
+    for kind, each in profile.fits.items():
+        assert each.mape < 1e-6, kind
+        assert each.samples == 24
+    assert profile.compute_scale == pytest.approx(COMPUTE, rel=1e-3)
+    assert profile.light_scale == pytest.approx(FUSED, rel=1e-2)
+    assert profile.block_mape < 1e-4
+    rates = profile.fits["convolution"].rates
+    assert rates.flop_s == pytest.approx(1e-10, rel=1e-3)
+    assert rates.fixed_s == pytest.approx(2e-5, rel=1e-3)
+
+
+def test_noise_is_reported_and_other_samples_are_predicted() -> None:
+    profile = fit(measured(0.1), {})
+    assert 0.02 < profile.fits["convolution"].mape < 0.1
+    assert abs(profile.fits["convolution"].bias) < 0.05
+    costs = RegressionCosts(profile)
+    ratios = [
+        costs.block_s(sample.what.works) / seconds
+        for sample, seconds in measured(0.0, 12, seed=9)
+        if sample.is_block
+    ]
+    assert errors(np.array(ratios))[0] < 0.05
+
+
+def test_errors_are_relative_to_what_was_measured() -> None:
+    mape, bias = errors(np.array([1.1, 0.9, 1.3]))
+    assert mape == pytest.approx(0.5 / 3)
+    assert bias == pytest.approx(0.3 / 3)
+
+
+def test_rates_are_never_negative() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.uniform(1, 2, (30, 5))
+    seconds = np.maximum(features @ [1.0, -0.5, 0.2, 0.0, 0.1], 0.01)
+    assert min(regress(features, seconds)) >= 0
+
+
+def test_small_samples_count_as_much_as_large_ones() -> None:
+    """Least squares without weights would fit the large one and miss the small ones by far."""
+    sizes = np.array([1.0, 2.0, 3.0, 1000.0])
+    seconds = np.array([1.0, 2.0, 3.0, 1500.0])
+    (coefficient,) = regress(sizes[:, None], seconds)
+    assert coefficient < 1.1
+
+
+def test_a_layer_type_without_samples_gets_the_worst_rates() -> None:
+    known = Profile(
+        {},
+        {
+            "convolution": LayerFit(LayerRates(1, 2, 3, 4, 5), 9, 0, 0),
+            "pooling": LayerFit(LayerRates(5, 4, 3, 2, 1), 9, 0, 0),
+        },
+    )
+    assert pessimistic(known.fits) == LayerRates(5, 4, 3, 4, 5)
+    opaque = Work("opaque", 10, 1, 1, 1)
+    assert RegressionCosts(known).block_s([opaque]) == pytest.approx(5 + 40 + 3 + 4 + 5)
+
+
+def test_too_few_samples_make_no_fit() -> None:
+    few = [each for each in measured(0.0) if each[0].kind == "convolution"][:3]
+    assert fit(few, {}).fits == {}
+    assert fit([], {}) == Profile({}, {})
+
+
+def test_block_costs_are_affine_in_the_tile() -> None:
+    costs = RegressionCosts(fit(measured(0.05), {}))
+    works = [sample.what.works[0] for sample, _ in measured(0.0, 4)]
+    total = costs.task_s + sum(costs.layer_rates(work).seconds(work) for work in works)
+    assert costs.block_s(works) == pytest.approx(total)
+
+
+def test_profiles_survive_json() -> None:
+    profile = fit(measured(0.1), {"cpu": "Cortex-A53", "cores": "4"})
+    assert parse_profile(save_profile(profile)) == profile
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (("{", "["), "profile"),
+        (('"format": 1', '"format": 2'), "format"),
+        (('"blocks"', '"blocs"'), "blocs|blocks"),
+        (('"samples": 24', '"samples": -1'), "samples"),
+        (('"compute_scale": ', '"compute_scale": -'), "compute_scale"),
+    ],
+)
+def test_files_that_are_no_profiles(change: tuple[str, str], fault: str) -> None:
+    text = save_profile(fit(measured(0.0), {"cpu": "x"}))
+    with pytest.raises(BadRequest, match=fault):
+        parse_profile(text.replace(*change, 1))
+
+
+def test_kinds_of_convolutions() -> None:
+    work = Work("convolution", 1, 1, 1, 1, taps=9)
+    assert kind_of(work) == "convolution"
+    assert kind_of(replace(work, taps=1)) == "pointwise"
+    assert kind_of(replace(work, groups=4)) == "grouped"
+    assert kind_of(replace(work, layer_type="pooling")) == "pooling"
