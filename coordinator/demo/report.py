@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,9 @@ from coordinator import terminal
 from coordinator.demo.measure import Measured, all_right, labels
 from coordinator.demo.question import Question
 from models.check import TOLERANCE
+
+# Predictions are good to about a tenth; beyond this something else is going on.
+SLOWER = 1.3
 
 PHASES = {
     "queue": "waiting for its turn",
@@ -166,6 +170,13 @@ def _compared(outcome: Outcome, console: Console) -> None:
         f"{measured.speedup:.2f}x as fast (predicted "
         f"{terminal.duration(measured.plan['predicted_latency_s'])})"
     )
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if together > SLOWER * measured.plan["predicted_latency_s"] and load > cores:
+        console.print(
+            f"slower than predicted: other programs keep this machine busy (load {load:.1f} on "
+            f"{cores} cores), and the workers' {outcome.pace * len(outcome.devices):.1f} cores "
+            "aren't free; try again when it is idle"
+        )
     error = measured.comparison
     verdict = "the same answer" if outcome.same else "A DIFFERENT ANSWER"
     console.print(
