@@ -76,9 +76,12 @@ class Coordinator:
 
     def models(self) -> list[ModelStatus]:
         """Every model that was asked for or configured."""
-        loaded = {each.served.name: each.served for each in self._library.loaded()}
+        loaded = self._library.loaded()
         names = dict.fromkeys((*self._settings.models, *loaded))
-        return [self._model_status(name, loaded.get(name)) for name in names]
+        return [
+            self._model_status(name, loaded[name].served if name in loaded else None)
+            for name in names
+        ]
 
     def devices(self) -> list[DeviceStatus]:
         """Every device that is known, ready or not."""
@@ -148,7 +151,7 @@ class Coordinator:
     async def _load_models(self) -> None:
         for name in self._settings.models:
             try:
-                await self._plans.current((await self._library.get(name)).served.name)
+                await self._plans.current(name)
             except Unavailable:
                 continue  # no worker yet: planned when the first one joins
             except Exception as error:

@@ -37,13 +37,13 @@ class Library:
     def __init__(self) -> None:
         self._models: dict[str, asyncio.Task[Loaded]] = {}
 
-    def loaded(self) -> list[Loaded]:
-        """Models that are loaded."""
-        return [
-            task.result()
-            for task in self._models.values()
+    def loaded(self) -> dict[str, Loaded]:
+        """Models that are loaded, by the name or path that they were asked for by."""
+        return {
+            name: task.result()
+            for name, task in self._models.items()
             if task.done() and not task.cancelled() and task.exception() is None
-        ]
+        }
 
     async def get(self, name: str) -> Loaded:
         """The model; loading it takes a thread, not the event loop.

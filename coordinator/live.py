@@ -113,6 +113,11 @@ class LiveCluster:
         """Queues one message."""
         await self._pool.connection(device).send(items, payloads)
 
+    def forget(self, device: DeviceId, program: str) -> None:
+        """The device said that it no longer has this program."""
+        with suppress(LostWorker):
+            self._pool.connection(device).programs.forget(program)
+
     def offset_s(self, device: DeviceId) -> float:
         """Seconds to add to the device's clock."""
         try:
@@ -141,7 +146,7 @@ class LiveCluster:
         await connection.ensure([loaded.whole], loaded.blobs)
         graph = loaded.served.network.graph
         threads = {1, connection.facts.threads, connection.facts.cores}
-        reply = await connection.client.measure(
+        reply = await connection.measure(
             pb.MeasureRequest(
                 program=program_message(loaded.whole),
                 inputs=[

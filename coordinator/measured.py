@@ -10,29 +10,13 @@ from coordinator.cluster.facts import Facts
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts, Corrections
 from coordinator.costs.links import LOOPBACK, LinkEstimate, prior_link
-from coordinator.costs.rates import prior_costs
+from coordinator.costs.rates import flop_per_s, prior_costs
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
 from coordinator.planning.devices import Cluster, Device, Link
 from coordinator.planning.plan import DeviceId, tile_works
 from models.units import Network
-from models.work import Work
-
-# Sizes of a probe: enough spread to tell the cost per byte, under half a second at 100 Mbps.
-PROBE_BYTES = (0, 0, 0, 65_536, 0, 262_144, 0, 1_048_576, 524_288)
-# A 3x3 convolution in the middle of VGG-16: its rate stands for the device in `status`.
-_TYPICAL = Work(
-    layer_type="convolution",
-    flop=2 * 9 * 256 * 256 * 28 * 28,
-    input_bytes=4 * 256 * 30 * 30,
-    output_bytes=4 * 256 * 28 * 28,
-    weight_bytes=4 * 9 * 256 * 256,
-    input_channels=256,
-    output_channels=256,
-    output_pixels=28 * 28,
-    taps=9,
-)
 
 
 class Measured:
@@ -61,9 +45,8 @@ class Measured:
         loopback = connection.address.startswith(("127.", "localhost", "[::1]"))
         fresh = LinkEstimate(LOOPBACK if loopback else prior_link(0))
         estimate = self._links.setdefault(device, fresh)
-        for size in PROBE_BYTES:
-            trip = await connection.ping(size, size)
-            estimate = estimate.observed(size, trip.seconds / 2)
+        for seen in await connection.probe():
+            estimate = estimate.observed(seen.size_bytes, seen.seconds)
         self._links[device] = estimate
 
     def _transferred(self, device: DeviceId, times: TaskTimes) -> None:
@@ -103,7 +86,7 @@ class Measured:
 
     def gflops(self, device: Device) -> float:
         """The rate on a typical convolution, in GFLOP/s."""
-        return _TYPICAL.flop * 1e-9 / device.costs.block_s([_TYPICAL])
+        return flop_per_s(device.costs) * 1e-9
 
     def observe(
         self,

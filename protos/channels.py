@@ -7,9 +7,13 @@ secret, daemons listen on loopback only (`require_secret`).
 
 import hmac
 import ipaddress
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+# gRPC's own resolver knows neither /etc/hosts aliases of NSS nor `.local` names.
+os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
 
 import grpc
 import grpc.aio

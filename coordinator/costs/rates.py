@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.costs.affine import AffineCosts, LayerRates
+from coordinator.costs.affine import AffineCosts, Costs, LayerRates
 from models.work import Work
 
 _WEIGHT_ITEM_BYTES = 4
@@ -14,6 +14,18 @@ _WEIGHT_ITEM_BYTES = 4
 # twice that; x86-64 with AVX2 an order of magnitude more.
 _FLOP_PER_CLOCK = {"aarch64": 2.5, "armv7l": 1.85, "x86_64": 24.0}
 _UNKNOWN_MACHINE = 1.85
+# A common layer, by which devices are ranked and shown: 3x3, 128 channels, a 28x56 map.
+_YARDSTICK = Work(
+    "convolution",
+    flop=462_422_016,
+    input_bytes=802_816,
+    output_bytes=802_816,
+    weight_bytes=590_336,
+    input_channels=128,
+    output_channels=128,
+    output_pixels=1568,
+    taps=9,
+)
 # What further cores add to the first, on convolutions of the size of a tile.
 _CORE_EFFICIENCY = 0.85
 
@@ -71,3 +83,8 @@ def prior_costs(
 ) -> RateCosts:
     """Costs of a device that nobody has measured, from frequency x cores."""
     return RateCosts(prior_gflops(mhz, cores, machine=machine, pace=pace, threads=threads))
+
+
+def flop_per_s(costs: Costs) -> float:
+    """A device's rate on a common layer."""
+    return _YARDSTICK.flop / costs.block_s([_YARDSTICK])

@@ -44,7 +44,7 @@ from models.boxes import Box
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.convert import box_message, dtype_of, ranges
-from protos.errors import ImbrexError
+from protos.errors import BadRequest, ImbrexError
 from protos.frames import Payload, pieces
 
 log = structlog.get_logger(__name__)
@@ -63,6 +63,10 @@ class Transport(Protocol):
         self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
     ) -> None:
         """Queues one message; waits while the device's queue is full."""
+        ...
+
+    def forget(self, device: DeviceId, program: str) -> None:
+        """The device said that it no longer has this program."""
         ...
 
     def offset_s(self, device: DeviceId) -> float:
@@ -123,9 +127,15 @@ class Driver:
         """One request from its input tensors to its output tensors.
 
         Raises:
-            ImbrexError: what the scheduler ended it with.
+            BadRequest: its id is in use.
+        ImbrexError: what the scheduler ended it with.
         """
         request = RequestId(request_id or uuid.uuid4().hex[:12])
+        if request in self._flights:
+            raise BadRequest(
+                cause=f"a request with the id {request!r} is being computed",
+                cure="Give every request an id of its own, or none.",
+            )
         arrays = {
             name: np.empty(info.shape, dtype_of(info.data_type))
             for name, info in graph.tensors.items()
@@ -176,11 +186,7 @@ class Driver:
             case "failed":
                 each = item.failed
                 log.warning("task failed", device=device, code=each.code, message=each.message)
-                self.step(
-                    Failed(
-                        RequestId(each.request), each.task, each.attempt, each.code, each.message
-                    )
-                )
+                self._failed(device, each)
             case _:
                 pass
 
@@ -216,6 +222,13 @@ class Driver:
                 stop_s=done.stop_s + offset,
             )
         )
+
+    def _failed(self, device: DeviceId, failed: pb.TaskFailed) -> None:
+        request = RequestId(failed.request)
+        flight = self._flights.get(request)
+        if failed.code == "no_program" and flight is not None:
+            self._transport.forget(device, flight.graph.tasks[failed.task].program)
+        self.step(Failed(request, failed.task, failed.attempt, failed.code, failed.message))
 
     def _on_send_failure(self, device: DeviceId, letter: Letter, error: ImbrexError) -> None:
         """A device that cannot prepare a program fails the tasks that need it."""

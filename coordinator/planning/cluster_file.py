@@ -14,11 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coordinator.costs.affine import Costs
 from coordinator.costs.links import LOOPBACK
 from coordinator.costs.profile_json import parse_profile
-from coordinator.costs.rates import RateCosts
+from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import RegressionCosts
 from coordinator.planning.devices import Cluster, Device, Link
 from coordinator.planning.plan import DeviceId
-from models.work import Work
 from protos.errors import BadRequest
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -26,19 +25,6 @@ _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 MOST_DEVICES = 256
 HOST = DeviceId("host")
-
-# What a profile counts as in AOFL's ranking: this much of a common layer, FLOPs per second.
-_YARDSTICK = Work(
-    "convolution",
-    flop=462_422_016,
-    input_bytes=802_816,
-    output_bytes=802_816,
-    weight_bytes=590_336,
-    input_channels=128,
-    output_channels=128,
-    output_pixels=1568,
-    taps=9,
-)
 
 
 class _Strict(BaseModel):
@@ -139,7 +125,7 @@ def _device(name: str, entry: _Computer, costs: Costs, link: Link) -> Device:
 
 def speed_of(costs: Costs) -> float:
     """FLOP/s on a common 3x3 convolution: how AOFL's ranking compares devices."""
-    return _YARDSTICK.flop / costs.block_s([_YARDSTICK])
+    return flop_per_s(costs)
 
 
 def _names(entry: _Device) -> Sequence[str]:
