@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -50,9 +49,9 @@ class UnitFlow:
         found = []
         for unit in cut.active:
             names, by_form = cut.conversions(unit)
-            totals = [functools.reduce(np.add.outer, parts) for parts in by_form.values()]
-            costs = np.minimum.reduce(totals)
-            found.append(Operation(tuple(index[name] for name in names), costs[0]))
+            fixed, *moved = (np.stack(parts) for parts in zip(*by_form.values(), strict=True))
+            tensors = tuple(index[name] for name in names)
+            found.append(Operation(tensors, tuple(moved), fixed[:, 0]))
         return found
 
     def part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> UnitFlow:

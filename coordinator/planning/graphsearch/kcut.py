@@ -34,10 +34,15 @@ _LEVEL_ENTRIES = 125_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operation's share of a cut: `costs[tilings of tensors]`, the bytes that it moves."""
+    """One operation's share of a cut, for each of its aligned forms.
+
+    `moved[i][form, tiling of tensors[i]]` are the bytes that converting that tensor moves;
+    `fixed[form]` those that no tiling changes. The operation takes the form of the least sum.
+    """
 
     tensors: tuple[int, ...]
-    costs: Floats
+    moved: tuple[Floats, ...]
+    fixed: Floats
 
 
 class Dataflow(Protocol):
@@ -98,20 +103,29 @@ def k_cut(flow: Flow, weights: Sequence[float], start: int = 0) -> tuple[Group, 
 def one_cut(sizes: Sequence[int], operations: Sequence[Operation]) -> tuple[float, tuple[int, ...]]:
     """The tilings that move the fewest bytes, and how many [Eq. 3-5].
 
-    The dynamic program walks the BFS levels: a tensor is decided once the last level that
-    mentions it is done, so its state is the tilings of the tensors that levels share. If some
+    The dynamic program walks the BFS levels of the graph of operations and tensors: a tensor is
+    decided once the last level that mentions it is done, so its state is the tilings of the
+    tensors that levels share. If some
     level shares too many, the order of least fill takes its place; the answer stays exact. Only
     where that is too wide too, tilings are merely best one by one.
     """
-    tables = [Table(each.tensors, each.costs) for each in operations]
-    order = _level_order(len(sizes), operations)
-    if widest(sizes, tables, order) > _LEVEL_ENTRIES:
-        order = greedy_order(sizes, tables)
+    tensors = len(sizes)
+    tables = [Table((tensors + o,), each.fixed) for o, each in enumerate(operations)]
+    tables += [
+        Table((tensors + o, tensor), moved)
+        for o, each in enumerate(operations)
+        for tensor, moved in zip(each.tensors, each.moved, strict=True)
+    ]
+    choices = (*sizes, *(len(each.fixed) for each in operations))
+    order = _level_order(tensors, operations)
+    if widest(choices, tables, order) > _LEVEL_ENTRIES:
+        order = greedy_order(choices, tables)
     try:
-        return minimise(sizes, tables, order)
+        cost, choice = minimise(choices, tables, order)
     except TooWideError:
-        choice = descend(sizes, tables)
-        return total_of(tables, choice), choice
+        choice = descend(choices, tables)
+        cost = total_of(tables, choice)
+    return cost, choice[:tensors]
 
 
 def levels(operations: Sequence[Operation]) -> list[list[int]]:
@@ -142,10 +156,12 @@ def levels(operations: Sequence[Operation]) -> list[list[int]]:
 
 
 def _level_order(tensors: int, operations: Sequence[Operation]) -> tuple[int, ...]:
-    """Tensors in the order in which the levels are done with them."""
-    last = dict.fromkeys(range(tensors), (-1, -1))
+    """Level by level the operations' forms, and each tensor once the levels are done with it.
+    Operations are numbered after the tensors.
+    """
+    turn = {tensor: (-1, tensor, 1) for tensor in range(tensors)}
     for depth, level in enumerate(levels(operations)):
         for index in level:
-            for tensor in operations[index].tensors:
-                last[tensor] = (depth, index)
-    return tuple(sorted(last, key=lambda tensor: last[tensor]))
+            turn[tensors + index] = (depth, index, 0)
+            turn.update({tensor: (depth, index, 1) for tensor in operations[index].tensors})
+    return tuple(sorted(turn, key=turn.__getitem__))

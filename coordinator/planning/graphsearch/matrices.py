@@ -20,8 +20,6 @@ others' parts of its own share); if the tensor is to be replicated, that is a se
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -159,49 +157,74 @@ class MatrixFlow:
         self, operation: int, form: int, tilings: Sequence[int], shares: Sequence[float]
     ) -> float:
         """Bytes that this cut adds to an operation in one of its forms."""
-        after = 0.0
-        for index in range(len(shares)):
-            factors = self._factors(operation, form, tilings, shares, index)
-            for part, (need, held) in zip(self.parts[operation], factors, strict=True):
-                after += part.need * need - part.held * held
-        added = after - sum(part.missing for part in self.parts[operation])
-        parts = sum(share > 0 for share in shares)
-        return added * parts / (parts - 1) if self.counting == "whole" else added
+        each = self.flow[operation]
+        chosen = [tilings[matrix] for matrix in (*each.inputs, each.output)]
+        added = self._summed(operation, form, shares)
+        for place, tiling in enumerate(chosen):
+            added += self._converted(operation, form, place, tiling, shares)
+        return added
+
+    def _converted(
+        self, operation: int, form: int, place: int, tiling: int, shares: Sequence[float]
+    ) -> float:
+        """Bytes to convert the matrix at `place` (the output is last) from or to a tiling."""
+        pairs = [self._conversion(operation, form, place, tiling, share) for share in shares]
+        parts = self.parts[operation]
+        return self._added(parts[place if place < len(parts) - 2 else -1], pairs)
+
+    def _summed(self, operation: int, form: int, shares: Sequence[float]) -> float:
+        """Bytes to add up partial sums, if the form makes any."""
+        pairs = [self._sum(operation, form, share, len(shares)) for share in shares]
+        return self._added(self.parts[operation][-2], pairs)
+
+    def _added(self, part: Part, pairs: Sequence[tuple[float, float]]) -> float:
+        after = sum(part.need * need - part.held * held for need, held in pairs)
+        factor = len(pairs) / (len(pairs) - 1) if self.counting == "whole" else 1.0
+        return (after - part.missing) * factor
+
+    def _conversion(
+        self, operation: int, form: int, place: int, tiling: int, share: float
+    ) -> tuple[float, float]:
+        each = self.flow[operation]
+        if place < len(each.inputs):
+            return _conversion(tiling, each.forms[form].needs[place], share)
+        makes = each.forms[form].makes
+        if makes == PARTIAL:
+            makes = ROWS if tiling == REPLICATED else tiling
+        return _conversion(makes, tiling, share)
+
+    def _sum(self, operation: int, form: int, share: float, ways: int) -> tuple[float, float]:
+        partial = self.flow[operation].forms[form].makes == PARTIAL
+        return (share * ways if partial else share), share
 
     def _factors(
-        self,
-        operation: int,
-        form: int,
-        tilings: Sequence[int],
-        shares: Sequence[float],
-        index: int,
+        self, operation: int, form: int, tilings: Sequence[int], shares: Sequence[float], index: int
     ) -> list[tuple[float, float]]:
-        each = self.flow[operation]
-        needs, makes = each.forms[form].needs, each.forms[form].makes
-        share = shares[index]
+        """Factors of `need` and `held` of every operand, for one part."""
+        each, share = self.flow[operation], shares[index]
+        chosen = [tilings[matrix] for matrix in (*each.inputs, each.output)]
         factors = [
-            _conversion(tilings[matrix], need, share)
-            for matrix, need in zip(each.inputs, needs, strict=True)
+            self._conversion(operation, form, place, tiling, share)
+            for place, tiling in enumerate(chosen)
         ]
-        target = tilings[each.output]
-        if makes == PARTIAL:
-            factors.append((share * len(shares), share))
-            makes = target if target != REPLICATED else ROWS
-        else:
-            factors.append((share, share))
-        return [*factors, _conversion(makes, target, share)]
+        return [*factors[:-1], self._sum(operation, form, share, len(shares)), factors[-1]]
 
     def _table(self, index: int, shares: Sequence[float]) -> Operation:
         each = self.flow[index]
-        matrices = tuple(dict.fromkeys((*each.inputs, each.output)))
-        costs = np.full((TILINGS,) * len(matrices), math.inf)
-        tilings = [0] * len(self.names)
-        for choice in itertools.product(range(TILINGS), repeat=len(matrices)):
-            for matrix, tiling in zip(matrices, choice, strict=True):
-                tilings[matrix] = tiling
-            form = self.best_form(index, tilings, shares)
-            costs[choice] = self.moved(index, form, tilings, shares)
-        return Operation(matrices, costs)
+        forms = range(len(each.forms))
+        return Operation(
+            (*each.inputs, each.output),
+            tuple(
+                np.array(
+                    [
+                        [self._converted(index, f, place, t, shares) for t in range(TILINGS)]
+                        for f in forms
+                    ]
+                )
+                for place in range(len(each.inputs) + 1)
+            ),
+            np.array([self._summed(index, f, shares) for f in forms]),
+        )
 
 
 def _stored(tiling: int, transposed: bool) -> int:

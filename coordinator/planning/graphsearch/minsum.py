@@ -74,41 +74,54 @@ def minimise(
 
 def greedy_order(sizes: Sequence[int], tables: Iterable[Table]) -> tuple[int, ...]:
     """Variables so that each step joins the smallest table that it can."""
-    scopes = [set(table.variables) for table in tables]
-    left, order = set(range(len(sizes))), []
-    while left:
-        variable = min(left, key=lambda v: (_joined_entries(v, scopes, sizes), v))
-        scopes = _without(variable, scopes)
-        left.remove(variable)
+    joined = _neighbours(len(sizes), tables)
+    entries = {v: _entries(v, joined, sizes) for v in range(len(sizes))}
+    order = []
+    while entries:
+        variable = min(entries, key=entries.__getitem__)
+        del entries[variable]
         order.append(variable)
+        for other in _minimise_out(variable, joined):
+            entries[other] = _entries(other, joined, sizes)
     return tuple(order)
 
 
 def widest(sizes: Sequence[int], tables: Iterable[Table], order: Sequence[int]) -> int:
     """Entries of the largest table that `minimise` would join in this order."""
-    scopes = [set(table.variables) for table in tables]
+    joined = _neighbours(len(sizes), tables)
     found = 1
     for variable in order:
-        found = max(found, _joined_entries(variable, scopes, sizes))
-        scopes = _without(variable, scopes)
+        found = max(found, _entries(variable, joined, sizes))
+        _minimise_out(variable, joined)
     return found
 
 
 def descend(sizes: Sequence[int], tables: Sequence[Table]) -> tuple[int, ...]:
-    """Choices of which none is better changed alone: what to do where `minimise` is too wide."""
-    choice = [0] * len(sizes)
+    """Choices of which none is better changed alone: what to do where `minimise` is too wide.
+
+    The best of as many descents as there are choices, each from that choice for all variables.
+    """
     mine = [[table for table in tables if v in table.variables] for v in range(len(sizes))]
-    before = None
+    found: list[list[int]] = [
+        _descend([min(start, size - 1) for size in sizes], sizes, mine)
+        for start in range(max(sizes, default=1))
+    ]
+    totals = [total_of(tables, choice) for choice in found]
+    return tuple(found[totals.index(min(totals))])
+
+
+def _descend(choice: list[int], sizes: Sequence[int], mine: Sequence[Sequence[Table]]) -> list[int]:
+    before: list[int] = []
     while choice != before:
         before = list(choice)
-        for variable, touching in enumerate(mine):
+        for variable in range(len(sizes) - 1, -1, -1):
             costs = np.zeros(sizes[variable])
-            for table in touching:
+            for table in mine[variable]:
                 index = tuple(slice(None) if v == variable else choice[v] for v in table.variables)
                 costs = costs + table.costs[index]
             if costs[choice[variable]] > costs.min():
                 choice[variable] = int(costs.argmin())
-    return tuple(choice)
+    return choice
 
 
 def total_of(tables: Iterable[Table], choice: Sequence[int]) -> float:
@@ -116,15 +129,28 @@ def total_of(tables: Iterable[Table], choice: Sequence[int]) -> float:
     return float(sum(table.costs[tuple(choice[v] for v in table.variables)] for table in tables))
 
 
-def _joined_entries(variable: int, scopes: Sequence[set[int]], sizes: Sequence[int]) -> int:
-    scope = {variable}.union(*(scope for scope in scopes if variable in scope))
-    return math.prod(sizes[v] for v in scope)
+def _neighbours(count: int, tables: Iterable[Table]) -> list[set[int]]:
+    """For each variable, those that share a table with it."""
+    joined: list[set[int]] = [set() for _ in range(count)]
+    for table in tables:
+        for variable in table.variables:
+            joined[variable].update(table.variables)
+    for variable, others in enumerate(joined):
+        others.discard(variable)
+    return joined
 
 
-def _without(variable: int, scopes: Sequence[set[int]]) -> list[set[int]]:
-    """The scopes that are left once a variable is minimised out."""
-    joined = set().union(*(scope for scope in scopes if variable in scope)) - {variable}
-    return [*(scope for scope in scopes if variable not in scope), joined]
+def _minimise_out(variable: int, joined: Sequence[set[int]]) -> set[int]:
+    """Removes a variable, whose neighbours then share a table; returns them."""
+    others = joined[variable]
+    for other in others:
+        joined[other] |= others
+        joined[other] -= {variable, other}
+    return others
+
+
+def _entries(variable: int, joined: Sequence[set[int]], sizes: Sequence[int]) -> int:
+    return sizes[variable] * math.prod(sizes[other] for other in joined[variable])
 
 
 def _join(tables: Sequence[Table], variables: tuple[int, ...], sizes: Sequence[int]) -> Floats:

@@ -11,6 +11,14 @@ from coordinator.planning.graphsearch import kcut, minsum
 from coordinator.planning.graphsearch.kcut import Operation, levels, one_cut
 
 
+def operation(rng: np.random.Generator, tensors: tuple[int, ...], sizes: list[int], forms: int):
+    return Operation(
+        tensors,
+        tuple(rng.integers(0, 50, (forms, sizes[tensor])).astype(float) for tensor in tensors),
+        rng.integers(0, 50, forms).astype(float),
+    )
+
+
 @st.composite
 def flows(draw: st.DrawFn) -> tuple[list[int], list[Operation]]:
     sizes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=6))
@@ -18,13 +26,21 @@ def flows(draw: st.DrawFn) -> tuple[list[int], list[Operation]]:
     operations = []
     for _ in range(draw(st.integers(1, 6))):
         tensors = draw(st.permutations(range(len(sizes))))[: draw(st.integers(1, 3))]
-        shape = tuple(sizes[tensor] for tensor in tensors)
-        operations.append(Operation(tuple(tensors), rng.integers(0, 50, shape).astype(float)))
+        operations.append(operation(rng, tuple(tensors), sizes, draw(st.integers(1, 3))))
     return sizes, operations
 
 
 def moved(operations: list[Operation], tilings: tuple[int, ...]) -> float:
-    return sum(each.costs[tuple(tilings[t] for t in each.tensors)] for each in operations)
+    return sum(
+        min(
+            each.fixed[form]
+            + sum(
+                costs[form, tilings[t]] for t, costs in zip(each.tensors, each.moved, strict=True)
+            )
+            for form in range(len(each.fixed))
+        )
+        for each in operations
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -51,14 +67,14 @@ def test_levels_share_tensors_only_with_their_neighbours(flow) -> None:
 
 
 def test_a_chain_has_one_operation_per_level() -> None:
-    chain = [Operation((i, i + 1), np.zeros((2, 2))) for i in range(4)]
+    chain = [operation(np.random.default_rng(1), (i, i + 1), [2] * 5, 2) for i in range(4)]
     assert levels(chain) == [[0], [1], [2], [3]]
 
 
 def test_tilings_too_many_to_try_are_improved_one_by_one(monkeypatch) -> None:
     rng = np.random.default_rng(5)
     pairs = list(itertools.combinations(range(6), 2))
-    operations = [Operation(pair, rng.integers(0, 50, (3, 3)).astype(float)) for pair in pairs]
+    operations = [operation(rng, pair, [3] * 6, 2) for pair in pairs]
     monkeypatch.setattr(minsum, "MAX_ENTRIES", 10)
     cost, tilings = one_cut([3] * 6, operations)
     assert cost == moved(operations, tilings)
