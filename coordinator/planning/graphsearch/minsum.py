@@ -53,6 +53,9 @@ def minimise(
         TooWideError: minimising in this order joins a table of more than MAX_ENTRIES.
     """
     pending = list(tables)
+    entries = widest(sizes, pending, order)
+    if entries > MAX_ENTRIES:
+        raise TooWideError(entries)
     undo: list[tuple[int, tuple[int, ...], Ints]] = []
     total = 0.0
     for variable in order:
@@ -155,11 +158,7 @@ def _entries(variable: int, joined: Sequence[set[int]], sizes: Sequence[int]) ->
 
 def _join(tables: Sequence[Table], variables: tuple[int, ...], sizes: Sequence[int]) -> Floats:
     """The sum of the tables over all of these variables."""
-    shape = tuple(sizes[v] for v in variables)
-    entries = math.prod(shape)
-    if entries > MAX_ENTRIES:
-        raise TooWideError(entries)
-    joined = np.zeros(shape)
+    joined = np.zeros(tuple(sizes[v] for v in variables))
     for table in tables:
         axes = sorted(
             range(len(table.variables)), key=lambda i: variables.index(table.variables[i])
