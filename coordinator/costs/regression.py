@@ -1,10 +1,10 @@
 """Cost models fitted to measurements: one regression per layer type and device [AOFL, 4.4].
 
 Each layer type's seconds are a non-negative combination of 1, FLOPs and bytes in, out and of
-weights, fitted by relative error (weights 1/t^2). Convolutions are three types: 1x1, grouped,
-others. Two scalars per device, from fused blocks, carry single layers over to fused ones: one
-for layers that compute, one for the light ones that runtimes fuse away. What was tried, and the
-errors, are in docs/adr/0003-costs.md.
+weights, fitted by relative error (weights 1/t^2). Convolutions are four types: 1x1, grouped,
+depthwise, others. Two scalars per device, from fused blocks, carry single layers over to fused
+ones: one for layers that compute, one for the light ones that runtimes fuse away. What was tried,
+and the errors, are in docs/adr/0003-costs.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def kind_of(work: Work) -> str:
     if work.layer_type != "convolution":
         return work.layer_type
     if work.groups > 1:
-        return "grouped"
+        alone = work.flop <= 2 * work.taps * work.output_channels * work.output_pixels
+        return "depthwise" if alone else "grouped"
     return "pointwise" if work.taps == 1 else "convolution"
 
 
@@ -69,6 +70,9 @@ class RegressionCosts(AffineCosts):
     """Costs from a profile. A layer type without samples gets the worst of all rates."""
 
     profile: Profile
+
+    def __post_init__(self) -> None:
+        assert self.profile.fits, "a profile of nothing predicts nothing"
 
     def layer_rates(self, work: Work) -> LayerRates:
         """Rates of a node; equal for all tiles of it that keep its channels."""

@@ -69,21 +69,21 @@ def _rows(rng: random.Random, flop: float, flop_per_row: float, width: int) -> i
     return min(max(rows, 1), max(width, 32))
 
 
-def _conv(rng: random.Random, flop: float, kernel: int, groups: str = "one") -> Measurable | None:
+def _conv(rng: random.Random, flop: float, kernel: int, groups: int = 1) -> Measurable | None:
+    """`groups` 0: as many as channels."""
     width, stride = rng.choice(_WIDTHS), rng.choice((1, 1, 1, 2))
     inputs, outputs = rng.choice((3, *_CHANNELS, 1024)), rng.choice((*_CHANNELS, 1024, 2048))
-    group = 1
-    if groups == "many":
+    if groups != 1:
         inputs = outputs = rng.choice(_CHANNELS)
-        group = rng.choice((inputs, inputs, 4))
+    groups = groups or inputs
     if kernel > 3 and width < _WIDTH_OF_LARGE_KERNELS:
         return None
-    per_row = 2 * kernel**2 * inputs / group * outputs * max(1, width // stride)
+    per_row = 2 * kernel**2 * inputs / groups * outputs * max(1, width // stride)
     rows = (_rows(rng, flop, per_row, width) - 1) * stride + kernel
     if rows * width * max(inputs, outputs) > _MOST_ELEMENTS:
         return None
     sketch = Sketch(1, inputs, rows, width)
-    sketch.conv(outputs, kernel, stride, group)
+    sketch.conv(outputs, kernel, stride, groups)
     return sketch.measurable()
 
 
@@ -203,7 +203,8 @@ def _residual(sketch: Sketch, layers: int) -> None:
 DRAWS: Mapping[str, Callable[[random.Random, float], Measurable | None]] = {
     "convolution": lambda rng, flop: _conv(rng, flop, rng.choice((3, 3, 3, 5, 7))),
     "pointwise": lambda rng, flop: _conv(rng, flop, 1),
-    "grouped": lambda rng, flop: _conv(rng, flop, rng.choice((3, 3, 5)), groups="many"),
+    "grouped": lambda rng, flop: _conv(rng, flop, 3, groups=rng.choice((2, 4, 8))),
+    "depthwise": lambda rng, flop: _conv(rng, flop, rng.choice((3, 3, 5)), groups=0),
     "pooling": _pool,
     "fully_connected": _gemm,
     "elementwise": _elementwise,

@@ -23,7 +23,8 @@ from coordinator.costs.samples import Sample, draw
 COUNTS: Mapping[str, int] = {
     "convolution": 36,
     "pointwise": 24,
-    "grouped": 12,
+    "grouped": 8,
+    "depthwise": 10,
     "pooling": 12,
     "fully_connected": 10,
     "elementwise": 10,
@@ -34,16 +35,15 @@ COUNTS: Mapping[str, int] = {
 _TARGET_S = 0.04
 _FIRST_FLOP = 2e7
 # From the largest sample to the smallest, in FLOPs. Blocks are of the size of real tiles, and
-# fully connected layers larger than a cache: these are what takes time.
+# fully connected layers larger than a cache, for these are what takes time.
+_SPREADS = {"block": 10.0, "fully_connected": 3.0}
 _SPREAD = 300.0
-_NARROW_SPREAD = 10.0
-_NARROW = frozenset({"block", "fully_connected"})
 # Layers that move data do few FLOPs per second: these get this share of a convolution's.
 _LIGHT_SHARES = {"fully_connected": 0.03} | dict.fromkeys(
-    ("pooling", "elementwise", "normalisation", "concat"), 0.01
+    ("depthwise", "pooling", "elementwise", "normalisation", "concat"), 0.01
 )
 # After this many rounds, stop if fused blocks are predicted this well.
-_ENOUGH_ROUNDS = 24
+_ENOUGH_ROUNDS = 12
 _ENOUGH_MAPE = 0.05
 
 
@@ -74,7 +74,7 @@ class Sampling:
         kind = self._queue[self._asked]
         self._asked += 1
         top = self._top_flop() * _LIGHT_SHARES.get(kind, 1.0)
-        spread = _NARROW_SPREAD if kind in _NARROW else _SPREAD
+        spread = _SPREADS.get(kind, _SPREAD)
         return draw(kind, self._rng, top * spread ** -self._rng.random())
 
     def record(self, sample: Sample, seconds: float, spent_s: float) -> None:
@@ -111,7 +111,7 @@ class Sampling:
 
     def _check_enough(self) -> None:
         rounds = len(self.measured) // len(COUNTS)
-        if rounds >= _ENOUGH_ROUNDS // 2:
+        if rounds >= _ENOUGH_ROUNDS:
             profile = fit(self.measured, {})
             self._enough = 0 < profile.block_mape < _ENOUGH_MAPE
 

@@ -117,8 +117,9 @@ class Tables:
         )
 
     def strips_s(self, splits: Splits, end: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """(begins, ends, in_begins...): see `Strips`; computation and bytes by first and last
-        row, [d, m, height + 1] and [m, height + 1].
+        """(begins, ends, byte_begins, byte_ends): computation [d, m, height + 1] and bytes moved
+        [m, height + 1]; the strip of rows [a, b) takes `ends[b] - begins[a]` of both, and
+        `constants` besides.
         """
         growth = self.growth(splits)
         inner = splits.within[None] * growth[:, None, :]

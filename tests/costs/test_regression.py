@@ -28,6 +28,7 @@ PLANTED = {
     "convolution": LayerRates(2e-5, 1e-10, 2e-11, 1e-11, 3e-11),
     "pointwise": LayerRates(2e-5, 3e-10, 0.0, 1e-10, 0.0),
     "grouped": LayerRates(1e-5, 8e-10, 1e-10, 0.0, 0.0),
+    "depthwise": LayerRates(1e-5, 4e-10, 1e-10, 0.0, 0.0),
     "pooling": LayerRates(1e-5, 0.0, 3e-10, 0.0, 0.0),
     "fully_connected": LayerRates(1e-5, 0.0, 0.0, 0.0, 5e-11),
     "elementwise": LayerRates(1e-5, 0.0, 2e-10, 1e-10, 0.0),
@@ -159,8 +160,9 @@ def test_files_that_are_no_profiles(change: tuple[str, str], fault: str) -> None
 
 
 def test_kinds_of_convolutions() -> None:
-    work = Work("convolution", 1, 1, 1, 1, taps=9)
+    work = Work("convolution", 2 * 9 * 8 * 100, 1, 1, 1, 4, 4, 100, taps=9)
     assert kind_of(work) == "convolution"
     assert kind_of(replace(work, taps=1)) == "pointwise"
-    assert kind_of(replace(work, groups=4)) == "grouped"
+    assert kind_of(replace(work, groups=2)) == "grouped"
+    assert kind_of(replace(work, groups=4, flop=2 * 9 * 4 * 100)) == "depthwise"
     assert kind_of(replace(work, layer_type="pooling")) == "pooling"
