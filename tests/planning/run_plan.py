@@ -43,10 +43,12 @@ def run_plan(
         results = runner.run(tasks.programs[task.program], fault(task.id, parts), names)
         for output, result in zip(task.outputs, results, strict=True):
             own = result[output.box.slices(inside=output.yields)]
-            tensors[output.tensor][output.box.slices()] += own if output.reduce else 0
-            if not output.reduce:
-                tensors[output.tensor][output.box.slices()] = own
-            filled[output.tensor][output.box.slices()] += not output.reduce
+            target = tensors[output.tensor][output.box.slices()]
+            if output.reduce:
+                target += own
+            else:
+                target[...] = own
+                filled[output.tensor][output.box.slices()] += 1
     assert all((count <= 1).all() for count in filled.values()), "an element was made twice"
     return {name: tensors[name] for name in network.graph.outputs}
 

@@ -20,6 +20,7 @@ def test_jia_table_3() -> None:
     assert [row["final_nodes"] for row in rows.values()] == [2, 2, 2]
     assert [rows[name]["layers"] for name in ("lenet5", "alexnet")] == [6, 11]
     assert rows["lenet5"]["exhaustive_equal"]
+    assert rows["lenet5"]["all_added_up"]
     assert rows["alexnet"]["exhaustive_equal"]
     # The paper's own times, for a search on precomputed costs; many times over even when busy.
     assert all(row["search_s"] <= row["published_search_s"] for row in rows.values())

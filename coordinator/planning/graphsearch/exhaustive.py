@@ -10,8 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge
-from coordinator.planning.graphsearch.minsum import Floats
+from coordinator.planning.graphsearch.minsum import MAX_ENTRIES, Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,23 @@ def enumerate_strategies(graph: CostGraph) -> Enumeration:
     search.descend(0, 0.0)
     strategies = math.prod(len(costs) for costs in graph.nodes.values())
     return Enumeration(search.best, search.best_cost, search.visited, strategies)
+
+
+def least_of_all(graph: CostGraph) -> float | None:
+    """The least cost of all strategies, every one of them added up; None if they are too many."""
+    place = {node: index for index, node in enumerate(graph.nodes)}
+    sizes = [len(costs) for costs in graph.nodes.values()]
+    if math.prod(sizes) > MAX_ENTRIES:
+        return None
+    totals = np.zeros(sizes)
+    for node, costs in graph.nodes.items():
+        totals += costs.reshape([-1 if index == place[node] else 1 for index in range(len(sizes))])
+    for edge in graph.edges:
+        first, second = sorted((place[edge.source], place[edge.target]))
+        costs = edge.costs if first == place[edge.source] else edge.costs.T
+        shape = [size if index in (first, second) else 1 for index, size in enumerate(sizes)]
+        totals += costs.reshape(shape)
+    return float(totals.min())
 
 
 class _Search:

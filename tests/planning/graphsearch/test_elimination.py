@@ -16,7 +16,7 @@ from coordinator.planning.graphsearch.elimination import (
     find_strategy,
     reduce_graph,
 )
-from coordinator.planning.graphsearch.exhaustive import enumerate_strategies
+from coordinator.planning.graphsearch.exhaustive import enumerate_strategies, least_of_all
 
 
 def random_graph(seed: int, pairs: list[tuple[int, int]], sizes: list[int]) -> CostGraph:
@@ -79,6 +79,7 @@ def test_each_elimination_keeps_an_optimal_strategy(graph: CostGraph) -> None:
 def test_depth_first_search_agrees(graph: CostGraph) -> None:
     found = enumerate_strategies(graph)
     assert found.cost == graph.cost(found.choice) == find_strategy(graph).cost
+    assert found.cost == least_of_all(graph)
     assert found.strategies == np.prod([len(costs) for costs in graph.nodes.values()])
 
 
