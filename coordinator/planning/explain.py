@@ -43,7 +43,7 @@ def why_this_many(tables: Tables, blocks: Blocks, growing: Growing) -> tuple[str
     total_s = growing.free_s[-1]
     used = _used(blocks)
     notes = [
-        f"{total_s:.3f} s on {len(used)} of {len(tables.devices)} devices, {alone_s:.3f} s on the "
+        f"by its published cost {total_s:.3f} s on {len(used)} of {len(tables.devices)} devices, {alone_s:.3f} s on the "
         f"best one alone: {alone_s / total_s:.2f} times as fast"
     ]
     if len(tables.devices) > 1:
