@@ -43,8 +43,8 @@ def why_this_many(tables: Tables, blocks: Blocks, growing: Growing) -> tuple[str
     total_s = growing.free_s[-1]
     used = _used(blocks)
     notes = [
-        f"by its published cost {total_s:.3f} s on {len(used)} of {len(tables.devices)} devices, {alone_s:.3f} s on the "
-        f"best one alone: {alone_s / total_s:.2f} times as fast"
+        f"by its published cost {total_s:.3f} s on {len(used)} of {len(tables.devices)} devices, "
+        f"{alone_s:.3f} s on the best one alone: {alone_s / total_s:.2f} times as fast"
     ]
     if len(tables.devices) > 1:
         steps = ", ".join(f"{k}: {each:.3f} s" for k, each in enumerate(growing.free_s, start=1))
