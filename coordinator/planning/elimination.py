@@ -12,7 +12,7 @@ An exchange through the host moves it nevertheless; with `credit=False` the sear
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,13 +21,14 @@ from coordinator.planning.devices import Cluster, Device
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge, Strategy, find_strategy
 from coordinator.planning.layered import Wire, compute_s, unit_graph
 from coordinator.planning.layouts import Layout
+from coordinator.planning.memory import Need, weight_room_bytes
 from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.unit_plan import (
     alone_plan,
     fastest_first,
     overfilled,
     plan_of,
-    rates_of,
+    shares_of,
     too_little_memory,
 )
 from models.units import Network
@@ -38,8 +39,9 @@ def elimination(network: Network, cluster: Cluster, *, credit: bool = True) -> P
     """A plan of least additive cost, each unit in its own configuration. `credit`: what a device
     owns already costs it nothing, as the papers count.
 
-    Where that overfills a device, the layouts that put its heaviest layer there are forbidden and
-    the search is made again, so memory caps are kept, but not always at the least cost.
+    Where that overfills a device, layouts that put its heaviest layers there are forbidden and
+    the search is made again; then once more with tiles in proportion to memory. So memory caps
+    are kept, but not always at the least cost.
 
     Raises:
         Infeasible: no device, or no device with enough memory for some layer.
@@ -48,15 +50,12 @@ def elimination(network: Network, cluster: Cluster, *, credit: bool = True) -> P
         raise Infeasible(cause="there is no device", cure="Start a worker.")
     devices = fastest_first(network, cluster.devices)
     alone = alone_plan(network, devices, "elimination")
-    layers = Layers(network, devices, credit)
-    while True:
-        strategy = find_strategy(layers.graph())
-        plan = layers.plan(strategy)
-        over = overfilled(network, cluster, plan)
+    for rates in shares_of(network, devices):
+        plan, over = Layers(network, devices, rates, credit=credit).fitting(cluster)
         if not over:
             break
-        if not layers.lighten(strategy, over):
-            raise too_little_memory(network, cluster, over)
+    else:
+        raise too_little_memory(network, cluster, over)
     if alone.predicted_latency_s <= plan.predicted_latency_s and not overfilled(
         network, cluster, alone
     ):
@@ -67,12 +66,20 @@ def elimination(network: Network, cluster: Cluster, *, credit: bool = True) -> P
 class Layers:
     """The units of a network with their layouts on devices, and all costs between them."""
 
-    def __init__(self, network: Network, devices: Sequence[Device], credit: bool = True) -> None:
+    def __init__(
+        self,
+        network: Network,
+        devices: Sequence[Device],
+        rates: Sequence[float],
+        *,
+        credit: bool = True,
+    ) -> None:
         self.network = network
         self.devices = tuple(devices)
-        units = unit_graph(network, rates_of(network, devices), credit=credit)
+        units = unit_graph(network, rates, credit=credit)
         self.layouts = units.layouts
         self.node_s = [compute_s(each, devices) for each in self.layouts]
+        self.spares_memory = False
         wire = Wire.of(devices)
         self.edges = tuple(
             Edge(each.source, each.target, each.seconds(wire)) for each in units.transfers
@@ -89,33 +96,62 @@ class Layers:
         plan = plan_of(self.network, self.devices, "elimination", chosen, strategy.cost)
         return replace(plan, notes=self._notes(strategy, chosen))
 
-    def lighten(self, strategy: Strategy, over: Collection[DeviceId]) -> bool:
-        """Forbids, for each of these devices, to put as much of its heaviest layer there as the
-        strategy does. False if there is nothing left to forbid.
+    def fitting(self, cluster: Cluster) -> tuple[Plan, dict[DeviceId, Need]]:
+        """The plan of least cost that was found to fit in memory. If none was, the plan of least
+        cost, and what it needs of the devices that it overfills.
         """
-        for d, device in enumerate(self.devices):
-            if device.id not in over:
-                continue
-            held = [_weight_on(each[strategy.choice[i]], d) for i, each in enumerate(self.layouts)]
-            heaviest = max(range(len(held)), key=held.__getitem__)
-            if not held[heaviest]:
-                return False
-            for place, layout in enumerate(self.layouts[heaviest]):
-                if _weight_on(layout, d) >= held[heaviest]:
-                    self.node_s[heaviest][place] = np.inf
-            if not np.isfinite(self.node_s[heaviest]).any():
-                return False
-        return True
+        strategy = find_strategy(self.graph())
+        least = plan = self.plan(strategy)
+        needed = over = overfilled(self.network, cluster, plan)
+        if over and not self._forbid_what_never_fits():
+            return least, needed
+        while over:
+            if not all(
+                [
+                    self._lighten(strategy, d)
+                    for d, each in enumerate(self.devices)
+                    if each.id in over
+                ]
+            ):
+                return least, needed
+            strategy = find_strategy(self.graph())
+            plan = self.plan(strategy)
+            over = overfilled(self.network, cluster, plan)
+        return plan, {}
+
+    def _forbid_what_never_fits(self) -> bool:
+        """Forbids layouts with a tile too large for its device; False if a unit has no other."""
+        self.spares_memory = True
+        rooms = [weight_room_bytes(device) for device in self.devices]
+        for node_s, layouts in zip(self.node_s, self.layouts, strict=True):
+            for place, layout in enumerate(layouts):
+                if any(tile.weight_bytes > rooms[d] for d, tile in layout.tiles.items()):
+                    node_s[place] = np.inf
+        return all(np.isfinite(node_s).any() for node_s in self.node_s)
+
+    def _lighten(self, strategy: Strategy, device: int) -> bool:
+        """Forbids to put as much of a layer on a device as the strategy does: of the heaviest
+        layer there that can be laid out otherwise. False if there is none.
+        """
+        held = [_weight_on(each[strategy.choice[i]], device) for i, each in enumerate(self.layouts)]
+        for unit in sorted(range(len(held)), key=held.__getitem__, reverse=True):
+            weights = np.array([_weight_on(layout, device) for layout in self.layouts[unit]])
+            lighter = np.where(weights >= held[unit], np.inf, self.node_s[unit])
+            if held[unit] and np.isfinite(lighter).any():
+                self.node_s[unit] = lighter
+                return True
+        return False
 
     def _notes(self, strategy: Strategy, chosen: Sequence[Layout]) -> tuple[str, ...]:
         proof = "optimal for" if strategy.exact else "not proven optimal for"
+        among = ", of layouts that spare memory" if self.spares_memory else ""
         counts: dict[str, int] = {}
         for layout in chosen:
             counts[str(layout.configuration)] = counts.get(str(layout.configuration), 0) + 1
         used = ", ".join(f"{count} in {name}" for name, count in counts.items())
         return (
             f"{len(chosen)} units: {used}",
-            f"{proof} its additive cost; {strategy.final_nodes} nodes were left after node and "
+            f"{proof} its additive cost{among}; {strategy.final_nodes} nodes were left after node and "
             "edge elimination",
         )
 

@@ -9,7 +9,7 @@ plan costs least, with the costs of `elimination`, from one device alone to all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from coordinator.planning.devices import Cluster, Device
@@ -24,7 +24,7 @@ from coordinator.planning.unit_plan import (
     fastest_first,
     overfilled,
     plan_of,
-    rates_of,
+    shares_of,
     too_little_memory,
 )
 from models.units import Network
@@ -43,9 +43,11 @@ def kcut(network: Network, cluster: Cluster) -> Plan:
     best: Plan | None = None
     seconds = []
     for count in range(1, len(devices) + 1):
-        plan = alone_plan(network, devices, "kcut") if count == 1 else _cut(network, devices, count)
+        for plan in _plans(network, devices, count):
+            over = overfilled(network, cluster, plan)
+            if not over:
+                break
         seconds.append(plan.predicted_latency_s)
-        over = overfilled(network, cluster, plan)
         if not over and (best is None or plan.predicted_latency_s < best.predicted_latency_s):
             best = plan
     if best is None:
@@ -62,8 +64,17 @@ def cut_devices(
     return tree, tuple(leaf.tiles for leaf in leaves)
 
 
-def _cut(network: Network, devices: Sequence[Device], count: int) -> Plan:
-    tree, leaves = cut_devices(network, rates_of(network, devices[:count]))
+def _plans(network: Network, devices: Sequence[Device], count: int) -> Iterator[Plan]:
+    """Plans for the first `count` devices, the fastest first; later ones even out memory."""
+    if count == 1:
+        yield alone_plan(network, devices, "kcut")
+    else:
+        for weights in shares_of(network, devices[:count]):
+            yield _cut(network, devices, weights)
+
+
+def _cut(network: Network, devices: Sequence[Device], weights: Sequence[float]) -> Plan:
+    tree, leaves = cut_devices(network, weights)
     layouts = [
         Layout(
             Configuration(
@@ -73,6 +84,7 @@ def _cut(network: Network, devices: Sequence[Device], count: int) -> Plan:
         )
         for tiles in zip(*leaves, strict=True)
     ]
+    count = len(weights)
     note = f"{count} devices, cut in {count - 1} steps, move {tree.total_bytes / 1e6:.3f} MB"
     plan = plan_of(network, devices, "kcut", layouts, _cost_s(network, devices, layouts))
     return replace(plan, notes=(f"{note} between layers, halos included",))

@@ -41,6 +41,15 @@ def rates_of(network: Network, devices: Sequence[Device]) -> tuple[float, ...]:
     return tuple(1.0 / device.costs.block_s(work) for device in devices)
 
 
+def shares_of(network: Network, devices: Sequence[Device]) -> list[tuple[float, ...]]:
+    """Proportions in which to divide work: by rate, and where that overfills a device, by memory
+    for weights.
+    """
+    rooms = tuple(weight_room_bytes(device) for device in devices)
+    by_rate = rates_of(network, devices)
+    return [by_rate, rooms] if all(0 < room < float("inf") for room in rooms) else [by_rate]
+
+
 def best_alone(network: Network, devices: Sequence[Device]) -> Alone:
     """The device that answers first if it computes everything; one that has memory for it is
     preferred to one that has not.

@@ -13,11 +13,12 @@ from coordinator.planning.devices import Cluster
 from coordinator.planning.elimination import Layers, elimination
 from coordinator.planning.graphsearch.elimination import find_strategy
 from coordinator.planning.graphsearch.exhaustive import enumerate_strategies
+from coordinator.planning.kcut import kcut
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
 from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
-from coordinator.planning.unit_plan import fastest_first
+from coordinator.planning.unit_plan import fastest_first, rates_of
 from models.check import TOLERANCE
 from models.graph import load_graph
 from models.units import Network, divide
@@ -33,6 +34,11 @@ RATES = st.lists(st.sampled_from([SLOW, SLOW / 2, SLOW / 3]), min_size=1, max_si
 
 def network_of(model: onnx.ModelProto) -> Network:
     return divide(load_graph(model))
+
+
+def layers_of(network: Network, devices: Cluster) -> Layers:
+    ordered = fastest_first(network, devices.devices)
+    return Layers(network, ordered, rates_of(network, ordered))
 
 
 def classifier(channels: int = 8) -> onnx.ModelProto:
@@ -63,7 +69,7 @@ def test_plan_is_legal_and_gives_the_whole_models_answer(model, rates, credit) -
 @given(networks(), st.lists(st.sampled_from([0.01, 0.005]), min_size=1, max_size=3))
 def test_cost_is_the_least_of_all_strategies(model, rates) -> None:
     network, devices = network_of(model), cluster(*rates)
-    graph = Layers(network, fastest_first(network, devices.devices)).graph()
+    graph = layers_of(network, devices).graph()
     plan = elimination(network, devices)
     least = min(enumerate_strategies(graph).cost, plan.single_device_latency_s)
     assert plan.predicted_latency_s == pytest.approx(least)
@@ -144,6 +150,17 @@ def test_memory_caps_move_layers_to_other_devices() -> None:
         elimination(network, cluster(1.0, 1.0, mbps=1.0, memory_mb=60.0))
 
 
+def test_memory_that_is_unlike_speed() -> None:
+    """Tiles in proportion to rate would overfill the fast device, which has little memory."""
+    net = builder.Network("dense", seed=2)
+    network = network_of(net.model(net.input("x", (1, 1024)).gemm("fc", 16384)))
+    devices = Cluster((device("fast", 8.0, memory_mb=75), device("slow", 1.0, memory_mb=120)))
+    for planner in (elimination, kcut):
+        plan = planner(network, devices)
+        check_plan(plan, network, devices)
+        assert len(plan.devices) == 2 or plan.devices == ("slow",)
+
+
 def test_no_device_is_infeasible() -> None:
     with pytest.raises(Infeasible):
         elimination(network_of(classifier()), Cluster(()))
@@ -151,7 +168,7 @@ def test_no_device_is_infeasible() -> None:
 
 def test_grouped_convolutions_are_split_between_groups() -> None:
     network = network_of(classifier())
-    layers = Layers(network, fastest_first(network, cluster(*[SLOW] * 4).devices))
+    layers = layers_of(network, cluster(*[SLOW] * 4))
     unit = next(i for i, unit in enumerate(network.units) if unit.name == "grouped")
     depthwise = next(i for i, unit in enumerate(network.units) if unit.name == "depthwise")
     degrees = {layout.configuration.channels for layout in layers.layouts[unit]}
@@ -160,7 +177,7 @@ def test_grouped_convolutions_are_split_between_groups() -> None:
     sketch = Sketch((6, 6))
     sketch.channels["x"] = 6
     grouped = network_of(sketch.model([sketch.conv("x", 12, (1, 1), group=3)]))
-    (found,) = Layers(grouped, fastest_first(grouped, cluster(SLOW, SLOW).devices)).layouts
+    (found,) = layers_of(grouped, cluster(SLOW, SLOW)).layouts
     halves = next(each for each in found if each.configuration.channels == 2)
     spans = [next(iter(tile.boxes.values()))[1] for tile in halves.tiles.values()]
     assert [len(span) % 4 for span in spans] == [0, 0]
@@ -168,7 +185,7 @@ def test_grouped_convolutions_are_split_between_groups() -> None:
 
 def test_final_graph_has_two_nodes() -> None:
     network = network_of(classifier())
-    layers = Layers(network, fastest_first(network, cluster(SLOW, SLOW).devices))
+    layers = layers_of(network, cluster(SLOW, SLOW))
     strategy = find_strategy(layers.graph())
     assert (strategy.final_nodes, strategy.exact) == (2, True)
     sizes = [len(each) for each in layers.layouts]
