@@ -151,8 +151,8 @@ class Layers:
         used = ", ".join(f"{count} in {name}" for name, count in counts.items())
         return (
             f"{len(chosen)} units: {used}",
-            f"{proof} its additive cost{among}; {strategy.final_nodes} nodes were left after node and "
-            "edge elimination",
+            f"{proof} its additive cost{among}; {strategy.final_nodes} nodes were left after "
+            "node and edge elimination",
         )
 
 
