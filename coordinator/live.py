@@ -118,6 +118,13 @@ class LiveCluster:
         with suppress(LostWorker):
             self._pool.connection(device).programs.forget(program)
 
+    def address(self, device: DeviceId) -> str:
+        """Where peers reach the device."""
+        try:
+            return self._pool.connection(device).address
+        except LostWorker:
+            return ""
+
     def offset_s(self, device: DeviceId) -> float:
         """Seconds to add to the device's clock."""
         try:

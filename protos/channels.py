@@ -62,7 +62,7 @@ CHANNEL_OPTIONS: Options = [
 
 SERVER_OPTIONS: Options = [
     *_COMMON,
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     # A second daemon on the same port must fail, not share it in silence.
     ("grpc.so_reuseport", 0),
 ]

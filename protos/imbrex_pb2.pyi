@@ -292,20 +292,22 @@ class Tensor(_message.Message):
     def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., payload_bytes: _Optional[int] = ...) -> None: ...
 
 class TaskDone(_message.Message):
-    __slots__ = ("request", "task", "attempt", "ready_s", "start_s", "stop_s")
+    __slots__ = ("request", "task", "attempt", "ready_s", "start_s", "stop_s", "peer_bytes")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     READY_S_FIELD_NUMBER: _ClassVar[int]
     START_S_FIELD_NUMBER: _ClassVar[int]
     STOP_S_FIELD_NUMBER: _ClassVar[int]
+    PEER_BYTES_FIELD_NUMBER: _ClassVar[int]
     request: str
     task: int
     attempt: int
     ready_s: float
     start_s: float
     stop_s: float
-    def __init__(self, request: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., ready_s: _Optional[float] = ..., start_s: _Optional[float] = ..., stop_s: _Optional[float] = ...) -> None: ...
+    peer_bytes: int
+    def __init__(self, request: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., ready_s: _Optional[float] = ..., start_s: _Optional[float] = ..., stop_s: _Optional[float] = ..., peer_bytes: _Optional[int] = ...) -> None: ...
 
 class TaskFailed(_message.Message):
     __slots__ = ("request", "task", "attempt", "code", "message")

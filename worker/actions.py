@@ -97,12 +97,13 @@ class SendToPeer:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A task ended well; times are of this worker's clock."""
+    """A task ended well; times are of this worker's clock, `peer_bytes` went to other devices."""
 
     key: TaskKey
     ready_s: float
     start_s: float
     stop_s: float
+    peer_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,10 @@ class Engine:
                     run.add_done_callback(partial(self._forget, action.key))
                 case SendToHost(stream, pieces, done):
                     last = [done_item(done)] if done is not None else []
-                    self._write(stream, messages(pieces, last))
+                    if pieces:
+                        self._write(stream, messages(pieces, last))
+                    elif stream in self._streams:
+                        self._streams[stream].add_with_next(last)
                 case SendToPeer():
                     self._peers.send(action)
                 case Failed(stream):

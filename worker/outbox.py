@@ -2,14 +2,18 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from protos import imbrex_pb2 as pb
 from protos.errors import Unavailable
 from protos.frames import encode
 from worker.wire import Message
 
 # Tensors wait as views of arrays that tasks keep anyway, so this caps bookkeeping, not memory.
 MAX_WAITING = 16_384
+# How long news without payload waits for a message to travel with. The host only needs it for
+# its records and for barriers.
+HOLD_S = 0.01
 
 
 class Outbox:
@@ -17,6 +21,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._waiting: deque[Message] = deque()
+        self._held: list[pb.Item] = []
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -38,6 +43,18 @@ class Outbox:
             self._waiting.append(message)
         self._changed.set()
 
+    def add_with_next(self, items: Sequence[pb.Item]) -> None:
+        """Queues items without payload to travel with the next message, or alone if there is none
+        soon: a message of its own costs either side half a millisecond.
+        """
+        if not self._held:
+            asyncio.get_running_loop().call_later(HOLD_S, self._flush)
+        self._held.extend(items)
+
+    def _flush(self) -> None:
+        if self._held and not self._closed:
+            self.add([([], [])])
+
     def close(self) -> None:
         """`write_all` returns once what waits is written."""
         self._closed = True
@@ -48,7 +65,8 @@ class Outbox:
         while True:
             while self._waiting:
                 items, payloads = self._waiting.popleft()
-                await write(encode(items, payloads))
+                held, self._held = self._held, []
+                await write(encode([*held, *items], payloads))
             if self._closed:
                 return
             self._changed.clear()

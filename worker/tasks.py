@@ -13,7 +13,7 @@ fit is dropped and counted, never an error: late and doubled frames are normal w
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 import numpy as np
@@ -262,6 +262,9 @@ class Tasks:
         for (to, address), pieces in groups.items():
             if to not in (HOST, self._own_id):
                 actions.append(SendToPeer(to, address, tuple(pieces), key, stream))
+                if done is not None:
+                    sent = sum(piece.array.nbytes for piece in pieces)
+                    done = replace(done, peer_bytes=done.peer_bytes + sent)
         host = tuple(piece for (to, _), group in groups.items() if to == HOST for piece in group)
         if host or done is not None:
             actions.append(SendToHost(stream, host, done))

@@ -79,6 +79,7 @@ def done_item(done: Done) -> pb.Item:
             ready_s=done.ready_s,
             start_s=done.start_s,
             stop_s=done.stop_s,
+            peer_bytes=done.peer_bytes,
         )
     )
 

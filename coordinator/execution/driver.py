@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,10 +22,12 @@ from coordinator.execution.events import (
     Action,
     Add,
     Assign,
+    Cancel,
     Cancelled,
     Complete,
     Event,
     Failed,
+    Finished,
     Joined,
     Lost,
     Merge,
@@ -37,12 +39,13 @@ from coordinator.execution.events import (
 )
 from coordinator.execution.outbox import Letter, Outbox
 from coordinator.execution.scheduler import Scheduler
-from coordinator.execution.tasks import TaskGraph
+from coordinator.execution.tasks import TaskGraph, TaskSpec
 from coordinator.execution.timeline import TaskTimes, Timeline
 from coordinator.planning.plan import DeviceId, TrafficBytes
 from models.boxes import Box
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
+from protos.channels import HOST
 from protos.convert import box_message, dtype_of, ranges
 from protos.errors import BadRequest, ImbrexError
 from protos.frames import Payload, pieces
@@ -69,6 +72,10 @@ class Transport(Protocol):
         """The device said that it no longer has this program."""
         ...
 
+    def address(self, device: DeviceId) -> str:
+        """Where peers reach the device, as `host:port`."""
+        ...
+
     def offset_s(self, device: DeviceId) -> float:
         """Seconds to add to the device's clock to get this process's monotonic clock."""
         ...
@@ -84,6 +91,7 @@ class _Flight:
     timeline: Timeline
     scatter_bytes: int = 0
     gather_bytes: int = 0
+    halo_bytes: int = 0
     retried: int = 0
     attempts: dict[tuple[int, int], DeviceId] = field(default_factory=dict)
     aside: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
@@ -208,9 +216,11 @@ class Driver:
         self.step(Received(request, header.task, header.attempt, header.tensor, box), payload)
 
     def _done(self, device: DeviceId, done: pb.TaskDone) -> None:
-        flight = self._flights.get(RequestId(done.request))
+        request = RequestId(done.request)
+        flight = self._flights.get(request)
         if flight is None:
             return
+        flight.halo_bytes += done.peer_bytes
         offset = self._transport.offset_s(device)
         flight.timeline.computed(
             TaskTimes(
@@ -222,6 +232,7 @@ class Driver:
                 stop_s=done.stop_s + offset,
             )
         )
+        self.step(Finished(request, done.task, done.attempt))
 
     def _failed(self, device: DeviceId, failed: pb.TaskFailed) -> None:
         request = RequestId(failed.request)
@@ -248,6 +259,9 @@ class Driver:
                 self._assign(action, letters)
             case Send():
                 self._send(action, letters)
+            case Cancel(request, number, attempt, device):
+                cancel = pb.Cancel(request=request, task=number, attempt=attempt)
+                letters.setdefault(device, Letter()).items.append(pb.Item(cancel=cancel))
             case Merge(request, task, tensor, box, aside):
                 assert payload is not None
                 merging = self._flights[request]
@@ -286,18 +300,31 @@ class Driver:
             task.inputs.append(
                 pb.Task.Input(tensor=each.tensor, box=box_message(each.box), data_type=kind)
             )
-        for output in spec.outputs:
-            task.outputs.append(
-                pb.Task.Output(
-                    tensor=output.tensor,
-                    box=box_message(output.box),
-                    yields=box_message(output.yields),
-                    to="host",
-                )
-            )
+        task.outputs.extend(self._outputs(action.request, spec))
         letter = letters.setdefault(action.device, Letter())
         letter.items.append(pb.Item(task=task))
         letter.programs.append((graph.programs[spec.program], graph.blobs))
+
+    def _outputs(self, request: RequestId, spec: TaskSpec) -> Iterator[pb.Task.Output]:
+        """Where each output goes: to the host, and straight to the peers that read it."""
+        run = self.scheduler.requests[request]
+        for output in spec.outputs:
+            yields = box_message(output.yields)
+            if output.to_host or not run.direct:
+                box = box_message(output.box)
+                yield pb.Task.Output(tensor=output.tensor, box=box, yields=yields, to=HOST)
+            for route in output.routes if run.direct else ():
+                reader = run.tasks[route.reader]
+                assert reader.device is not None, "direct tasks are placed before they are assigned"
+                yield pb.Task.Output(
+                    tensor=output.tensor,
+                    box=box_message(route.box),
+                    yields=yields,
+                    to=reader.device,
+                    address=self._transport.address(reader.device),
+                    to_task=route.reader,
+                    to_attempt=reader.attempt,
+                )
 
     def _send(self, action: Send, letters: dict[DeviceId, Letter]) -> None:
         flight = self._flights[action.request]
@@ -329,6 +356,6 @@ class Driver:
             timing=flight.timeline.timing(),
             plan_version=plan.version,
             devices=tuple(dict.fromkeys(flight.attempts.values())),
-            traffic=TrafficBytes(flight.scatter_bytes, flight.gather_bytes),
+            traffic=TrafficBytes(flight.scatter_bytes, flight.gather_bytes, flight.halo_bytes),
             retried_tasks=flight.retried,
         )

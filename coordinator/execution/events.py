@@ -36,6 +36,15 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class Finished:
+    """A device computed a task and passed on its outputs."""
+
+    request: RequestId
+    task: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """A device could not run a task."""
 
@@ -67,7 +76,7 @@ class Cancelled:
     request: RequestId
 
 
-Event = Submitted | Received | Failed | Joined | Lost | Cancelled
+Event = Submitted | Received | Finished | Failed | Joined | Lost | Cancelled
 
 
 # ---------------------------------------------------------------- actions
@@ -119,6 +128,16 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancel:
+    """Tell the device that an attempt of a task is not wanted any more."""
+
+    request: RequestId
+    task: int
+    attempt: int
+    device: DeviceId
+
+
+@dataclass(frozen=True, slots=True)
 class Complete:
     """Every output of the request is merged."""
 
@@ -141,4 +160,4 @@ class Release:
     devices: tuple[DeviceId, ...]
 
 
-Action = Assign | Send | Merge | Add | Complete | Abort | Release
+Action = Assign | Send | Cancel | Merge | Add | Complete | Abort | Release

@@ -12,6 +12,9 @@ Rules:
   they come in, with a barrier all at once when every earlier block is merged.
 * What a lost device was computing is computed again elsewhere, from the boxes that the host
   holds. Late results of an older attempt are dropped and counted.
+* Where tasks pass their outputs straight to peers, all tasks are placed and assigned at once, so
+  that every output has an address. If then a device is lost or cannot reach a peer, the request
+  goes on through the host: whatever the host doesn't hold is computed again.
 * A request ends exactly once, with `Complete` or `Abort`; then its devices are released.
 """
 
@@ -27,10 +30,12 @@ from coordinator.execution.events import (
     Action,
     Add,
     Assign,
+    Cancel,
     Cancelled,
     Complete,
     Event,
     Failed,
+    Finished,
     Joined,
     Lost,
     Merge,
@@ -76,12 +81,12 @@ class TaskRun:
         self.sent.clear()
         self.merged.clear()
 
-    @property
-    def is_merged(self) -> bool:
-        """Whether every output box has arrived."""
+    def is_merged(self, direct: bool) -> bool:
+        """Whether every output box that goes to the host has arrived."""
         return all(
             sum(box.volume for box in self.merged.get(output.tensor, ())) == output.box.volume
             for output in self.spec.outputs
+            if output.to_host or not direct
         )
 
 
@@ -91,6 +96,7 @@ class RequestRun:
 
     graph: TaskGraph
     tasks: list[TaskRun]
+    direct: bool
     touched: dict[DeviceId, None] = field(default_factory=dict)
 
     def is_available(self, source: int | None) -> bool:
@@ -113,26 +119,40 @@ class Scheduler:
 
     def step(self, event: Event) -> list[Action]:
         """Takes one event; returns what must be done, in order."""
+        return list(self._step(event))
+
+    def _step(self, event: Event) -> Iterator[Action]:
         match event:
             case Submitted(request, graph):
-                return list(self._submit(request, graph))
+                yield from self._submit(request, graph)
             case Received():
-                return list(self._received(event))
+                yield from self._received(event)
+            case Finished():
+                yield from self._computed(event)
             case Failed():
-                return list(self._failed(event))
+                yield from self._failed(event)
             case Joined(device):
                 self.devices.setdefault(device)
-                return []
             case Lost(device):
-                return list(self._lost(device))
-            case Cancelled(request):
-                return list(self._end(request)) if request in self.requests else []
+                yield from self._lost(device)
+            case Cancelled(request) if request in self.requests:
+                yield from self._end(request)
+            case Cancelled():
+                pass
 
     # ------------------------------------------------------------ events
 
     def _submit(self, request: RequestId, graph: TaskGraph) -> Iterator[Action]:
-        run = RequestRun(graph, [TaskRun(spec) for spec in graph.tasks])
+        run = RequestRun(graph, [TaskRun(spec) for spec in graph.tasks], graph.is_direct)
         self.requests[request] = run
+        if run.direct:
+            for task in run.tasks:
+                task.device = self._place(task, None)
+            if run.tasks[0].device is None:
+                yield from self._abort(request, _no_device())
+                return
+            for task in run.tasks:
+                yield from self._assign(request, run, task)
         yield from self._advance(request, [task.spec.id for task in run.tasks])
 
     def _received(self, event: Received) -> Iterator[Action]:
@@ -149,15 +169,25 @@ class Scheduler:
             return
         boxes.append(event.box)
         yield Merge(event.request, event.task, event.tensor, event.box, output.reduce)
-        if task.is_merged:
+        if task.is_merged(run.direct):
             for each in task.spec.outputs:
                 if each.reduce:
                     yield Add(event.request, event.task, each.tensor, each.box)
             task.phase = Phase.DONE
             yield from self._finished(event.request, run, task)
 
+    def _computed(self, event: Finished) -> Iterator[Action]:
+        """Only news of tasks whose outputs all go to peers: the others are done when merged."""
+        run = self.requests.get(event.request)
+        task = self._current(run, event.task, event.attempt)
+        if run is None or task is None or not run.direct:
+            return
+        if not any(output.to_host for output in task.spec.outputs):
+            task.phase = Phase.DONE
+            yield from self._finished(event.request, run, task)
+
     def _finished(self, request: RequestId, run: RequestRun, task: TaskRun) -> Iterator[Action]:
-        if all(each.phase is Phase.DONE for each in run.tasks):
+        if all(run.tasks[last].phase is Phase.DONE for last in run.graph.last_tasks):
             yield Complete(request)
             yield from self._end(request)
             return
@@ -188,6 +218,9 @@ class Scheduler:
             return
         avoid = task.device
         self.retried[event.request] += 1
+        if run.direct:
+            yield from self._go_through_host(event.request, run, avoid)
+            return
         task.restart()
         yield from self._advance(event.request, [event.task], avoid)
 
@@ -195,12 +228,29 @@ class Scheduler:
         self.devices.pop(device, None)
         for request, run in list(self.requests.items()):
             run.touched.pop(device, None)
+            if run.direct and any(t.device == device for t in run.tasks):
+                yield from self._go_through_host(request, run)
+                continue
             orphans = [t for t in run.tasks if t.device == device and t.phase is Phase.RUNNING]
             for task in orphans:
                 task.restart()
                 self.retried[request] += 1
             if orphans:
                 yield from self._advance(request, [task.spec.id for task in orphans])
+
+    def _go_through_host(
+        self, request: RequestId, run: RequestRun, avoid: DeviceId | None = None
+    ) -> Iterator[Action]:
+        """Gives up passing boxes from peer to peer: what the host doesn't hold is done again."""
+        run.direct = False
+        for task in run.tasks:
+            if task.phase is Phase.DONE and task.is_merged(direct=False):
+                continue
+            if task.device in self.devices:
+                yield Cancel(request, task.spec.id, task.attempt, task.device)
+            self.retried[request] += 1
+            task.restart()
+        yield from self._advance(request, [task.spec.id for task in run.tasks], avoid)
 
     # ------------------------------------------------------------ progress
 
@@ -215,16 +265,21 @@ class Scheduler:
             if not boxes:
                 continue
             if task.device is None:
-                task.device = self._place(run, task, avoid)
+                task.device = self._place(task, avoid)
                 if task.device is None:
                     yield from self._abort(request, _no_device())
                     return
-                task.phase = Phase.RUNNING
-                run.touched.setdefault(task.device)
-                yield Assign(request, index, task.attempt, task.device)
+                yield from self._assign(request, run, task)
             for tensor, box in boxes:
                 task.sent.add((tensor, box))
                 yield Send(request, index, task.attempt, task.device, tensor, box)
+
+    @staticmethod
+    def _assign(request: RequestId, run: RequestRun, task: TaskRun) -> Iterator[Action]:
+        assert task.device is not None
+        task.phase = Phase.RUNNING
+        run.touched.setdefault(task.device)
+        yield Assign(request, task.spec.id, task.attempt, task.device)
 
     def _sendable(self, run: RequestRun, task: TaskRun) -> Iterator[tuple[str, Box]]:
         """Input boxes that the host holds and has not yet sent in this attempt."""
@@ -236,6 +291,8 @@ class Scheduler:
                     yield each.tensor, box
 
     def _ready_boxes(self, run: RequestRun, task: TaskRun, each: TaskInput) -> list[Box]:
+        if run.direct and task.spec.direct and each.pieces[0].source is not None:
+            return []
         ready = [piece for piece in each.pieces if run.is_available(piece.source)]
         if len(ready) == len(each.pieces) and not any(t == each.tensor for t, _ in task.sent):
             return [each.box]
@@ -243,7 +300,7 @@ class Scheduler:
             return []
         return [piece.box for piece in ready if (each.tensor, each.box) not in task.sent]
 
-    def _place(self, run: RequestRun, task: TaskRun, avoid: DeviceId | None) -> DeviceId | None:
+    def _place(self, task: TaskRun, avoid: DeviceId | None) -> DeviceId | None:
         """The planned device if it is there, else the one with the fewest tasks in flight."""
         planned = task.spec.device
         if planned in self.devices and planned != avoid:

@@ -5,7 +5,7 @@ A `TaskGraph` is made once per plan and shared by all of its requests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -39,20 +39,33 @@ class TaskInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """A part of a task's output that goes straight to the task which reads it."""
+
+    reader: int
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """A box that a task owns of what its program yields; `reduce`: the host adds it up."""
+    """A box that a task owns of what its program yields. `to_host`: the host merges it, or
+    (`reduce`) adds it up. `routes`: what peers read of it.
+    """
 
     tensor: str
     box: Box
     yields: Box
     reduce: bool = False
+    to_host: bool = True
+    routes: tuple[Route, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
     """One run of a program on one device, as planned; `program` is empty in an outline.
 
-    With `barrier` it starts only when every task of the earlier blocks is merged.
+    With `barrier` it starts only when every task of the earlier blocks is merged. A `direct` task
+    gets what other tasks made from them, not from the host.
     """
 
     id: int
@@ -62,6 +75,7 @@ class TaskSpec:
     inputs: tuple[TaskInput, ...]
     outputs: tuple[TaskOutput, ...]
     barrier: bool
+    direct: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +89,31 @@ class TaskGraph:
     tensors: Mapping[str, TensorInfo]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+
+    @cached_property
+    def is_direct(self) -> bool:
+        """Whether any task gets its input from peers."""
+        return any(task.direct for task in self.tasks)
+
+    @cached_property
+    def last_tasks(self) -> tuple[int, ...]:
+        """Tasks that make outputs of the network: when they are merged, the request is done."""
+        return tuple(
+            task.id
+            for task in self.tasks
+            if any(output.tensor in self.outputs for output in task.outputs)
+        )
+
+    @cached_property
+    def halo_bytes(self) -> int:
+        """Bytes that travel from peer to peer in one request."""
+        return sum(
+            route.box.volume * self.tensors[output.tensor].itemsize
+            for task in self.tasks
+            for output in task.outputs
+            for route in output.routes
+            if self.tasks[route.reader].device != task.device
+        )
 
     def programs_of(self, device: DeviceId) -> list[Program]:
         """Programs that a device runs in this plan."""
@@ -104,7 +143,7 @@ def outline_plan(plan: Plan, network: Network) -> TaskGraph:
     names |= {each.tensor for task in outliner.tasks for each in task.outputs}
     return TaskGraph(
         plan=plan,
-        tasks=tuple(outliner.tasks),
+        tasks=tuple(routed(outliner.tasks, graph.outputs)),
         programs={},
         blobs=BlobSource(),
         tensors={name: graph.tensors[name] for name in names},
@@ -128,6 +167,30 @@ def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
         programs.setdefault(program.sha256, program)
         tasks.append(replace(task, program=program.sha256))
     return replace(graph, tasks=tuple(tasks), programs=programs, blobs=blobs)
+
+
+def routed(tasks: Sequence[TaskSpec], network_outputs: Sequence[str]) -> Iterator[TaskSpec]:
+    """Decides for every output who gets it: the host, the peers that read it, or both."""
+    direct: dict[tuple[int, str], list[Route]] = {}
+    through_host: set[tuple[int, str]] = set()
+    for task in tasks:
+        for each in task.inputs:
+            for piece in each.pieces:
+                if piece.source is None:
+                    continue
+                key = (piece.source, each.tensor)
+                if task.direct:
+                    direct.setdefault(key, []).append(Route(task.id, piece.box))
+                else:
+                    through_host.add(key)
+    for task in tasks:
+        outputs = []
+        for output in task.outputs:
+            key = (task.id, output.tensor)
+            wanted = key in through_host or output.tensor in network_outputs
+            routes = tuple(direct.get(key, ()))
+            outputs.append(replace(output, to_host=wanted or not routes, routes=routes))
+        yield replace(task, outputs=tuple(outputs))
 
 
 class _Outliner:
@@ -164,6 +227,7 @@ class _Outliner:
                     for name, box in tile.boxes.items()
                 ),
                 barrier=block.barrier,
+                direct=block.exchange == "peer",
             )
         )
 

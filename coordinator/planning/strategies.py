@@ -12,6 +12,8 @@ from coordinator.planning.aofl import aofl
 from coordinator.planning.auto import auto
 from coordinator.planning.devices import Planner
 from coordinator.planning.efl import efl
+from coordinator.planning.elimination import elimination
+from coordinator.planning.kcut import kcut
 from coordinator.planning.lw import lw
 from coordinator.planning.ofl import ofl
 from coordinator.planning.single import single
@@ -25,6 +27,8 @@ STRATEGIES: Mapping[str, Planner] = {
     "efl": efl,
     "ofl": ofl,
     "aofl": aofl,
+    "elimination": elimination,
+    "kcut": kcut,
     "auto": auto,
 }
 

@@ -1,6 +1,15 @@
 """Task graphs by hand: boxes over one row of elements, no network behind them."""
 
-from coordinator.execution.tasks import Piece, TaskGraph, TaskInput, TaskOutput, TaskSpec
+from dataclasses import replace
+
+from coordinator.execution.tasks import (
+    Piece,
+    TaskGraph,
+    TaskInput,
+    TaskOutput,
+    TaskSpec,
+    routed,
+)
 from coordinator.planning.plan import DeviceId, Plan, TrafficBytes
 from models.boxes import Box
 from models.graph import TensorInfo
@@ -33,7 +42,16 @@ def plan(version: int = 1) -> Plan:
     )
 
 
-def chain(widths: list[list[tuple[int, int]]], names: str = "abcd", barrier: bool = True):
+def direct_chain(widths: list[list[tuple[int, int]]], names: str = "abcd") -> TaskGraph:
+    """The same chain with halos from peer to peer: only the last block's outputs return."""
+    graph = chain(widths, names, barrier=False)
+    tasks = [replace(task, direct=task.block > 0) for task in graph.tasks]
+    return replace(graph, tasks=tuple(routed(tasks, graph.outputs)))
+
+
+def chain(
+    widths: list[list[tuple[int, int]]], names: str = "abcd", barrier: bool = True
+) -> TaskGraph:
     """A chain of blocks over one row: `widths[b]` are the output spans of block b's tiles; each
     tile reads one element more on either side (a halo).
     """

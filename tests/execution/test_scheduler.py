@@ -9,9 +9,11 @@ from coordinator.execution.events import (
     Abort,
     Action,
     Assign,
+    Cancel,
     Cancelled,
     Complete,
     Failed,
+    Finished,
     Joined,
     Lost,
     Merge,
@@ -24,7 +26,7 @@ from coordinator.execution.events import (
 from coordinator.execution.scheduler import MAX_ATTEMPTS, Scheduler
 from models.boxes import Box
 from protos.errors import LostWorker, PeerViolation
-from tests.execution.sketches import HALVES, WIDTH, chain, device, row
+from tests.execution.sketches import HALVES, WIDTH, chain, device, direct_chain, row
 
 R = RequestId("r")
 A, B, C = device("a"), device("b"), device("c")
@@ -189,6 +191,47 @@ def test_a_cancelled_request_frees_its_devices() -> None:
     state.step(Submitted(R, chain([HALVES])))
     assert state.step(Cancelled(R)) == [Release(R, (A, B))]
     assert state.step(Cancelled(R)) == []
+
+
+def test_peers_are_assigned_at_once_and_the_host_gets_only_the_end() -> None:
+    state = scheduler("a", "b")
+    graph = direct_chain([HALVES, HALVES])
+    assert [route.reader for route in graph.tasks[0].outputs[0].routes] == [2, 3]
+    assert [route.box for route in graph.tasks[0].outputs[0].routes] == [row(0, 6), row(5, 6)]
+    assert graph.halo_bytes == 2 * 4  # one element each way
+    actions = state.step(Submitted(R, graph))
+    assert [a for a in actions if isinstance(a, Assign)] == [
+        Assign(R, 0, 0, A),
+        Assign(R, 1, 0, B),
+        Assign(R, 2, 0, A),
+        Assign(R, 3, 0, B),
+    ]
+    assert [a.tensor for a in actions if isinstance(a, Send)] == ["t0", "t0"]
+    assert state.step(Finished(R, 0, 0)) == []
+    assert state.step(result(2, row(0, 6), tensor="t2")) == [Merge(R, 2, "t2", row(0, 6), False)]
+    assert state.step(result(3, row(6, 12), tensor="t2")) == [
+        Merge(R, 3, "t2", row(6, 12), False),
+        Complete(R),
+        Release(R, (A, B)),
+    ]
+
+
+def test_a_loss_among_peers_goes_on_through_the_host() -> None:
+    state = scheduler("a", "b")
+    state.step(Submitted(R, direct_chain([HALVES, HALVES])))
+    state.step(Finished(R, 0, 0))
+    actions = state.step(Lost(B))
+    assert [a for a in actions if isinstance(a, Cancel)] == [Cancel(R, 0, 0, A), Cancel(R, 2, 0, A)]
+    assert [a for a in actions if isinstance(a, Assign)] == [Assign(R, 0, 1, A), Assign(R, 1, 1, A)]
+    assert state.step(Finished(R, 0, 1)) == []  # through the host, a task is done when merged
+    state.step(result(0, row(0, 6), 1))
+    actions = state.step(result(1, row(6, 12), 1))
+    assert [a for a in actions if isinstance(a, Send)] == [
+        Send(R, 2, 1, A, "t1", row(6, 7)),
+        Send(R, 3, 1, A, "t1", row(6, 12)),
+    ]
+    state.step(result(2, row(0, 6), 1, tensor="t2"))
+    assert Complete(R) in state.step(result(3, row(6, 12), 1, tensor="t2"))
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -132,7 +132,7 @@ def test_one_action_per_destination_and_outputs_to_itself_stay_here(tasks):
     peer = [(TaskKey("r", 1, 9, 1), "y", half, [0, 1]), (TaskKey("r", 1, 8, 1), "y", rest, [2, 3])]
     assert plain(run_one(tasks, spec(outputs=outputs))) == [
         ("peer", "pi-2", "a:1", peer, KEY, 7),
-        ("host", 7, [(KEY, "y", OUT, [0, 1, 2, 3])], Done(KEY, 1.0, 2.0, 3.0)),
+        ("host", 7, [(KEY, "y", OUT, [0, 1, 2, 3])], Done(KEY, 1.0, 2.0, 3.0, 16)),
         ("run", next_key, "p", {"y": [2, 3]}, {"y": OUT}),
     ]
 
@@ -140,7 +140,7 @@ def test_one_action_per_destination_and_outputs_to_itself_stay_here(tasks):
 def test_the_host_learns_the_end_even_where_it_gets_no_tensor(tasks):
     outputs = (OutputSpec("y", OUT, OUT, "pi-2", "a:1"),)
     assert plain(run_one(tasks, spec(outputs=outputs)))[1:] == [
-        ("host", 7, [], Done(KEY, 1.0, 2.0, 3.0))
+        ("host", 7, [], Done(KEY, 1.0, 2.0, 3.0, 16))
     ]
 
 
