@@ -27,9 +27,9 @@ def aofl(network: Network, cluster: Cluster) -> Plan:
 
 def options_by_count(tables: Tables) -> Sequence[Sequence[Option]]:
     """For each k, the ways to run a block on exactly the first k devices; for 1, on any one."""
-    balanced = strips(tables)
-    split = [[balanced[k - 2], *grids(tables, k)] for k in range(2, len(tables.devices) + 1)]
-    return [alone(tables), *split]
+    counts = range(2, len(tables.devices) + 1)
+    split = zip(strips(tables), grids(tables, counts), strict=True)
+    return [alone(tables), *([balanced, *equal] for balanced, equal in split)]
 
 
 def _decide(tables: Tables) -> Decision:

@@ -5,7 +5,7 @@ it finishes by T uses up the map. A tile's cost grows with its end and falls wit
 so taking as much as possible is never wrong, and the smallest feasible T is the optimum. Tiles
 may be empty: an empty tile costs nothing, so a device that is not worth its message is left out.
 
-All blocks that end at one boundary, and all prefixes of the device order, are solved together.
+All blocks that end at one boundary, and all subsets of devices asked for, are solved together.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+# [k, d]: whether subset k has device d.
+Members = NDArray[np.bool_]
 
 # Each round halves the interval, or better; doubles have 52 bits.
 _MOST_ROUNDS = 64
@@ -58,12 +60,19 @@ class TileCosts:
         return np.where(stop > start, cost, 0.0)
 
 
-def balanced(costs: TileCosts) -> tuple[Floats, Ints]:
-    """For the first k devices, k = 1..D, and each block: the least finishing time of the slowest
-    tile, `[k - 1, m]`, and where the tiles end, `[k - 1, m, D + 1]` from 0 to the map's rows.
+def prefixes(count: int) -> Members:
+    """The first k of `count` devices, k = 1 .. count."""
+    return np.tri(count, dtype=np.bool_)
+
+
+def balanced(costs: TileCosts, members: Members | None = None) -> tuple[Floats, Ints]:
+    """For each subset `members[k]` of the devices (their prefixes, if not given) and each block:
+    the least finishing time of the slowest tile, `[k, m]`, and where the tiles end,
+    `[k, m, D + 1]` from 0 to the map's rows.
     """
-    greedy = _Greedy(costs)
-    best_s, best = _one_device(costs)
+    chosen = prefixes(costs.devices) if members is None else members
+    greedy = _Greedy(costs, chosen)
+    best_s, best = _one_device(costs, chosen)
     low = np.zeros_like(best_s)
     for _ in range(_MOST_ROUNDS):
         gap = best_s - low > _RELATIVE_GAP * best_s
@@ -79,23 +88,22 @@ def balanced(costs: TileCosts) -> tuple[Floats, Ints]:
     return best_s, best
 
 
-def _one_device(costs: TileCosts) -> tuple[Floats, Ints]:
-    """The best of the first k devices takes everything."""
-    count, blocks, rows = costs.devices, costs.blocks, costs.rows
+def _one_device(costs: TileCosts, members: Members) -> tuple[Floats, Ints]:
+    """The best device of each subset takes everything."""
+    count, rows = costs.devices, costs.rows
     alone = costs.fixed + costs.ends[:, :, rows] - costs.begins[:, :, 0]
-    best_s = np.minimum.accumulate(alone, axis=0)
-    chosen = np.zeros((count, blocks), dtype=np.int64)
-    for k in range(1, count):
-        chosen[k] = np.where(alone[k] < best_s[k - 1], k, chosen[k - 1])
-    marks = np.where(np.arange(count + 1)[None, None, :] > chosen[:, :, None], rows, 0)
-    return best_s, marks
+    among = np.where(members[:, :, None], alone[None], np.inf)
+    best = among.argmin(axis=1)
+    marks = np.where(np.arange(count + 1)[None, None, :] > best[:, :, None], rows, 0)
+    return among.min(axis=1), marks
 
 
 class _Greedy:
     """Fills the map for given times, device by device."""
 
-    def __init__(self, costs: TileCosts) -> None:
+    def __init__(self, costs: TileCosts, members: Members) -> None:
         self.costs = costs
+        self.users = [_chosen(members[:, d]) for d in range(costs.devices)]
         # One sorted array per device: each block's row of `ends`, lifted above the one before.
         span = costs.ends.max(axis=(1, 2)) - costs.ends.min(axis=(1, 2)) + 1.0
         self.lift = span[:, None] * np.arange(costs.blocks)[None, :]
@@ -107,20 +115,20 @@ class _Greedy:
         some tile would take one row more.
         """
         costs = self.costs
-        count, rows = costs.devices, costs.rows
-        marks = np.zeros((count, costs.blocks, count + 1), dtype=np.int64)
-        slowest = np.zeros((count, costs.blocks))
-        next_s = np.full((count, costs.blocks), np.inf)
-        blocks = np.broadcast_to(np.arange(costs.blocks), (count, costs.blocks))
-        for d in range(count):
-            # Prefixes of at most d devices do not use device d: their tiles have ended.
-            block, start = blocks[d:], marks[d:, :, d]
-            stop = self._reach(d, block, start, time_s[d:])
-            marks[:d, :, d + 1] = marks[:d, :, d]
-            marks[d:, :, d + 1] = stop
-            slowest[d:] = np.maximum(slowest[d:], costs.seconds(d, block, start, stop))
+        count, rows, subsets = costs.devices, costs.rows, len(time_s)
+        marks = np.zeros((subsets, costs.blocks, count + 1), dtype=np.int64)
+        slowest = np.zeros((subsets, costs.blocks))
+        next_s = np.full((subsets, costs.blocks), np.inf)
+        blocks = np.broadcast_to(np.arange(costs.blocks), (subsets, costs.blocks))
+        for d, users in enumerate(self.users):
+            block, start = blocks[users], marks[users, :, d]
+            stop = self._reach(d, block, start, time_s[users])
+            marks[:, :, d + 1] = marks[:, :, d]
+            marks[users, :, d + 1] = stop
+            slowest[users] = np.maximum(slowest[users], costs.seconds(d, block, start, stop))
             more = costs.seconds(d, block, start, np.minimum(stop + 1, rows))
-            next_s[d:] = np.where(stop < rows, np.minimum(next_s[d:], more), next_s[d:])
+            before = next_s[users]
+            next_s[users] = np.where(stop < rows, np.minimum(before, more), before)
         return marks, slowest, next_s
 
     def _reach(self, d: int, block: Ints, start: Ints, time_s: Floats) -> Ints:
@@ -132,3 +140,9 @@ class _Greedy:
         found = np.searchsorted(self.lifted[d], query, side="right") - 1 - block * width
         stop: Ints = np.maximum(start, found)
         return stop
+
+
+def _chosen(users: NDArray[np.bool_]) -> slice | Ints:
+    """Which subsets use a device: a slice, which costs no copies, if they are all the last ones."""
+    (found,) = np.nonzero(users)
+    return slice(int(found[0]), None) if len(found) and users[found[0] :].all() else found

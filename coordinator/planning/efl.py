@@ -24,7 +24,7 @@ def efl(network: Network, cluster: Cluster) -> Plan:
 
 def _decide(tables: Tables) -> Decision:
     last = tables.marks - 1
-    early_s, early = cheapest(grids(tables, len(tables.devices)))
+    early_s, early = cheapest(grids(tables, [len(tables.devices)])[0])
     rest_s, rest = cheapest(alone(tables))
     totals = early_s[0, 1:] + np.append(rest_s[1:last, last], 0.0)
     if not np.isfinite(totals).any():

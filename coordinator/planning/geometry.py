@@ -26,7 +26,7 @@ from coordinator.planning.sweeps import (
 from models.boxes import Box, Span
 from models.graph import Graph
 from models.operators import splits_along
-from models.tiles import map_size
+from models.tiles import MapTile, map_size
 from models.units import Network
 
 
@@ -65,11 +65,12 @@ class Growth:
         """(n, height + 1): what a full-width tile has by ending at row b; less `begins`."""
         return self.row_last * self._widths
 
-    def grid(self, rows: Sequence[Span], cols: Sequence[Span]) -> Floats:
-        """(n, tiles): elements of every tile of a grid, row by row; none in empty tiles."""
-        tall = _lengths(self.row_first, self.row_last, rows)
-        wide = _lengths(self.col_first, self.col_last, cols)
-        return (tall[:, :, None] * wide[:, None, :]).reshape(len(tall), -1)
+    def tiles(self, tiles: Sequence[MapTile]) -> Floats:
+        """(n, tiles): elements of every tile; none in empty ones."""
+        tall = _lengths(self.row_first, self.row_last, [tile.rows for tile in tiles])
+        wide = _lengths(self.col_first, self.col_last, [tile.cols for tile in tiles])
+        elements: Floats = tall * wide
+        return elements
 
 
 def _lengths(first: Floats, last: Floats, spans: Sequence[Span]) -> Floats:

@@ -23,7 +23,7 @@ def lw(network: Network, cluster: Cluster) -> Plan:
 
 
 def _decide(tables: Tables) -> Decision:
-    split_s, split = cheapest(grids(tables, len(tables.devices)))
+    split_s, split = cheapest(grids(tables, [len(tables.devices)])[0])
     _, whole = cheapest(alone(tables))
     blocks = []
     for start in range(tables.marks - 1):

@@ -19,5 +19,5 @@ def ofl(network: Network, cluster: Cluster) -> Plan:
 
 
 def _decide(tables: Tables) -> Decision:
-    _, blocks = place(alone(tables) + grids(tables, len(tables.devices)))
+    _, blocks = place(alone(tables) + grids(tables, [len(tables.devices)])[0])
     return Decision(blocks, otherwise="no block is faster in equal tiles over all devices")

@@ -13,12 +13,13 @@ from typing import Protocol
 
 import numpy as np
 
-from coordinator.planning.balance import Ints, TileCosts, balanced
+from coordinator.planning.balance import Ints, Members, TileCosts, balanced, prefixes
 from coordinator.planning.devices import Device
+from coordinator.planning.shapes import Shape, grids_of
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
 from models.boxes import Span
-from models.tiles import MapTile, even_spans
+from models.tiles import MapTile
 
 Shares = tuple[tuple[Device, MapTile], ...]
 
@@ -53,22 +54,27 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grid:
-    """Equal tiles, row by row, on the first devices [OFL; Eq. 1 for a single unit]."""
+class Tiled:
+    """Tiles of one shape, band by band, one per device: equal [OFL; Eq. 1 for a single unit], or
+    with areas in proportion to `weights`.
+    """
 
     devices: Sequence[Device]
-    rows: int
-    cols: int
+    shape: Shape
+    weights: Sequence[float] | None
     sizes: Sequence[tuple[int, int]]
     seconds: Floats
 
     def shares(self, start: int, end: int) -> Shares:
         """The devices whose tile is not empty."""
-        height, width = self.sizes[end]
-        row_spans, col_spans = even_spans(height, self.rows), even_spans(width, self.cols)
-        tiles = [MapTile(r, c) for r in row_spans for c in col_spans]
-        shares = zip(self.devices, tiles, strict=True)
+        shares = zip(self.devices, self.tiles(end), strict=True)
         return tuple((device, tile) for device, tile in shares if not tile.is_empty)
+
+    def tiles(self, end: int) -> tuple[MapTile, ...]:
+        """Every device's tile of the blocks that end at a mark; some may be empty."""
+        if self.weights is None:
+            return self.shape.equal_tiles(*self.sizes[end])
+        return self.shape.tiles(*self.sizes[end], self.weights)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,40 +112,72 @@ def alone(tables: Tables) -> list[Option]:
     ]
 
 
-def grids(tables: Tables, count: int) -> list[Option]:
-    """Every grid of `count` equal tiles on the first `count` devices."""
-    return [_grid(tables, rows, count // rows) for rows in range(count, 0, -1) if count % rows == 0]
+def grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
+    """For each count, every grid of that many equal tiles on as many first devices."""
+    shapes = [[(range(count), shape) for shape in grids_of(count)] for count in counts]
+    found = iter(tiled(tables, [each for some in shapes for each in some], None))
+    return [[next(found) for _ in some] for some in shapes]
 
 
-def _grid(tables: Tables, rows: int, cols: int) -> Option:
-    used = rows * cols
-    seconds = np.full((tables.marks, tables.marks), np.inf)
-    for end, splits in enumerate(tables.geometry.splits):
+def tiled(
+    tables: Tables,
+    placed: Sequence[tuple[Sequence[int], Shape]],
+    weights: Sequence[float] | None,
+) -> list[Option]:
+    """Each shape on its devices (indices into the tables', one per tile): equal tiles, or in
+    proportion to `weights` by device. All are costed together.
+    """
+    options = [
+        Tiled(
+            [tables.devices[d] for d in who],
+            shape,
+            None if weights is None else [weights[d] for d in who],
+            tables.geometry.sizes,
+            np.full((tables.marks, tables.marks), np.inf),
+        )
+        for who, shape in placed
+    ]
+    where = [d for who, _ in placed for d in who]
+    firsts = np.cumsum([0, *(len(who) for who, _ in placed)])[:-1]
+    columns = np.array([shape.has_columns for _, shape in placed])
+    for end, splits in enumerate(tables.geometry.splits if placed else ()):
         if splits is not None:
-            row_spans, col_spans = even_spans(splits.height, rows), even_spans(splits.width, cols)
-            seconds[splits.lowest : end, end] = tables.grid_s(end, row_spans, col_spans)
-    seconds = np.where(tables.fits[:used].all(axis=0), seconds, np.inf)
-    return Grid(tables.devices[:used], rows, cols, tables.geometry.sizes, seconds)
+            tiles = [tile for option in options for tile in option.tiles(end)]
+            compute, transfers = tables.tiles_s(end, tiles, where)
+            total = np.add.reduceat(transfers, firsts, axis=1)
+            total += np.maximum.reduceat(compute, firsts, axis=1)
+            total[: splits.lowest_cols - splits.lowest, columns] = np.inf
+            for option, seconds in zip(options, total.T, strict=True):
+                option.seconds[splits.lowest : end, end] = seconds
+    for option, (who, _) in zip(options, placed, strict=True):
+        option.seconds[~tables.fits[list(who)].all(axis=0)] = np.inf
+    return list(options)
 
 
-def strips(tables: Tables) -> list[Option]:
-    """Strips that finish together on the first k devices, for k = 2 .. all."""
+def strips(tables: Tables, members: Members | None = None) -> list[Option]:
+    """Strips that finish together on each subset of devices; without `members` on the first k
+    devices, for k = 2 .. all.
+    """
     count, marks = len(tables.devices), tables.marks
-    seconds = np.full((count, marks, marks), np.inf)
-    ends = np.zeros((count, marks, marks, count + 1), dtype=np.int64)
-    for end, splits in enumerate(tables.geometry.splits):
+    subsets = prefixes(count)[1:] if members is None else members
+    seconds = np.full((len(subsets), marks, marks), np.inf)
+    ends = np.zeros((len(subsets), marks, marks, count + 1), dtype=np.int64)
+    for end, splits in enumerate(tables.geometry.splits if len(subsets) else ()):
         if splits is not None:
             part = slice(splits.lowest, end)
-            seconds[:, part, end], ends[:, part, end] = _finish_together(tables, end)
-    fits = np.logical_and.accumulate(tables.fits, axis=0)
+            seconds[:, part, end], ends[:, part, end] = _finish_together(tables, end, subsets)
+    fits = np.where(subsets[:, :, None, None], tables.fits[None], True).all(axis=1)
     # With one strip that isn't empty it would be `Alone`, which is an option of its own.
     shared = (np.diff(ends, axis=3) > 0).sum(axis=3) > 1
     seconds = np.where(fits & shared, seconds, np.inf)
     sizes = tables.geometry.sizes
-    return [Strips(tables.devices, sizes, seconds[k], ends[k]) for k in range(1, count)]
+    return [
+        Strips(tables.devices, sizes, some_s, some_ends)
+        for some_s, some_ends in zip(seconds, ends, strict=True)
+    ]
 
 
-def _finish_together(tables: Tables, end: int) -> tuple[Floats, Ints]:
+def _finish_together(tables: Tables, end: int, subsets: Members) -> tuple[Floats, Ints]:
     """Tiles by Eq. 6 (communication + computation equal), their cost by Eq. 3: [k, m]."""
     splits = tables.geometry.splits[end]
     assert splits is not None
@@ -148,7 +186,7 @@ def _finish_together(tables: Tables, end: int) -> tuple[Floats, Ints]:
     compute = TileCosts(fixed, begins, ends)
     bytes_s, fixed_s = tables.byte_s[:, None, None], 2 * tables.fixed_s[:, None]
     both = TileCosts(fixed + fixed_s, begins + bytes_s * byte_begins, ends + bytes_s * byte_ends)
-    _, marks = balanced(both)
+    _, marks = balanced(both, subsets)
     block = np.broadcast_to(np.arange(both.blocks), marks.shape[:2])
     total, slowest = np.zeros(block.shape), np.zeros(block.shape)
     for d in range(both.devices):

@@ -21,7 +21,7 @@ from coordinator.planning.devices import Cluster, Device
 from coordinator.planning.geometry import Geometry, Splits, geometry_of
 from coordinator.planning.memory import weight_room_bytes
 from coordinator.planning.sweeps import Floats
-from models.boxes import Span
+from models.tiles import MapTile
 from models.units import Network
 from protos.errors import Infeasible
 
@@ -129,23 +129,23 @@ class Tables:
         in_out_ends = splits.enters @ splits.inputs.ends + splits.leaves @ splits.outputs.ends
         return begins, ends, in_out_begins, in_out_ends
 
-    def grid_s(self, end: int, rows: Sequence[Span], cols: Sequence[Span]) -> Floats:
-        """[m]: seconds of the blocks that end at `end`, as a grid whose tiles go to the first
-        devices, row by row.
+    def tiles_s(
+        self, end: int, tiles: Sequence[MapTile], devices: Sequence[int]
+    ) -> tuple[Floats, Floats]:
+        """(computation, transfers) [m, t]: seconds of tile t of the blocks that end at `end`, on
+        device `devices[t]`; nothing for empty tiles.
         """
         splits = self.geometry.splits[end]
         assert splits is not None
-        elements = splits.quantities.grid(rows, cols)
-        used = len(rows) * len(cols)
-        growth = self.growth(splits)[self._kind[:used]].T
-        full = elements.any(axis=0)
-        compute = splits.within @ (elements * growth) + self.constants(splits, end)[:used].T
-        size = splits.enters @ splits.inputs.grid(rows, cols)
-        size += splits.leaves @ splits.outputs.grid(rows, cols)
-        transfer = (size * self.byte_s[:used] + 2 * self.fixed_s[:used])[:, full].sum(axis=1)
-        total: Floats = transfer + np.where(full, compute, 0.0).max(axis=1)
-        total[: splits.lowest_cols - splits.lowest if len(cols) > 1 else 0] = np.inf
-        return total
+        who = np.array(devices)
+        full = np.array([not tile.is_empty for tile in tiles])
+        elements = splits.quantities.tiles(tiles)
+        growth = self.growth(splits)[self._kind[who]].T
+        compute = splits.within @ (elements * growth) + self.constants(splits, end)[who].T
+        size = splits.enters @ splits.inputs.tiles(tiles)
+        size += splits.leaves @ splits.outputs.tiles(tiles)
+        transfers = size * self.byte_s[who] + 2 * self.fixed_s[who]
+        return np.where(full, compute, 0.0), np.where(full, transfers, 0.0)
 
 
 def ranked(devices: Sequence[Device]) -> tuple[Device, ...]:

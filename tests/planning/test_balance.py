@@ -1,6 +1,10 @@
 """Tiles that finish together, against a dynamic program that tries every division."""
 
+import itertools
+from collections.abc import Iterable
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,12 +25,12 @@ def random_costs(devices: int, blocks: int, rows: int, seed: int) -> TileCosts:
     return TileCosts(fixed, begins, ends)
 
 
-def oracle(costs: TileCosts, block: int, count: int) -> float:
-    """O(D H^2): best[h] = least slowest tile of the first devices over the first h rows."""
+def oracle(costs: TileCosts, block: int, devices: Iterable[int]) -> float:
+    """O(D H^2): best[h] = least slowest tile of these devices over the first h rows."""
     rows = costs.rows
     best = np.full(rows + 1, np.inf)
     best[0] = 0.0
-    for d in range(count):
+    for d in devices:
         after = best.copy()
         for stop in range(1, rows + 1):
             for start in range(stop):
@@ -44,7 +48,7 @@ def test_bisection_finds_the_optimum(devices: int, blocks: int, rows: int, seed:
     times, marks = balanced(costs)
     for k in range(devices):
         for block in range(blocks):
-            wanted = oracle(costs, block, k + 1)
+            wanted = oracle(costs, block, range(k + 1))
             assert times[k, block] <= wanted * (1 + 1e-9) + 1e-12
             assert times[k, block] >= wanted * (1 - 1e-9) - 1e-12
             ends = marks[k, block]
@@ -57,6 +61,21 @@ def test_bisection_finds_the_optimum(devices: int, blocks: int, rows: int, seed:
                 for d in range(devices)
             )
             assert abs(slowest - times[k, block]) < 1e-12
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 4), st.integers(1, 10), st.integers(0, 10**6))
+def test_any_subset_of_devices(devices: int, rows: int, seed: int) -> None:
+    costs = random_costs(devices, 2, rows, seed)
+    subsets = [s for s in itertools.product((False, True), repeat=devices) if any(s)]
+    times, marks = balanced(costs, np.array(subsets))
+    for k, subset in enumerate(subsets):
+        used = [d for d in range(devices) if subset[d]]
+        for block in range(2):
+            assert times[k, block] == pytest.approx(oracle(costs, block, used), rel=1e-9)
+            sizes = np.diff(marks[k, block])
+            assert sizes.sum() == rows
+            assert all(subset[d] for d in np.flatnonzero(sizes))
 
 
 @settings(max_examples=30, deadline=None)

@@ -67,6 +67,6 @@ def test_aofl_is_the_best_of_all_plans_under_its_cost(model, some) -> None:
 def test_ofl_is_the_best_of_its_cuts(name: str) -> None:
     network, some = small(), CLUSTERS[name]
     tables = tables_of(network, some)
-    seconds, _ = cheapest(alone(tables) + grids(tables, len(tables.devices)))
+    seconds, _ = cheapest(alone(tables) + grids(tables, [len(tables.devices)])[0])
     best = min(sum(seconds[a, b] for a, b in blocks) for blocks in all_cuts(len(seconds) - 1))
     assert ofl(network, some).predicted_latency_s == pytest.approx(best)

@@ -6,9 +6,10 @@ from hypothesis import HealthCheck, given, settings
 
 from coordinator.planning.aofl import options_by_count
 from coordinator.planning.geometry import geometry_of
+from coordinator.planning.options import grids, tiled
+from coordinator.planning.shapes import shapes_of
 from coordinator.planning.tables import Tables, ranked, tables_of
 from models.graph import load_graph
-from models.tiles import Span
 from models.units import Network, divide
 from protos.errors import Infeasible
 from tests.models.networks import networks
@@ -132,11 +133,25 @@ def test_a_tile_costs_more_the_more_rows_it_has() -> None:
 
 
 def test_grids_of_one_column_are_equal_strips() -> None:
-    network = small()
-    tables = tables_of(network, CLUSTERS["no host"])
-    splits = tables.geometry.splits[1]
-    assert splits is not None
-    rows = [Span(a, a + splits.height // 4) for a in range(0, splits.height, splits.height // 4)]
-    whole = [Span(0, splits.width)]
-    (grid,) = [o for o in options_by_count(tables)[3] if getattr(o, "rows", 0) == 4]
-    assert grid.seconds[0, 1] == pytest.approx(tables.grid_s(1, rows, whole)[0])
+    tables = tables_of(small(), CLUSTERS["no host"])
+    column, *_ = grids(tables, [4])[0]
+    tiles = [tile for _, tile in column.shares(0, 1)]
+    assert {len(tile.rows) for tile in tiles} == {tables.geometry.sizes[1][0] // 4}
+    compute, transfers = tables.tiles_s(1, tiles, range(4))
+    expected = compute.max(axis=1) + transfers.sum(axis=1)
+    assert column.seconds[0, 1] == pytest.approx(expected[0])
+
+
+def test_bands_and_uneven_grids_cost_what_the_definition_costs() -> None:
+    network, some = small(), CLUSTERS["unlike"]
+    tables = tables_of(network, some)
+    subsets = [(0, 1), (1, 3, 4), (0, 2, 3, 4, 5), range(6)]
+    placed = [(who, shape) for who in subsets for shape in shapes_of(len(who))]
+    weights = [device.speed for device in tables.devices]
+    compared = 0
+    for option in tiled(tables, placed, weights):
+        for start, end in zip(*np.nonzero(np.isfinite(option.seconds)), strict=True):
+            exact = block_s(network, tables, option, start, end)
+            assert option.seconds[start, end] == pytest.approx(exact, rel=1e-9)
+            compared += 1
+    assert compared > 200

@@ -1,0 +1,65 @@
+"""How many tiles lie in each band of rows: strips, grids, and bands such as 3, 3 and 2.
+
+A shape says nothing of sizes. With weights, each band is as tall as its tiles' share of the sum,
+and each tile as wide as its share of the band, so any area can be given to any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.tiles import MapTile, even_spans, weighted_spans
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`bands[i]` tiles side by side in the i-th band of rows."""
+
+    bands: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Tiles altogether."""
+        return sum(self.bands)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether some band has more than one tile."""
+        return max(self.bands) > 1
+
+    def tiles(self, height: int, width: int, weights: Sequence[float]) -> tuple[MapTile, ...]:
+        """Tiles of a map, band by band, with areas in proportion to `weights`; some may be empty
+        on a small map.
+        """
+        shares, start = [], 0
+        for count in self.bands:
+            shares.append(tuple(weights[start : start + count]))
+            start += count
+        rows = weighted_spans(height, [sum(share) for share in shares])
+        return tuple(
+            MapTile(row, col)
+            for row, share in zip(rows, shares, strict=True)
+            for col in weighted_spans(width, share)
+        )
+
+    def equal_tiles(self, height: int, width: int) -> tuple[MapTile, ...]:
+        """Equal bands of equal tiles, as the published planners divide maps."""
+        return tuple(
+            MapTile(row, col)
+            for row, count in zip(even_spans(height, len(self.bands)), self.bands, strict=True)
+            for col in even_spans(width, count)
+        )
+
+
+def grids_of(count: int) -> tuple[Shape, ...]:
+    """Every grid of `count` tiles, from one column to one row."""
+    return tuple(Shape((count // rows,) * rows) for rows in range(count, 0, -1) if not count % rows)
+
+
+def shapes_of(count: int) -> tuple[Shape, ...]:
+    """`count` tiles in any number of bands, as evenly as can be: strips first."""
+    return tuple(
+        Shape(tuple(len(span) for span in even_spans(count, bands)))
+        for bands in range(count, 0, -1)
+    )
