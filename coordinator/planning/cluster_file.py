@@ -95,7 +95,7 @@ def parse_cluster(text: str, path: Path = Path("cluster.toml")) -> Cluster:
     devices = [_host(file.host, path)] if file.host.computes else []
     for index, entry in enumerate(file.device):
         costs = _costs(entry, f"device.{index}", path)
-        link = _link(file.network, entry)
+        link = _link(file.network, entry, file.host.endpoint_ns_per_byte)
         devices += [_device(name, entry, costs, link) for name in _names(entry)]
     if not devices:
         raise _bad(path, "no device computes; add [[device]] entries")
@@ -138,13 +138,15 @@ def _names(entry: _Device) -> Sequence[str]:
     return [f"{joined}{first + index}" for index in range(entry.count)]
 
 
-def _link(network: _Network, entry: _Device | None = None) -> Link:
+def _link(network: _Network, entry: _Device | None = None, host_ns: float = 0.0) -> Link:
+    """A device's link, whose bytes cost both ends' CPU; without a device, the host's uplink."""
     mbps = entry.mbps if entry is not None and entry.mbps is not None else network.mbps
+    ends_ns = entry.endpoint_ns_per_byte + host_ns if entry is not None else 0.0
     return Link(
         bytes_per_s=mbps * 1e6 / 8,
         message_s=network.message_ms * 1e-3,
         latency_s=network.latency_ms * 1e-3,
-        endpoint_byte_s=entry.endpoint_ns_per_byte * 1e-9 if entry is not None else 0.0,
+        endpoint_byte_s=ends_ns * 1e-9,
     )
 
 

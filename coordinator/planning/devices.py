@@ -19,7 +19,7 @@ class Link:
     """A device's connection to the host.
 
     A message of n bytes occupies it for `message_s + n / bytes_per_s` and arrives `latency_s`
-    after it was sent; the device's CPU is busy for `endpoint_byte_s` per byte.
+    after it was sent; the CPUs at its ends are busy for `endpoint_byte_s` per byte.
     """
 
     bytes_per_s: float

@@ -73,6 +73,18 @@ def test_everything_optional() -> None:
     assert cluster.uplink is None
 
 
+def test_bytes_cost_cpu_at_both_ends() -> None:
+    ends = "endpoint_ns_per_byte = {}"
+    text = GOOD.replace("computes = true", f"computes = true\n{ends.format(120)}")
+    device = parse_cluster(text).devices[1]
+    assert device.link.endpoint_byte_s == pytest.approx(120e-9)
+    both = parse_cluster(text.replace("memory_mb", f"{ends.format(30)}\nmemory_mb"))
+    assert both.devices[1].link.endpoint_byte_s == pytest.approx(150e-9)
+    assert both.devices[0].link.endpoint_byte_s == 0
+    again = parse_cluster(dump_cluster(both)).devices[1]
+    assert again.link.endpoint_byte_s == pytest.approx(150e-9)
+
+
 def test_counted_names() -> None:
     text = '[network]\nmbps = 1\n[[device]]\nname = "{}"\ncount = 3\ngflops = 1'
     assert [d.name for d in parse_cluster(text.format("pi-4")).devices] == ["pi-4", "pi-5", "pi-6"]
