@@ -81,6 +81,11 @@ class Network:
         return self.graph.name
 
     @cached_property
+    def memo(self) -> dict[object, object]:
+        """Room for what others derive from this network and want to find again."""
+        return {}
+
+    @cached_property
     def marks(self) -> tuple[int, ...]:
         """Boundaries (by index) outside residual blocks, from the first to the end."""
         return tuple(i for i, each in enumerate(self.boundaries) if not each.bypass)

@@ -350,12 +350,15 @@ class Driver:
 
     def _answer(self, request: RequestId, flight: _Flight) -> Answer:
         plan = flight.graph.plan
+        # News of a task can be overtaken by the answer. A request that ended as it began has
+        # passed on all that its plan says; one that lost a device, what its devices said.
+        halo_bytes = flight.halo_bytes if flight.retried else flight.graph.halo_bytes
         return Answer(
             request_id=request,
             outputs={name: flight.arrays[name] for name in flight.graph.outputs},
             timing=flight.timeline.timing(),
             plan_version=plan.version,
             devices=tuple(dict.fromkeys(flight.attempts.values())),
-            traffic=TrafficBytes(flight.scatter_bytes, flight.gather_bytes, flight.halo_bytes),
+            traffic=TrafficBytes(flight.scatter_bytes, flight.gather_bytes, halo_bytes),
             retried_tasks=flight.retried,
         )

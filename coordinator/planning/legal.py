@@ -69,8 +69,6 @@ def _check_block(index: int, block: Block, network: Network, known: set[DeviceId
     for k, tile in enumerate(block.tiles):
         if tile.device not in known:
             raise _wrong(index, k, f"is on {tile.device!r}, which is not in the cluster")
-        if tile.device in [other.device for other in block.tiles[:k]]:
-            raise _wrong(index, k, f"is the second one on {tile.device!r}")
     outputs = network.outputs(block.start, block.stop)
     if any(tile.part is not None for tile in block.tiles):
         _check_sums(index, block, network, outputs)

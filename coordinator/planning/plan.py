@@ -7,9 +7,9 @@ block cover its outputs exactly once (or, with `reduce`, add up to them).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NewType
+from typing import Literal, NewType, cast
 
 from models.boxes import Box
 from models.geometry import Extent, extent
@@ -19,6 +19,9 @@ from models.work import Work, works
 
 DeviceId = NewType("DeviceId", str)
 Exchange = Literal["none", "host", "peer"]
+
+# About 100 MB of boxes for a deep network; a search on eight devices sees some thousands.
+MEMO_TILES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Block:
     @property
     def devices(self) -> tuple[DeviceId, ...]:
         """Devices that compute in this block."""
-        return tuple(tile.device for tile in self.tiles)
+        return tuple(dict.fromkeys(tile.device for tile in self.tiles))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +117,29 @@ class Plan:
 
 def tile_extent(network: Network, block: Block, tile: Tile) -> Extent:
     """What a tile of a block computes and reads."""
-    nodes = network.nodes(block.start, block.stop)
-    if tile.part is not None:
-        return partial_extent(network.graph, nodes, tile.part)
-    return extent(network.graph, nodes, tile.boxes)
+    return _geometry(network, block, tile)[0]
 
 
-def tile_works(network: Network, block: Block, tile: Tile) -> list[Work]:
+def tile_works(network: Network, block: Block, tile: Tile) -> Sequence[Work]:
     """The work of every node of a tile."""
-    nodes = network.nodes(block.start, block.stop)
+    return _geometry(network, block, tile)[1]
+
+
+def _geometry(network: Network, block: Block, tile: Tile) -> tuple[Extent, Sequence[Work]]:
+    """Both of the above, kept with the network: searches ask for the same tiles again and again."""
+    memo = cast("dict[object, tuple[Extent, Sequence[Work]]]", network.memo)
+    key = ("tile", block.start, block.stop, tuple(tile.boxes.items()), tile.part)
+    found = memo.get(key)
+    if found is None:
+        if len(memo) >= MEMO_TILES:
+            memo.clear()
+        found = memo[key] = _fresh_geometry(network, block, tile)
+    return found
+
+
+def _fresh_geometry(network: Network, block: Block, tile: Tile) -> tuple[Extent, Sequence[Work]]:
+    graph, nodes = network.graph, network.nodes(block.start, block.stop)
     if tile.part is not None:
-        return [partial_work(network.graph, nodes, tile.part)]
-    return works(network.graph, nodes, extent(network.graph, nodes, tile.boxes))
+        return partial_extent(graph, nodes, tile.part), [partial_work(graph, nodes, tile.part)]
+    reach = extent(graph, nodes, tile.boxes)
+    return reach, works(graph, nodes, reach)

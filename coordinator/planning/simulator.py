@@ -6,8 +6,10 @@ same pure state that runs requests; only the world around it is modelled:
 * a device computes one task at a time, in order of readiness, for `costs.block_s` seconds;
 * a message occupies every link on its way for `message_s + bytes / rate` and arrives `latency_s`
   after that; links serve messages first come, first served;
-* `star`: the host has one full-duplex link, which all traffic crosses; `air`: one half-duplex
-  medium that everybody shares; `switch`: full duplex per port [DESIGN, Media];
+* `star`: the host has one full-duplex link, which all traffic crosses, peers' once each way;
+  `air`: one half-duplex medium that everybody shares, peers' traffic costs twice; `switch`: full
+  duplex per port [DESIGN, Media];
+* what a task passes to one peer is one message;
 * the device's own endpoint work (`endpoint_byte_s`) delays the task or the message.
 """
 
@@ -24,6 +26,7 @@ from coordinator.execution.events import (
     Action,
     Assign,
     Complete,
+    Finished,
     Joined,
     Received,
     RequestId,
@@ -44,7 +47,7 @@ _REQUEST = RequestId("simulated")
 class Activity:
     """One bar of the simulated timeline, in seconds from the request's arrival."""
 
-    kind: Literal["scatter", "compute", "gather"]
+    kind: Literal["scatter", "compute", "gather", "halo"]
     device: DeviceId
     task: int
     start_s: float
@@ -102,6 +105,7 @@ class _World:
     _waiting: dict[int, _Arrival] = field(default_factory=dict)
     _scatter: int = 0
     _gather: int = 0
+    _halo: int = 0
     _ended: float | None = None
 
     def run(self) -> Simulation:
@@ -120,7 +124,7 @@ class _World:
                     for event in events:
                         self._do(self.scheduler.step(event))
         assert self._ended is not None, "a request always ends"
-        traffic = TrafficBytes(self._scatter, self._gather)
+        traffic = TrafficBytes(self._scatter, self._gather, self._halo)
         return Simulation(self._ended, traffic, tuple(self.activities))
 
     def _at(self, when: float, what: object) -> None:
@@ -172,10 +176,15 @@ class _World:
         self._at(stop, _Computed(task))
 
     def _computed(self, task: int) -> None:
-        """A task's outputs return to the host as one message."""
+        """A task's outputs leave: one message to each peer that reads them, one to the host."""
         arrival = self._waiting[task]
         device = self.cluster.device(self._device(task))
-        outputs = arrival.spec.outputs
+        self._pass_on(task, device)
+        outputs = [output for output in arrival.spec.outputs if output.to_host]
+        if not outputs:
+            home = self.now + device.link.latency_s
+            self._at(home, _Home((Finished(_REQUEST, task, arrival.attempt),)))
+            return
         size = sum(self._bytes(output.tensor, output.box) for output in outputs)
         self._gather += size
         begin = self.now + size * device.link.endpoint_byte_s
@@ -187,6 +196,41 @@ class _World:
             for output in outputs
         ]
         self._at(home, _Home(tuple(events)))
+
+    def _pass_on(self, task: int, device: Device) -> None:
+        """What peers read of a task's outputs; its own device has it at once."""
+        peers: dict[DeviceId, list[tuple[int, int, int]]] = {}
+        for output in self.graph.tasks[task].outputs:
+            for route in output.routes:
+                size = self._bytes(output.tensor, route.box)
+                part = (route.reader, route.box.volume, size)
+                peers.setdefault(self._device(route.reader), []).append(part)
+        for name, parts in peers.items():
+            arrival = self.now
+            if name != device.id:
+                total = sum(size for _, _, size in parts)
+                self._halo += total
+                start, arrival = self._peer_transfer(device, self.cluster.device(name), total)
+                self.activities.append(Activity("halo", device.id, task, start, arrival))
+            for reader, volume, _ in parts:
+                self._at(arrival, _Filled(reader, volume))
+
+    def _peer_transfer(self, source: Device, target: Device, size: int) -> tuple[float, float]:
+        """Occupies every link from peer to peer; returns when it starts and arrives."""
+        begin = self.now + size * source.link.endpoint_byte_s
+        slower = max(source.link, target.link, key=lambda link: link.transfer_s(size))
+        seconds = slower.message_s + size / slower.bytes_per_s
+        occupied = {f"up {source.id}": seconds, f"down {target.id}": seconds}
+        if self.cluster.medium == "air":
+            occupied = {"air": 2 * seconds}
+        elif self.cluster.medium == "star" and self.cluster.uplink is not None:
+            shared = self.cluster.uplink.message_s + size / self.cluster.uplink.bytes_per_s
+            occupied |= {"up host": shared, "down host": shared}
+        start = max([begin, *(self._free.get(name, 0.0) for name in occupied)])
+        for name, busy in occupied.items():
+            self._free[name] = start + busy
+        arrival = start + max(occupied.values()) + slower.latency_s
+        return start, arrival + size * target.link.endpoint_byte_s
 
     def _transfer(
         self, device: Device, size: int, direction: str, begin: float | None = None
@@ -242,6 +286,6 @@ class _Computed:
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """Outputs arrived at the host."""
+    """Outputs, or news of a task, arrived at the host."""
 
-    events: tuple[Received, ...]
+    events: tuple[Received | Finished, ...]

@@ -13,6 +13,7 @@ from coordinator.planning.auto import auto
 from coordinator.planning.devices import Planner
 from coordinator.planning.efl import efl
 from coordinator.planning.elimination import elimination
+from coordinator.planning.halo import halo
 from coordinator.planning.kcut import kcut
 from coordinator.planning.lw import lw
 from coordinator.planning.ofl import ofl
@@ -29,6 +30,7 @@ STRATEGIES: Mapping[str, Planner] = {
     "aofl": aofl,
     "elimination": elimination,
     "kcut": kcut,
+    "halo": halo,
     "auto": auto,
 }
 

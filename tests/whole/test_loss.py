@@ -40,13 +40,15 @@ async def until(condition, timeout_s: float = 30.0) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_a_worker_killed_in_mid_request_costs_no_request(question) -> None:
+@pytest.mark.parametrize("strategy", ["ofl", "halo"])
+async def test_a_worker_killed_in_mid_request_costs_no_request(question, strategy: str) -> None:
     feeds, whole = question
-    async with local_cluster(3, pace=0.2, strategy="ofl", profile=False) as cluster:
+    async with local_cluster(3, pace=0.2, strategy=strategy, profile=False) as cluster:
         coordinator = cluster.coordinator
         first = await coordinator.infer(MODEL, feeds)
         assert compare(first.outputs, whole).max_rel_error <= 1e-5
         assert len(first.devices) == 3
+        assert (first.traffic.halo > 0) == (strategy == "halo")
         victim = cluster.workers[1].process
         request = asyncio.create_task(coordinator.infer(MODEL, feeds))
         await until(lambda: len(running_devices(cluster)) >= 2)

@@ -1,0 +1,62 @@
+"""The halo planner: legal, exact, and better in the simulator than what it starts from."""
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.execution.tasks import outline_plan
+from coordinator.planning.devices import Cluster, Link
+from coordinator.planning.halo import halo
+from coordinator.planning.legal import check_plan
+from coordinator.planning.simulator import simulate
+from coordinator.planning.strategies import strategy
+from models.catalogue import load
+from models.graph import load_graph
+from models.reference import WholeModel, compare, random_inputs
+from models.units import divide
+from tests.planning.run_plan import run_plan
+from tests.planning.support import cluster, real
+
+NAMES = ("vgg16-conv", "resnet50", "yolov2", "digits")
+
+
+def pis(count: int) -> Cluster:
+    """Cores of a Raspberry Pi 3 on a star of Fast Ethernet."""
+    some = cluster(*([1.85] * count), link=Link(93.7e6 / 8, 0.001, 0.002))
+    return replace(some, medium="star", uplink=Link(93.7e6 / 8, 0.001))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_legal_and_predicted_by_the_simulator(name: str) -> None:
+    network, some = real(name), pis(4)
+    plan = halo(network, some)
+    check_plan(plan, network, some)
+    found = simulate(plan, network, some)
+    assert plan.predicted_latency_s == pytest.approx(found.latency_s)
+    assert plan.traffic == found.traffic
+    assert plan.traffic.halo == outline_plan(plan, network).halo_bytes > 0
+
+
+@pytest.mark.parametrize(("name", "least"), [("vgg16-conv", 1.2), ("yolov2", 1.2), ("resnet50", 2)])
+def test_faster_than_the_published_scheme_on_eight(name: str, least: float) -> None:
+    network, some = real(name), pis(8)
+    published = simulate(strategy("aofl")(network, some), network, some).latency_s
+    assert published / halo(network, some).predicted_latency_s >= least
+
+
+def test_one_device_needs_no_halo() -> None:
+    network = real("digits")
+    plan = halo(network, pis(1))
+    assert plan.traffic.halo == 0
+    assert len(plan.blocks) == 1
+    assert plan.strategy == "halo"
+
+
+@pytest.mark.parametrize("name", ["digits", "resnet50"])
+def test_split_equals_whole(name: str) -> None:
+    proto = load(name).proto
+    network = divide(load_graph(proto, name))
+    plan = halo(network, pis(3))
+    feeds = random_inputs(network.graph)
+    whole = WholeModel(proto, 1).run(feeds)
+    assert compare(run_plan(plan, network, feeds), whole).max_rel_error <= 1e-5
