@@ -7,26 +7,34 @@ except for the one-device baseline.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.planning.devices import Device
-from coordinator.planning.options import Shares
-from coordinator.planning.plan import Block, Plan, Tile, TrafficBytes
+from coordinator.planning.layouts import UnitTile
+from coordinator.planning.plan import (
+    Block,
+    Exchange,
+    Plan,
+    Tile,
+    TrafficBytes,
+    tile_extent,
+    tile_works,
+)
 from coordinator.planning.tables import Tables
 from models.boxes import Box
-from models.geometry import extent
 from models.tiles import MapTile, tile_boxes
 from models.units import Network
-from models.work import works
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A block of units [start, stop) with its devices and tiles."""
+    """A block of units [start, stop) with its devices and tiles: of a map, or any of one unit."""
 
     start: int
     stop: int
-    shares: Shares
+    shares: Sequence[tuple[Device, MapTile | UnitTile]]
+    barrier: bool = True
+    exchange: Exchange = "host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +47,8 @@ class _TileCost:
 
 
 def assemble(network: Network, tables: Tables, strategy: str, placed: Sequence[Placed]) -> Plan:
-    """The plan of these blocks, behind barriers and through the host, at its published cost
-    [AOFL, Eq. 4]. `unused` and `notes` are the caller's to add.
+    """The plan of these blocks at its published cost [AOFL, Eq. 4], and the bytes of an exchange
+    through the host. `unused` and `notes` are the caller's to add.
     """
     blocks, latency_s = [], 0.0
     scatter = gather = flop = 0
@@ -51,7 +59,8 @@ def assemble(network: Network, tables: Tables, strategy: str, placed: Sequence[P
         scatter += sum(cost.scatter_bytes for cost in costs)
         gather += sum(cost.gather_bytes for cost in costs)
         flop += sum(cost.tile.flop for cost in costs)
-        blocks.append(Block(each.start, each.stop, tuple(cost.tile for cost in costs)))
+        tiles = tuple(cost.tile for cost in costs)
+        blocks.append(Block(each.start, each.stop, tiles, each.barrier, each.exchange))
     baseline, single_s = fastest_alone(tables)
     total_flop = int(tables.geometry.wholes[-1].features[:, 0].sum())
     return Plan(
@@ -80,14 +89,19 @@ def fastest_alone(tables: Tables) -> tuple[Device, float]:
     return tables.devices[order[0]], float(seconds[order[0]])
 
 
-def _tile_cost(network: Network, placed: Placed, device: Device, part: MapTile) -> _TileCost:
-    graph, nodes = network.graph, network.nodes(placed.start, placed.stop)
-    boxes = tile_boxes(network, placed.start, placed.stop, part)
-    reach = extent(graph, nodes, boxes)
-    work = works(graph, nodes, reach)
-    scatter, gather = _bytes(network, reach.inputs), _bytes(network, boxes)
+def _tile_cost(
+    network: Network, placed: Placed, device: Device, part: MapTile | UnitTile
+) -> _TileCost:
+    whole = Block(placed.start, placed.stop, ())
+    if isinstance(part, MapTile):
+        tile = Tile(device.id, tile_boxes(network, placed.start, placed.stop, part))
+    else:
+        tile = Tile(device.id, part.boxes, part=part.part)
+    work = tile_works(network, whole, tile)
+    scatter = _bytes(network, tile_extent(network, whole, tile).inputs)
+    gather = _bytes(network, tile.boxes)
     return _TileCost(
-        tile=Tile(device.id, boxes, flop=sum(each.flop for each in work)),
+        tile=replace(tile, flop=sum(each.flop for each in work)),
         scatter_bytes=scatter,
         gather_bytes=gather,
         transfer_s=device.link.transfer_s(scatter) + device.link.transfer_s(gather),

@@ -72,6 +72,21 @@ class Growth:
         elements: Floats = tall * wide
         return elements
 
+    def elements(self, tile: MapTile) -> Floats:
+        """(n,): elements of one tile, which is not empty."""
+        rows, cols = tile.rows, tile.cols
+        tall = self.row_last[:, rows.stop] - self.row_first[:, rows.start]
+        elements: Floats = tall * (self.col_last[:, cols.stop] - self.col_first[:, cols.start])
+        return elements
+
+    def ranges(self, thing: int, tile: MapTile) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Rows and columns of one thing that a tile has."""
+        rows, cols = tile.rows, tile.cols
+        return (
+            (int(self.row_first[thing, rows.start]), int(self.row_last[thing, rows.stop])),
+            (int(self.col_first[thing, cols.start]), int(self.col_last[thing, cols.stop])),
+        )
+
 
 def _lengths(first: Floats, last: Floats, spans: Sequence[Span]) -> Floats:
     starts = np.array([span.start for span in spans])
@@ -88,7 +103,7 @@ class Splits:
     `quantities` grow as the network's `quantities[chosen]`, and `within[m, q]` is 1 where a
     quantity belongs to the block that begins at mark `lowest + m`. `enters[m, t]` and
     `leaves[m, t]` are the bytes per element of the live tensors `inputs` and `outputs` that the
-    block reads and yields.
+    block reads and yields; `input_names` and `output_names` are those tensors.
     """
 
     lowest: int
@@ -102,6 +117,8 @@ class Splits:
     enters: Floats
     outputs: Growth
     leaves: Floats
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
 
 
 class Geometry:
@@ -164,7 +181,7 @@ class _Ends:
         first, last = geometry.node_marks[self.lowest], geometry.node_marks[self.end]
         chosen = slice(*(int(q) for q in np.searchsorted(nodes, (first, last))))
         places = [(each.node, each.place) for each in geometry.quantities[chosen]]
-        inputs, enters = self._inputs()
+        inputs, enters, input_names = self._inputs()
         outputs, leaves = self._outputs()
         height, width = map_size(network, 0, geometry.marks[self.end])
         return Splits(
@@ -181,9 +198,11 @@ class _Ends:
             enters,
             outputs,
             leaves,
+            input_names,
+            tuple(self.rows.own),
         )
 
-    def _inputs(self) -> tuple[Growth, Floats]:
+    def _inputs(self) -> tuple[Growth, Floats, tuple[str, ...]]:
         marks = self.geometry.marks[self.lowest : self.end]
         reads = [
             (m, mark, name) for m, mark in enumerate(marks) for name in self.rows.entering[mark]
@@ -194,7 +213,8 @@ class _Ends:
             [self.cols.entering[mark][name] for _, mark, name in reads],
         )
         at = np.array([m for m, _, _ in reads])
-        return growth, (at[None, :] == np.arange(len(marks))[:, None]) * sizes
+        enters = (at[None, :] == np.arange(len(marks))[:, None]) * sizes
+        return growth, enters, tuple(name for _, _, name in reads)
 
     def _outputs(self) -> tuple[Growth, Floats]:
         graph, names = self.network.graph, list(self.rows.own)

@@ -55,6 +55,10 @@ class Tables:
         self.fixed_s = np.array([device.link.fixed_s for device in self.devices])
         self.byte_s = np.array([device.link.byte_s for device in self.devices])
 
+    def kind_of(self, device: int) -> int:
+        """Devices of one kind share their costs: the first index of `growth`."""
+        return int(self._kind[device])
+
     @cached_property
     def fits(self) -> NDArray[np.bool_]:
         """[d, i, e]: whether device d can hold the weights of the block."""

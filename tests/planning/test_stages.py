@@ -1,0 +1,111 @@
+"""The search's model of a plan against the event simulator and the exact memory of plans."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from coordinator.planning.assemble import Placed, assemble
+from coordinator.planning.devices import Cluster, Link
+from coordinator.planning.legal import check_plan
+from coordinator.planning.memory import needs
+from coordinator.planning.plan import Plan
+from coordinator.planning.shapes import shapes_of
+from coordinator.planning.simulator import simulate
+from coordinator.planning.stages import Draft, Stages
+from coordinator.planning.tables import tables_of
+from models.units import Network
+from tests.planning.support import MEMORY, cluster, device, real, small
+
+UPLINK = Link(1.1e7, message_s=1e-3, latency_s=2e-3)
+UNLIKE = Cluster(
+    (
+        device("host", 4.0, MEMORY, host=True),
+        *(
+            device(f"d{i}", 1.3 + 0.37 * i, Link(8e6 + 7e5 * i, 1e-3, 2e-3, 1e-9 * i))
+            for i in range(5)
+        ),
+    ),
+    "star",
+    UPLINK,
+)
+MEDIA = {
+    "star": UNLIKE,
+    "switch": replace(UNLIKE, medium="switch", uplink=None),
+    "air": replace(UNLIKE, medium="air", uplink=None),
+    "two links": replace(UNLIKE, uplink=None),
+}
+
+
+def random_draft(stages: Stages, rng: random.Random) -> Draft:
+    """Blocks of up to five units, each in a random shape on random devices."""
+    tables, count = stages.tables, len(stages.cluster.devices)
+    draft, start = [], 0
+    while start < tables.marks - 1:
+        end = min(tables.marks - 1, start + rng.randint(1, 5))
+        splits = tables.geometry.splits[end]
+        who = rng.sample(range(count), rng.randint(1, count))
+        shares = ((who[0], stages.whole(start, end)),)
+        if splits is not None and start >= splits.lowest_cols and rng.random() < 0.85:
+            weights = [rng.uniform(0.5, 2.0) for _ in who]
+            tiles = rng.choice(shapes_of(len(who))).tiles(splits.height, splits.width, weights)
+            shares = tuple((d, t) for d, t in zip(who, tiles, strict=True) if not t.is_empty)
+        draft.append(stages.stage(start, end, shares, barrier=rng.random() < 0.3))
+        start = end
+    return tuple(draft)
+
+
+def plan_of(stages: Stages, draft: Draft) -> Plan:
+    marks, devices = stages.geometry.marks, stages.cluster.devices
+    placed = [
+        Placed(
+            marks[stage.start],
+            marks[stage.end],
+            [(devices[d], part) for d, part in stage.shares],
+            stage.barrier,
+        )
+        for stage in draft
+    ]
+    return assemble(stages.network, stages.tables, "random", placed)
+
+
+def setting(network: Network, some: Cluster) -> Stages:
+    return Stages(network, some, tables_of(network, some))
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+@pytest.mark.parametrize("name", ["small", "vgg16", "yolov2", "resnet50"])
+def test_a_draft_costs_what_the_simulator_says(name: str, medium: str) -> None:
+    network = small() if name == "small" else real(name)
+    stages, rng = setting(network, MEDIA[medium]), random.Random(f"{name} {medium}")
+    for _ in range(6):
+        draft = random_draft(stages, rng)
+        plan = plan_of(stages, draft)
+        check_plan(plan, network, MEDIA[medium])
+        expected = simulate(plan, network, MEDIA[medium]).latency_s
+        assert stages.latency_s(draft) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["small", "vgg16", "yolov2"])
+def test_a_draft_needs_the_memory_that_its_plan_needs(name: str) -> None:
+    network, rng = small() if name == "small" else real(name), random.Random(name)
+    capped = Cluster(tuple(replace(each, memory_bytes=1) for each in UNLIKE.devices))
+    stages = setting(network, capped)
+    for _ in range(6):
+        draft = random_draft(stages, rng)
+        over = stages.overflows(draft)
+        exact = needs(network, plan_of(stages, draft))
+        for d, each in enumerate(capped.devices):
+            if each.id in exact:
+                assert over[d] + 1 == pytest.approx(exact[each.id].total_bytes, rel=1e-9)
+        assert stages.overflow_bytes(draft) == sum(over.values())
+
+
+def test_equal_devices_differ_by_ties_only() -> None:
+    """Where two messages are ready at the same instant, either may go first."""
+    network, some = real("vgg16-conv"), replace(cluster(*[2.0] * 6), uplink=UPLINK)
+    stages, rng = setting(network, some), random.Random(3)
+    for _ in range(4):
+        draft = random_draft(stages, rng)
+        expected = simulate(plan_of(stages, draft), network, some).latency_s
+        assert stages.latency_s(draft) == pytest.approx(expected, rel=0.05)
