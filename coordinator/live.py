@@ -13,6 +13,7 @@ from coordinator.cluster.host_worker import HostWorker
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.programs import program_message
+from coordinator.costs.links import HOST_ENDPOINT
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
 from coordinator.library import Loaded
@@ -81,7 +82,8 @@ class LiveCluster:
     def cluster(self) -> Cluster:
         """The devices that can be used now, with what is known of them."""
         ready = self._pool.ready()
-        return Cluster(tuple(self._device(device, each) for device, each in ready.items()))
+        devices = tuple(self._device(device, each) for device, each in ready.items())
+        return Cluster(devices, medium="switch", uplink=HOST_ENDPOINT)
 
     def observe(self, graph: TaskGraph, network: Network, times: Sequence[TaskTimes]) -> None:
         """Observed task times correct the costs of the devices that ran them."""

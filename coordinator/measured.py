@@ -51,9 +51,14 @@ class Measured:
 
     def _transferred(self, device: DeviceId, times: TaskTimes) -> None:
         estimate = self._links.get(device)
-        if estimate is not None and times.sent_bytes:
-            seconds = times.ready_s - times.sent_s
-            self._links[device] = estimate.observed(times.sent_bytes, seconds)
+        if estimate is None:
+            return
+        if times.sent_bytes:
+            estimate = estimate.observed(times.sent_bytes, times.ready_s - times.sent_s)
+        if times.received_bytes:
+            seconds = times.received_s - times.stop_s
+            estimate = estimate.observed(times.received_bytes, seconds)
+        self._links[device] = estimate
 
     def link(self, device: DeviceId) -> Link:
         """The best estimate of a device's link."""

@@ -211,7 +211,7 @@ class Driver:
             self.scheduler.dropped["stranger"] += 1
             return
         flight.gather_bytes += payload.nbytes
-        flight.timeline.received(header.task, header.attempt, now)
+        flight.timeline.received(header.task, header.attempt, payload.nbytes, now)
         box = Box.of(*ranges(header.box))
         self.step(Received(request, header.task, header.attempt, header.tensor, box), payload)
 

@@ -13,7 +13,8 @@ Interval = tuple[float, float]
 @dataclass(frozen=True, slots=True)
 class TaskTimes:
     """One attempt of a task on the host's monotonic clock: when its last input was handed to the
-    connection (and how many bytes in all), when it was ready, started and stopped.
+    connection (and how many bytes in all), when it was ready, started and stopped, and when the
+    last of its outputs was back at the host (0 and 0 bytes if none was to come).
     """
 
     task: int
@@ -24,6 +25,8 @@ class TaskTimes:
     stop_s: float
     sent_s: float = 0.0
     sent_bytes: int = 0
+    received_s: float = 0.0
+    received_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -33,7 +36,7 @@ class Timeline:
     submitted_s: float
     ended_s: float = 0.0
     tasks: list[TaskTimes] = field(default_factory=list)
-    arrivals: dict[tuple[int, int], float] = field(default_factory=dict)
+    arrivals: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
     departures: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
 
     def sent(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
@@ -41,9 +44,10 @@ class Timeline:
         _, before = self.departures.get((task, attempt), (now, 0))
         self.departures[task, attempt] = (now, before + size_bytes)
 
-    def received(self, task: int, attempt: int, now: float) -> None:
+    def received(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
         """A box of a task's output arrived."""
-        self.arrivals[task, attempt] = now
+        _, before = self.arrivals.get((task, attempt), (now, 0))
+        self.arrivals[task, attempt] = (now, before + size_bytes)
 
     def computed(self, times: TaskTimes) -> None:
         """A device reported when it computed a task."""
@@ -53,16 +57,16 @@ class Timeline:
     def end(self, now: float) -> None:
         """Everything is merged."""
         self.ended_s = now
+        for index, times in enumerate(self.tasks):
+            back_s, size = self.arrivals.get((times.task, times.attempt), (0.0, 0))
+            self.tasks[index] = replace(times, received_s=back_s, received_bytes=size)
 
     def timing(self) -> Timing:
         """Every moment counts once: as compute while any task computes, as gather while any
         finished task's output is still on its way, and as scatter otherwise.
         """
         computing = _merge((each.start_s, each.stop_s) for each in self.tasks)
-        returning = _merge(
-            (each.stop_s, self.arrivals.get((each.task, each.attempt), each.stop_s))
-            for each in self.tasks
-        )
+        returning = _merge((each.stop_s, max(each.stop_s, each.received_s)) for each in self.tasks)
         window = (self.submitted_s, self.ended_s)
         compute_s = _length(computing, window)
         either_s = _length(_merge([*computing, *returning]), window)

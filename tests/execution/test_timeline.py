@@ -9,7 +9,7 @@ def timeline(tasks: list[tuple[float, float, float]], start: float, end: float) 
     found = Timeline(start)
     for index, (begin, stop, arrival) in enumerate(tasks):
         found.computed(TaskTimes(index, 0, "a", begin, begin, stop))
-        found.received(index, 0, arrival)
+        found.received(index, 0, 4, arrival)
     found.end(end)
     return found
 

@@ -1,0 +1,136 @@
+"""Predicted against measured latency on local workers.
+
+For 2 and 4 workers, together at most 1.6 cores, every model runs under every strategy: ten
+requests correct the costs, then the plan is predicted again by the simulator and compared with
+the median of further requests. Real workers, real gRPC, one run.
+
+    python -m benchmarks.prediction [--json] [--models a,b] [--strategies a,b] [-o FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.local import LocalCluster, local_cluster
+from benchmarks.report import emit, provenance
+from coordinator.execution.tasks import TaskGraph, compile_plan
+from coordinator.library import Loaded
+from coordinator.planning.propose import propose
+from coordinator.planning.simulator import simulate
+from coordinator.planning.strategies import strategy
+from models.reference import random_inputs
+from protos.errors import Infeasible
+
+MODELS = ("vgg16-conv", "resnet50", "yolov2", "digits")
+STRATEGIES = ("lw", "efl", "aofl", "elimination")
+WORKERS = (2, 4)
+CORRECTING, MEASURED = 10, 7
+TARGET = 0.10
+
+
+class Bench:
+    """Runs plans of any strategy on one cluster, beside the coordinator's own."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._coordinator = cluster.coordinator
+        self._live = cluster.coordinator._live
+        self._driver = cluster.coordinator._driver
+        self._version = 1000
+
+    async def case(self, model: str, name: str) -> dict[str, Any]:
+        """One model under one strategy."""
+        loaded = await self._coordinator._library.get(model)
+        feeds = random_inputs(loaded.served.network.graph)
+        try:
+            graph = await self._prepared(loaded, name)
+        except Infeasible as error:
+            return {"model": model, "strategy": name, "infeasible": error.cause}
+        first = graph.plan.predicted_latency_s
+        for _ in range(CORRECTING):
+            await self._request(loaded, graph, feeds)
+        predicted = simulate(graph.plan, loaded.served.network, self._live.cluster())
+        seconds = [await self._request(loaded, graph, feeds) for _ in range(MEASURED)]
+        measured = statistics.median(seconds)
+        return {
+            "model": model,
+            "strategy": name,
+            "predicted_s": predicted.latency_s,
+            "predicted_before_corrections_s": first,
+            "measured_s": measured,
+            "samples_s": seconds,
+            "error": predicted.latency_s / measured - 1.0,
+        }
+
+    async def _prepared(self, loaded: Loaded, name: str) -> TaskGraph:
+        network, cluster = loaded.served.network, self._live.cluster()
+        plan = await asyncio.to_thread(propose, strategy(name), network, cluster)
+        self._version += 1
+        plan = replace(plan, version=self._version)
+        graph = await asyncio.to_thread(compile_plan, plan, network, loaded.blobs)
+        for device in plan.devices:
+            await self._live.ensure(device, graph.programs_of(device), graph.blobs)
+        return graph
+
+    async def _request(
+        self, loaded: Loaded, graph: TaskGraph, feeds: dict[str, np.ndarray]
+    ) -> float:
+        began = time.monotonic()
+        _, times = await self._driver.run(graph, feeds)
+        seconds = time.monotonic() - began
+        self._live.observe(graph, loaded.served.network, times)
+        return seconds
+
+
+async def measure(models: list[str], strategies: list[str]) -> list[dict[str, Any]]:
+    """Every case on every number of workers."""
+    results = []
+    for workers in WORKERS:
+        async with local_cluster(workers) as cluster:
+            bench = Bench(cluster)
+            for model in models:
+                for name in strategies:
+                    case = await bench.case(model, name)
+                    results.append({"workers": workers, **case})
+    return results
+
+
+def main() -> int:
+    """Prints the result; fails if the median error is above the target."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--strategies", default=",".join(STRATEGIES))
+    parser.add_argument("-o", "--output", type=Path, help="also write the JSON here")
+    arguments = parser.parse_args()
+    cases = asyncio.run(measure(arguments.models.split(","), arguments.strategies.split(",")))
+    errors = [abs(each["error"]) for each in cases if "error" in each]
+    median = statistics.median(errors)
+    result = {"cases": cases, "median_error": median, "target": TARGET, "ok": median <= TARGET}
+    if arguments.output:
+        arguments.output.write_text(json.dumps({**result, "provenance": provenance()}, indent=1))
+    lines = [
+        f"{each['workers']} workers {each['model']:12} {each['strategy']:12} "
+        + (
+            f"predicted {each['predicted_s'] * 1e3:8.1f} ms, measured "
+            f"{each['measured_s'] * 1e3:8.1f} ms, {each['error']:+.1%}"
+            if "error" in each
+            else f"not possible: {each['infeasible']}"
+        )
+        for each in cases
+    ]
+    lines.append(f"median absolute error {median:.1%} (target {TARGET:.0%})")
+    emit(result, arguments.json, "\n".join(lines))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
