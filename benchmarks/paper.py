@@ -1,16 +1,37 @@
 """The papers' tables and figures, recomputed beside the published values.
 
-python -m benchmarks.paper fig7 --json
+python -m benchmarks.paper [TABLE ...] [--json] [-o FILE]
+
+A FILE that ends with .svg gets the speed-up curves of fig10 and fig13.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from benchmarks.compare import Row, table
+from benchmarks.curves import speedups_svg
 from benchmarks.fig7 import fig7
+from benchmarks.fig9 import fig9, fig9_text
+from benchmarks.fig10_13 import fig10, fig13, speedups_text
+from benchmarks.fig11 import fig11, fig11_text
+from benchmarks.meanings import meanings, meanings_text
 from benchmarks.report import emit
+from benchmarks.table2 import table2, table2_text
+from benchmarks.tables_search import (
+    deepa_table_2,
+    deepa_table_3,
+    jia_table_3,
+    soybean_section_2_2,
+)
+
+Result = dict[str, Any]
+Table = tuple[Callable[[], Result], Callable[[Mapping[str, Any]], str]]
 
 
 def fig7_text(result: Mapping[str, Any]) -> str:
@@ -30,23 +51,89 @@ def fig7_text(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-Table = tuple[Callable[[], dict[str, Any]], Callable[[Mapping[str, Any]], str]]
-TABLES: Mapping[str, Table] = {"fig7": (fig7, fig7_text)}
+def deepa() -> Result:
+    """Both tables of costs."""
+    return {"table_2": deepa_table_2(), "table_3": deepa_table_3()}
+
+
+def deepa_text(result: Mapping[str, Any]) -> str:
+    """A line per configuration."""
+    return "\n\n".join(
+        f"DeePa, Table {name[-1]}: {what}\n{_every_column(result[name])}"
+        for name, what in (
+            ("table_2", "the first fully connected layer of AlexNet"),
+            ("table_3", "the last three convolutions of VGG-16"),
+        )
+    )
+
+
+def _rows(make: Callable[[], list[Row]]) -> Callable[[], Result]:
+    return lambda: {"rows": make()}
+
+
+def _rows_text(title: str, result: Mapping[str, Any]) -> str:
+    return f"{title}\n{_every_column(result['rows'])}"
+
+
+def _every_column(rows: Sequence[Row]) -> str:
+    keys = dict.fromkeys(key for row in rows for key in row if key != "planner_notes")
+    return table(rows, {key: key.replace("_", " ") for key in keys})
+
+
+TABLES: Mapping[str, Table] = {
+    "fig7": (fig7, fig7_text),
+    "fig9": (fig9, fig9_text),
+    "fig10": (fig10, partial(speedups_text, "AOFL, Figure 10: speed-up over one device")),
+    "fig11": (fig11, fig11_text),
+    "fig12": (table2, table2_text),
+    "fig13": (fig13, partial(speedups_text, "AOFL, Figure 13b: ResNet-50 over one device")),
+    "table2": (table2, table2_text),
+    "meanings": (meanings, meanings_text),
+    "jia": (
+        _rows(jia_table_3),
+        partial(_rows_text, "Jia et al., Table 3: elimination on 4 devices"),
+    ),
+    "deepa": (deepa, deepa_text),
+    "soybean": (
+        _rows(soybean_section_2_2),
+        partial(_rows_text, "SOYBEAN, section 2.2: MB exchanged in a step of 5 layers of 300"),
+    ),
+}
+# Figure 12 draws Table 2.
+ALL = tuple(name for name in TABLES if name != "fig12")
+CURVES = ("fig10", "fig13")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the chosen tables, all by default."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper", description=__doc__)
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}, all")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead")
     chosen = parser.parse_args(arguments)
     for name in chosen.tables:
-        if name not in TABLES:
-            parser.error(f"there is no table {name!r}; there are {', '.join(TABLES)}")
-    names = chosen.tables or list(TABLES)
+        if name not in TABLES and name != "all":
+            parser.error(f"there is no table {name!r}; there are {', '.join(TABLES)}, all")
+    names = list(ALL) if "all" in chosen.tables or not chosen.tables else chosen.tables
+    output: Path | None = chosen.output
+    draws = output is not None and output.suffix == ".svg"
+    if draws:
+        names = [name for name in names if name in CURVES]
+        if not names:
+            parser.error(f"there are curves of {' and '.join(CURVES)} only")
     results = {name: TABLES[name][0]() for name in names}
-    text = "\n\n".join(TABLES[name][1](results[name]) for name in names)
-    emit(results[names[0]] if len(names) == 1 else results, chosen.json, text)
+    if output is None:
+        _emit(results, chosen.json)
+    elif draws:
+        output.write_text(speedups_svg(list(results.values())), encoding="utf-8")
+    else:
+        with output.open("w", encoding="utf-8") as file, redirect_stdout(file):
+            _emit(results, chosen.json)
+
+
+def _emit(results: Mapping[str, Result], as_json: bool) -> None:
+    text = "\n\n".join(TABLES[name][1](result) for name, result in results.items())
+    emit(next(iter(results.values())) if len(results) == 1 else dict(results), as_json, text)
 
 
 if __name__ == "__main__":

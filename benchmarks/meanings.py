@@ -1,0 +1,88 @@
+"""What calibration (b) may mean, and what every meaning gives: how the adopted one was chosen.
+
+"120 ns per byte of endpoint CPU" may be spent at the device or at both ends; it and the cost of
+weights may grow at lower clocks, as computation does, or not; the first of N devices may be the
+host's own worker or not. All sixteen are tried on the fifteen published speed-ups of AOFL
+[Figures 10 and 13b].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import product
+from typing import Any
+
+from benchmarks.compare import Row, digits, percent, table
+from benchmarks.fig10_13 import TOLERANCE_PERCENT
+from benchmarks.published import RESNET, SPEEDUPS, VGG, YOLO
+from benchmarks.testbed import MEASURES, Meaning, Setting, outcome
+
+CALIBRATION = "b"
+MEANINGS = tuple(
+    Meaning(host, ends, weights, both)
+    for host, ends, weights, both in product((True, False), (2, 1), (True, False), (True, False))
+)
+SHORT = {VGG: "VGG", YOLO: "YOLO", RESNET: "ResNet"}
+
+
+def meanings(tried: Sequence[Meaning] = MEANINGS) -> dict[str, Any]:
+    """A row per meaning: deviations in percent, and how many are within 15."""
+    return {
+        "calibration": CALIBRATION,
+        "adopted": asdict(Meaning()),
+        "rows": [_row(meaning) for meaning in tried],
+    }
+
+
+def meanings_text(result: Mapping[str, Any]) -> str:
+    """A line per meaning, by AOFL's cost; the adopted one is marked."""
+    shown = [
+        row
+        | {
+            f"off {name}": " ".join(f"{each:+.0f}" for each in off)
+            for name, off in row["cost"].items()
+        }
+        | {"adopted": "adopted" if _is_adopted(row, result["adopted"]) else ""}
+        for row in result["rows"]
+    ]
+    columns = {
+        "host_computes": "host computes",
+        "ends": "CPU at ends",
+        "slow_weights": "weights by clock",
+        "slow_bytes": "bytes by clock",
+        "cost_within": "within 15 % of 15",
+        "simulated_within": "simulated",
+        **{f"off {name}": name for name in result["rows"][0]["cost"]},
+        "adopted": "",
+    }
+    title = (
+        f"Meanings of ({CALIBRATION}): AOFL's speed-ups on 2, 4, 8 devices, % off by its own cost"
+    )
+    return f"{title}\n{table(shown, columns)}"
+
+
+def _row(meaning: Meaning) -> Row:
+    row: Row = asdict(meaning)
+    for measure in MEASURES:
+        off = {
+            f"{SHORT[model]} {ghz:g} GHz": [
+                _deviation(model, ghz, count, meaning, measure) for count in published
+            ]
+            for (model, ghz), published in SPEEDUPS.items()
+        }
+        every = [each for group in off.values() for each in group]
+        row[measure] = off
+        row[f"{measure}_within"] = sum(abs(each) <= TOLERANCE_PERCENT for each in every)
+    return row
+
+
+def _deviation(model: str, ghz: float, count: int, meaning: Meaning, measure: str) -> float:
+    found = outcome(model, "aofl", Setting(CALIBRATION, count, ghz, meaning=meaning))
+    off = percent(found.speedup(measure), SPEEDUPS[model, ghz][count])
+    assert off is not None
+    return digits(off)
+
+
+def _is_adopted(row: Row, adopted: Mapping[str, Any]) -> bool:
+    return all(row[key] == value for key, value in adopted.items())

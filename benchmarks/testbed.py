@@ -1,0 +1,177 @@
+"""AOFL's testbed under two calibrations, and what every strategy takes on it.
+
+Calibrations are cluster files of eight machines at 1 GHz, the host's worker among them. Other
+clocks, bandwidths and counts are derived from them: whatever a core does takes 1/clock as long.
+
+Times are told twice. `cost_s` is AOFL's own cost [Eq. 3 and 4]: all sends, the slowest tile, all
+gathers, one after the other. `simulated_s` is the event simulator's: a device starts when its
+tile has arrived and answers when it is done, while the host still serves others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from coordinator.costs.rates import RateCosts, flop_per_s
+from coordinator.planning.cluster_file import load_cluster
+from coordinator.planning.devices import Cluster, Device
+from coordinator.planning.plan import DeviceId, Plan
+from coordinator.planning.propose import propose
+from coordinator.planning.strategies import strategy
+from models import catalogue
+from models.graph import load_graph
+from models.units import Network, divide
+
+CALIBRATIONS = ("a", "b")
+MEASURES = ("cost", "simulated")
+FASTEST_MBPS = 93.7
+_CLUSTERS = Path(__file__).parent / "clusters"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What the terms of a calibration may mean; the defaults are what the figures are made with.
+
+    `host_computes`: the first of N devices is the host's own worker. `ends`: a byte costs CPU at
+    the device alone (1) or at the host too (2). `slow_weights`, `slow_bytes`: the cost of weights
+    and of bytes grows at lower clocks, as computation does.
+    """
+
+    host_computes: bool = True
+    ends: int = 2
+    slow_weights: bool = True
+    slow_bytes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """N like devices: the host's worker and N - 1 more."""
+
+    calibration: str
+    devices: int
+    ghz: float = 1.0
+    mbps: float = FASTEST_MBPS
+    meaning: Meaning = Meaning()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a strategy takes; `single_s` is the best device alone."""
+
+    plan: Plan
+    cost_s: float
+    simulated_s: float
+    single_s: float
+
+    def seconds(self, measure: str) -> float:
+        """The time by one of `MEASURES`."""
+        return {"cost": self.cost_s, "simulated": self.simulated_s}[measure]
+
+    def speedup(self, measure: str) -> float:
+        """Over one device, by one of `MEASURES`."""
+        return self.single_s / self.seconds(measure)
+
+
+@cache
+def network(model: str) -> Network:
+    """A network of the catalogue; its weights have shapes, and no values to hold in memory."""
+    loaded = catalogue.load(model)
+    graph = load_graph(loaded.proto, loaded.name)
+    light = {k: np.broadcast_to(v.dtype.type(0), v.shape) for k, v in graph.constants.items()}
+    return divide(replace(graph, constants=light))
+
+
+@cache
+def outcome(model: str, name: str, setting: Setting) -> Outcome:
+    """A strategy's plan for a model on like devices, checked, with its times."""
+    return planned(model, name, like(setting))
+
+
+def planned(model: str, name: str, cluster: Cluster) -> Outcome:
+    """A strategy's plan for a model on any cluster, checked, with its times."""
+    made: list[Plan] = []
+
+    def planner(network: Network, cluster: Cluster) -> Plan:
+        made.append(strategy(name)(network, cluster))
+        return made[0]
+
+    plan = propose(planner, network(model), cluster)
+    return Outcome(
+        made[0], made[0].predicted_latency_s, plan.predicted_latency_s, plan.single_device_latency_s
+    )
+
+
+@lru_cache(maxsize=8)
+def like(setting: Setting) -> Cluster:
+    """The cluster of a setting; the same object while it is in use, so that tables are kept."""
+    base = calibrated(setting.calibration)
+    kept = base.devices[: setting.devices]
+    if not setting.meaning.host_computes:
+        kept = tuple(
+            replace(base.devices[1], id=DeviceId(f"pi-{k}")) for k in range(setting.devices)
+        )
+    devices = [_clocked(device, setting.ghz, setting.meaning) for device in kept]
+    return _connected(base, devices, setting.mbps)
+
+
+def unlike(calibration: str, ghz: Sequence[float], cores: Mapping[int, int]) -> Cluster:
+    """Devices of these clocks around a host that only sends and merges; `cores` by position,
+    where there is more than one.
+    """
+    base = calibrated(calibration)
+    devices = []
+    for k, clock in enumerate(ghz):
+        name = f"pi-{k + 1}"
+        one = replace(base.devices[1], id=DeviceId(name), name=name)
+        device = _clocked(one, clock, Meaning())
+        devices.append(_faster(device, cores.get(k, 1)))
+    return _connected(base, devices, FASTEST_MBPS)
+
+
+@cache
+def calibrated(calibration: str) -> Cluster:
+    """The eight machines of a calibration at 1 GHz."""
+    return load_cluster(_CLUSTERS / f"aofl-{calibration}.toml")
+
+
+def _connected(base: Cluster, devices: Sequence[Device], mbps: float) -> Cluster:
+    assert base.uplink is not None
+    rate = mbps * 1e6 / 8
+    linked = [
+        device if device.host else replace(device, link=replace(device.link, bytes_per_s=rate))
+        for device in devices
+    ]
+    return Cluster(tuple(linked), base.medium, replace(base.uplink, bytes_per_s=rate))
+
+
+def _clocked(device: Device, ghz: float, meaning: Meaning) -> Device:
+    slow_weights = ghz if meaning.slow_weights else 1.0
+    slow_bytes = ghz if meaning.slow_bytes else 1.0
+    byte_s = device.link.endpoint_byte_s * meaning.ends / 2 / slow_bytes
+    rates = _rates(device)
+    costs = RateCosts(
+        rates.gflops * ghz, rates.rate_1x1, rates.weight_ns / slow_weights, rates.run_s / ghz
+    )
+    return _computing(replace(device, link=replace(device.link, endpoint_byte_s=byte_s)), costs)
+
+
+def _faster(device: Device, cores: int) -> Device:
+    rates = _rates(device)
+    return _computing(
+        device,
+        RateCosts(rates.gflops * cores, rates.rate_1x1, rates.weight_ns / cores, rates.run_s),
+    )
+
+
+def _rates(device: Device) -> RateCosts:
+    assert isinstance(device.costs, RateCosts), "calibrations are rates"
+    return device.costs
+
+
+def _computing(device: Device, costs: RateCosts) -> Device:
+    return replace(device, costs=costs, speed=flop_per_s(costs))
