@@ -29,7 +29,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
     cells = [list(columns.values())]
     cells += [[text(row.get(key)) for key in columns] for row in rows]
     widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
-    left = [not any(isinstance(row.get(key), int | float) for row in rows) for key in columns]
+    left = [not any(_is_number(row.get(key)) for row in rows) for key in columns]
     return "\n".join(
         "  ".join(
             cell.ljust(width) if is_left else cell.rjust(width)
@@ -52,6 +52,10 @@ def text(value: Any) -> str:
             return ", ".join(text(each) for each in value)
         case _:
             return str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def signed(value: float | None) -> str:

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from benchmarks.compare import Row
+from benchmarks.fig10_13 import CLOCKS
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
 _COLOURS = ("#0072B2", "#D55E00")
@@ -31,9 +32,12 @@ def speedups_svg(figures: Sequence[Mapping[str, Any]]) -> str:
         drawn.append(f'<g transform="translate({x},{y})">{body}</g>')
     width = columns * _WIDTH
     height = -(-len(panels) // columns) * (_HEIGHT + _TITLE) + 24
-    legend = (
-        f'<text x="{_MARGIN}" y="{height - 8}">AOFL over one device: solid its own cost, dashed '
-        "simulated, dots published</text>"
+    legend = _label(
+        f"{_MARGIN},{height - 8}",
+        "AOFL over one device: solid its own cost, dashed simulated, dots published;",
+    ) + "".join(
+        _label(f"{_MARGIN + 430 + 60 * k},{height - 8}", f"{ghz:g} GHz", colour=colour)
+        for k, (ghz, colour) in enumerate(zip(CLOCKS, _COLOURS, strict=True))
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -56,7 +60,7 @@ def _panel(title: str, curves: Sequence[Row], counts: Sequence[int]) -> str:
         parts.append(f'<polyline points="{left} {right}" stroke="#ddd" fill="none"/>')
         parts.append(_label(left, str(level), dx=-14, dy=4))
     parts += [_label(place(count, 0.5), str(count), dx=-3, dy=12) for count in counts]
-    for colour, curve in zip(_COLOURS, curves, strict=False):
+    for colour, curve in zip(_COLOURS, curves, strict=True):
         for measure, dash in (("cost", ""), ("simulated", ' stroke-dasharray="4 3"')):
             points = " ".join(place(n, v) for n, v in zip(counts, curve[measure], strict=True))
             parts.append(
@@ -66,12 +70,10 @@ def _panel(title: str, curves: Sequence[Row], counts: Sequence[int]) -> str:
         for count, value in curve["published"].items():
             x, _, y = place(int(count), value).partition(",")
             parts.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"/>')
-        end = place(most, curve["cost"][-1])
-        parts.append(_label(end, f"{curve['ghz']:g} GHz", dx=-30, dy=-6, colour=colour))
     return "".join(parts)
 
 
-def _label(at: str, words: str, *, dx: float, dy: float, colour: str = "#222") -> str:
+def _label(at: str, words: str, *, dx: float = 0, dy: float = 0, colour: str = "#222") -> str:
     x, _, y = at.partition(",")
     return (
         f'<text x="{float(x) + dx:.1f}" y="{float(y) + dy:.1f}" style="fill:{colour}">'

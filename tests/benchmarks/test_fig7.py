@@ -30,7 +30,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["rows"]) == 3
     assert "commit" in printed["provenance"]
-    paper.main([])
+    paper.main(["fig7"])
     assert "105.74" in capsys.readouterr().out
     with pytest.raises(SystemExit) as caught:
         paper.main(["fig99"])
