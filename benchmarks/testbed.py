@@ -29,7 +29,6 @@ from models.units import Network, divide
 
 CALIBRATIONS = ("a", "b")
 MEASURES = ("cost", "simulated")
-FASTEST_MBPS = 93.7
 _CLUSTERS = Path(__file__).parent / "clusters"
 
 
@@ -50,12 +49,12 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """N like devices: the host's worker and N - 1 more."""
+    """N like devices: the host's worker and N - 1 more. Without `mbps`, at the file's own."""
 
     calibration: str
     devices: int
     ghz: float = 1.0
-    mbps: float = FASTEST_MBPS
+    mbps: float | None = None
     meaning: Meaning = Meaning()
 
 
@@ -115,8 +114,9 @@ def like(setting: Setting) -> Cluster:
         kept = tuple(
             replace(base.devices[1], id=DeviceId(f"pi-{k}")) for k in range(setting.devices)
         )
-    devices = [_clocked(device, setting.ghz, setting.meaning) for device in kept]
-    return _connected(base, devices, setting.mbps)
+    devices = tuple(_clocked(device, setting.ghz, setting.meaning) for device in kept)
+    cluster = replace(base, devices=devices)
+    return cluster if setting.mbps is None else _connected(cluster, setting.mbps)
 
 
 def unlike(calibration: str, ghz: Sequence[float], cores: Mapping[int, int]) -> Cluster:
@@ -130,7 +130,7 @@ def unlike(calibration: str, ghz: Sequence[float], cores: Mapping[int, int]) -> 
         one = replace(base.devices[1], id=DeviceId(name), name=name)
         device = _clocked(one, clock, Meaning())
         devices.append(_faster(device, cores.get(k, 1)))
-    return _connected(base, devices, FASTEST_MBPS)
+    return replace(base, devices=tuple(devices))
 
 
 @cache
@@ -139,14 +139,14 @@ def calibrated(calibration: str) -> Cluster:
     return load_cluster(_CLUSTERS / f"aofl-{calibration}.toml")
 
 
-def _connected(base: Cluster, devices: Sequence[Device], mbps: float) -> Cluster:
-    assert base.uplink is not None
+def _connected(cluster: Cluster, mbps: float) -> Cluster:
+    assert cluster.uplink is not None, "the testbed is a star"
     rate = mbps * 1e6 / 8
-    linked = [
+    devices = tuple(
         device if device.host else replace(device, link=replace(device.link, bytes_per_s=rate))
-        for device in devices
-    ]
-    return Cluster(tuple(linked), base.medium, replace(base.uplink, bytes_per_s=rate))
+        for device in cluster.devices
+    )
+    return replace(cluster, devices=devices, uplink=replace(cluster.uplink, bytes_per_s=rate))
 
 
 def _clocked(device: Device, ghz: float, meaning: Meaning) -> Device:

@@ -62,6 +62,7 @@ def test_settings() -> None:
     base = calibrated("b")
     assert [device.host for device in base.devices] == [True] + 7 * [False]
     assert base.devices[1].link.endpoint_byte_s == pytest.approx(240e-9)
+    assert like(Setting("b", 8)) == base
     half = like(Setting("b", 3, 0.5, 25.1))
     assert len(half.devices) == 3
     assert half.devices[0].costs == half.devices[1].costs
