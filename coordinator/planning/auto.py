@@ -12,6 +12,7 @@ from dataclasses import replace
 from coordinator.planning.aofl import aofl
 from coordinator.planning.devices import Cluster, Planner
 from coordinator.planning.efl import efl
+from coordinator.planning.fused import fused
 from coordinator.planning.lw import lw
 from coordinator.planning.ofl import ofl
 from coordinator.planning.plan import Plan
@@ -21,6 +22,7 @@ from models.units import Network
 from protos.errors import Infeasible
 
 CANDIDATES: Mapping[str, Planner] = {
+    "fused": fused,
     "aofl": aofl,
     "single": single,
     "ofl": ofl,
@@ -43,7 +45,9 @@ def auto(network: Network, cluster: Cluster) -> Plan:
         raise refused
     best = min(plans.values(), key=lambda plan: plan.predicted_latency_s)
     compared = ", ".join(f"{name} {plan.predicted_latency_s:.3f} s" for name, plan in plans.items())
-    return replace(best, strategy="auto", notes=(f"best of {compared}", *best.notes))
+    chosen = next(name for name, plan in plans.items() if plan is best)
+    note = f"This is the plan of {chosen}; simulated alike, the strategies take: {compared}."
+    return replace(best, strategy="auto", notes=(note, *best.notes))
 
 
 def _variants(

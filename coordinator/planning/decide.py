@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.planning.assemble import Placed, assemble
 from coordinator.planning.devices import Cluster, Device
-from coordinator.planning.memory import Need, needs
+from coordinator.planning.memory import Need, weight_room_bytes
 from coordinator.planning.options import Option
 from coordinator.planning.plan import DeviceId, Plan, Unused
 from coordinator.planning.search import best_cuts, cheapest
 from coordinator.planning.tables import Tables, tables_of
-from models.units import Network, layers_of
+from coordinator.planning.unit_plan import overfilled, too_little_memory
+from models.units import Network
 from protos.errors import Infeasible
 
 
@@ -41,16 +42,17 @@ def planned(network: Network, cluster: Cluster, strategy: str, decide: Decide) -
     left = cluster
     while True:
         tables = tables_of(network, left)
+        check_room(network, tables)
         decision = decide(tables)
         plan = _plan(network, tables, strategy, decision)
-        over = _overfilled(network, left, plan)
+        over = overfilled(network, left, plan)
         if not over:
             break
         for name, need in over.items():
             too_small[name] = Unused(name, _too_little(left.device(name), need))
         kept = tuple(device for device in left.devices if device.id not in over)
         if not kept:
-            raise _infeasible(network, left, over)
+            raise too_little_memory(network, left, over)
         left = replace(left, devices=kept)
     return replace(plan, unused=(*plan.unused, *too_small.values()))
 
@@ -86,17 +88,6 @@ def _plan(network: Network, tables: Tables, strategy: str, decision: Decision) -
     return replace(plan, unused=left_out, notes=decision.notes)
 
 
-def _overfilled(network: Network, cluster: Cluster, plan: Plan) -> dict[DeviceId, Need]:
-    caps = {device.id: device.memory_bytes for device in cluster.devices if device.memory_bytes}
-    if not caps:
-        return {}
-    return {
-        name: need
-        for name, need in needs(network, plan).items()
-        if name in caps and need.total_bytes > caps[name]
-    }
-
-
 def _too_little(device: Device, need: Need) -> str:
     return (
         f"its share would need {need.total_bytes / 1e6:.0f} MB, "
@@ -104,14 +95,23 @@ def _too_little(device: Device, need: Need) -> str:
     )
 
 
-def _infeasible(network: Network, cluster: Cluster, over: Mapping[DeviceId, Need]) -> Infeasible:
-    device = max((cluster.device(name) for name in over), key=lambda each: each.memory_bytes)
-    need = over[device.id]
-    assert need.largest is not None
-    layers = layers_of(network.units[need.largest.start : need.largest.stop])
-    return Infeasible(
-        cause=f"{device.name} would need {need.total_bytes / 1e6:.0f} MB and has "
-        f"{device.memory_bytes / 1e6:.0f} MB; {layers[0]} to {layers[-1]} alone hold "
-        f"{need.largest_bytes / 1e6:.0f} MB of weights",
-        cure="Add devices with more memory, or raise the workers' memory limit.",
-    )
+def check_room(network: Network, tables: Tables, divided: Container[int] = ()) -> None:
+    """Refuses a network with a layer that no device can hold, but for those, given by the mark
+    before them, whose weights are divided.
+
+    Raises:
+        Infeasible: which layer needs how much, and how much there is.
+    """
+    marks, before = tables.geometry.marks, tables.geometry.weight_bytes_before
+    for start in range(tables.marks - 1):
+        if start in divided or tables.fits[:, start, start + 1].any():
+            continue
+        units = network.units[marks[start] : marks[start + 1]]
+        room = max(weight_room_bytes(device) for device in tables.devices)
+        size = before[start + 1] - before[start]
+        raise Infeasible(
+            cause=f"{' to '.join(dict.fromkeys((units[0].name, units[-1].name)))} needs "
+            f"{size / 1e6:.0f} MB for its weights, and the largest device has {room / 1e6:.0f} MB "
+            "for weights",
+            cure="Add a device with more memory, or raise the workers' memory limit.",
+        )

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
 from coordinator.planning.balance import Ints, Members, TileCosts, balanced, prefixes
 from coordinator.planning.devices import Device
+from coordinator.planning.layouts import UnitTile
 from coordinator.planning.shapes import Shape, grids_of
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
 from models.boxes import Span
 from models.tiles import MapTile
 
-Shares = tuple[tuple[Device, MapTile], ...]
+Shares = tuple[tuple[Device, MapTile | UnitTile], ...]
 
 
 class Option(Protocol):
@@ -32,6 +33,11 @@ class Option(Protocol):
         """[i, e]: the published cost of the block between marks i and e; infinite where it can't
         be run in this way.
         """
+        ...
+
+    @property
+    def finish_s(self) -> Floats:
+        """[i, e]: seconds until the last device has finished, if all transfers run at once."""
         ...
 
     def shares(self, start: int, end: int) -> Shares:
@@ -46,6 +52,11 @@ class Alone:
     device: Device
     sizes: Sequence[tuple[int, int]]
     seconds: Floats
+
+    @property
+    def finish_s(self) -> Floats:
+        """One device's transfers follow each other anyway."""
+        return self.seconds
 
     def shares(self, start: int, end: int) -> Shares:
         """The device, with the whole map."""
@@ -64,6 +75,7 @@ class Tiled:
     weights: Sequence[float] | None
     sizes: Sequence[tuple[int, int]]
     seconds: Floats
+    finish_s: Floats
 
     def shares(self, start: int, end: int) -> Shares:
         """The devices whose tile is not empty."""
@@ -86,6 +98,7 @@ class Strips:
     devices: Sequence[Device]
     sizes: Sequence[tuple[int, int]]
     seconds: Floats
+    finish_s: Floats
     ends: Ints
 
     def shares(self, start: int, end: int) -> Shares:
@@ -114,6 +127,13 @@ def alone(tables: Tables) -> list[Option]:
 
 def grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
     """For each count, every grid of that many equal tiles on as many first devices."""
+    key = ("grids", tuple(counts))
+    if key not in tables.memo:
+        tables.memo[key] = _grids(tables, counts)
+    return cast("list[list[Option]]", tables.memo[key])
+
+
+def _grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
     shapes = [[(range(count), shape) for shape in grids_of(count)] for count in counts]
     found = iter(tiled(tables, [each for some in shapes for each in some], None))
     return [[next(found) for _ in some] for some in shapes]
@@ -134,6 +154,7 @@ def tiled(
             None if weights is None else [weights[d] for d in who],
             tables.geometry.sizes,
             np.full((tables.marks, tables.marks), np.inf),
+            np.full((tables.marks, tables.marks), np.inf),
         )
         for who, shape in placed
     ]
@@ -146,11 +167,15 @@ def tiled(
             compute, transfers = tables.tiles_s(end, tiles, where)
             total = np.add.reduceat(transfers, firsts, axis=1)
             total += np.maximum.reduceat(compute, firsts, axis=1)
+            finish = np.maximum.reduceat(compute + transfers, firsts, axis=1)
             total[: splits.lowest_cols - splits.lowest, columns] = np.inf
-            for option, seconds in zip(options, total.T, strict=True):
+            finish[: splits.lowest_cols - splits.lowest, columns] = np.inf
+            for option, seconds, finish_s in zip(options, total.T, finish.T, strict=True):
                 option.seconds[splits.lowest : end, end] = seconds
+                option.finish_s[splits.lowest : end, end] = finish_s
     for option, (who, _) in zip(options, placed, strict=True):
-        option.seconds[~tables.fits[list(who)].all(axis=0)] = np.inf
+        full = ~tables.fits[list(who)].all(axis=0)
+        option.seconds[full] = option.finish_s[full] = np.inf
     return list(options)
 
 
@@ -158,27 +183,37 @@ def strips(tables: Tables, members: Members | None = None) -> list[Option]:
     """Strips that finish together on each subset of devices; without `members` on the first k
     devices, for k = 2 .. all.
     """
+    subsets = prefixes(len(tables.devices))[1:] if members is None else members
+    key = ("strips", subsets.tobytes())
+    if key not in tables.memo:
+        tables.memo[key] = _strips(tables, subsets)
+    return cast("list[Option]", tables.memo[key])
+
+
+def _strips(tables: Tables, subsets: Members) -> list[Option]:
     count, marks = len(tables.devices), tables.marks
-    subsets = prefixes(count)[1:] if members is None else members
-    seconds = np.full((len(subsets), marks, marks), np.inf)
+    seconds = np.full((2, len(subsets), marks, marks), np.inf)
     ends = np.zeros((len(subsets), marks, marks, count + 1), dtype=np.int64)
     for end, splits in enumerate(tables.geometry.splits if len(subsets) else ()):
         if splits is not None:
             part = slice(splits.lowest, end)
-            seconds[:, part, end], ends[:, part, end] = _finish_together(tables, end, subsets)
+            *both, ends[:, part, end] = _finish_together(tables, end, subsets)
+            seconds[:, :, part, end] = both
     fits = np.where(subsets[:, :, None, None], tables.fits[None], True).all(axis=1)
     # With one strip that isn't empty it would be `Alone`, which is an option of its own.
     shared = (np.diff(ends, axis=3) > 0).sum(axis=3) > 1
     seconds = np.where(fits & shared, seconds, np.inf)
     sizes = tables.geometry.sizes
     return [
-        Strips(tables.devices, sizes, some_s, some_ends)
-        for some_s, some_ends in zip(seconds, ends, strict=True)
+        Strips(tables.devices, sizes, some_s, finish_s, some_ends)
+        for some_s, finish_s, some_ends in zip(*seconds, ends, strict=True)
     ]
 
 
-def _finish_together(tables: Tables, end: int, subsets: Members) -> tuple[Floats, Ints]:
-    """Tiles by Eq. 6 (communication + computation equal), their cost by Eq. 3: [k, m]."""
+def _finish_together(tables: Tables, end: int, subsets: Members) -> tuple[Floats, Floats, Ints]:
+    """Tiles by Eq. 6 (communication + computation equal): their cost by Eq. 3, and the slowest
+    device's by Eq. 6, [k, m]; where they end.
+    """
     splits = tables.geometry.splits[end]
     assert splits is not None
     begins, ends, byte_begins, byte_ends = tables.strips_s(splits, end)
@@ -186,7 +221,7 @@ def _finish_together(tables: Tables, end: int, subsets: Members) -> tuple[Floats
     compute = TileCosts(fixed, begins, ends)
     bytes_s, fixed_s = tables.byte_s[:, None, None], 2 * tables.fixed_s[:, None]
     both = TileCosts(fixed + fixed_s, begins + bytes_s * byte_begins, ends + bytes_s * byte_ends)
-    _, marks = balanced(both, subsets)
+    finish_s, marks = balanced(both, subsets)
     block = np.broadcast_to(np.arange(both.blocks), marks.shape[:2])
     total, slowest = np.zeros(block.shape), np.zeros(block.shape)
     for d in range(both.devices):
@@ -194,4 +229,4 @@ def _finish_together(tables: Tables, end: int, subsets: Members) -> tuple[Floats
         computing = compute.seconds(d, block, start, stop)
         total += both.seconds(d, block, start, stop) - computing
         slowest = np.maximum(slowest, computing)
-    return total + slowest, marks
+    return total + slowest, finish_s, marks

@@ -146,7 +146,7 @@ class Stages:
         splits = self.geometry.splits[end]
         assert splits is not None, "only maps have tiles of maps"
         m, kind = start - splits.lowest, self.tables.kind_of(self.rank[d])
-        growth, fixed, firsts = self._rates_of(end)
+        growth, fixed, firsts = self.rates_of(end)
         elements = splits.quantities.elements(tile)[firsts[m] :]
         compute_s = float(fixed[self.rank[d], m] + growth[kind, firsts[m] :] @ elements)
         reads, owns = {}, {}
@@ -163,8 +163,9 @@ class Stages:
         before = self.geometry.weight_bytes_before
         return Load(compute_s, reads, owns, int(before[end] - before[start]))
 
-    def _rates_of(self, end: int) -> tuple[Floats, Floats, list[int]]:
-        """Growth by kind, constants by device and mark, and each mark's first quantity."""
+    def rates_of(self, end: int) -> tuple[Floats, Floats, list[int]]:
+        """Of blocks that end at a mark: seconds per element by kind, constants by device of the
+        tables and mark, and each mark's first quantity."""
         found = self._rates.get(end)
         if found is None:
             splits = self.geometry.splits[end]
@@ -211,7 +212,7 @@ class Stages:
             return moved + max(each.input_bytes + each.output_bytes for each in part.work)
         splits = self.geometry.splits[stage.end]
         assert splits is not None
-        first = self._rates_of(stage.end)[2][stage.start - splits.lowest]
+        first = self.rates_of(stage.end)[2][stage.start - splits.lowest]
         every = self.geometry.quantities[splits.chosen][first:]
         size = np.array([each.input_bytes + each.output_bytes for each in every])
         size *= splits.quantities.elements(part)[first:]

@@ -13,6 +13,7 @@ from coordinator.planning.auto import auto
 from coordinator.planning.devices import Planner
 from coordinator.planning.efl import efl
 from coordinator.planning.elimination import elimination
+from coordinator.planning.fused import fused
 from coordinator.planning.halo import halo
 from coordinator.planning.kcut import kcut
 from coordinator.planning.lw import lw
@@ -28,6 +29,7 @@ STRATEGIES: Mapping[str, Planner] = {
     "efl": efl,
     "ofl": ofl,
     "aofl": aofl,
+    "fused": fused,
     "elimination": elimination,
     "kcut": kcut,
     "halo": halo,

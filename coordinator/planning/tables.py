@@ -27,7 +27,9 @@ from protos.errors import Infeasible
 
 
 class Tables:
-    """One network's blocks on one cluster, with the devices in AOFL's order."""
+    """One network's blocks on one cluster, with the devices in AOFL's order. `memo` is room for
+    what planners derive from them and share.
+    """
 
     def __init__(self, geometry: Geometry, cluster: Cluster) -> None:
         if not cluster.devices:
@@ -52,6 +54,7 @@ class Tables:
                     each.weight_byte_s,
                 )
         self._task_s = np.array([costs.task_s for costs in distinct])
+        self.memo: dict[object, object] = {}
         self.fixed_s = np.array([device.link.fixed_s for device in self.devices])
         self.byte_s = np.array([device.link.byte_s for device in self.devices])
 
@@ -68,19 +71,36 @@ class Tables:
         return fits
 
     @cached_property
-    def alone_s(self) -> Floats:
-        """[d, i, e]: seconds of the block on device d alone, transfers included,
-        whether it fits or not."""
+    def compute_s(self) -> Floats:
+        """[d, i, e]: seconds that device d computes if it runs the whole block."""
         result = np.full((len(self.devices), self.marks, self.marks), np.inf)
         for end in range(1, self.marks):
             whole = self.geometry.wholes[end]
             rates = self._rates[:, : len(whole.features)]
             nodes = rates[:, :, 0] + np.einsum("knf,nf->kn", rates[:, :, 1:], whole.features)
             compute = self._from_marks(nodes, end) + self._task_s[:, None]
-            size = whole.input_bytes + whole.output_bytes
-            transfer = 2 * self.fixed_s[:, None] + self.byte_s[:, None] * size
-            result[:, :end, end] = compute[self._kind] + transfer
+            result[:, :end, end] = compute[self._kind]
         return result
+
+    @cached_property
+    def alone_s(self) -> Floats:
+        """[d, i, e]: seconds of the block on device d alone, transfers included,
+        whether it fits or not."""
+        result = self.compute_s.copy()
+        for end in range(1, self.marks):
+            whole = self.geometry.wholes[end]
+            size = whole.input_bytes + whole.output_bytes
+            result[:, :end, end] += 2 * self.fixed_s[:, None] + self.byte_s[:, None] * size
+        return result
+
+    def traits(self, device: int) -> Floats:
+        """Everything that a plan's cost depends on, smaller is better: a device's rates, its
+        link, and the memory that it lacks.
+        """
+        room = weight_room_bytes(self.devices[device])
+        kind = self._kind[device]
+        own = (self._task_s[kind], self.fixed_s[device], self.byte_s[device], -room)
+        return np.concatenate([self._rates[kind].ravel(), np.array(own)])
 
     def _from_marks(self, nodes: Floats, end: int) -> Floats:
         """[k, i]: sums of [k, n] over the nodes from mark i on."""

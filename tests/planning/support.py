@@ -14,7 +14,7 @@ from coordinator.planning.tables import Tables
 from models import catalogue
 from models.geometry import extent
 from models.graph import load_graph
-from models.tiles import tile_boxes
+from models.tiles import MapTile, tile_boxes
 from models.units import Network, divide
 from models.work import tile_works
 from models.zoo.builder import Network as Builder
@@ -92,6 +92,7 @@ def block_s(network: Network, tables: Tables, option: Option, start: int, end: i
     graph, nodes = network.graph, network.nodes(begin, stop)
     moving, computing = 0.0, [0.0]
     for where, part in option.shares(start, end):
+        assert isinstance(part, MapTile)
         boxes = tile_boxes(network, begin, stop, part)
         reach = extent(graph, nodes, boxes)
         for side in (reach.inputs, boxes):

@@ -13,7 +13,7 @@ from tests.planning.support import CLUSTERS, small
 
 
 def test_ours() -> None:
-    assert {"single", "lw", "efl", "ofl", "aofl", "auto"} <= set(names())
+    assert {"single", "lw", "efl", "ofl", "aofl", "fused", "auto"} <= set(names())
     for name in strategies.STRATEGIES:
         assert callable(strategy(name))
 

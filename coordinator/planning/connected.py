@@ -1,0 +1,125 @@
+"""Fully connected layers as blocks of their own: divided over their output or over their input.
+
+Over its output each device holds some rows of the weights and reads the whole vector; over its
+input it holds some columns, reads its part, and yields a partial sum that the host adds up. The
+first such layer is best divided where the tiles of the last map lie already, the next over its
+output, the last over its input: which of these pays is a matter of bytes against weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coordinator.planning.devices import Device
+from coordinator.planning.layouts import UnitTile, divider_of
+from coordinator.planning.memory import weight_room_bytes
+from coordinator.planning.options import Shares
+from coordinator.planning.partition import CHANNELS, ROWS, cut_span
+from coordinator.planning.sweeps import Floats
+from coordinator.planning.tables import Tables
+from models.boxes import Box, Span
+from models.partial import summed_input
+from models.units import Network, Unit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Divided:
+    """One fully connected layer, divided over devices; `sums` if over its input."""
+
+    tiles: Shares
+    sums: bool
+    seconds: Floats
+    finish_s: Floats
+
+    def shares(self, start: int, end: int) -> Shares:
+        """The devices and their tiles."""
+        return self.tiles
+
+
+def connected_units(network: Network) -> dict[int, Unit]:
+    """Units, by the mark before them, that are one fully connected layer."""
+    found = {}
+    for start, (mark, after) in enumerate(zip(network.marks, network.marks[1:], strict=False)):
+        unit = network.units[mark]
+        if after == mark + 1 and summed_input(network.graph, unit.nodes) is not None:
+            found[start] = unit
+    return found
+
+
+def divisions(
+    network: Network, unit: Unit, rates: Sequence[float]
+) -> Iterator[tuple[UnitTile, ...]]:
+    """The layer over its output and over its input, in proportion to rates; no empty tiles."""
+    graph, divider = network.graph, divider_of(network)
+    output = Box.whole(graph.shape(unit.outputs[-1]))
+    spans = cut_span(output[CHANNELS], rates)
+    if all(map(len, spans)) and len(unit.outputs) == 1:
+        boxes = [{unit.outputs[0]: output.replace(CHANNELS, span)} for span in spans]
+        yield tuple(divider.tile(unit, each) for each in boxes)
+    whole = _input(network, unit)
+    spans = cut_span(whole[CHANNELS], rates)
+    if all(map(len, spans)):
+        parts = [whole.replace(CHANNELS, span) for span in spans]
+        yield tuple(divider.partial_tile(unit, each) for each in parts)
+
+
+def where_tiles_lie(
+    network: Network, unit: Unit, rows: Sequence[Span]
+) -> tuple[UnitTile, ...] | None:
+    """The layer over its input, each device with the rows of the map that it has already; None
+    if these aren't all of the rows, or the input is no map.
+    """
+    whole = _input(network, unit)
+    if len(whole) <= ROWS or sum(map(len, rows)) != len(whole[ROWS]):
+        return None
+    divider = divider_of(network)
+    return tuple(divider.partial_tile(unit, whole.replace(ROWS, span)) for span in rows)
+
+
+def divided(network: Network, tables: Tables, subsets: Sequence[Sequence[int]]) -> list[Divided]:
+    """Every fully connected layer, divided over every subset of the tables' devices, at the cost
+    of Eq. 3: its transfers added up, and the slowest device's computation.
+    """
+    found: list[Divided] = []
+    for start, unit in connected_units(network).items():
+        work = divider_of(network).whole(unit).work
+        for subset in subsets:
+            devices = [tables.devices[d] for d in subset]
+            rates = [1.0 / device.costs.block_s(work) for device in devices]
+            for tiles in divisions(network, unit, rates) if len(devices) > 1 else ():
+                costs = np.full((2, tables.marks, tables.marks), np.inf)
+                costs[:, start, start + 1] = _seconds(network, devices, tiles)
+                shares = tuple(zip(devices, tiles, strict=True))
+                found.append(Divided(shares, tiles[0].part is not None, *costs))
+    return found
+
+
+def _seconds(
+    network: Network, devices: Sequence[Device], tiles: Sequence[UnitTile]
+) -> tuple[float, float]:
+    """By Eq. 3, and by Eq. 6."""
+    moving = slowest = finish = 0.0
+    for device, tile in zip(devices, tiles, strict=True):
+        if tile.weight_bytes > weight_room_bytes(device):
+            return float("inf"), float("inf")
+        compute = device.costs.block_s(tile.work)
+        transfers = sum(
+            device.link.transfer_s(_bytes(network, boxes)) for boxes in (tile.reads, tile.boxes)
+        )
+        moving += transfers
+        slowest, finish = max(slowest, compute), max(finish, compute + transfers)
+    return moving + slowest, finish
+
+
+def _bytes(network: Network, boxes: Mapping[str, Box]) -> int:
+    tensors = network.graph.tensors
+    return sum(box.volume * tensors[name].itemsize for name, box in boxes.items())
+
+
+def _input(network: Network, unit: Unit) -> Box:
+    tensor = summed_input(network.graph, unit.nodes)
+    assert tensor is not None, "only fully connected layers are divided"
+    return Box.whole(network.graph.shape(tensor))

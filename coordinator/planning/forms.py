@@ -1,0 +1,193 @@
+"""How a search says "this block, on these devices, in this way" and gets its tiles.
+
+A form keeps its meaning when a cut moves: strips finish together wherever the block ends, grids
+and bands stay in proportion to rates.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from coordinator.planning.connected import connected_units, divisions, where_tiles_lie
+from coordinator.planning.layouts import divider_of
+from coordinator.planning.shapes import Shape
+from coordinator.planning.stages import Shares, Stage, Stages
+from models.boxes import Span
+from models.tiles import MapTile
+
+# Halvings of the finishing time: what is left is far below one row.
+_ROUNDS = 26
+
+How = Literal["together", "in turn", "bands", "outputs", "inputs", "in place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Devices (indices into the cluster's, in the order of their tiles) and how they share.
+
+    `together`: strips that would finish at the same time if all were sent at once [Eq. 6];
+    `in turn`: the same, but each is sent after those before it, as one link does; `bands`: tiles
+    of `shape` in proportion to rates; `outputs`, `inputs`, `in place`: a fully connected layer
+    over its output, its input, or over the rows that its devices have already.
+    """
+
+    devices: tuple[int, ...]
+    how: How = "together"
+    shape: Shape | None = None
+
+
+class Forms:
+    """Makes stages from forms."""
+
+    def __init__(self, stages: Stages) -> None:
+        self.stages = stages
+        self.cluster, self.geometry = stages.cluster, stages.geometry
+        self.connected = connected_units(stages.network)
+        self.serial = self.cluster.medium == "air" or self.cluster.uplink is not None
+        self._lines: dict[tuple[int, int, int], _Lines] = {}
+
+    def stage(
+        self, start: int, end: int, form: Form, before: Stage | None = None, *, barrier: bool
+    ) -> Stage | None:
+        """The block between two marks in this form; None if it can't take it. `before` is the
+        stage before it, whose rows stay `in place`.
+        """
+        shares = self._shares(start, end, form, before)
+        if not shares:
+            return None
+        direct = form.how == "in place" and len(shares) > 1
+        return self.stages.stage(start, end, shares, barrier=barrier, direct=direct)
+
+    def _shares(self, start: int, end: int, form: Form, before: Stage | None) -> Shares:
+        if len(form.devices) == 1:
+            return ((form.devices[0], self.stages.whole(start, end)),)
+        if start in self.connected and end == start + 1:
+            return self._connected(start, form, before)
+        splits = self.geometry.splits[end]
+        if splits is None or start < splits.lowest:
+            return ()
+        if form.shape is None:
+            return self._strips(start, end, form) if form.how in ("together", "in turn") else ()
+        if form.shape.has_columns and start < splits.lowest_cols:
+            return ()
+        rank = [self.stages.rank[d] for d in form.devices]
+        weights = 1.0 / self.stages.tables.compute_s[rank, start, end]
+        tiles = form.shape.tiles(splits.height, splits.width, [float(each) for each in weights])
+        return _full(form.devices, tiles)
+
+    def _connected(self, start: int, form: Form, before: Stage | None) -> Shares:
+        network, unit = self.stages.network, self.connected[start]
+        if form.how == "in place":
+            rows = _rows_of(before) if before is not None else {}
+            if not rows:
+                return ()
+            tiles = where_tiles_lie(network, unit, list(rows.values()))
+            return tuple(zip(rows, tiles, strict=True)) if tiles else ()
+        work = divider_of(network).whole(unit).work
+        rates = [1.0 / self.cluster.devices[d].costs.block_s(work) for d in form.devices]
+        for found in divisions(network, unit, rates):
+            if (found[0].part is not None) == (form.how == "inputs"):
+                return tuple(zip(form.devices, found, strict=True))
+        return ()
+
+    # ------------------------------------------------------------ strips
+
+    def _strips(self, start: int, end: int, form: Form) -> Shares:
+        height, width = self.geometry.sizes[end]
+        lines = [self._lines_of(start, end, d) for d in form.devices]
+        in_turn = form.how == "in turn" and self.serial
+        low, high = 0.0, min(line.alone_s for line in lines)
+        best: list[int] = []
+        for _ in range(_ROUNDS):
+            middle = (low + high) / 2 if best else high
+            ends = _fill(lines, middle, height, in_turn)
+            if ends is None:
+                if not best:
+                    return ()
+                low = middle
+            else:
+                best, high = ends, middle
+        starts = [0, *best[:-1]]
+        tiles = [MapTile(Span(a, b), Span(0, width)) for a, b in zip(starts, best, strict=True)]
+        return _full(form.devices, tiles)
+
+    def _lines_of(self, start: int, end: int, d: int) -> _Lines:
+        device, rank = self.cluster.devices[d], self.stages.rank[d]
+        key = (start, end, d)
+        if key not in self._lines:
+            splits = self.geometry.splits[end]
+            assert splits is not None
+            growth, fixed, firsts = self.stages.rates_of(end)
+            m = start - splits.lowest
+            rates = growth[self.stages.tables.kind_of(rank), firsts[m] :]
+            link = device.link
+            in_b, in_e = (
+                splits.enters[m] @ splits.inputs.begins,
+                splits.enters[m] @ (splits.inputs.ends),
+            )
+            out_b, out_e = (
+                splits.leaves[m] @ splits.outputs.begins,
+                splits.leaves[m] @ (splits.outputs.ends),
+            )
+            begins = rates @ splits.quantities.begins[firsts[m] :] + link.byte_s * (in_b + out_b)
+            ends = rates @ splits.quantities.ends[firsts[m] :] + link.byte_s * (in_e + out_e)
+            sent_s = 0.0 if device.host else 1.0 / link.bytes_per_s
+            self._lines[key] = _Lines(
+                float(fixed[rank, m]) + 2 * link.fixed_s,
+                [float(each) for each in begins],
+                [float(each) for each in np.maximum.accumulate(ends)],
+                0.0 if device.host else link.message_s,
+                [float(each) for each in in_b * sent_s],
+                [float(each) for each in in_e * sent_s],
+            )
+        return self._lines[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """A device's strips [a, b) of one block: `fixed_s + ends[b] - begins[a]` seconds in all, of
+    which the link to it is busy for `message_s + sent_ends[b] - sent_begins[a]`.
+    """
+
+    fixed_s: float
+    begins: Sequence[float]
+    ends: Sequence[float]
+    message_s: float
+    sent_begins: Sequence[float]
+    sent_ends: Sequence[float]
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds for the whole map."""
+        return self.fixed_s + self.ends[-1] - self.begins[0]
+
+
+def _fill(lines: Sequence[_Lines], time_s: float, height: int, in_turn: bool) -> list[int] | None:
+    """Where the strips end if each device takes what it finishes in time; None if rows are left."""
+    row, clock, ends = 0, 0.0, []
+    for line in lines:
+        if row < height:
+            allowed = time_s - clock - line.fixed_s + line.begins[row]
+            stop = max(row, bisect_right(line.ends, allowed * (1 + 1e-12)) - 1)
+            if in_turn and stop > row:
+                clock += line.message_s + line.sent_ends[stop] - line.sent_begins[row]
+            row = stop
+        ends.append(row)
+    return ends if row >= height else None
+
+
+def _full(devices: Sequence[int], tiles: Sequence[MapTile]) -> Shares:
+    return tuple((d, t) for d, t in zip(devices, tiles, strict=True) if not t.is_empty)
+
+
+def _rows_of(stage: Stage) -> dict[int, Span]:
+    """Rows by device, of a stage in strips; nothing for other stages."""
+    parts = [(d, part) for d, part in stage.shares if isinstance(part, MapTile)]
+    if len(parts) < len(stage.shares) or len({part.cols for _, part in parts}) > 1:
+        return {}
+    return {d: part.rows for d, part in parts}

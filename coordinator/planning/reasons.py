@@ -1,0 +1,101 @@
+"""Why a searched plan is as it is: sentences with numbers, each from a plan that was costed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.planning.improve import Improver, Slots
+from coordinator.planning.plan import Plan, Unused
+from coordinator.planning.starts import Starts
+
+
+class Reasons:
+    """The alternatives of a plan that was chosen, costed by the rules of the simulator."""
+
+    def __init__(self, improver: Improver, starts: Starts, slots: Slots, plan: Plan) -> None:
+        self.improver, self.starts = improver, starts
+        self.slots, self.plan = slots, plan
+        self.devices = improver.stages.cluster.devices
+
+    def notes(self) -> tuple[str, ...]:
+        """Why this many devices, and what the alternatives would have cost."""
+        return tuple(note for note in (self._whole(), self._fewer(), self._blocks()) if note)
+
+    def unused(self) -> tuple[Unused, ...]:
+        """For each device that is left out, what using it would cost."""
+        known: dict[object, float | None] = {}
+        found = []
+        for d, device in enumerate(self.devices):
+            if device.id in self.plan.devices:
+                continue
+            kind = (device.costs, device.link, device.host, device.memory_bytes)
+            key = next((each for each in known if each == kind), kind)
+            if key not in known:
+                known[key] = self._with(d)
+            found.append(Unused(device.id, self._left_out(known[key])))
+        return tuple(found)
+
+    def _whole(self) -> str:
+        plan = self.plan
+        alone = next(each for each in self.devices if each.id == plan.baseline_device)
+        used, given = len(plan.devices), len(self.devices)
+        times = plan.single_device_latency_s / plan.predicted_latency_s
+        if used == 1:
+            return (
+                f"One of {given} devices computes everything in {plan.predicted_latency_s:.3f} s, "
+                "because no division that was tried is faster, transfers included."
+            )
+        return (
+            f"{used} of {given} devices take {plan.predicted_latency_s:.3f} s, where the best one "
+            f"alone, {alone.name}, takes {plan.single_device_latency_s:.3f} s: "
+            f"{times:.2f} times as fast."
+        )
+
+    def _fewer(self) -> str:
+        """The best drafts with at most k devices in a block, before they are improved."""
+        steps = []
+        for count in range(1, len(self.devices) + 1):
+            drafts = [self.improver.draft(slots) for slots in self.starts.at_most(count)]
+            costs = [self.improver.cost(draft) for draft in drafts if draft is not None]
+            if costs:
+                steps.append(f"{count}: {min(costs)[1]:.3f} s")
+        if len(steps) < 2:
+            return ""
+        return (
+            "With at most this many devices in any block the best plan, before its cuts and "
+            f"tiles are adjusted, takes {', '.join(steps)}."
+        )
+
+    def _blocks(self) -> str:
+        """What the chosen blocks would cost behind barriers."""
+        if len(self.slots) < 2:
+            return ""
+        behind = tuple(replace(slot, barrier=True) for slot in self.slots)
+        draft = self.improver.draft(behind)
+        if draft is None:
+            return ""
+        seconds = self.improver.cost(draft)[1]
+        return (
+            f"Its {len(self.slots)} blocks would take {seconds:.3f} s if each waited until the "
+            "one before it was merged."
+        )
+
+    def _with(self, d: int) -> float | None:
+        """The best that was found with this device added to one block."""
+        costs = []
+        for index, slot in enumerate(self.slots):
+            form = replace(slot.form, devices=(*slot.form.devices, d), shape=None)
+            if form.how == "bands":
+                form = replace(form, how="together")
+            added = replace(slot, form=form, shares=None)
+            draft = self.improver.draft((*self.slots[:index], added, *self.slots[index + 1 :]))
+            if draft is not None and any(d in stage.devices for stage in draft):
+                costs.append(self.improver.cost(draft))
+        fitting = [cost[1] for cost in costs if cost[0] == 0]
+        return min(fitting, default=None)
+
+    def _left_out(self, seconds: float | None) -> str:
+        without = f"{self.plan.predicted_latency_s:.3f} s without it"
+        if seconds is None:
+            return f"no block has a share for it that pays or fits in its memory; {without}"
+        return f"with it in the block where it helps most {seconds:.3f} s, {without}"

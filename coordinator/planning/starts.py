@@ -1,0 +1,110 @@
+"""Drafts to begin a search with: the dynamic program of Eq. 5 over two additive costs.
+
+Eq. 3 adds up all transfers, as one link carries them; Eq. 6 lets all devices send at once. The
+truth lies between. AOFL's own blocks and each device alone are always among the drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from coordinator.planning.aofl import options_by_count
+from coordinator.planning.balance import Ints
+from coordinator.planning.connected import Divided, divided
+from coordinator.planning.forms import Form
+from coordinator.planning.improve import Slot, Slots
+from coordinator.planning.options import Option, Tiled, alone, strips, tiled
+from coordinator.planning.plan import DeviceId
+from coordinator.planning.search import Cuts, best_cuts
+from coordinator.planning.shapes import shapes_of
+from coordinator.planning.subsets import subsets_of
+from coordinator.planning.sweeps import Floats
+from coordinator.planning.tables import Tables
+from models.units import Network
+
+Costing = Callable[[Option], Floats]
+# Of each number of devices: strips, and the shapes with up to this many bands less.
+_SHAPES = 6
+
+
+def _serial(option: Option) -> Floats:
+    return option.seconds
+
+
+def _parallel(option: Option) -> Floats:
+    return option.finish_s
+
+
+class Starts:
+    """The options of one network on one cluster, and the drafts that they give."""
+
+    def __init__(self, network: Network, tables: Tables, places: Mapping[DeviceId, int]) -> None:
+        self.tables, self.places = tables, places
+        self.published = [option for each in options_by_count(tables) for option in each]
+        members = subsets_of(tables)
+        chosen = [[int(d) for d in np.flatnonzero(row)] for row in members]
+        last = tables.marks - 1
+        rates = [1.0 / float(each) for each in tables.compute_s[:, 0, last]]
+        shaped = [
+            (subset, shape) for subset in chosen for shape in shapes_of(len(subset))[1:_SHAPES]
+        ]
+        several = members[members.sum(axis=1) > 1]
+        singles = alone(tables)
+        connected = divided(network, tables, chosen)
+        self.options = [
+            *singles,
+            *strips(tables, several),
+            *tiled(tables, shaped, rates),
+            *connected,
+        ]
+        self._widths = [
+            *(1 for _ in singles),
+            *(int(each) for each in several.sum(axis=1)),
+            *(len(subset) for subset, _ in shaped),
+            *(len(each.tiles) for each in connected),
+        ]
+
+    def all(self) -> Iterator[Slots]:
+        """Drafts, those of the dynamic program first."""
+        for costs in (_serial, _parallel):
+            yield from self._best(self.options, costs)
+        for slots in self._best(self.published, _serial):
+            yield slots
+            yield tuple(replace(slot, barrier=True) for slot in slots)
+        end = self.tables.marks - 1
+        for d, device in enumerate(self.tables.devices):
+            if self.tables.fits[d, 0, end]:
+                yield (Slot(0, end, Form((self.places[device.id],))),)
+
+    def at_most(self, count: int) -> Iterator[Slots]:
+        """The drafts that use at most `count` devices in any block."""
+        few = [
+            each for each, width in zip(self.options, self._widths, strict=True) if width <= count
+        ]
+        for costs in (_serial, _parallel):
+            yield from self._best(few, costs)
+
+    def _best(self, options: Sequence[Option], costs: Costing) -> Iterator[Slots]:
+        stacked = np.stack([costs(option) for option in options])
+        chosen = stacked.argmin(axis=0)
+        _, cuts = best_cuts(stacked.min(axis=0))
+        if cuts:
+            yield self._slots(cuts, options, chosen)
+
+    def _slots(self, cuts: Cuts, options: Sequence[Option], chosen: Ints) -> Slots:
+        return tuple(self._slot(start, end, options[chosen[start, end]]) for start, end in cuts)
+
+    def _slot(self, start: int, end: int, option: Option) -> Slot:
+        shares = tuple((self.places[device.id], part) for device, part in option.shares(start, end))
+        devices = tuple(d for d, _ in shares)
+        if len(devices) == 1:
+            return Slot(start, end, Form(devices))
+        if isinstance(option, Divided):
+            return Slot(start, end, Form(devices, "inputs" if option.sums else "outputs"))
+        form = Form(devices)
+        if isinstance(option, Tiled) and len(devices) == option.shape.count:
+            form = Form(devices, "bands", option.shape)
+        return Slot(start, end, form, shares=shares)
