@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -37,18 +36,19 @@ from coordinator.execution.events import (
     Send,
     Submitted,
 )
+from coordinator.execution.flight import Flight
+from coordinator.execution.messages import task_item, tensor_items
 from coordinator.execution.outbox import Letter, Outbox
 from coordinator.execution.scheduler import Scheduler
-from coordinator.execution.tasks import TaskGraph, TaskSpec
+from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes, Timeline
-from coordinator.planning.plan import DeviceId, TrafficBytes
+from coordinator.planning.plan import DeviceId
 from models.boxes import Box
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
-from protos.channels import HOST
-from protos.convert import box_message, dtype_of, ranges
+from protos.convert import dtype_of, ranges
 from protos.errors import BadRequest, ImbrexError
-from protos.frames import Payload, pieces
+from protos.frames import Payload
 
 log = structlog.get_logger(__name__)
 
@@ -81,43 +81,13 @@ class Transport(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Flight:
-    """One request's tensors and what has been observed of it."""
-
-    graph: TaskGraph
-    arrays: dict[str, np.ndarray]
-    done: asyncio.Future[None]
-    timeline: Timeline
-    scatter_bytes: int = 0
-    gather_bytes: int = 0
-    halo_bytes: int = 0
-    retried: int = 0
-    attempts: dict[tuple[int, int], DeviceId] = field(default_factory=dict)
-    aside: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
-    summed: set[str] = field(default_factory=set)
-
-    def partial(self, task: int, tensor: str) -> np.ndarray:
-        """Where a task's partial sum is collected."""
-        return self.aside.setdefault((task, tensor), np.empty_like(self.arrays[tensor]))
-
-    def add(self, task: int, tensor: str, box: Box) -> None:
-        """Adds a whole partial sum; the first one of a tensor is its beginning."""
-        target, part = self.arrays[tensor][box.slices()], self.aside.pop((task, tensor))
-        if tensor in self.summed:
-            target += part[box.slices()]
-        else:
-            target[...] = part[box.slices()]
-            self.summed.add(tensor)
-
-
 class Driver:
     """Runs requests on whatever devices there are."""
 
     def __init__(self, transport: Transport) -> None:
         self.scheduler = Scheduler()
         self._transport = transport
-        self._flights: dict[RequestId, _Flight] = {}
+        self._flights: dict[RequestId, Flight] = {}
         self._outbox = Outbox(transport, self._on_send_failure)
 
     async def close(self) -> None:
@@ -151,7 +121,7 @@ class Driver:
         }
         arrays.update({name: np.ascontiguousarray(feeds[name]) for name in graph.inputs})
         done = asyncio.get_running_loop().create_future()
-        flight = _Flight(graph, arrays, done, Timeline(time.monotonic()))
+        flight = Flight(graph, arrays, done, Timeline(time.monotonic()))
         self._flights[request] = flight
         try:
             self.step(Submitted(request, graph))
@@ -160,7 +130,7 @@ class Driver:
         finally:
             self.step(Cancelled(request))
             self._flights.pop(request, None)
-        return self._answer(request, flight), flight.timeline.tasks
+        return flight.answer(request), flight.timeline.tasks
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
         """Feeds the scheduler and does what it says; sends leave as one letter per device."""
@@ -285,80 +255,18 @@ class Driver:
     def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
         flight = self._flights[action.request]
         graph = flight.graph
-        spec = graph.tasks[action.task]
-        flight.retried += action.attempt > 0
-        flight.attempts[action.task, action.attempt] = action.device
-        task = pb.Task(
-            request=action.request,
-            plan_version=graph.plan.version,
-            task=action.task,
-            attempt=action.attempt,
-            program=spec.program,
-        )
-        for each in spec.inputs:
-            kind = graph.tensors[each.tensor].data_type
-            task.inputs.append(
-                pb.Task.Input(tensor=each.tensor, box=box_message(each.box), data_type=kind)
-            )
-        task.outputs.extend(self._outputs(action.request, spec))
+        flight.assigned(action.task, action.attempt, action.device)
+        run = self.scheduler.requests[action.request]
         letter = letters.setdefault(action.device, Letter())
-        letter.items.append(pb.Item(task=task))
-        letter.programs.append((graph.programs[spec.program], graph.blobs))
-
-    def _outputs(self, request: RequestId, spec: TaskSpec) -> Iterator[pb.Task.Output]:
-        """Where each output goes: to the host, and straight to the peers that read it."""
-        run = self.scheduler.requests[request]
-        for output in spec.outputs:
-            yields = box_message(output.yields)
-            if output.to_host or not run.direct:
-                box = box_message(output.box)
-                yield pb.Task.Output(tensor=output.tensor, box=box, yields=yields, to=HOST)
-            for route in output.routes if run.direct else ():
-                reader = run.tasks[route.reader]
-                assert reader.device is not None, "direct tasks are placed before they are assigned"
-                yield pb.Task.Output(
-                    tensor=output.tensor,
-                    box=box_message(route.box),
-                    yields=yields,
-                    to=reader.device,
-                    address=self._transport.address(reader.device),
-                    to_task=route.reader,
-                    to_attempt=reader.attempt,
-                )
+        letter.items.append(task_item(action, run, self._transport.address))
+        program = graph.programs[graph.tasks[action.task].program]
+        letter.programs.append((program, graph.blobs))
 
     def _send(self, action: Send, letters: dict[DeviceId, Letter]) -> None:
         flight = self._flights[action.request]
-        info = flight.graph.tensors[action.tensor]
-        array = flight.arrays[action.tensor]
         letter = letters.setdefault(action.device, Letter())
-        for part in pieces(action.box.spans, info.itemsize):
-            box = Box.of(*part)
-            header = pb.Tensor(
-                request=action.request,
-                plan_version=flight.graph.plan.version,
-                task=action.task,
-                attempt=action.attempt,
-                tensor=action.tensor,
-                box=box_message(box.spans),
-                data_type=info.data_type,
-            )
-            view = array[box.slices()]
+        for item, view in tensor_items(action, flight.graph, flight.arrays[action.tensor]):
             flight.scatter_bytes += view.nbytes
             flight.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())
-            letter.items.append(pb.Item(tensor=header))
+            letter.items.append(item)
             letter.payloads.append(view)
-
-    def _answer(self, request: RequestId, flight: _Flight) -> Answer:
-        plan = flight.graph.plan
-        # News of a task can be overtaken by the answer. A request that ended as it began has
-        # passed on all that its plan says; one that lost a device, what its devices said.
-        halo_bytes = flight.halo_bytes if flight.retried else flight.graph.halo_bytes
-        return Answer(
-            request_id=request,
-            outputs={name: flight.arrays[name] for name in flight.graph.outputs},
-            timing=flight.timeline.timing(),
-            plan_version=plan.version,
-            devices=tuple(dict.fromkeys(flight.attempts.values())),
-            traffic=TrafficBytes(flight.scatter_bytes, flight.gather_bytes, halo_bytes),
-            retried_tasks=flight.retried,
-        )

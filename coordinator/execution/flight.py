@@ -1,0 +1,67 @@
+"""A request in flight, as the driver sees it: its tensors and what has been observed of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from coordinator.answers import Answer
+from coordinator.execution.events import RequestId
+from coordinator.execution.tasks import TaskGraph
+from coordinator.execution.timeline import Timeline
+from coordinator.planning.plan import DeviceId, TrafficBytes
+from models.boxes import Box
+
+
+@dataclass(slots=True)
+class Flight:
+    """One request. `arrays` holds every tensor that passes the host, by name; `done` ends with the
+    request.
+    """
+
+    graph: TaskGraph
+    arrays: dict[str, np.ndarray]
+    done: asyncio.Future[None]
+    timeline: Timeline
+    scatter_bytes: int = 0
+    gather_bytes: int = 0
+    halo_bytes: int = 0
+    retried: int = 0
+    attempts: dict[tuple[int, int], DeviceId] = field(default_factory=dict)
+    aside: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
+    summed: set[str] = field(default_factory=set)
+
+    def partial(self, task: int, tensor: str) -> np.ndarray:
+        """Where a task's partial sum is collected."""
+        return self.aside.setdefault((task, tensor), np.empty_like(self.arrays[tensor]))
+
+    def add(self, task: int, tensor: str, box: Box) -> None:
+        """Adds a whole partial sum; the first one of a tensor is its beginning."""
+        target, part = self.arrays[tensor][box.slices()], self.aside.pop((task, tensor))
+        if tensor in self.summed:
+            target += part[box.slices()]
+        else:
+            target[...] = part[box.slices()]
+            self.summed.add(tensor)
+
+    def assigned(self, task: int, attempt: int, device: DeviceId) -> None:
+        """A device was told to compute a task."""
+        self.retried += attempt > 0
+        self.attempts[task, attempt] = device
+
+    def answer(self, request: RequestId) -> Answer:
+        """What the caller gets."""
+        # News of a task can be overtaken by the answer. A request that ended as it began has
+        # passed on all that its plan says; one that lost a device, what its devices said.
+        halo_bytes = self.halo_bytes if self.retried else self.graph.halo_bytes
+        return Answer(
+            request_id=request,
+            outputs={name: self.arrays[name] for name in self.graph.outputs},
+            timing=self.timeline.timing(),
+            plan_version=self.graph.plan.version,
+            devices=tuple(dict.fromkeys(self.attempts.values())),
+            traffic=TrafficBytes(self.scatter_bytes, self.gather_bytes, halo_bytes),
+            retried_tasks=self.retried,
+        )

@@ -1,0 +1,79 @@
+"""The scheduler's actions as items of the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from coordinator.execution.events import Assign, Send
+from coordinator.execution.scheduler import RequestRun
+from coordinator.execution.tasks import TaskGraph, TaskSpec
+from coordinator.planning.plan import DeviceId
+from models.boxes import Box
+from protos import imbrex_pb2 as pb
+from protos.channels import HOST
+from protos.convert import box_message
+from protos.frames import pieces
+
+
+def task_item(action: Assign, run: RequestRun, address: Callable[[DeviceId], str]) -> pb.Item:
+    """The task of an assignment; `address` tells where peers reach a device."""
+    graph = run.graph
+    spec = graph.tasks[action.task]
+    task = pb.Task(
+        request=action.request,
+        plan_version=graph.plan.version,
+        task=action.task,
+        attempt=action.attempt,
+        program=spec.program,
+    )
+    for each in spec.inputs:
+        kind = graph.tensors[each.tensor].data_type
+        task.inputs.append(
+            pb.Task.Input(tensor=each.tensor, box=box_message(each.box), data_type=kind)
+        )
+    task.outputs.extend(_outputs(spec, run, address))
+    return pb.Item(task=task)
+
+
+def _outputs(
+    spec: TaskSpec, run: RequestRun, address: Callable[[DeviceId], str]
+) -> Iterator[pb.Task.Output]:
+    """Where each output goes: to the host, and straight to the peers that read it."""
+    for output in spec.outputs:
+        yields = box_message(output.yields)
+        if output.to_host or not run.direct:
+            box = box_message(output.box)
+            yield pb.Task.Output(tensor=output.tensor, box=box, yields=yields, to=HOST)
+        for route in output.routes if run.direct else ():
+            reader = run.tasks[route.reader]
+            assert reader.device is not None, "direct tasks are placed before they are assigned"
+            yield pb.Task.Output(
+                tensor=output.tensor,
+                box=box_message(route.box),
+                yields=yields,
+                to=reader.device,
+                address=address(reader.device),
+                to_task=route.reader,
+                to_attempt=reader.attempt,
+            )
+
+
+def tensor_items(
+    action: Send, graph: TaskGraph, array: np.ndarray
+) -> Iterator[tuple[pb.Item, np.ndarray]]:
+    """A box of the host's tensor `array` as items with views of it, large ones in pieces."""
+    info = graph.tensors[action.tensor]
+    for part in pieces(action.box.spans, info.itemsize):
+        box = Box.of(*part)
+        header = pb.Tensor(
+            request=action.request,
+            plan_version=graph.plan.version,
+            task=action.task,
+            attempt=action.attempt,
+            tensor=action.tensor,
+            box=box_message(box.spans),
+            data_type=info.data_type,
+        )
+        yield pb.Item(tensor=header), array[box.slices()]
