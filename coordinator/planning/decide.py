@@ -102,16 +102,19 @@ def check_room(network: Network, tables: Tables, divided: Container[int] = ()) -
     Raises:
         Infeasible: which layer needs how much, and how much there is.
     """
-    marks, before = tables.geometry.marks, tables.geometry.weight_bytes_before
     for start in range(tables.marks - 1):
-        if start in divided or tables.fits[:, start, start + 1].any():
-            continue
-        units = network.units[marks[start] : marks[start + 1]]
-        room = max(weight_room_bytes(device) for device in tables.devices)
-        size = before[start + 1] - before[start]
-        raise Infeasible(
-            cause=f"{' to '.join(dict.fromkeys((units[0].name, units[-1].name)))} needs "
-            f"{size / 1e6:.0f} MB for its weights, and the largest device has {room / 1e6:.0f} MB "
-            "for weights",
-            cure="Add a device with more memory, or raise the workers' memory limit.",
-        )
+        if start not in divided and not tables.fits[:, start, start + 1].any():
+            raise no_room(network, tables, start)
+
+
+def no_room(network: Network, tables: Tables, start: int) -> Infeasible:
+    """The error for units after the mark `start` that find no place, however they are divided."""
+    marks, before = tables.geometry.marks, tables.geometry.weight_bytes_before
+    units = network.units[marks[start] : marks[start + 1]]
+    rooms = [max(0.0, weight_room_bytes(device)) for device in tables.devices]
+    return Infeasible(
+        cause=f"{' to '.join(dict.fromkeys((units[0].name, units[-1].name)))} needs "
+        f"{(before[start + 1] - before[start]) / 1e6:.0f} MB for its weights; for weights the "
+        f"largest device has {max(rooms) / 1e6:.0f} MB, all together {sum(rooms) / 1e6:.0f} MB",
+        cure="Add devices with more memory, or raise the workers' memory limit.",
+    )

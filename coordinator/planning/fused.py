@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.planning.assemble import Placed, assemble
-from coordinator.planning.decide import check_room
+from coordinator.planning.decide import check_room, no_room
 from coordinator.planning.devices import Cluster
 from coordinator.planning.forms import Forms
 from coordinator.planning.improve import Cost, Improver, Slots
@@ -61,6 +61,8 @@ class _Search:
         slots_of: dict[Draft, Slots] = {}
         for slots in self.starts.all():
             self._add(pool, slots_of, slots)
+        if not pool:
+            raise no_room(self.network, self.tables, self.starts.unplaced())
         effort = EFFORT // _STARTS
         for draft in sorted(pool, key=pool.__getitem__)[:_STARTS]:
             self.improver.left = effort

@@ -87,6 +87,12 @@ class Starts:
         for costs in (_serial, _parallel):
             yield from self._best(few, costs)
 
+    def unplaced(self) -> int:
+        """The first mark after which no option can run a block."""
+        least = np.stack([option.seconds for option in self.options]).min(axis=0)
+        reached = np.isfinite(least).any(axis=1)
+        return int(np.argmin(reached[:-1]))
+
     def _best(self, options: Sequence[Option], costs: Costing) -> Iterator[Slots]:
         stacked = np.stack([costs(option) for option in options])
         chosen = stacked.argmin(axis=0)
