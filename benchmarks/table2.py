@@ -24,9 +24,9 @@ from coordinator.planning.plan import Plan
 
 EXPLANATIONS = {
     "1-1": "With equal tiles the two fastest alone are best, as published: any 400 MHz device "
-    "would hold up the others. Tiles by Eq. 6 give the slow six a few rows of the first block, "
-    "which saves 13 % more than the two alone; the two keep over half of the work, and the last "
-    "block, to themselves.",
+    "would hold up the others. They save less than was published. Tiles by Eq. 6 save as much, by "
+    "giving the slow six a few rows of the first block; the two keep over half of the work, and "
+    "the last block, to themselves.",
     "1-2": "Four cores at 1 GHz are ten times one at 400 MHz: no tile is worth its transfer.",
     "2-1": "Selection and AOFL both leave out the two at 400 MHz, as published. Selection alone "
     "saves what was published; tiles by Eq. 6 save more, as ours are exact.",

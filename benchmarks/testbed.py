@@ -19,7 +19,7 @@ import numpy as np
 
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.planning.cluster_file import load_cluster
-from coordinator.planning.devices import Cluster, Device
+from coordinator.planning.devices import Cluster, Device, Link
 from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.propose import propose
 from coordinator.planning.strategies import strategy
@@ -38,13 +38,15 @@ class Meaning:
 
     `host_computes`: the first of N devices is the host's own worker. `ends`: a byte costs CPU at
     the device alone (1) or at the host too (2). `slow_weights`, `slow_bytes`: the cost of weights
-    and of bytes grows at lower clocks, as computation does.
+    and of bytes grows at lower clocks, as computation does. `message_ms`: a transfer's fixed cost,
+    beyond what the file says.
     """
 
     host_computes: bool = True
     ends: int = 2
     slow_weights: bool = True
     slow_bytes: bool = True
+    message_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def like(setting: Setting) -> Cluster:
         )
     devices = tuple(_clocked(device, setting.ghz, setting.meaning) for device in kept)
     cluster = replace(base, devices=devices)
-    return cluster if setting.mbps is None else _connected(cluster, setting.mbps)
+    return _connected(cluster, setting.mbps, setting.meaning.message_ms)
 
 
 def unlike(calibration: str, ghz: Sequence[float], cores: Mapping[int, int]) -> Cluster:
@@ -139,14 +141,19 @@ def calibrated(calibration: str) -> Cluster:
     return load_cluster(_CLUSTERS / f"aofl-{calibration}.toml")
 
 
-def _connected(cluster: Cluster, mbps: float) -> Cluster:
+def _connected(cluster: Cluster, mbps: float | None, message_ms: float) -> Cluster:
+    """Links at another bandwidth than the file's, and with a fixed cost more per transfer."""
     assert cluster.uplink is not None, "the testbed is a star"
-    rate = mbps * 1e6 / 8
+
+    def changed(link: Link) -> Link:
+        rate = link.bytes_per_s if mbps is None else mbps * 1e6 / 8
+        return replace(link, bytes_per_s=rate, message_s=link.message_s + message_ms * 1e-3)
+
     devices = tuple(
-        device if device.host else replace(device, link=replace(device.link, bytes_per_s=rate))
+        device if device.host else replace(device, link=changed(device.link))
         for device in cluster.devices
     )
-    return replace(cluster, devices=devices, uplink=replace(cluster.uplink, bytes_per_s=rate))
+    return replace(cluster, devices=devices, uplink=changed(cluster.uplink))
 
 
 def _clocked(device: Device, ghz: float, meaning: Meaning) -> Device:

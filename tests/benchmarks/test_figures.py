@@ -37,6 +37,9 @@ def test_speed_ups_of_yolov2() -> None:
     assert speedup(YOLO, 2, 1.0) == pytest.approx(1.26, rel=0.15)
     assert not within(YOLO, 1.0, 0.15)
     assert within(YOLO, 1.0, 0.25)
+    for ghz in (1.0, 0.5):
+        for model in MODELS:
+            assert within(model, ghz, 0.15, meaning=Meaning(message_ms=25))
 
 
 def test_speed_ups_of_resnet_50() -> None:
