@@ -116,12 +116,17 @@ class _Run:
     def _send(self, parts: _Parts) -> None:
         """What one event sends to one device is one message."""
         messages: dict[int, _Parts] = {}
-        for k, size in parts:
-            messages.setdefault(self.steps[k].device, []).append((k, size))
+        for part in parts:
+            d = self.steps[part[0]].device
+            if d in messages:
+                messages[d].append(part)
+            else:
+                messages[d] = [part]
         for d, tasks in messages.items():
-            device, size = self.devices[d], sum(each for _, each in tasks)
+            link = self.devices[d].link
+            size = tasks[0][1] if len(tasks) == 1 else sum(each for _, each in tasks)
             stop = self._transfer(d, size, "down", self.now)
-            arrival = stop + device.link.latency_s + size * device.link.endpoint_byte_s
+            arrival = stop + link.latency_s + size * link.endpoint_byte_s
             for part in tasks:
                 self._at(arrival, self._filled, part)
 
@@ -197,11 +202,14 @@ class _Run:
         self.done[k] = True
         self.last.discard(k)
         self.undone[self.steps[k].block] -= 1
-        passed = [each for each in self.held if self._passed(each)]
+        passed = [each for each in self.held if self._passed(each)] if self.held else []
         parts: dict[int, int] = {}
-        for _, reader, size in self.readers[k]:
+        for _, reader, moved in self.readers[k]:
+            size = moved
             if not self.steps[reader].barrier:
-                parts[reader] = parts.get(reader, 0) + size + self._sum(reader, k)
+                if reader in self.sums:
+                    size += self._sum(reader, k)
+                parts[reader] = parts.get(reader, 0) + size
             elif reader in passed:
                 parts[reader] = self._all(reader)
         for reader in passed:
@@ -213,7 +221,7 @@ class _Run:
         """What a task gets of sums to which `k` was the last to add."""
         return sum(
             size
-            for sources, size in self.sums.get(reader, ())
+            for sources, size in self.sums[reader]
             if k in sources and all(self.done[source] for source in sources)
         )
 

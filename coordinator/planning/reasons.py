@@ -55,7 +55,8 @@ class Reasons:
         """The best drafts with at most k devices in a block, before they are improved."""
         steps = []
         for count in range(1, len(self.devices) + 1):
-            drafts = [self.improver.draft(slots) for slots in self.starts.at_most(count)]
+            shared = self.improver.forms.serial
+            drafts = [self.improver.draft(each) for each in self.starts.at_most(count, shared)]
             costs = [self.improver.cost(draft) for draft in drafts if draft is not None]
             if costs:
                 steps.append(f"{count}: {min(costs)[1]:.3f} s")

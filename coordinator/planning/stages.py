@@ -8,7 +8,6 @@ passes to another. A draft's cost is then the event model of `pipeline` over a f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +39,8 @@ class Load:
     compute_s: float
     reads: Mapping[str, Ranges]
     owns: Mapping[str, Ranges]
+    read_bytes: Mapping[str, int]
+    own_bytes: int
     weight_bytes: int
     summed: bool = False
 
@@ -59,6 +60,11 @@ class Stage:
     def devices(self) -> tuple[int, ...]:
         """The devices that compute, in the order of their tiles."""
         return tuple(d for d, _ in self.shares)
+
+    @property
+    def tensors(self) -> set[str]:
+        """What its tiles read."""
+        return {name for load in self.loads for name in load.reads}
 
 
 Draft = tuple[Stage, ...]
@@ -81,6 +87,9 @@ class Stages:
         self._costs: dict[Draft, float] = {}
         self._rates: dict[int, tuple[Floats, Floats, list[int]]] = {}
         self._wholes: dict[tuple[int, int], tuple[UnitTile, int]] = {}
+        self._known: dict[object, list[Step]] = {}
+        self._outputs = frozenset(network.graph.outputs)
+        self._itemsize = {name: info.itemsize for name, info in network.graph.tensors.items()}
         self.evaluations = 0
 
     def stage(
@@ -161,7 +170,7 @@ class Stages:
             if rows[1] > rows[0] and cols[1] > cols[0]:
                 owns[name] = self._ranges(name, (rows, cols))
         before = self.geometry.weight_bytes_before
-        return Load(compute_s, reads, owns, int(before[end] - before[start]))
+        return self._sized(compute_s, reads, owns, int(before[end] - before[start]), summed=False)
 
     def rates_of(self, end: int) -> tuple[Floats, Floats, list[int]]:
         """Of blocks that end at a mark: seconds per element by kind, constants by device of the
@@ -186,7 +195,21 @@ class Stages:
         owns = {name: _ranges_of(box) for name, box in tile.boxes.items()}
         whole, weights = self._wholes.get((start, end), (None, 0))
         held = weights if whole is tile else tile.weight_bytes
-        return Load(costs.block_s(tile.work), reads, owns, held, tile.part is not None)
+        summed = tile.part is not None
+        return self._sized(costs.block_s(tile.work), reads, owns, held, summed=summed)
+
+    def _sized(
+        self,
+        compute_s: float,
+        reads: Mapping[str, Ranges],
+        owns: Mapping[str, Ranges],
+        weight_bytes: int,
+        *,
+        summed: bool,
+    ) -> Load:
+        read_bytes = {name: self._bytes(name, each) for name, each in reads.items()}
+        own_bytes = sum(self._bytes(name, each) for name, each in owns.items())
+        return Load(compute_s, reads, owns, read_bytes, own_bytes, weight_bytes, summed)
 
     def _whole_tile(self, start: int, end: int) -> tuple[UnitTile, int]:
         found = self._wholes.get((start, end))
@@ -206,8 +229,7 @@ class Stages:
 
     def _live_bytes(self, stage: Stage, part: Part, load: Load) -> float:
         """What a tile's task reads and yields, and what its largest node does."""
-        moved = sum(self._bytes(name, each) for name, each in load.reads.items())
-        moved += sum(self._bytes(name, each) for name, each in load.owns.items())
+        moved = sum(load.read_bytes.values()) + load.own_bytes
         if isinstance(part, UnitTile):
             return moved + max(each.input_bytes + each.output_bytes for each in part.work)
         splits = self.geometry.splits[stage.end]
@@ -225,28 +247,50 @@ class Stages:
         steps: list[Step] = []
         last: list[int] = []
         made: dict[str, tuple[Stage, int]] = {}
-        outputs = set(self.network.graph.outputs)
+        outputs = self._outputs
         for index, stage in enumerate(draft):
             offset = len(steps)
-            sources = {made[name] for load in stage.loads for name in load.reads if name in made}
-            for tile, (d, load) in enumerate(zip(stage.devices, stage.loads, strict=True)):
-                reads = [
-                    Read(self._bytes(name, load.reads[name]), _shifted(pieces, first), sums, place)
-                    for source, first in sorted(sources, key=lambda each: each[1])
-                    for name, pieces, sums, place in self._passed(source, stage)[tile]
-                ]
-                for name, ranges in load.reads.items():
-                    if name not in made:
-                        size = self._bytes(name, ranges)
-                        reads.append(Read(size, ((REQUEST, size),)))
+            tensors = stage.loads[0].reads if len(stage.loads) == 1 else stage.tensors
+            found = dict.fromkeys(made[name] for name in tensors if name in made)
+            sources = tuple(sorted(found, key=lambda each: each[1]))
+            key = (stage, index, sources)
+            if key not in self._known:
+                self._known[key] = self._stage_steps(index, stage, sources)
+            steps += self._known[key]
+            for tile, load in enumerate(stage.loads):
                 if not outputs.isdisjoint(load.owns):
-                    last.append(len(steps))
-                size = sum(self._bytes(name, ranges) for name, ranges in load.owns.items())
-                steps.append(
-                    Step(index, d, load.compute_s, size, tuple(reads), stage.barrier, stage.direct)
-                )
-            made |= {name: (stage, offset) for load in stage.loads for name in load.owns}
+                    last.append(offset + tile)
+                for name in load.owns:
+                    made[name] = (stage, offset)
         return steps, last
+
+    def _stage_steps(
+        self, index: int, stage: Stage, sources: Sequence[tuple[Stage, int]]
+    ) -> list[Step]:
+        """A stage's tasks, given the stages that make its tensors and the first task of each."""
+        steps = []
+        for tile, (d, load) in enumerate(zip(stage.devices, stage.loads, strict=True)):
+            reads, found = [], set()
+            for source, first in sources:
+                for name, pieces, sums, place in self._passed(source, stage)[tile]:
+                    found.add(name)
+                    moved = tuple((first + k, size) for k, size in pieces)
+                    reads.append(Read(load.read_bytes[name], moved, sums, place))
+            for name, size in load.read_bytes.items():
+                if name not in found:
+                    reads.append(Read(size, ((REQUEST, size),)))
+            steps.append(
+                Step(
+                    index,
+                    d,
+                    load.compute_s,
+                    load.own_bytes,
+                    tuple(reads),
+                    stage.barrier,
+                    stage.direct,
+                )
+            )
+        return steps
 
     def _passed(self, source: Stage, stage: Stage) -> list[list[_Piece]]:
         """Per tile of `stage`: the tensors of `source` that it reads, in pieces by tile there."""
@@ -271,8 +315,12 @@ class Stages:
         return found
 
     def _bytes(self, name: str, ranges: Ranges) -> int:
-        size = math.prod(max(0, stop - start) for start, stop in ranges)
-        return size * self.network.graph.tensors[name].itemsize
+        size = self._itemsize[name]
+        for start, stop in ranges:
+            if stop <= start:
+                return 0
+            size *= stop - start
+        return size
 
 
 def _common(one: Ranges, other: Ranges) -> Ranges:
@@ -283,7 +331,3 @@ def _common(one: Ranges, other: Ranges) -> Ranges:
 
 def _ranges_of(box: Box) -> Ranges:
     return tuple((span.start, span.stop) for span in box.spans[1:]) or ((0, 1),)
-
-
-def _shifted(pieces: tuple[tuple[int, int], ...], first: int) -> tuple[tuple[int, int], ...]:
-    return tuple((first + place, size) for place, size in pieces)

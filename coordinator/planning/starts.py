@@ -79,13 +79,14 @@ class Starts:
             if self.tables.fits[d, 0, end]:
                 yield (Slot(0, end, Form((self.places[device.id],))),)
 
-    def at_most(self, count: int) -> Iterator[Slots]:
-        """The drafts that use at most `count` devices in any block."""
+    def at_most(self, count: int, serial: bool) -> Iterator[Slots]:
+        """The draft that uses at most `count` devices in any block, if there is one. `serial`:
+        transfers share a link.
+        """
         few = [
             each for each, width in zip(self.options, self._widths, strict=True) if width <= count
         ]
-        for costs in (_serial, _parallel):
-            yield from self._best(few, costs)
+        yield from self._best(few, _serial if serial else _parallel)
 
     def unplaced(self) -> int:
         """The first mark after which no option can run a block."""

@@ -25,6 +25,9 @@ from models.tiles import MapTile
 from models.units import Network
 from protos.errors import Infeasible
 
+# Tiles of less than this are rare; below it the fixed costs of links decide.
+SMALL_BYTES = 16_384
+
 
 class Tables:
     """One network's blocks on one cluster, with the devices in AOFL's order. `memo` is room for
@@ -95,11 +98,12 @@ class Tables:
 
     def traits(self, device: int) -> Floats:
         """Everything that a plan's cost depends on, smaller is better: a device's rates, its
-        link, and the memory that it lacks.
+        link (per byte, and for the smallest message that a tile is), and the memory it lacks.
         """
         room = weight_room_bytes(self.devices[device])
-        kind = self._kind[device]
-        own = (self._task_s[kind], self.fixed_s[device], self.byte_s[device], -room)
+        kind, byte_s = self._kind[device], self.byte_s[device]
+        message_s = self.fixed_s[device] + SMALL_BYTES * byte_s
+        own = (self._task_s[kind], message_s, byte_s, -room)
         return np.concatenate([self._rates[kind].ravel(), np.array(own)])
 
     def _from_marks(self, nodes: Floats, end: int) -> Floats:
