@@ -53,7 +53,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """A line of the catalogue as this coordinator serves it."""
+    """A line of the catalogue as this coordinator serves it; `held`: its plan was given."""
 
     name: str
     ready: bool
@@ -61,6 +61,7 @@ class ModelStatus:
     task: str
     trained: bool
     plan_version: int
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,21 @@ import structlog
 
 from coordinator.admission import Admission
 from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel
+from coordinator.choice import IN_FORCE, Choice
 from coordinator.execution.driver import Driver
+from coordinator.given import adopt, plan_id
 from coordinator.library import Library
 from coordinator.live import LiveCluster
+from coordinator.making import NO_WORKER, PERIOD, Maker
+from coordinator.planning.devices import Planner
 from coordinator.planning.plan import Plan
+from coordinator.planning.simulator import simulate
+from coordinator.planning.strategies import names as strategies
 from coordinator.planning.strategies import strategy
-from coordinator.plans import NO_WORKER, Plans
+from coordinator.plans import Plans
 from coordinator.settings import CoordinatorSettings
 from models.units import Network
-from protos.errors import BadRequest, Unavailable
+from protos.errors import BadRequest, NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -30,14 +36,15 @@ class Coordinator:
     """One per process. All methods run on its event loop."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
+        for name in (settings.strategy, *settings.planners):
+            strategy(name)  # a wrong name is refused at start
         self._settings = settings
         self._library = Library()
         self._admission = Admission(settings.max_in_flight, settings.max_queue)
         self._live = LiveCluster(settings, self._changed, self._received, self._admission.idle)
         self._driver = Driver(self._live)
-        self._plans = Plans(
-            self._library, self._live.cluster, strategy(settings.strategy), self._live
-        )
+        maker = Maker(self._library, self._planner, self._live)
+        self._plans = Plans(maker, self._live.cluster)
         self._background: list[asyncio.Task[None]] = []
 
     @property
@@ -95,32 +102,66 @@ class Coordinator:
         """
         return (await self._library.get(name)).served
 
-    async def plan(self, model: str) -> tuple[Plan, Network]:
-        """The plan in force for a model, made if need be.
+    async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+        """The plan in force for a model, or the chosen one, made if need be; its latency is
+        predicted by what is known of the devices now.
 
         Raises:
+            NotFound: no such strategy, or no such plan was sent.
             Unavailable: no worker is ready.
         """
-        served = await self.model(model)
-        graph = await self._plans.current(model)
-        return graph.plan, served.network
+        network = (await self.model(model)).network
+        plan = (await self._plans.current(model, choice)).plan
+        cluster = self._live.cluster()
+        if {device.id for device in cluster.devices}.issuperset(plan.devices):
+            simulation = await asyncio.to_thread(simulate, plan, network, cluster)
+            plan = replace(plan, predicted_latency_s=simulation.latency_s)
+        return plan, network
+
+    async def give_plan(self, model: str, text: bytes, *, hold: bool) -> tuple[str, Plan, Network]:
+        """Takes a plan as JSON: prepared for requests that choose it by the id that is returned,
+        or (`hold`) put in force until `release_plan`.
+
+        Raises:
+            BadRequest, NotFound, IllegalPlan: it is no plan, or not one for these devices.
+        """
+        network = (await self.model(model)).network
+        plan = await asyncio.to_thread(adopt, text, network, self._live.cluster())
+        put = self._plans.hold if hold else self._plans.keep
+        return plan_id(plan), (await put(model, plan)).plan, network
+
+    async def release_plan(self, model: str) -> None:
+        """Plans for a model by itself again.
+
+        Raises:
+            NotFound: no plan was given for it.
+        """
+        if not self._plans.release(model):
+            raise NotFound(
+                cause=f"no plan is held for {model}", cure="Nothing is to be done: it plans itself"
+            )
 
     # ------------------------------------------------------------ work
 
     async def infer(
-        self, model: str, feeds: Mapping[str, np.ndarray], request_id: str | None = None
+        self,
+        model: str,
+        feeds: Mapping[str, np.ndarray],
+        request_id: str | None = None,
+        choice: Choice = IN_FORCE,
     ) -> Answer:
-        """One request: input tensors in, output tensors out.
+        """One request: input tensors in, output tensors out, by the plan in force or a chosen one.
 
         Raises:
             BadRequest: tensors that the model does not take.
+            NotFound: no such strategy, or no such plan was sent.
             Unavailable: the queue is full, or no worker is left.
         """
         arrived = time.monotonic()
         served = await self.model(model)
         _check_feeds(served.network, feeds)
         async with self._admission:
-            graph = await self._plans.current(model)
+            graph = await self._plans.current(model, choice)
             started = time.monotonic()
             answer, times = await self._driver.run(graph, feeds, request_id)
         self._live.observe(graph, served.network, times)
@@ -139,6 +180,19 @@ class Coordinator:
             return await self._live.measure_whole(loaded)
 
     # ------------------------------------------------------------ background
+
+    def _planner(self, name: str) -> Planner:
+        """The planner that a request names; empty for our own. A request can't have this process
+        import anything: `package.module:function` is for whoever starts the coordinator.
+        """
+        own = (self._settings.strategy, *self._settings.planners)
+        if name and name not in (*strategies(), *own):
+            known = ", ".join(dict.fromkeys((*strategies(), *own)))
+            raise NotFound(
+                cause=f"there is no strategy {name!r} here",
+                cure=f"Known are {known}; another is named to `imbrex coordinator --planner`",
+            )
+        return strategy(name or self._settings.strategy)
 
     def _changed(self, cause: str) -> None:
         """Devices came or went, or something was measured."""
@@ -161,7 +215,7 @@ class Coordinator:
         while True:
             await asyncio.sleep(self._settings.replan)
             with suppress(Exception):
-                self._plans.refresh("period")
+                self._plans.refresh(PERIOD)
 
     def _model_status(self, name: str, served: ServedModel | None) -> ModelStatus:
         graph = self._plans.graph(name)
@@ -173,6 +227,7 @@ class Coordinator:
             task=sidecar.task if sidecar else "tensor",
             trained=served.trained if served else False,
             plan_version=graph.plan.version if graph else 0,
+            held=self._plans.held(name),
         )
 
 

@@ -17,10 +17,10 @@ from coordinator.costs.links import HOST_ENDPOINT
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
 from coordinator.library import Loaded
+from coordinator.making import NO_WORKER
 from coordinator.measured import Measured
 from coordinator.planning.devices import Cluster, Device, Link
 from coordinator.planning.plan import DeviceId
-from coordinator.plans import NO_WORKER
 from coordinator.settings import CoordinatorSettings
 from models.program import BlobSource, Program
 from models.units import Network

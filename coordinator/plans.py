@@ -1,102 +1,103 @@
-"""The plan in force of every model: made, prepared on the devices, then swapped in.
+"""The plans of every model: made, prepared on the devices, then swapped in.
 
-A plan is replaced when devices come or go, when something was measured, and periodically. The
-new plan's programs are ready on every device before it takes over; requests in flight finish on
-the plan that they began with.
+Every model has a plan in force. It is replaced when devices come or go, when something was
+measured, and periodically; one that is held stays as it is. Beside it are the plans that requests
+chose: by a strategy or a number of devices (made again at the next use after devices or
+measurements changed), or sent by somebody (never made again).
+
+A plan's programs are ready on every device before it takes over; requests in flight finish on the
+plan that they began with.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import structlog
 
-from coordinator.execution.tasks import TaskGraph, compile_plan
-from coordinator.library import Library
-from coordinator.planning.devices import Cluster, Planner
-from coordinator.planning.plan import DeviceId, Plan
-from coordinator.planning.propose import propose
-from models.program import BlobSource, Program
-from protos.errors import ImbrexError, Unavailable
+from coordinator.choice import IN_FORCE, Choice
+from coordinator.execution.tasks import TaskGraph
+from coordinator.given import plan_id
+from coordinator.making import PERIOD, Maker
+from coordinator.planning.devices import Cluster
+from coordinator.planning.plan import Plan
+from protos.errors import ImbrexError, NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
 # Events that come together (four workers that start) lead to one plan.
 SETTLE_S = 0.2
-# A periodic plan must promise this much to be worth new sessions on the devices.
-WORTHWHILE_GAIN = 0.05
+# Chosen plans that are kept: a benchmark of every strategy over 1 to 7 devices. Each keeps its
+# graphs, and copies of the weights that it divides.
+MOST_CHOSEN = 64
 # How long a request waits for its model's first plan, weights included.
 FIRST_PLAN_S = 300.0
 
-NO_WORKER = Unavailable(
-    cause="no worker is ready",
-    cure="Start one with `imbrex worker` on a device of this network, or see `imbrex status`.",
-)
 
-
-class Preparer(Protocol):
-    """What brings programs to devices."""
-
-    async def ensure(
-        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
-    ) -> None:
-        """Returns when the programs can run on the device."""
-        ...
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
-    """One model's plan in force, and the work on its successor."""
+    """One plan in force or chosen, and the work on its successor."""
 
+    model: str
+    choice: Choice
     graph: TaskGraph | None = None
     error: ImbrexError | None = None
     causes: list[str] = field(default_factory=list)
     work: asyncio.Task[None] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    version: int = 0
+    held: bool = False
+    stale: bool = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a successor is being made."""
+        return self.work is not None and not self.work.done()
+
+    def put(self, graph: TaskGraph | None, error: ImbrexError | None) -> None:
+        """The outcome of planning; wakes those that wait for it."""
+        self.graph, self.error = graph, error
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 class Plans:
-    """Keeps one plan per model in force."""
+    """Keeps one plan per model in force, and the latest that were chosen."""
 
-    def __init__(
-        self,
-        library: Library,
-        cluster: Callable[[], Cluster],
-        planner: Planner,
-        preparer: Preparer,
-    ) -> None:
-        self._library = library
+    def __init__(self, maker: Maker, cluster: Callable[[], Cluster]) -> None:
+        self._maker = maker
         self._cluster = cluster
-        self._planner = planner
-        self._preparer = preparer
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[tuple[str, Choice], _Entry] = {}
 
     def graph(self, model: str) -> TaskGraph | None:
         """The plan in force, if there is one."""
-        entry = self._entries.get(model)
+        entry = self._entries.get((model, IN_FORCE))
         return entry.graph if entry else None
+
+    def held(self, model: str) -> bool:
+        """Whether the plan in force was given, and stays."""
+        entry = self._entries.get((model, IN_FORCE))
+        return entry is not None and entry.held
 
     def state(self, model: str) -> str:
         """For people: ready, planning, or why not."""
-        entry = self._entries.get(model)
+        entry = self._entries.get((model, IN_FORCE))
         if entry is None:
             return "not loaded"
         if entry.graph is not None:
             return "ready"
         return str(entry.error) if entry.error else "planning"
 
-    async def current(self, model: str) -> TaskGraph:
-        """The plan in force; waits for the first one.
+    async def current(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph:
+        """The plan in force, or the one that is chosen; waits for the first one.
 
         Raises:
+            NotFound: no such strategy, or no such plan was sent.
             Unavailable: no worker is ready, or no plan in time.
             Infeasible: no plan fits the devices.
         """
-        entry = self._entry(model)
+        entry = self._entry(model, choice)
         deadline = asyncio.get_running_loop().time() + FIRST_PLAN_S
         while entry.graph is None:
             if entry.error is not None and not entry.causes:
@@ -109,12 +110,50 @@ class Plans:
                     cause=f"no plan for {model} within {FIRST_PLAN_S:.0f} s",
                     cure="See the coordinator's log.",
                 ) from None
+        if choice.plan:
+            self._require_devices(entry.graph.plan)
         return entry.graph
 
+    async def hold(self, model: str, plan: Plan) -> TaskGraph:
+        """Puts a checked plan in force, prepared, until `release`."""
+        graph = await self._maker.prepared(model, plan)
+        entry = self._entries.setdefault((model, IN_FORCE), _Entry(model, IN_FORCE))
+        entry.held = True
+        entry.causes.clear()
+        entry.put(graph, None)
+        return graph
+
+    def release(self, model: str) -> bool:
+        """Plans by itself again; whether a plan was held."""
+        entry = self._entries.get((model, IN_FORCE))
+        if entry is None or not entry.held:
+            return False
+        entry.held = False
+        self._request(entry, "released")
+        return True
+
+    async def keep(self, model: str, plan: Plan) -> TaskGraph:
+        """Prepares a checked plan for requests that choose it by its `plan_id`."""
+        choice = Choice(plan=plan_id(plan))
+        found = self._entries.get((model, choice))
+        if found is None or found.graph is None:
+            graph = await self._maker.prepared(model, plan)
+            self._make_room()
+            found = self._entries[model, choice] = _Entry(model, choice)
+            found.put(graph, None)
+        self._touch(found)
+        assert found.graph is not None
+        return found.graph
+
     def refresh(self, cause: str) -> None:
-        """Plans again for every model that is loaded, in the background."""
-        for model in self._entries:
-            self._request(model, cause)
+        """Plans again for every model that is loaded, in the background. Chosen plans change only
+        with the devices and what is known of them, and when they are next asked for.
+        """
+        for entry in list(self._entries.values()):
+            if entry.choice == IN_FORCE:
+                self._request(entry, cause)
+            elif cause != PERIOD and not entry.choice.plan:
+                entry.stale = True
 
     async def close(self) -> None:
         """Stops planning."""
@@ -123,87 +162,91 @@ class Plans:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
 
-    # ------------------------------------------------------------ background
+    # ------------------------------------------------------------ entries
 
-    def _entry(self, model: str) -> _Entry:
-        if model not in self._entries:
-            self._entries[model] = _Entry()
-            self._request(model, "first use")
-        entry = self._entries[model]
+    def _entry(self, model: str, choice: Choice) -> _Entry:
+        entry = self._entries.get((model, choice))
+        if entry is None:
+            if choice.plan:
+                raise NotFound(
+                    cause=f"no plan {choice.plan!r} of {model} is kept here",
+                    cure=f"Send it (again): POST /v1/plans/{model}",
+                )
+            self._maker.planner(choice.strategy)  # a wrong name leaves nothing behind
+            if choice != IN_FORCE:
+                self._make_room()
+            entry = self._entries[model, choice] = _Entry(model, choice)
+            self._request(entry, "first use")
+        self._touch(entry)
+        if entry.stale:
+            entry.graph, entry.stale = None, False
+            self._request(entry, "devices or measurements changed")
         if entry.graph is None and not entry.causes:
-            self._request(model, "asked for")
+            self._request(entry, "asked for")
         return entry
 
-    def _request(self, model: str, cause: str) -> None:
-        entry = self._entries[model]
+    def _touch(self, entry: _Entry) -> None:
+        """The latest used is the last to be dropped."""
+        key = (entry.model, entry.choice)
+        self._entries[key] = self._entries.pop(key)
+
+    def _make_room(self) -> None:
+        """Drops the chosen plan that was not used for longest."""
+        chosen = [key for key in self._entries if key[1] != IN_FORCE]
+        if len(chosen) < MOST_CHOSEN:
+            return
+        idle = next((key for key in chosen if not self._entries[key].busy), None)
+        if idle is None:
+            raise Unavailable(
+                cause=f"{len(chosen)} plans are being made already", cure="Try again in a moment."
+            )
+        del self._entries[idle]
+
+    def _require_devices(self, plan: Plan) -> None:
+        present = {device.id for device in self._cluster().devices}
+        gone = [device for device in plan.devices if device not in present]
+        if gone:
+            raise Unavailable(
+                cause=f"the chosen plan needs {', '.join(gone)}, which is not ready",
+                cure="Wait until it is back, or make another plan.",
+            )
+
+    # ------------------------------------------------------------ background
+
+    def _request(self, entry: _Entry, cause: str) -> None:
+        if entry.held:
+            return
         if cause not in entry.causes:
             entry.causes.append(cause)
-        if entry.work is None or entry.work.done():
-            entry.work = asyncio.create_task(self._work(model, entry))
+        if not entry.busy:
+            entry.work = asyncio.create_task(self._work(entry))
 
-    async def _work(self, model: str, entry: _Entry) -> None:
+    async def _work(self, entry: _Entry) -> None:
         while entry.causes:
             await asyncio.sleep(SETTLE_S)
             causes, cluster = list(entry.causes), self._cluster()
+            graph: TaskGraph | None = None
+            error: ImbrexError | None = None
             try:
-                graph = await self._make(model, entry, cluster, causes)
-                entry.error = None
-            except ImbrexError as error:
-                log.warning("no plan", model=model, causes=causes, error=str(error))
-                graph, entry.error = None, error
-            if graph is not None or not cluster.devices:
-                entry.graph = graph
+                graph = await self._maker.successor(
+                    entry.model, entry.choice, entry.graph, cluster, causes
+                )
+            except ImbrexError as refused:
+                log.warning("no plan", model=entry.model, causes=causes, error=str(refused))
+                error = refused
+            except Exception as fault:
+                log.exception("planning failed", model=entry.model, causes=causes)
+                error = _fault(fault)
+            if entry.held:
+                return  # somebody gave a plan meanwhile
             entry.causes = [cause for cause in entry.causes if cause not in causes]
-            entry.changed.set()
-            entry.changed = asyncio.Event()
-
-    async def _make(
-        self, model: str, entry: _Entry, cluster: Cluster, causes: list[str]
-    ) -> TaskGraph | None:
-        """The prepared successor; the plan in force if nothing better was found."""
-        if not cluster.devices:
-            raise NO_WORKER
-        loaded = await self._library.get(model)
-        network = loaded.served.network
-        plan = await asyncio.to_thread(propose, self._planner, network, cluster)
-        if entry.graph is not None and not _is_better(plan, entry.graph.plan, cluster, causes):
-            return entry.graph
-        entry.version += 1
-        plan = replace(plan, version=entry.version)
-        graph = await asyncio.to_thread(compile_plan, plan, network, loaded.blobs)
-        await self._prepare(graph)
-        log.info(
-            "plan",
-            model=model,
-            version=plan.version,
-            causes=causes,
-            strategy=plan.strategy,
-            devices=len(plan.devices),
-            blocks=len(plan.blocks),
-            predicted_ms=round(plan.predicted_latency_s * 1e3, 1),
-        )
-        return graph
-
-    async def _prepare(self, graph: TaskGraph) -> None:
-        results = await asyncio.gather(
-            *(
-                self._preparer.ensure(device, graph.programs_of(device), graph.blobs)
-                for device in graph.plan.devices
-            ),
-            return_exceptions=True,
-        )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+            # Without a better one, the old plan goes on: what was lost of it runs elsewhere.
+            keeps = graph is None and cluster.devices and entry.graph is not None
+            entry.put(entry.graph if keeps else graph, error)
 
 
-def _is_better(new: Plan, old: Plan, cluster: Cluster, causes: list[str]) -> bool:
-    """Whether to switch: always when a device of the old plan is gone, never for the same plan,
-    and otherwise only if the gain is worth new sessions.
-    """
-    if new.blocks == old.blocks:
-        return False
-    present = {device.id for device in cluster.devices}
-    if not present.issuperset(old.devices) or causes != ["period"]:
-        return True
-    return new.predicted_latency_s < (1 - WORTHWHILE_GAIN) * old.predicted_latency_s
+def _fault(error: Exception) -> ImbrexError:
+    return ImbrexError(
+        cause=f"planning failed inside imbrex ({type(error).__name__})",
+        cure="See the coordinator's log.",
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import platformdirs
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from protos.errors import BadConfiguration
@@ -21,7 +21,9 @@ class CoordinatorSettings(BaseSettings):
 
     `workers` lists `host:port` addresses that are always tried, beside what mDNS finds.
     `replan` is a period in seconds, or 0 for off: a plan then changes only by hand or when its
-    devices do. `host_computes` starts a worker on this machine.
+    devices do. `planners` names `package.module:function`s that requests may ask for beside the
+    installed strategies. `profile_s` bounds what measuring one device takes. `host_computes`
+    starts a worker on this machine.
     """
 
     model_config = SettingsConfigDict(env_prefix="IMBREX_COORDINATOR_", extra="forbid", frozen=True)
@@ -36,10 +38,12 @@ class CoordinatorSettings(BaseSettings):
     interfaces: tuple[str, ...] = ()
     models: tuple[str, ...] = ("digits",)
     strategy: str = "auto"
+    planners: tuple[str, ...] = ()
     host_computes: bool = True
     host_pace: float = 1.0
     replan: float = 60.0
     profile: bool = True
+    profile_s: float = Field(default=60.0, gt=0, le=60.0)
     max_queue: int = 64
     max_in_flight: int = 4
     max_body_bytes: int = 64 * 1024 * 1024

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request
 
-from coordinator.planning.plan_json import plan_json
-from coordinator.serving import infer
+from coordinator.serving import infer, plans
 from coordinator.serving.errors import add_error_handlers
 from coordinator.serving.naming import source_of
 from coordinator.serving.views import baseline_json, devices_json, models_json
@@ -32,6 +31,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     add_error_handlers(app)
     app.include_router(router)
     app.include_router(infer.router)
+    app.include_router(plans.router)
     return app
 
 
@@ -45,14 +45,6 @@ async def devices(request: Request) -> dict[str, Any]:
 async def models(request: Request) -> dict[str, Any]:
     """Every model that the coordinator serves."""
     return models_json(_coordinator(request).models())
-
-
-@router.get("/v1/plans/{model}")
-async def plan(model: str, request: Request) -> dict[str, Any]:
-    """The plan in force for a model; it is made if there is none yet."""
-    coordinator = _coordinator(request)
-    made, network = await coordinator.plan(source_of(model, coordinator.settings.models))
-    return plan_json(made, network)
 
 
 @router.post("/v1/models/{model}/baseline")

@@ -22,6 +22,7 @@ from coordinator.answers import Answer, ServedModel
 from coordinator.serving import bodies, names
 from coordinator.serving.errors import NotAcceptable
 from coordinator.serving.naming import source_of
+from coordinator.serving.plans import Chosen
 from coordinator.serving.tensors import dtype_of, read_tensors, write_tensors
 from coordinator.serving.views import answer_json, predictions_json
 from models.drawing import annotated
@@ -65,11 +66,11 @@ class Asked:
 
 
 @router.post("/v1/models/{model}/infer", openapi_extra=_BODIES)
-async def infer(model: str, request: Request) -> Response:
+async def infer(model: str, request: Request, chosen: Chosen) -> Response:
     """Runs one picture, or one set of tensors (.npz), through a model.
 
     Answers with JSON, with the annotated picture (`Accept: image/png`), or with the model's raw
-    outputs (`Accept: application/x-npz`).
+    outputs (`Accept: application/x-npz`). The query may choose how it is planned.
     """
     coordinator: Coordinator = request.app.state.coordinator
     # The body is read before anything is refused: whoever is refused can then read why.
@@ -79,7 +80,7 @@ async def infer(model: str, request: Request) -> Response:
     started = time.perf_counter()
     asked, accepted = await _asked(request, body, served)
     decode_s = time.perf_counter() - started
-    answer = await coordinator.infer(source, asked.feeds)
+    answer = await coordinator.infer(source, asked.feeds, choice=chosen)
     summary = answer_json(served, answer, decode_s)
     return await asyncio.to_thread(_response, accepted, served, asked, answer, summary)
 

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel, Timing
+from coordinator.choice import IN_FORCE, Choice
 from coordinator.commands.check import equal_cluster
 from coordinator.planning.aofl import aofl
 from coordinator.planning.plan import Plan, TrafficBytes
@@ -100,7 +101,7 @@ class InPlace:
         sidecar = SIDECAR if name == "tiny" else None
         return ServedModel(PurePath(name).stem, self.network, sidecar, False)
 
-    async def plan(self, model: str) -> tuple[Plan, Network]:
+    async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         if self.no_workers:
             raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
         await self.model(model)
@@ -108,7 +109,11 @@ class InPlace:
         return replace(made, version=3), self.network
 
     async def infer(
-        self, model: str, feeds: Mapping[str, np.ndarray], request_id: str | None = None
+        self,
+        model: str,
+        feeds: Mapping[str, np.ndarray],
+        request_id: str | None = None,
+        choice: Choice = IN_FORCE,
     ) -> Answer:
         if self.fails_with is not None:
             raise self.fails_with

@@ -1,0 +1,51 @@
+"""Which plan a request wants: the one in force, one by a strategy, or one that was sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from coordinator.planning.devices import Cluster
+from protos.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a request says of its plan; by default nothing: the plan in force.
+
+    `strategy` plans by it (empty: by the coordinator's own), `devices` over so many of the
+    fastest (0: over all), `plan` names a plan that was sent before.
+    """
+
+    strategy: str = ""
+    devices: int = 0
+    plan: str = ""
+
+    def __post_init__(self) -> None:
+        if self.plan and (self.strategy or self.devices):
+            raise BadRequest(
+                cause="a plan that was sent has its own strategy and devices",
+                cure="Name either the plan, or a strategy and a number of devices",
+            )
+
+
+IN_FORCE = Choice()
+
+
+def fastest(cluster: Cluster, count: int) -> Cluster:
+    """The cluster's `count` fastest devices, the host before its equals; all of them for 0.
+
+    Raises:
+        BadRequest: there are not so many.
+    """
+    if not count:
+        return cluster
+    if not 0 < count <= len(cluster.devices):
+        raise BadRequest(
+            cause=f"a plan for {count} devices was asked for, there are {len(cluster.devices)}",
+            cure="Ask for fewer, or see `imbrex status` why some are missing",
+        )
+    # Names break ties, numbers in them in order: the same devices every time.
+    ranked = sorted(
+        cluster.devices, key=lambda each: (-each.speed, not each.host, len(each.name), each.name)
+    )
+    return replace(cluster, devices=tuple(ranked[:count]))

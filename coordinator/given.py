@@ -1,0 +1,101 @@
+"""A plan that somebody gives: brought to the devices that there are, checked, and predicted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from coordinator.planning.devices import Cluster
+from coordinator.planning.legal import check_plan
+from coordinator.planning.plan import Block, DeviceId, Plan, Tile, Unused, tile_works
+from coordinator.planning.plan_json import parse_plan
+from coordinator.planning.simulator import simulate
+from coordinator.planning.single import single
+from models.units import Network
+from protos.errors import BadRequest, Infeasible, NotFound
+
+# A device has one tile of a block, or a few; far more would only keep the checker busy.
+MOST_TILES = 256
+
+
+def adopt(text: str | bytes, network: Network, cluster: Cluster) -> Plan:
+    """The plan of a file, for these devices. Its blocks are executed as they are; what it says of
+    costs is replaced by what this cluster's costs say.
+
+    Raises:
+        BadRequest: not a plan, or another network's.
+        NotFound: it names a device that is not there.
+        IllegalPlan: it can't be executed.
+    """
+    plan = parse_plan(text, network)
+    for index, block in enumerate(plan.blocks):
+        if len(block.tiles) > MOST_TILES:
+            raise BadRequest(
+                cause=f"block {index} of the plan has {len(block.tiles)} tiles",
+                cure=f"Divide a block into at most {MOST_TILES} tiles",
+            )
+    plan = _for_devices(plan, _by_name(cluster))
+    check_plan(plan, network, cluster)
+    blocks = tuple(_with_flop(block, network) for block in plan.blocks)
+    simulation = simulate(plan, network, cluster)
+    plan = replace(
+        plan,
+        blocks=blocks,
+        predicted_latency_s=simulation.latency_s,
+        traffic=simulation.traffic,
+        unused=tuple(
+            Unused(device.id, "the plan that was given does not use it")
+            for device in cluster.devices
+            if device.id not in plan.devices
+        ),
+        version=0,
+    )
+    try:
+        alone = single(network, cluster)
+    except Infeasible:
+        return plan  # no device holds it alone: the file's comparison stands
+    flop = sum(tile.flop for block in blocks for tile in block.tiles)
+    return replace(
+        plan,
+        single_device_latency_s=alone.single_device_latency_s,
+        baseline_device=alone.baseline_device,
+        total_flop=alone.total_flop,
+        redundant_flop=flop - alone.total_flop,
+    )
+
+
+def plan_id(plan: Plan) -> str:
+    """A name for what is executed: equal for equal blocks."""
+    return hashlib.sha256(repr(plan.blocks).encode()).hexdigest()[:12]
+
+
+def _by_name(cluster: Cluster) -> dict[str, DeviceId]:
+    """Devices by what a plan may call them: their id, or a name that only one of them has."""
+    names = [device.name for device in cluster.devices]
+    found = {each.name: each.id for each in cluster.devices if names.count(each.name) == 1}
+    return found | {str(each.id): each.id for each in cluster.devices}
+
+
+def _for_devices(plan: Plan, known: Mapping[str, DeviceId]) -> Plan:
+    def found(tile: Tile) -> Tile:
+        if tile.device not in known:
+            raise NotFound(
+                cause=f"the plan is for a device {tile.device!r}, which is not in the cluster",
+                cure=f"Devices are {', '.join(sorted(known)) or 'missing'}; plan for these, or "
+                "see `imbrex status`",
+            )
+        return replace(tile, device=known[tile.device])
+
+    blocks = tuple(
+        replace(block, tiles=tuple(found(tile) for tile in block.tiles)) for block in plan.blocks
+    )
+    return replace(plan, blocks=blocks)
+
+
+def _with_flop(block: Block, network: Network) -> Block:
+    tiles = tuple(
+        replace(tile, flop=sum(each.flop for each in tile_works(network, block, tile)))
+        for tile in block.tiles
+    )
+    return replace(block, tiles=tiles)

@@ -1,0 +1,143 @@
+"""How a plan comes about: proposed by a planner, compared with the one before, prepared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from coordinator.choice import IN_FORCE, Choice, fastest
+from coordinator.execution.tasks import TaskGraph, compile_plan
+from coordinator.library import Library
+from coordinator.planning.devices import Cluster, Planner
+from coordinator.planning.plan import DeviceId, Plan
+from coordinator.planning.propose import propose
+from models.program import BlobSource, Program
+from models.units import Network
+from protos.errors import BadConfiguration, ImbrexError, Unavailable
+
+log = structlog.get_logger(__name__)
+
+# A periodic plan must promise this much to be worth new sessions on the devices.
+WORTHWHILE_GAIN = 0.05
+# The cause of planning again when nothing has happened.
+PERIOD = "period"
+
+NO_WORKER = Unavailable(
+    cause="no worker is ready",
+    cure="Start one with `imbrex worker` on a device of this network, or see `imbrex status`.",
+)
+
+
+class Preparer(Protocol):
+    """What brings programs to devices."""
+
+    async def ensure(
+        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
+    ) -> None:
+        """Returns when the programs can run on the device."""
+        ...
+
+
+class Maker:
+    """Makes plans whose programs are ready on their devices. `planner` finds one by its name."""
+
+    def __init__(
+        self, library: Library, planner: Callable[[str], Planner], preparer: Preparer
+    ) -> None:
+        self._library = library
+        self.planner = planner
+        self._preparer = preparer
+        self._versions: Counter[str] = Counter()
+
+    async def successor(
+        self,
+        model: str,
+        choice: Choice,
+        old: TaskGraph | None,
+        cluster: Cluster,
+        causes: Sequence[str],
+    ) -> TaskGraph:
+        """The prepared successor of `old`; `old` itself if nothing better was found.
+
+        Raises:
+            Unavailable: no worker is ready.
+            Infeasible: no plan fits the devices.
+        """
+        if not cluster.devices:
+            raise NO_WORKER
+        loaded = await self._library.get(model)
+        planner = self.planner(choice.strategy)
+        chosen = fastest(cluster, choice.devices)
+        plan = await asyncio.to_thread(_proposed, planner, loaded.served.network, chosen)
+        if old is not None and not _is_better(plan, old.plan, chosen, causes):
+            return old
+        graph = await self.prepared(model, plan, loaded.blobs if choice == IN_FORCE else None)
+        log.info(
+            "plan",
+            model=model,
+            version=graph.plan.version,
+            causes=causes,
+            strategy=plan.strategy,
+            devices=len(plan.devices),
+            blocks=len(plan.blocks),
+            predicted_ms=round(plan.predicted_latency_s * 1e3, 1),
+        )
+        return graph
+
+    async def prepared(self, model: str, plan: Plan, blobs: BlobSource | None = None) -> TaskGraph:
+        """The plan's tasks, with its programs ready on every device. Weights that it divides are
+        copied to `blobs`, or to a source that goes with the plan.
+        """
+        loaded = await self._library.get(model)
+        blobs = BlobSource() if blobs is None else blobs
+        self._versions[model] += 1
+        plan = replace(plan, version=self._versions[model])
+        graph = await asyncio.to_thread(compile_plan, plan, loaded.served.network, blobs)
+        results = await asyncio.gather(
+            *(
+                self._preparer.ensure(device, graph.programs_of(device), graph.blobs)
+                for device in graph.plan.devices
+            ),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return graph
+
+
+def _proposed(planner: Planner, network: Network, cluster: Cluster) -> Plan:
+    """A planner's plan. Planners may be anybody's: what they raise is told as an error of theirs.
+
+    Raises:
+        Infeasible: no plan, or an illegal one.
+        BadConfiguration: the planner itself fails.
+    """
+    try:
+        return propose(planner, network, cluster)
+    except ImbrexError:
+        raise
+    except Exception as error:
+        name = getattr(planner, "__name__", str(planner))
+        log.exception("a planner failed", planner=name)
+        raise BadConfiguration(
+            cause=f"the planner {name!r} fails: {type(error).__name__}: {error}",
+            cure="Mend it, or use another strategy; the log has its traceback",
+        ) from error
+
+
+def _is_better(new: Plan, old: Plan, cluster: Cluster, causes: Sequence[str]) -> bool:
+    """Whether to switch: always when a device of the old plan is gone, never for the same plan,
+    and otherwise only if the gain is worth new sessions.
+    """
+    if new.blocks == old.blocks:
+        return False
+    present = {device.id for device in cluster.devices}
+    if not present.issuperset(old.devices) or list(causes) != [PERIOD]:
+        return True
+    return new.predicted_latency_s < (1 - WORTHWHILE_GAIN) * old.predicted_latency_s
