@@ -57,6 +57,15 @@ def test_the_report_counts_what_is_within() -> None:
     assert (of["b", "simulated"]["within"], of["b", "simulated"]["of"]) == (3, 3)
 
 
+def test_both_calibrations_together_explain_vgg_16_in_the_simulator() -> None:
+    """The fixed cost per transfer of (a) on top of (b), with transfers that overlap."""
+    both = Meaning(message_ms=77.5)
+    for ghz in (1.0, 0.5):
+        for count, published in SPEEDUPS[VGG, ghz].items():
+            found = speedup(VGG, count, ghz, "simulated", meaning=both)
+            assert found == pytest.approx(published, rel=0.05)
+
+
 @pytest.mark.parametrize("calibration", CALIBRATIONS)
 @pytest.mark.parametrize("measure", MEASURES)
 def test_scaling_is_better_at_half_the_clock(calibration: str, measure: str) -> None:
