@@ -24,10 +24,10 @@ from coordinator.planning.tables import tables_of
 from coordinator.planning.unit_plan import overfilled, too_little_memory
 from models.units import Network
 
-# Simulated tasks per search: about 0.1 s for eight devices.
-EFFORT = 9_000
-# Drafts that are improved, the best first.
-_STARTS = 2
+# Simulated tasks per search: about 0.15 s for eight devices.
+EFFORT = 8_000
+# Drafts that are improved, the best first, as long as effort is left.
+_STARTS = 3
 # Plans that the simulator itself compares, and how much worse than the best draft they may be.
 _FINALISTS = 4
 _CLOSE = 1.03
@@ -63,11 +63,11 @@ class _Search:
             self._add(pool, slots_of, slots)
         if not pool:
             raise no_room(self.network, self.tables, self.starts.unplaced())
-        effort = EFFORT // _STARTS
+        self.improver.left = EFFORT
         for draft in sorted(pool, key=pool.__getitem__)[:_STARTS]:
-            self.improver.left = effort
-            better, _ = self.improver.improve(slots_of[draft])
-            self._add(pool, slots_of, better)
+            if self.improver.left > 0:
+                better, _ = self.improver.improve(slots_of[draft])
+                self._add(pool, slots_of, better)
         ranked = sorted(pool, key=pool.__getitem__)
         best = pool[ranked[0]]
         if best[0] > 0:

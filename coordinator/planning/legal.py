@@ -4,11 +4,11 @@ whoever made it: a planner of ours, a plug-in, or a file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from coordinator.planning.devices import Cluster
 from coordinator.planning.memory import needs
-from coordinator.planning.plan import Block, DeviceId, Plan, Tile
+from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent
 from models.boxes import Box, covers_exactly
 from models.partial import summed_input
 from models.units import Network
@@ -43,6 +43,7 @@ def check_plan(plan: Plan, network: Network, cluster: Cluster, *, memory: bool =
     known = {device.id for device in cluster.devices}
     for index, block in enumerate(plan.blocks):
         _check_block(index, block, network, known)
+    _check_exchange(plan.blocks, network)
     if memory:
         _check_memory(plan, network, cluster)
 
@@ -125,6 +126,62 @@ def _check_sums(index: int, block: Block, network: Network, outputs: Sequence[st
         raise IllegalPlan(
             cause=f"the parts of block {index} do not cover {tensor!r} exactly once", block=index
         )
+
+
+def _check_exchange(blocks: Sequence[Block], network: Network) -> None:
+    """Inputs are where the block's exchange looks for them: with `none` on the device itself,
+    with `peer` on devices that made them, and no partial sums, which only the host adds up. Where
+    boxes pass between peers every task is assigned at once, so no block waits at a barrier.
+    """
+    owned: dict[str, list[tuple[DeviceId, Box]]] = {}
+    sums: set[str] = set()
+    peers = any(block.exchange == "peer" for block in blocks)
+    for index, block in enumerate(blocks):
+        if peers and block.barrier and index:
+            raise IllegalPlan(
+                cause=f"block {index} waits at a barrier while boxes pass between peers",
+                block=index,
+            )
+        for k, tile in enumerate(block.tiles if block.exchange != "host" else ()):
+            reads = tile_extent(network, block, tile).inputs
+            if block.exchange == "peer":
+                _check_peers(index, k, reads, owned, sums)
+            else:
+                _check_own(index, k, tile, reads, owned)
+        for tile in block.tiles:
+            for name, box in tile.boxes.items():
+                owned.setdefault(name, []).append((tile.device, box))
+            if tile.reduce:
+                sums.update(tile.boxes)
+
+
+def _check_peers(
+    index: int,
+    k: int,
+    reads: Mapping[str, Box],
+    owned: Mapping[str, list[tuple[DeviceId, Box]]],
+    sums: set[str],
+) -> None:
+    if not any(name in owned for name in reads):
+        raise _wrong(index, k, "gets its input from peers, but no block before it makes any of it")
+    for name in reads:
+        if name in sums:
+            raise _wrong(index, k, f"gets partial sums of {name!r} from peers, nobody adds them up")
+
+
+def _check_own(
+    index: int,
+    k: int,
+    tile: Tile,
+    reads: Mapping[str, Box],
+    owned: Mapping[str, list[tuple[DeviceId, Box]]],
+) -> None:
+    for name, box in reads.items():
+        held = [own for device, own in owned.get(name, ()) if device == tile.device]
+        if sum(own.intersect(box).volume for own in held) < box.volume:
+            raise _wrong(
+                index, k, f"exchanges nothing, but {box} of {name!r} is not all on {tile.device!r}"
+            )
 
 
 def _check_memory(plan: Plan, network: Network, cluster: Cluster) -> None:

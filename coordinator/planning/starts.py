@@ -70,7 +70,9 @@ class Starts:
     def all(self) -> Iterator[Slots]:
         """Drafts, those of the dynamic program first."""
         for costs in (_serial, _parallel):
-            yield from self._best(self.options, costs)
+            for slots in self._best(self.options, costs):
+                yield slots
+                yield from _in_place(slots)
         for slots in self._best(self.published, _serial):
             yield slots
             yield tuple(replace(slot, barrier=True) for slot in slots)
@@ -115,3 +117,12 @@ class Starts:
         if isinstance(option, Tiled) and len(devices) == option.shape.count:
             form = Form(devices, "bands", option.shape)
         return Slot(start, end, form, shares=shares)
+
+
+def _in_place(slots: Slots) -> Iterator[Slots]:
+    """The first divided fully connected layer over the rows that its devices have already."""
+    for index, slot in enumerate(slots):
+        if index and slot.form.how in ("inputs", "outputs"):
+            there = Form(slots[index - 1].form.devices, "in place")
+            yield (*slots[:index], replace(slot, form=there, shares=None), *slots[index + 1 :])
+            return

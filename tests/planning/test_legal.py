@@ -163,3 +163,70 @@ def test_memory_over_the_cap_names_the_block() -> None:
 
 def test_a_plan_for_another_network() -> None:
     rejected(replace(legal(), model="other"), "'other'")
+
+
+def exchanged(plan: Plan, index: int, exchange: str) -> Plan:
+    """The plan with another exchange for one block, and without barriers."""
+    blocks = [replace(block, barrier=False) for block in plan.blocks]
+    blocks[index] = replace(blocks[index], exchange=exchange)  # type: ignore[arg-type]
+    return replace(plan, blocks=tuple(blocks))
+
+
+def test_what_exchanges_nothing_has_everything() -> None:
+    plan = strategy("single")(small(), SOME)
+    (whole,) = plan.blocks
+    (tile,) = whole.tiles
+
+    def alone(start: int, stop: int, device: DeviceId, exchange: str) -> Block:
+        names = small().outputs(start, stop)
+        boxes = {name: Box.whole(small().graph.shape(name)) for name in names}
+        return Block(start, stop, (Tile(device, boxes),), False, exchange)  # type: ignore[arg-type]
+
+    cut = small().marks[1]
+    first = alone(0, cut, tile.device, "host")
+    stays = replace(plan, blocks=(first, alone(cut, whole.stop, tile.device, "none")))
+    check_plan(stays, small(), SOME)
+    other = next(each.id for each in SOME.devices if each.id != tile.device)
+    moved = replace(plan, blocks=(first, alone(cut, whole.stop, other, "none")))
+    assert rejected(moved, "exchanges nothing").block == 1
+    rejected(exchanged(plan, 0, "none"), "exchanges nothing")
+
+
+def test_split_blocks_with_halos_exchange_something() -> None:
+    plan = legal()
+    split = next(index for index, block in enumerate(plan.blocks) if index and len(block.tiles) > 1)
+    assert rejected(exchanged(plan, split, "none"), "exchanges nothing").block == split
+    check_plan(exchanged(plan, split, "peer"), small(), SOME)
+
+
+def test_peers_have_something_to_pass_on() -> None:
+    assert rejected(exchanged(legal(), 0, "peer"), "from peers").block == 0
+
+
+def test_peers_do_not_wait_at_barriers() -> None:
+    plan = exchanged(legal(), 1, "peer")
+    error = rejected(with_block(plan, 2, replace(plan.blocks[2], barrier=True)), "barrier")
+    assert error.block == 2
+
+
+def test_partial_sums_are_added_up_by_the_host() -> None:
+    plan = strategy("single")(small(), SOME)
+    (whole,) = plan.blocks
+    last = len(small().units) - 1
+    names = [device.id for device in SOME.devices[:2]]
+    shape = {"fc1": Box.whole(small().graph.shape("fc1"))}
+    (reads,) = small().units[last - 1].extent(shape).inputs.items()
+    parts = [
+        Tile(name, shape, part=reads[1].replace(2, Span(*rows)))
+        for name, rows in zip(names, ((0, 4), (4, len(reads[1][2]))), strict=True)
+    ]
+    early = small().outputs(0, last - 1)
+    front = Tile(names[0], {name: Box.whole(small().graph.shape(name)) for name in early})
+    blocks = (
+        Block(0, last - 1, (front,), False),
+        Block(last - 1, last, tuple(parts), False),
+        replace(whole, start=last, exchange="host", barrier=False),
+    )
+    summed = replace(plan, blocks=blocks)
+    check_plan(summed, small(), SOME)
+    assert rejected(exchanged(summed, 2, "peer"), "partial sums").block == 2
