@@ -1,0 +1,64 @@
+"""Memory caps: fewer blocks on a small device, divided weights, and errors with the numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.planning.devices import Cluster
+from coordinator.planning.fused import fused
+from coordinator.planning.legal import check_plan
+from coordinator.planning.memory import needs
+from coordinator.planning.strategies import strategy
+from protos.errors import Infeasible
+from tests.planning.support import MEMORY, PERSISTENT, cluster, device, real
+
+
+def capped(*memory_mb: int, gflops: float = 2.0) -> Cluster:
+    """The first is the host."""
+    return Cluster(
+        tuple(
+            device(f"d{i}", gflops, MEMORY if not i else PERSISTENT, host=not i, memory_mb=each)
+            for i, each in enumerate(memory_mb)
+        ),
+        uplink=PERSISTENT,
+    )
+
+
+def test_a_small_device_gets_fewer_blocks_not_none() -> None:
+    """All of VGG-16's convolutions are 59 MB of weights: 110 MB hold the early ones only."""
+    network, some = real("vgg16-conv"), capped(0, 110, 0)
+    plan = fused(network, some)
+    check_plan(plan, network, some)
+    blocks = [block for block in plan.blocks if "d1" in block.devices]
+    assert blocks
+    assert len(blocks) < len(plan.blocks)
+    assert needs(network, plan)[plan.blocks[0].devices[0]].total_bytes > 0
+    assert "d1" not in strategy("aofl")(network, some).devices
+
+
+def test_what_fits_nowhere_whole_is_divided() -> None:
+    """VGG-16's first fully connected layer is 411 MB, a third of it is 137 MB."""
+    network, some = real("vgg16"), capped(320, 320, 320)
+    plan = fused(network, some)
+    check_plan(plan, network, some)
+    assert len(plan.devices) == 3
+    for each in ("aofl", "single", "lw"):
+        with pytest.raises(Infeasible, match="MB"):
+            strategy(each)(network, some)
+
+
+def test_room_for_nobody_names_the_layer_and_the_numbers() -> None:
+    network, some = real("vgg16"), capped(150, 150)
+    with pytest.raises(Infeasible) as caught:
+        fused(network, some)
+    cause = caught.value.cause
+    assert "411 MB" in cause
+    assert "largest device has 96 MB" in cause
+    assert "together 192 MB" in cause
+
+
+def test_without_caps_nothing_changes() -> None:
+    network = real("vgg16-conv")
+    plenty = replace(capped(4000, 4000, 4000))
+    free = Cluster(cluster(2.0, 2.0, 2.0).devices, uplink=PERSISTENT)
+    assert fused(network, plenty).blocks == fused(network, free).blocks
