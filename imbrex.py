@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.children import follow_parent
+from coordinator.commands.asking import add_asking
 from coordinator.commands.options import (
-    URL,
     Cluster,
     Config,
     Host,
@@ -22,11 +22,10 @@ from coordinator.commands.options import (
     Json,
     Mdns,
     Model,
-    ModelArgument,
     Save,
     StateDir,
-    Url,
 )
+from coordinator.commands.planning import add_planning
 from protos.errors import BadConfiguration, ImbrexError
 
 # What only the extra brings, by the names that Python misses them under.
@@ -40,8 +39,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-models_app = typer.Typer(help="The networks that imbrex knows by name.", no_args_is_help=True)
-app.add_typer(models_app, name="models")
 
 
 def _version(wanted: bool) -> None:
@@ -162,6 +159,16 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         list[str] | None, typer.Option(help="A model to make ready at start; repeatable.")
     ] = None,
     strategy: Annotated[str | None, typer.Option(help="How to plan. [default: auto]")] = None,
+    planner: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="A strategy that requests may name; repeatable."
+        ),
+    ] = None,
+    replan: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Plan again every S seconds; 0: never. [default: 60]"),
+    ] = None,
     host_computes: Annotated[
         bool | None,
         typer.Option("--host-computes/--no-host-computes", help="Whether this machine computes."),
@@ -192,6 +199,8 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         "workers": tuple(worker) if worker else None,
         "models": tuple(model) if model else None,
         "strategy": strategy,
+        "planners": tuple(planner) if planner else None,
+        "replan": replan,
         "host_computes": host_computes,
         "profile": profile,
         "cluster": cluster,
@@ -202,114 +211,8 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     raise typer.Exit(command.serve(config, flags))
 
 
-@app.command()
-def infer(
-    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture, or tensors as .npz.")],
-    model: Model = "digits",
-    url: Url = URL,
-    save: Save = None,
-    as_json: Json = False,
-) -> None:
-    """Sends an image to a coordinator and prints what it saw.
-
-    \b
-    imbrex infer sheet.png
-    imbrex infer sheet.png --url http://pi-1:8460 --save answer.png
-    imbrex infer inputs.npz --model vgg16 --json
-    """
-    from coordinator.commands import infer as command
-
-    raise typer.Exit(command.infer(image, model, url, save=save, as_json=as_json))
-
-
-@app.command()
-def status(
-    url: Url = URL,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Devices and models of a running coordinator.
-
-    \b
-    imbrex status
-    imbrex status --watch
-    imbrex status --url http://pi-1:8460 --json
-    """
-    if watch and as_json:
-        raise typer.BadParameter("--watch shows a table; take --json without it")
-    from coordinator.commands import status as command
-
-    raise typer.Exit(command.watch(url) if watch else command.status(url, as_json=as_json))
-
-
-@app.command()
-def plan(
-    model: ModelArgument,
-    cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="A described cluster.")
-    ] = None,
-    strategy: Annotated[
-        str | None, typer.Option(help="How to plan for it. [default: auto]")
-    ] = None,
-    url: Url = URL,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Also say why: devices left out, what would help.")
-    ] = False,
-    save: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Write it to OUT.json, or draw OUT.svg.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """The plan for a described cluster, or the one in force on a running coordinator.
-
-    \b
-    imbrex plan digits
-    imbrex plan vgg16 --cluster eight-pis.toml --strategy aofl --explain
-    imbrex plan yolov2 --cluster eight-pis.toml --save plan.svg
-    """
-    if strategy and cluster is None:
-        raise typer.BadParameter("--strategy needs --cluster: a running one has its own")
-    if save is not None and save.suffix.lower() not in (".json", ".svg"):
-        raise typer.BadParameter(f"{save} is neither .json nor .svg", param_hint="--save")
-    from coordinator.commands import plan as command
-
-    source = command.Source(cluster, strategy or "auto", url)
-    raise typer.Exit(command.plan(model, source, explain=explain, save=save, as_json=as_json))
-
-
-@app.command()
-def check(
-    model: ModelArgument,
-    grid: Annotated[
-        str, typer.Option(metavar="RxC", help="Rows and columns of tiles.", show_default=True)
-    ] = "2x2",
-    as_json: Json = False,
-) -> None:
-    """Cuts a model into tiles, runs them all here, and compares with the whole model.
-
-    \b
-    imbrex check digits --grid 1x5
-    imbrex check my-model.onnx --grid 2x4 --json
-    """
-    rows, separator, cols = grid.partition("x")
-    if not (separator and rows.isdecimal() and cols.isdecimal() and int(rows) and int(cols)):
-        raise typer.BadParameter(f"{grid!r} is not rows x columns, as 2x4", param_hint="--grid")
-    from coordinator.commands import check as command
-
-    raise typer.Exit(command.check(model, (int(rows), int(cols)), as_json=as_json))
-
-
-@models_app.command("list")
-def models_list(as_json: Json = False) -> None:
-    """The catalogue.
-
-    \b
-    imbrex models list
-    imbrex models list --json
-    """
-    from coordinator.commands import catalogue as command
-
-    raise typer.Exit(command.list_models(as_json=as_json))
+add_asking(app)
+add_planning(app)
 
 
 def main() -> None:

@@ -163,6 +163,13 @@ def plan_sentence(plan: Mapping[str, Any]) -> str:
     )
 
 
+def bar(share: float, width: int) -> str:
+    """A bar of at most `width` characters, to eighths of one."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    rest = " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    return "█" * (eighths // 8) + rest
+
+
 def duration(seconds: float) -> str:
     """A duration as people compare them."""
     if seconds >= 10:

@@ -11,15 +11,12 @@ from typing import Any
 from rich.console import Console
 
 from coordinator import terminal
+from coordinator.commands.described import find_planners_here, network_of, write
 from coordinator.planning.cluster_file import load_cluster
 from coordinator.planning.picture import plan_svg
 from coordinator.planning.plan_json import parse_plan, plan_json
 from coordinator.planning.propose import propose
 from coordinator.planning.strategies import strategy
-from models import catalogue
-from models.graph import load_graph
-from models.units import Network, divide
-from protos.errors import BadConfiguration
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +54,10 @@ def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_jso
 
 def _made(model: str, source: Source) -> Shown:
     assert source.cluster is not None
+    find_planners_here()
     planner = strategy(source.strategy)
     cluster = load_cluster(source.cluster)
-    network = _network(model)
+    network = network_of(model)
     made = propose(planner, network, cluster)
     names = {str(device.id): device.name for device in cluster.devices}
     return Shown(plan_json(made, network), names)
@@ -73,23 +71,12 @@ def _in_force(model: str, url: str) -> Shown:
         return Shown(client.plan(model), names)
 
 
-def _network(model: str) -> Network:
-    loaded = catalogue.load(model)
-    return divide(load_graph(loaded.proto, loaded.name))
-
-
 def _save(shown: Shown, model: str, target: Path) -> None:
     text = json.dumps(shown.plan, indent=1) + "\n"
     if target.suffix.lower() == ".svg":
-        network = _network(model)
+        network = network_of(model)
         text = plan_svg(parse_plan(text, network), network, shown.names)
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadConfiguration(
-            cause=f"{target} cannot be written ({error.strerror})",
-            cure="Give --save a path in a folder that you may write to",
-        ) from error
+    write(target, text)
 
 
 def _show(shown: Shown, console: Console, *, explain: bool) -> None:

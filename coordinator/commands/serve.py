@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from coordinator.commands.described import find_planners_here
 from coordinator.daemon import run
 from coordinator.settings import CoordinatorSettings, load_settings
 
@@ -21,6 +22,7 @@ def serve(config: Path | None, flags: Mapping[str, Any]) -> int:
     Raises:
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
+    find_planners_here()
     settings = load_settings(dict(flags), config)
     _configure_logs(settings)
     asyncio.run(run(settings))

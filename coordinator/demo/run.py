@@ -14,6 +14,7 @@ from types import FrameType
 import platformdirs
 
 from coordinator import terminal
+from coordinator.commands.described import find_planners_here
 from coordinator.commands.infer import save_annotated
 from coordinator.demo.cluster import ClusterForm, DemoCluster, Progress
 from coordinator.demo.measure import measure, wait_until_profiled
@@ -48,6 +49,7 @@ class Demo:
 
 def run(demo: Demo, *, as_json: bool) -> int:
     """The whole demo; the exit code."""
+    find_planners_here()
     strategy(demo.strategy)  # a wrong name is refused before anything starts
     with _ended_by_signals(), _progress() as progress:
         progress("the whole model, here, to compare with")

@@ -16,7 +16,7 @@ from models.boxes import Box
 from models.units import Network, layers_of
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 _MAP = 130  # pixels of the longer side of the largest map
 _LEAST = 44
 _GAP, _BETWEEN, _TOP = 26, 54, 64
@@ -205,7 +205,7 @@ def _colours(plan: Plan) -> dict[str, str]:
     for index, device in enumerate(plan.devices):
         hue = index * 137.5 % 360
         generated = f"hsl({hue:.0f},55%,50%)"
-        colours[device] = _COLOURS[index] if index < len(_COLOURS) else generated
+        colours[device] = COLOURS[index] if index < len(COLOURS) else generated
     return colours
 
 

@@ -10,7 +10,10 @@ import pytest
 
 from tests.cli.run_cli import imbrex, refused
 
-COMMANDS = ("demo", "worker", "coordinator", "infer", "status", "plan", "check", "models list")
+COMMANDS = (
+    *("demo", "worker", "coordinator", "infer", "status", "plan", "simulate", "check"),
+    "models list",
+)
 NOWHERE = "http://127.0.0.1:9"
 
 
@@ -57,6 +60,10 @@ def test_the_version() -> None:
         ["plan"],
         ["plan", "digits", "--strategy", "aofl"],
         ["plan", "digits", "--save", "plan.txt"],
+        ["simulate", "digits"],
+        ["simulate", "digits", "--cluster", "a.toml", "--devices", "3..1"],
+        ["simulate", "digits", "--cluster", "a.toml", "--strategy", "lw,"],
+        ["simulate", "digits", "--cluster", "a.toml", "--plot", "a.png"],
         ["worker", "--port", "x"],
     ],
     ids=" ".join,

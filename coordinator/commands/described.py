@@ -1,0 +1,41 @@
+"""What the commands that plan here share: a network in memory, and files that they write."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from models import catalogue
+from models.graph import load_graph
+from models.units import Network, divide
+from protos.errors import BadConfiguration
+
+
+def network_of(model: str) -> Network:
+    """The network of a catalogue name or an `.onnx` file."""
+    loaded = catalogue.load(model)
+    return divide(load_graph(loaded.proto, loaded.name))
+
+
+def find_planners_here() -> None:
+    """Lets `package.module:function` name a module of the folder that the user is in, behind all
+    that is installed.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+
+
+def write(target: Path, text: str, option: str = "--save") -> None:
+    """Writes a file that the user named.
+
+    Raises:
+        BadConfiguration: it cannot be written.
+    """
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadConfiguration(
+            cause=f"{target} cannot be written ({error.strerror})",
+            cure=f"Give {option} a path in a folder that you may write to",
+        ) from error

@@ -1,0 +1,138 @@
+"""The commands that plan, predict and check. Nothing but typer is imported here: `--help` stays
+fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from coordinator.commands import ranges
+from coordinator.commands.options import URL, Json, ModelArgument, Url
+
+_T = TypeVar("_T")
+
+_models = typer.Typer(help="The networks that imbrex knows by name.", no_args_is_help=True)
+
+
+def add_planning(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command()(plan)
+    app.command()(simulate)
+    app.command()(check)
+    _models.command("list")(models_list)
+    app.add_typer(_models, name="models")
+
+
+def plan(
+    model: ModelArgument,
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="A described cluster.")
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="How to plan for it. [default: auto]")
+    ] = None,
+    url: Url = URL,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say why: devices left out, what would help.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Write it to OUT.json, or draw OUT.svg.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The plan for a described cluster, or the one in force on a running coordinator.
+
+    \b
+    imbrex plan digits
+    imbrex plan vgg16 --cluster eight-pis.toml --strategy aofl --explain
+    imbrex plan yolov2 --cluster eight-pis.toml --save plan.svg
+    """
+    if strategy and cluster is None:
+        raise typer.BadParameter("--strategy needs --cluster: a running one has its own")
+    if save is not None and save.suffix.lower() not in (".json", ".svg"):
+        raise typer.BadParameter(f"{save} is neither .json nor .svg", param_hint="--save")
+    from coordinator.commands import plan as command
+
+    source = command.Source(cluster, strategy or "auto", url)
+    raise typer.Exit(command.plan(model, source, explain=explain, save=save, as_json=as_json))
+
+
+def simulate(
+    model: ModelArgument,
+    cluster: Annotated[Path, typer.Option(metavar="FILE.toml", help="A described cluster.")],
+    strategy: Annotated[
+        str, typer.Option(metavar="S,S", help="Strategies; module:function too.")
+    ] = "all",
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="1..N", help="Over so many of the fastest devices. [default: all of them]"
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="OUT.svg", help="Draw the speed-up over 1..N devices.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What every strategy would do on a described cluster, side by side.
+
+    Write the file by hand, or take that of a running cluster: `imbrex status --save`.
+
+    \b
+    imbrex simulate vgg16 --cluster eight-pis.toml
+    imbrex simulate yolov2 --cluster eight-pis.toml --strategy aofl,elimination --devices 1..8
+    imbrex simulate digits --cluster eight-pis.toml --plot speedup.svg --json
+    """
+    strategies = _parsed(ranges.listed, strategy, "--strategy")
+    counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise typer.BadParameter(f"{plot} is no .svg", param_hint="--plot")
+    from coordinator.commands import simulate as command
+
+    asked = command.Asked(cluster, strategies, counts, plot)
+    raise typer.Exit(command.simulate(model, asked, as_json=as_json))
+
+
+def check(
+    model: ModelArgument,
+    grid: Annotated[
+        str, typer.Option(metavar="RxC", help="Rows and columns of tiles.", show_default=True)
+    ] = "2x2",
+    as_json: Json = False,
+) -> None:
+    """Cuts a model into tiles, runs them all here, and compares with the whole model.
+
+    \b
+    imbrex check digits --grid 1x5
+    imbrex check my-model.onnx --grid 2x4 --json
+    """
+    rows, separator, cols = grid.partition("x")
+    if not (separator and rows.isdecimal() and cols.isdecimal() and int(rows) and int(cols)):
+        raise typer.BadParameter(f"{grid!r} is not rows x columns, as 2x4", param_hint="--grid")
+    from coordinator.commands import check as command
+
+    raise typer.Exit(command.check(model, (int(rows), int(cols)), as_json=as_json))
+
+
+def models_list(as_json: Json = False) -> None:
+    """The catalogue.
+
+    \b
+    imbrex models list
+    imbrex models list --json
+    """
+    from coordinator.commands import catalogue as command
+
+    raise typer.Exit(command.list_models(as_json=as_json))
+
+
+def _parsed(parse: Callable[[str], _T], text: str, option: str) -> _T:
+    """What an option says, or wrong usage."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
