@@ -66,7 +66,9 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """A device for people and scripts. `state`: connecting, ready, lost, refused, draining."""
+    """A device for people and scripts. `state`: connecting, ready, lost, refused, draining.
+    `fingerprint` is equal for devices that compute alike.
+    """
 
     id: str
     name: str
@@ -85,6 +87,7 @@ class DeviceStatus:
     profiled: bool
     correction: float
     last_seen_s: float
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from typing import Any, ClassVar, Self
+from urllib.parse import urlencode
 
 import httpx
 import numpy as np
 
+from coordinator.choice import IN_FORCE, Choice
 from coordinator.serving import names
 from protos.errors import (
     BadConfiguration,
@@ -36,7 +38,11 @@ _KINDS = {
         BadConfiguration,
     )
 }
-_BY_STATUS: dict[int, type[ImbrexError]] = {404: NotFound, 503: Unavailable}
+_BY_STATUS: dict[int, type[ImbrexError]] = {
+    404: NotFound,
+    422: Infeasible,
+    503: Unavailable,
+}
 
 
 class CoordinatorClient:
@@ -66,28 +72,47 @@ class CoordinatorClient:
         """Ends the connection."""
         self._http.close()
 
-    def infer(self, model: str, body: bytes, media_type: str) -> dict[str, Any]:
+    def infer(
+        self, model: str, body: bytes, media_type: str, choice: Choice = IN_FORCE
+    ) -> dict[str, Any]:
         """The JSON answer to an image, or to tensors as .npz."""
-        return self._json("POST", f"/v1/models/{model}/infer", body, media_type)
+        path = f"/v1/models/{model}/infer{_query(choice)}"
+        return self._json("POST", path, body, media_type)
 
     def infer_raw(
-        self, model: str, body: bytes, media_type: str
+        self, model: str, body: bytes, media_type: str, choice: Choice = IN_FORCE
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The model's raw outputs, and how they came about (the JSON without predictions)."""
         from coordinator.serving.tensors import load_tensors
 
-        response = self._call(
-            "POST", f"/v1/models/{model}/infer", body, media_type, accept=names.NPZ
-        )
+        path = f"/v1/models/{model}/infer{_query(choice)}"
+        response = self._call("POST", path, body, media_type, accept=names.NPZ)
         return load_tensors(response.content), json.loads(response.headers[names.ANSWER_HEADER])
 
     def baseline(self, model: str) -> dict[str, Any]:
         """Measures the best device running the whole model."""
         return self._json("POST", f"/v1/models/{model}/baseline")
 
-    def plan(self, model: str) -> dict[str, Any]:
-        """The plan in force."""
-        return self._json("GET", f"/v1/plans/{model}")
+    def plan(self, model: str, choice: Choice = IN_FORCE) -> dict[str, Any]:
+        """The plan in force, or the chosen one."""
+        return self._json("GET", f"/v1/plans/{model}{_query(choice)}")
+
+    def send_plan(self, model: str, plan: bytes) -> Choice:
+        """Keeps a plan (JSON) there; how to choose it."""
+        sent = self._json("POST", f"/v1/plans/{model}", plan, names.JSON)
+        return Choice(plan=str(sent["plan_id"]))
+
+    def hold_plan(self, model: str, plan: bytes) -> dict[str, Any]:
+        """Puts a plan (JSON) in force, until it is released."""
+        return self._json("PUT", f"/v1/plans/{model}", plan, names.JSON)
+
+    def release_plan(self, model: str) -> None:
+        """Lets a held plan go."""
+        self._call("DELETE", f"/v1/plans/{model}")
+
+    def version(self) -> str:
+        """The coordinator's version."""
+        return str(self._json("GET", "/healthz")["version"])
 
     def devices(self) -> list[dict[str, Any]]:
         """Every device that the coordinator knows of."""
@@ -162,3 +187,10 @@ class NoCoordinator(Unavailable):
     """Nothing answers at the coordinator's address."""
 
     code: ClassVar[str] = "no_coordinator"
+
+
+def _query(choice: Choice) -> str:
+    """A choice as a URL's query; nothing for the plan in force."""
+    fields = {"strategy": choice.strategy, "devices": choice.devices, "plan": choice.plan}
+    asked = {key: value for key, value in fields.items() if value}
+    return f"?{urlencode(asked)}" if asked else ""

@@ -232,6 +232,7 @@ class LiveCluster:
                     profiled=bool(facts and self._profiler.profile(facts)),
                     correction=self._measured.correction(facts.id) if facts else 1.0,
                     last_seen_s=now - (connection.last_seen_s if connection else peer.alive_s),
+                    fingerprint=facts.fingerprint if facts else "",
                 )
             )
         return sorted(found, key=lambda status: (status.state != "ready", status.name))

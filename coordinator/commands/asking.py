@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.options import URL, Json, Model, Save, Url
+from coordinator.commands.options import URL, Json, Model, PlanFile, Save, Url
 
 
 def add_asking(app: typer.Typer) -> None:
@@ -18,10 +18,17 @@ def add_asking(app: typer.Typer) -> None:
     app.command()(status)
 
 
-def infer(
+def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture, or tensors as .npz.")],
     model: Model = "digits",
     url: Url = URL,
+    strategy: Annotated[
+        str | None, typer.Option(help="How to plan it. [default: as the coordinator does]")
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="Over so many of the fastest. [default: all]")
+    ] = None,
+    plan: PlanFile = None,
     save: Save = None,
     as_json: Json = False,
 ) -> None:
@@ -31,10 +38,16 @@ def infer(
     imbrex infer sheet.png
     imbrex infer sheet.png --url http://pi-1:8460 --save answer.png
     imbrex infer inputs.npz --model vgg16 --json
+    imbrex infer sheet.png --strategy elimination --devices 2
+    imbrex infer sheet.png --plan plan.json
     """
+    if plan is not None and (strategy or devices):
+        raise typer.BadParameter("a plan has its own strategy and devices", param_hint="--plan")
+    from coordinator.choice import Choice
     from coordinator.commands import infer as command
 
-    raise typer.Exit(command.infer(image, model, url, save=save, as_json=as_json))
+    wish = command.Wish(Choice(strategy or "", devices or 0), plan)
+    raise typer.Exit(command.infer(image, model, url, wish, save=save, as_json=as_json))
 
 
 def status(

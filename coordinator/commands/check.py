@@ -72,12 +72,12 @@ def equal_cluster(count: int) -> Cluster:
     )
 
 
-def seeded_feeds(graph: Graph, sidecar: Sidecar | None) -> Mapping[str, np.ndarray]:
+def seeded_feeds(graph: Graph, sidecar: Sidecar | None, seed: int = 0) -> Mapping[str, np.ndarray]:
     """Noise: pixels where the model takes pictures, standard normal where it takes tensors."""
     if sidecar is None or graph.tensors[sidecar.input.name].itemsize == 1:
-        return random_inputs(graph)
+        return random_inputs(graph, seed)
     form = sidecar.input
-    pixels = np.random.Generator(np.random.PCG64(0)).integers(0, 256, (1, 3, *form.size))
+    pixels = np.random.Generator(np.random.PCG64(seed)).integers(0, 256, (1, 3, *form.size))
     mean, std = (np.array(each)[None, :, None, None] for each in (form.mean, form.std))
     return {form.name: ((pixels * form.scale - mean) / std).astype(np.float32)}
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from coordinator import terminal
+from coordinator.choice import IN_FORCE, Choice
 from coordinator.client import CoordinatorClient
 from coordinator.serving import names
 from models.classification import Classification
@@ -16,11 +18,23 @@ from models.detection import Detection
 from protos.errors import BadConfiguration, BadRequest, NotFound
 
 
-def infer(file: Path, model: str, url: str, *, save: Path | None, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How the user wants it planned: a choice, or a plan's file."""
+
+    choice: Choice = IN_FORCE
+    plan: Path | None = None
+
+    def on(self, client: CoordinatorClient, model: str) -> Choice:
+        """The choice, after the file was sent."""
+        return client.send_plan(model, read_file(self.plan)) if self.plan else self.choice
+
+
+def infer(file: Path, model: str, url: str, wish: Wish, *, save: Path | None, as_json: bool) -> int:
     """Sends a picture (or tensors as .npz) and prints the answer."""
     body = read_file(file)
     with CoordinatorClient(url) as client, terminal.waiting(f"{file.name} through {model}"):
-        answer = client.infer(model, body, media_type(file))
+        answer = client.infer(model, body, media_type(file), wish.on(client, model))
     if save is not None:
         save_annotated(body, answer["predictions"], save)
     if as_json:

@@ -27,6 +27,10 @@ Model = Annotated[str, typer.Option("--model", help="A catalogue name or an .onn
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="A catalogue name or an .onnx file.")
 ]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="PLAN.json", help="Execute exactly this plan."),
+]
 Save = Annotated[
     Path | None, typer.Option("--save", metavar="OUT.png", help="Write the annotated picture.")
 ]

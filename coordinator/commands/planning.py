@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from coordinator.commands import ranges
-from coordinator.commands.options import URL, Json, ModelArgument, Url
+from coordinator.commands.options import URL, Json, ModelArgument, PlanFile, Url
 
 _T = TypeVar("_T")
 
@@ -22,6 +22,7 @@ def add_planning(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command()(plan)
     app.command()(simulate)
+    app.command()(bench)
     app.command()(check)
     _models.command("list")(models_list)
     app.add_typer(_models, name="models")
@@ -95,6 +96,45 @@ def simulate(
 
     asked = command.Asked(cluster, strategies, counts, plot)
     raise typer.Exit(command.simulate(model, asked, as_json=as_json))
+
+
+def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    model: ModelArgument,
+    url: Url = URL,
+    strategies: Annotated[
+        str, typer.Option(metavar="S,S", help="Strategies of the coordinator.")
+    ] = "auto",
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="1..N", help="Over so many of the fastest devices. [default: all of them]"
+        ),
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 10,
+    plan: PlanFile = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the input.")] = 0,
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print every sample as CSV.")] = False,
+) -> None:
+    """Strategies on a running cluster: measured in turns, beside what was predicted.
+
+    Every answer is compared with the first strategy's. Rounds are interleaved (a b a b), so that
+    a cluster that slows down slows all alike.
+
+    \b
+    imbrex bench digits --strategies aofl,elimination --devices 1..4 --repeat 20
+    imbrex bench vgg16 --url http://pi-1:8460 --strategies all --json
+    imbrex bench digits --strategies aofl --plan plan.json --csv
+    """
+    if as_json and as_csv:
+        raise typer.BadParameter("choose one of --json and --csv")
+    names = _parsed(ranges.listed, strategies, "--strategies")
+    counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
+    from coordinator.commands import bench as command
+
+    asked = command.Asked(names, counts, repeat, seed, plan)
+    form: command.Form = "json" if as_json else "csv" if as_csv else "people"
+    raise typer.Exit(command.bench(model, url, asked, form))
 
 
 def check(

@@ -12,7 +12,7 @@ from tests.cli.run_cli import imbrex, refused
 
 COMMANDS = (
     *("demo", "worker", "coordinator", "infer", "status", "plan", "simulate", "check"),
-    "models list",
+    *("bench", "models list"),
 )
 NOWHERE = "http://127.0.0.1:9"
 
@@ -65,6 +65,11 @@ def test_the_version() -> None:
         ["simulate", "digits", "--cluster", "a.toml", "--strategy", "lw,"],
         ["simulate", "digits", "--cluster", "a.toml", "--plot", "a.png"],
         ["worker", "--port", "x"],
+        ["bench", "digits", "--json", "--csv"],
+        ["bench", "digits", "--repeat", "0"],
+        ["bench", "digits", "--devices", "0..2"],
+        ["infer", "a.png", "--plan", "p.json", "--strategy", "lw"],
+        ["infer", "a.png", "--devices", "0"],
     ],
     ids=" ".join,
 )

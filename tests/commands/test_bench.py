@@ -1,0 +1,115 @@
+"""`imbrex bench` and `imbrex infer` with a chosen plan, on a live cluster."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.choice import Choice
+from coordinator.commands.rounds import WARM_UP, Case, Rounds
+from tests.cli.run_cli import refused
+from tests.commands.conftest import Live
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+def test_strategies_in_turns(live: Live, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(live.client.plan("tiny", Choice("lw"))))
+    arguments = ("bench", live.file, "--strategies", "single,lw", "--devices", "1..2")
+    ran = live.ask(*arguments, "--repeat", 3, "--plan", plan, "--json")
+    assert ran.code == 0, ran.err
+    found = ran.json()
+    cases = [(each["strategy"], each["devices"]) for each in found["results"]]
+    assert cases == [("single", 1), ("lw", 1), ("single", 2), ("lw", 2), ("plan.json", 2)]
+    assert found["reference"] == "single on 1"
+    for each in found["results"]:
+        assert len(each["samples_s"]) == 3
+        assert each["max_rel_error"] <= 1e-5
+        assert each["bytes"] == each["planned_bytes"]
+        assert each["latency_s"] > 0
+        assert each["predicted_latency_s"] > 0
+    assert {device["name"] for device in found["devices"]} == {"worker-1", "worker-2"}
+    assert all(len(device["fingerprint"]) == 16 for device in found["devices"])
+    assert {"commit", "versions", "command"} <= set(found["provenance"])
+    assert found["seed"] == 0
+
+
+def test_samples_as_csv_and_a_table(live: Live) -> None:
+    arguments = ("bench", live.file, "--strategies", "lw,efl", "--repeat", 2)
+    rows = list(csv.DictReader(live.ask(*arguments, "--csv").out.splitlines()))
+    assert [(row["round"], row["strategy"]) for row in rows] == [
+        *(("0", "lw"), ("0", "efl"), ("1", "lw"), ("1", "efl"))
+    ]
+    assert float(rows[0]["latency_s"]) > 0
+    people = live.ask(*arguments).out
+    assert "\nefl" in people
+    assert "█" in people
+
+
+class Turns:
+    """A cluster whose second answer of `b` differs."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def plan(self, model: str, choice: Choice) -> Mapping[str, Any]:
+        return {"version": 1, "predicted_latency_s": 0.1}
+
+    def infer_raw(
+        self, model: str, body: bytes, kind: str, choice: Choice
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        self.asked.append(choice.strategy)
+        wrong = choice.strategy == "b" and self.asked.count("b") == WARM_UP + 2
+        timing = {"total": 9.0, "decode": 1.0}
+        outputs = {"y": np.full(3, 1.5 if wrong else 1.0, np.float32)}
+        return outputs, {"plan_version": 1, "timing_ms": timing, "bytes": {}}
+
+
+def test_rounds_are_interleaved_and_every_answer_is_compared() -> None:
+    turns = Turns()
+    rounds = Rounds(turns, "m", b"")  # type: ignore[arg-type]
+    cases = [Case(name, 1, Choice(name)) for name in "ab"]
+    rounds.warm_up(cases, lambda what: None)
+    del turns.asked[:]
+    assert [case.label for case in rounds.measure(cases, 1)] == ["a", "b"]
+    turns.asked[:] = ["b"] * (WARM_UP + 1)
+    list(rounds.measure(cases, 1))
+    assert turns.asked[-2:] == ["a", "b"]
+    assert cases[0].comparison.max_rel_error == 0
+    assert cases[1].comparison.max_rel_error == pytest.approx(0.5)
+    assert cases[0].latency_s == 0.008
+
+
+def test_what_cannot_be_measured(live: Live, tmp_path: Path) -> None:
+    assert "aolf" in live.refuses("bench", live.file, "--strategies", "aolf")
+    assert "2 are ready" in live.refuses("bench", live.file, "--devices", "1..3")
+    assert "no file" in live.refuses("bench", live.file, "--plan", tmp_path / "none.json")
+    assert "no model" in live.refuses("bench", "vgg61")
+    assert "--url" in refused("bench", "lenet5", "--url", NOWHERE).err
+    nonsense = tmp_path / "plan.json"
+    nonsense.write_text("nonsense")
+    assert "not a plan" in live.refuses("bench", live.file, "--plan", nonsense)
+    assert live.ask("status", "--json").json()["ready"]
+
+
+def test_infer_by_a_choice(live: Live, tmp_path: Path) -> None:
+    ask = ("infer", live.tensors, "--model", "tiny", "--json")
+    usual = live.ask(*ask).json()
+    lw = live.ask(*ask, "--strategy", "lw", "--devices", 2).json()
+    assert len(lw["devices"]) == 2
+    assert lw["plan_version"] != usual["plan_version"]
+    file = tmp_path / "lw.json"
+    file.write_text(json.dumps(live.client.plan("tiny", Choice("lw", 1))))
+    by_plan = live.ask(*ask, "--plan", file).json()
+    assert len(by_plan["devices"]) == 1
+    assert live.ask(*ask).json()["plan_version"] == usual["plan_version"]
+    assert "aolf" in live.refuses(*ask[:-1], "--strategy", "aolf")
+    assert "there are 2" in live.refuses(*ask[:-1], "--devices", 3)
+    assert live.ask(*ask, "--plan", file, "--devices", 2).code == 2
