@@ -5,6 +5,9 @@ published Algorithm 2 forgets). For every block the first k devices are tried wi
 finish together [Eq. 6] and with equal grids; k = 1 is any one device. At one unit the better of
 t_l and t_f is used, where the published Algorithm 1 costs t_f but emits the layer-wise tiles:
 both are options of the same table here.
+
+The order of the devices is the published one, and their first k are all that is tried: that is
+what defines this strategy. `fused` searches devices and order, and is never slower.
 """
 
 from __future__ import annotations

@@ -38,5 +38,5 @@ def _decide(tables: Tables) -> Decision:
     return Decision(
         blocks,
         otherwise="the map has fewer rows and columns than devices",
-        notes=(f"fusing the first {fused} of {last} layers is best for this strategy",),
+        notes=(f"Fusing the first {fused} of {last} layers is best for this strategy.",),
     )

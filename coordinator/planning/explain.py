@@ -43,18 +43,19 @@ def why_this_many(tables: Tables, blocks: Blocks, growing: Growing) -> tuple[str
     total_s = growing.free_s[-1]
     used = _used(blocks)
     notes = [
-        f"by its published cost {total_s:.3f} s on {len(used)} of {len(tables.devices)} devices, "
-        f"{alone_s:.3f} s on the best one alone: {alone_s / total_s:.2f} times as fast"
+        f"By its published cost it takes {total_s:.3f} s on {len(used)} of {len(tables.devices)} "
+        f"devices, and {alone_s:.3f} s on the best one alone: "
+        f"{alone_s / total_s:.2f} times as fast."
     ]
     if len(tables.devices) > 1:
         steps = ", ".join(f"{k}: {each:.3f} s" for k, each in enumerate(growing.free_s, start=1))
-        notes.append(f"with at most this many of the fastest devices per block: {steps}")
+        notes.append(f"With at most this many of the fastest devices per block it takes {steps}.")
     if len(used) == 1 and len(tables.devices) > 1:
         count = 2 + int(np.argmin(growing.split_s[1:]))
         notes.append(
-            f"splitting does not pay: the best split, over {count} devices, takes "
+            f"Here splitting does not pay: the best split, over {count} devices, takes "
             f"{growing.split_s[count - 1]:.3f} s, because its transfers and halos cost more than "
-            "the computation that they save"
+            "the computation that they save."
         )
     return tuple(notes)
 
