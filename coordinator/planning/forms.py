@@ -15,8 +15,9 @@ import numpy as np
 
 from coordinator.planning.connected import connected_units, divisions, where_tiles_lie
 from coordinator.planning.layouts import divider_of
+from coordinator.planning.loads import Shares
 from coordinator.planning.shapes import Shape
-from coordinator.planning.stages import Shares, Stage, Stages
+from coordinator.planning.stages import Stage, Stages
 from models.boxes import Span
 from models.tiles import MapTile
 
@@ -65,7 +66,7 @@ class Forms:
 
     def _shares(self, start: int, end: int, form: Form, before: Stage | None) -> Shares:
         if len(form.devices) == 1:
-            return ((form.devices[0], self.stages.whole(start, end)),)
+            return ((form.devices[0], self.stages.loads.whole(start, end)),)
         if start in self.connected and end == start + 1:
             return self._connected(start, form, before)
         splits = self.geometry.splits[end]
@@ -75,7 +76,7 @@ class Forms:
             return self._strips(start, end, form) if form.how in ("together", "in turn") else ()
         if form.shape.has_columns and start < splits.lowest_cols:
             return ()
-        rank = [self.stages.rank[d] for d in form.devices]
+        rank = [self.stages.loads.rank[d] for d in form.devices]
         weights = 1.0 / self.stages.tables.compute_s[rank, start, end]
         tiles = form.shape.tiles(splits.height, splits.width, [float(each) for each in weights])
         return _full(form.devices, tiles)
@@ -117,12 +118,12 @@ class Forms:
         return _full(form.devices, tiles)
 
     def _lines_of(self, start: int, end: int, d: int) -> _Lines:
-        device, rank = self.cluster.devices[d], self.stages.rank[d]
+        device, rank = self.cluster.devices[d], self.stages.loads.rank[d]
         key = (start, end, d)
         if key not in self._lines:
             splits = self.geometry.splits[end]
             assert splits is not None
-            growth, fixed, firsts = self.stages.rates_of(end)
+            growth, fixed, firsts = self.stages.loads.rates_of(end)
             m = start - splits.lowest
             rates = growth[self.stages.tables.kind_of(rank), firsts[m] :]
             link = device.link

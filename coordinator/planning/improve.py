@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.planning.forms import Form, Forms
+from coordinator.planning.loads import Shares
 from coordinator.planning.shapes import shapes_of
-from coordinator.planning.stages import Draft, Shares, Stage
+from coordinator.planning.stages import Draft, Stage
 from models.boxes import Span
 from models.tiles import MapTile
 

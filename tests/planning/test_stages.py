@@ -45,7 +45,7 @@ def random_draft(stages: Stages, rng: random.Random) -> Draft:
         end = min(tables.marks - 1, start + rng.randint(1, 5))
         splits = tables.geometry.splits[end]
         who = rng.sample(range(count), rng.randint(1, count))
-        shares = ((who[0], stages.whole(start, end)),)
+        shares = ((who[0], stages.loads.whole(start, end)),)
         if splits is not None and start >= splits.lowest_cols and rng.random() < 0.85:
             weights = [rng.uniform(0.5, 2.0) for _ in who]
             tiles = rng.choice(shapes_of(len(who))).tiles(splits.height, splits.width, weights)

@@ -1,0 +1,178 @@
+"""What one tile of a block computes, reads and owns, without extents.
+
+What tiles of maps do comes from the geometry's arrays, what other tiles do from their `UnitTile`;
+both are remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coordinator.planning.devices import Cluster
+from coordinator.planning.layouts import UnitTile, divider_of
+from coordinator.planning.sweeps import Floats
+from coordinator.planning.tables import Tables
+from models.boxes import Box, Span
+from models.geometry import extent
+from models.tiles import MapTile
+from models.units import Network
+from models.work import Work, works
+
+Part = MapTile | UnitTile
+# Tiles by device, as an index into the cluster's.
+Shares = tuple[tuple[int, Part], ...]
+# Ranges of a tensor along every dimension but the batch.
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """What one tile computes, reads and owns; `summed` if what it owns is a partial sum."""
+
+    compute_s: float
+    reads: Mapping[str, Ranges]
+    owns: Mapping[str, Ranges]
+    read_bytes: Mapping[str, int]
+    own_bytes: int
+    weight_bytes: int
+    summed: bool = False
+
+
+class Loads:
+    """The loads of one network's tiles on one cluster's devices."""
+
+    def __init__(self, network: Network, cluster: Cluster, tables: Tables) -> None:
+        self.network, self.cluster, self.tables = network, cluster, tables
+        self.geometry = tables.geometry
+        places = {device.id: d for d, device in enumerate(tables.devices)}
+        # Tables have their own order of devices.
+        self.rank = [places[device.id] for device in cluster.devices]
+        self._loads: dict[object, Load] = {}
+        self._rates: dict[int, tuple[Floats, Floats, list[int]]] = {}
+        self._wholes: dict[tuple[int, int], tuple[UnitTile, int]] = {}
+        self._itemsize = {name: info.itemsize for name, info in network.graph.tensors.items()}
+
+    def whole(self, start: int, end: int) -> Part:
+        """The tile that is all of a block."""
+        splits = self.geometry.splits[end]
+        if splits is not None and start >= splits.lowest:
+            return MapTile(Span(0, splits.height), Span(0, splits.width))
+        return self._whole_tile(start, end)[0]
+
+    def load(self, start: int, end: int, d: int, part: Part) -> Load:
+        """The load of a tile of the block between two marks, on device `d`."""
+        key = (start, end, d, part)
+        found = self._loads.get(key)
+        if found is None:
+            if isinstance(part, MapTile):
+                found = self._map_load(start, end, d, part)
+            else:
+                found = self._tile_load(start, end, d, part)
+            self._loads[key] = found
+        return found
+
+    def _map_load(self, start: int, end: int, d: int, tile: MapTile) -> Load:
+        splits = self.geometry.splits[end]
+        assert splits is not None, "only maps have tiles of maps"
+        m, kind = start - splits.lowest, self.tables.kind_of(self.rank[d])
+        growth, fixed, firsts = self.rates_of(end)
+        elements = splits.quantities.elements(tile)[firsts[m] :]
+        compute_s = float(fixed[self.rank[d], m] + growth[kind, firsts[m] :] @ elements)
+        reads, owns = {}, {}
+        for t in np.flatnonzero(splits.enters[m]):
+            reads[splits.input_names[t]] = self._ranges(
+                splits.input_names[t], splits.inputs.ranges(int(t), tile)
+            )
+        producer = self.network.graph.producer
+        leaving = np.flatnonzero(splits.leaves[m])
+        for t in sorted(leaving, key=lambda t: producer[splits.output_names[t]]):
+            name, (rows, cols) = splits.output_names[t], splits.outputs.ranges(int(t), tile)
+            if rows[1] > rows[0] and cols[1] > cols[0]:
+                owns[name] = self._ranges(name, (rows, cols))
+        before = self.geometry.weight_bytes_before
+        return self._sized(compute_s, reads, owns, int(before[end] - before[start]), summed=False)
+
+    def rates_of(self, end: int) -> tuple[Floats, Floats, list[int]]:
+        """Of blocks that end at a mark: seconds per element by kind, constants by device of the
+        tables and mark, and each mark's first quantity."""
+        found = self._rates.get(end)
+        if found is None:
+            splits = self.geometry.splits[end]
+            assert splits is not None
+            firsts = [int(q) for q in splits.within.argmax(axis=1)]
+            growth, fixed = self.tables.growth(splits), self.tables.constants(splits, end)
+            found = self._rates[end] = (growth, fixed, firsts)
+        return found
+
+    def _ranges(self, name: str, map_ranges: tuple[tuple[int, int], tuple[int, int]]) -> Ranges:
+        shape = self.network.graph.shape(name)
+        every = ((0, shape[1]) if len(shape) > 1 else (0, 1), *map_ranges)
+        return every[: max(1, len(shape) - 1)]
+
+    def _tile_load(self, start: int, end: int, d: int, tile: UnitTile) -> Load:
+        costs = self.cluster.devices[d].costs
+        reads = {name: _ranges_of(box) for name, box in tile.reads.items()}
+        owns = {name: _ranges_of(box) for name, box in tile.boxes.items()}
+        whole, weights = self._wholes.get((start, end), (None, 0))
+        held = weights if whole is tile else tile.weight_bytes
+        summed = tile.part is not None
+        return self._sized(costs.block_s(tile.work), reads, owns, held, summed=summed)
+
+    def _sized(
+        self,
+        compute_s: float,
+        reads: Mapping[str, Ranges],
+        owns: Mapping[str, Ranges],
+        weight_bytes: int,
+        *,
+        summed: bool,
+    ) -> Load:
+        read_bytes = {name: self.bytes_of(name, each) for name, each in reads.items()}
+        own_bytes = sum(self.bytes_of(name, each) for name, each in owns.items())
+        return Load(compute_s, reads, owns, read_bytes, own_bytes, weight_bytes, summed)
+
+    def _whole_tile(self, start: int, end: int) -> tuple[UnitTile, int]:
+        found = self._wholes.get((start, end))
+        if found is None:
+            marks, network = self.geometry.marks, self.network
+            nodes = network.nodes(marks[start], marks[end])
+            names = network.outputs(marks[start], marks[end])
+            boxes = {name: Box.whole(network.graph.shape(name)) for name in names}
+            reach = extent(network.graph, nodes, boxes)
+            work: Sequence[Work] = works(network.graph, nodes, reach)
+            before = self.geometry.weight_bytes_before
+            tile = UnitTile(boxes, reach.inputs, tuple(work))
+            if marks[end] - marks[start] == 1:
+                tile = divider_of(network).whole(network.units[marks[start]])
+            found = self._wholes[start, end] = (tile, int(before[end] - before[start]))
+        return found
+
+    def live_bytes(self, start: int, end: int, part: Part, load: Load) -> float:
+        """What a tile's task reads and yields, and what its largest node does."""
+        moved = sum(load.read_bytes.values()) + load.own_bytes
+        if isinstance(part, UnitTile):
+            return moved + max(each.input_bytes + each.output_bytes for each in part.work)
+        splits = self.geometry.splits[end]
+        assert splits is not None
+        first = self.rates_of(end)[2][start - splits.lowest]
+        every = self.geometry.quantities[splits.chosen][first:]
+        size = np.array([each.input_bytes + each.output_bytes for each in every])
+        size *= splits.quantities.elements(part)[first:]
+        nodes = np.array([each.node for each in every])
+        return moved + float(np.bincount(nodes - nodes[0], size).max())
+
+    def bytes_of(self, name: str, ranges: Ranges) -> int:
+        """Bytes of these ranges of a tensor."""
+        size = self._itemsize[name]
+        for start, stop in ranges:
+            if stop <= start:
+                return 0
+            size *= stop - start
+        return size
+
+
+def _ranges_of(box: Box) -> Ranges:
+    return tuple((span.start, span.stop) for span in box.spans[1:]) or ((0, 1),)
