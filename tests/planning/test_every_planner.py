@@ -1,0 +1,24 @@
+"""Whatever a planner makes of a random network on a random cluster, the checker accepts."""
+
+from hypothesis import HealthCheck, given, settings
+
+from coordinator.planning.legal import check_plan
+from coordinator.planning.simulator import simulate
+from coordinator.planning.strategies import STRATEGIES
+from models.graph import load_graph
+from models.units import divide
+from tests.models.networks import networks
+from tests.planning.support import clusters
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(networks(), clusters(3))
+def test_every_plan_is_legal_and_ends(model, some) -> None:
+    network = divide(load_graph(model))
+    latency_s = {}
+    for name, planner in STRATEGIES.items():
+        plan = planner(network, some)
+        check_plan(plan, network, some)
+        latency_s[name] = simulate(plan, network, some).latency_s
+    for name in ("single", "lw", "efl", "ofl", "aofl", "fused"):
+        assert latency_s["auto"] <= latency_s[name] * (1 + 1e-9), name
