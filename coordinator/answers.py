@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from coordinator.costs.regression import Profile
 from coordinator.planning.plan import TrafficBytes
 from models.sidecar import Sidecar
 from models.units import Network
+from protos.errors import ImbrexError
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,20 @@ class DeviceStatus:
     correction: float
     last_seen_s: float
     fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileStatus:
+    """What was measured of a device's speed. `state`: unmeasured, waiting, measuring, measured,
+    failed; `progress` of what is going on, in [0, 1].
+    """
+
+    device: str
+    name: str
+    state: str
+    progress: float
+    profile: Profile | None
+    failure: ImbrexError | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any, ClassVar, Self
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import httpx
 import numpy as np
@@ -118,6 +118,18 @@ class CoordinatorClient:
         """Every device that the coordinator knows of."""
         found: list[dict[str, Any]] = self._json("GET", "/v1/devices")["devices"]
         return found
+
+    def profile(self, device: str) -> dict[str, Any]:
+        """What was measured of a device, by id or name."""
+        return self._json("GET", f"/v1/devices/{quote(device, safe='')}/profile")
+
+    def profile_again(self, device: str) -> dict[str, Any]:
+        """Measures a device anew; returns at once."""
+        return self._json("POST", f"/v1/devices/{quote(device, safe='')}/profile")
+
+    def cluster(self, stem: str = "cluster") -> dict[str, Any]:
+        """The cluster as a cluster file, and its profiles by file name."""
+        return self._json("GET", f"/v1/cluster?{urlencode({'stem': stem})}")
 
     def models(self) -> list[dict[str, Any]]:
         """Every model that the coordinator serves."""

@@ -12,8 +12,16 @@ import numpy as np
 import structlog
 
 from coordinator.admission import Admission
-from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel
+from coordinator.answers import (
+    Answer,
+    Baseline,
+    DeviceStatus,
+    ModelStatus,
+    ProfileStatus,
+    ServedModel,
+)
 from coordinator.choice import IN_FORCE, Choice
+from coordinator.describe import Described, describe
 from coordinator.execution.driver import Driver
 from coordinator.given import adopt, plan_id
 from coordinator.library import Library
@@ -140,6 +148,18 @@ class Coordinator:
             raise NotFound(
                 cause=f"no plan is held for {model}", cure="Nothing is to be done: it plans itself"
             )
+
+    def profile_again(self, device: str) -> ProfileStatus:
+        """Measures a device anew when it is idle; for at most a minute."""
+        return self._live.profile_again(device)
+
+    def profile_of(self, device: str) -> ProfileStatus:
+        """What was measured of a device, and what is being measured."""
+        return self._live.profile_of(device)
+
+    def described(self, stem: str) -> Described:
+        """The cluster as it is now, as a cluster file."""
+        return describe(self._live.cluster(), stem)
 
     # ------------------------------------------------------------ work
 

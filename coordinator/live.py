@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
-from coordinator.answers import Baseline, DeviceStatus
+from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
 from coordinator.cluster.connection import Connection, Sink
 from coordinator.cluster.host_worker import HostWorker
 from coordinator.cluster.pool import Pool
@@ -25,7 +25,7 @@ from coordinator.settings import CoordinatorSettings
 from models.program import BlobSource, Program
 from models.units import Network
 from protos import imbrex_pb2 as pb
-from protos.errors import LostWorker
+from protos.errors import LostWorker, NotFound
 from protos.frames import Payload
 
 # Enough to see past one burst of other load.
@@ -47,7 +47,9 @@ class LiveCluster:
         self._changed = changed
         self._pool = Pool(settings.secret, sink, self._membership_changed)
         self._measured = Measured()
-        self._profiler = Profiler(settings.state_dir / "profiles", self._profiled, idle)
+        self._profiler = Profiler(
+            settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
+        )
         self._host: HostWorker | None = None
         self._idle = idle
         self._probing = asyncio.Lock()
@@ -135,6 +137,45 @@ class LiveCluster:
             return 0.0
 
     # ------------------------------------------------------------ measuring
+
+    def profile_again(self, name: str) -> ProfileStatus:
+        """Measures a device (by id or name) when it is idle, known or not.
+
+        Raises:
+            NotFound: no such device is ready.
+        """
+        self._profiler.want(self._find(name), again=True)
+        return self.profile_of(name)
+
+    def profile_of(self, name: str) -> ProfileStatus:
+        """What was measured of a device, by id or name.
+
+        Raises:
+            NotFound: no such device is ready.
+        """
+        facts = self._find(name).facts
+        profile, failure = self._profiler.profile(facts), self._profiler.failures.get(facts.id)
+        share = self._profiler.progress(facts.id)
+        if share is not None:
+            state = "measuring" if share else "waiting"
+        elif failure:
+            state = "failed"
+        else:
+            state = "measured" if profile else "unmeasured"
+        return ProfileStatus(facts.id, facts.name, state, share or 0.0, profile, failure)
+
+    def _find(self, name: str) -> Connection:
+        ready = self._pool.ready()
+        if DeviceId(name) in ready:
+            return ready[DeviceId(name)]
+        named = [each for each in ready.values() if each.facts.name == name]
+        if len(named) != 1:
+            known = ", ".join(sorted({each.facts.name for each in ready.values()}))
+            raise NotFound(
+                cause=f"{len(named) or 'no'} devices that are ready are called {name!r}",
+                cure=f"Ready are {known or 'none'}; name one of them, or give its id",
+            )
+        return named[0]
 
     async def measure_whole(self, loaded: Loaded) -> Baseline:
         """The best device running the whole, unsplit model with its best thread count.

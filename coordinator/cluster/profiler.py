@@ -31,6 +31,8 @@ SAMPLE_TIMEOUT_S = 60.0
 # Kinds of devices; a home has a handful. Each is a few kilobytes.
 _MAX_KINDS = 256
 
+_FAULT = ImbrexError(cause="measuring it failed inside imbrex", cure="See the coordinator's log.")
+
 log = structlog.get_logger(__name__)
 
 
@@ -56,7 +58,10 @@ class Profiler:
         self._profiles: dict[str, Profile | None] = {}
         self._waiting: list[Connection] = []
         self._work: asyncio.Task[None] | None = None
+        self._current: DeviceId | None = None
+        self._again: set[str] = set()
         self.measuring: tuple[DeviceId, float] | None = None
+        self.failures: dict[DeviceId, ImbrexError] = {}
 
     def profile(self, facts: Facts) -> Profile | None:
         """The profile of devices like this one, if it has been measured here or before."""
@@ -66,15 +71,28 @@ class Profiler:
         return self._profiles[key]
 
     def want(self, connection: Connection, *, again: bool = False) -> None:
-        """Queues a device for measuring, unless its kind is known (`again`: even then)."""
+        """Queues a device for measuring, unless its kind is known (`again`: even then; what was
+        known counts until the new profile is there).
+        """
         if again:
-            self._keep(connection.facts.fingerprint, None)
-        if self.profile(connection.facts) is not None:
+            self._again.add(connection.facts.fingerprint)
+        if not self._is_wanted(connection.facts):
             return
+        self.failures.pop(connection.facts.id, None)
         others = (each for each in self._waiting if each.facts.id != connection.facts.id)
         self._waiting = [*others, connection]
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
+
+    def progress(self, device: DeviceId) -> float | None:
+        """Share that is done of measuring a device, 0 while it waits; None if it does neither."""
+        if self.measuring is not None and self.measuring[0] == device:
+            return self.measuring[1]
+        waits = any(each.facts.id == device for each in self._waiting)
+        return 0.0 if waits or self._current == device else None
+
+    def _is_wanted(self, facts: Facts) -> bool:
+        return facts.fingerprint in self._again or self.profile(facts) is None
 
     async def stop(self) -> None:
         """Stops measuring."""
@@ -85,26 +103,30 @@ class Profiler:
     async def _run(self) -> None:
         while self._waiting:
             connection = self._waiting.pop(0)
-            if self.profile(connection.facts) is not None:
+            if not self._is_wanted(connection.facts):
                 continue  # one like it was measured meanwhile
-            device = connection.facts.id
+            device = self._current = connection.facts.id
             try:
                 profile = await self._measure(connection)
                 await asyncio.to_thread(self._save, connection.facts.fingerprint, profile)
-            except LostWorker:
+            except LostWorker as error:
+                self._failed(device, error)
                 log.info("profiling stopped: the device left", device=device)
             except ImbrexError as error:
+                self._failed(device, error)
                 log.warning("no profile", device=device, cause=error.cause, cure=error.cure)
             except Exception:
+                self._failed(device, _FAULT)
                 log.exception("no profile, by our own fault", device=device)
             else:
+                self._again.discard(connection.facts.fingerprint)
                 self._keep(connection.facts.fingerprint, profile)
                 samples = sum(each.samples for each in profile.fits.values())
                 mape = round(profile.block_mape, 3)
                 log.info("profile", device=device, block_mape=mape, samples=samples)
                 self._done()
             finally:
-                self.measuring = None
+                self._current = self.measuring = None
 
     async def _measure(self, connection: Connection) -> Profile:
         # Making samples and fitting take tens of milliseconds: too long for the event loop.
@@ -121,6 +143,11 @@ class Profiler:
                 await asyncio.to_thread(sampling.record, sample, seconds, spent_s)
         described = {key: str(value) for key, value in asdict(connection.facts).items()}
         return await asyncio.to_thread(sampling.profile, described)
+
+    def _failed(self, device: DeviceId, error: ImbrexError) -> None:
+        if len(self.failures) >= _MAX_KINDS and device not in self.failures:
+            del self.failures[next(iter(self.failures))]
+        self.failures[device] = error
 
     def _keep(self, key: str, profile: Profile | None) -> None:
         if len(self._profiles) >= _MAX_KINDS and key not in self._profiles:

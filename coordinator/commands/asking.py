@@ -16,6 +16,7 @@ def add_asking(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command()(infer)
     app.command()(status)
+    app.command()(profile)
 
 
 def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
@@ -53,6 +54,10 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 def status(
     url: Url = URL,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="CLUSTER.toml", help="Write the cluster, for plan and simulate."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Devices and models of a running coordinator.
@@ -61,9 +66,35 @@ def status(
     imbrex status
     imbrex status --watch
     imbrex status --url http://pi-1:8460 --json
+    imbrex status --save home.toml      (then: imbrex simulate vgg16 --cluster home.toml)
     """
-    if watch and as_json:
-        raise typer.BadParameter("--watch shows a table; take --json without it")
+    if watch and (as_json or save):
+        raise typer.BadParameter("--watch shows a table; take --json and --save without it")
+    if save is not None and save.suffix.lower() != ".toml":
+        raise typer.BadParameter(f"{save} is no .toml", param_hint="--save")
     from coordinator.commands import status as command
 
-    raise typer.Exit(command.watch(url) if watch else command.status(url, as_json=as_json))
+    raise typer.Exit(
+        command.watch(url) if watch else command.status(url, save=save, as_json=as_json)
+    )
+
+
+def profile(
+    device: Annotated[
+        list[str] | None, typer.Option(metavar="D", help="Id or name; repeatable. [default: all]")
+    ] = None,
+    url: Url = URL,
+    as_json: Json = False,
+) -> None:
+    """Measures devices anew: what layers of every type cost on them.
+
+    Takes at most a minute for each kind of device, between requests: devices that compute alike
+    share what was measured of one. Then shows how well it predicts what it was not fitted to.
+
+    \b
+    imbrex profile
+    imbrex profile --device pi-1 --url http://pi-1:8460
+    """
+    from coordinator.commands import profile as command
+
+    raise typer.Exit(command.profile(tuple(device or ()), url, as_json=as_json))

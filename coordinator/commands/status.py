@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,20 +12,43 @@ from rich.text import Text
 
 from coordinator import terminal
 from coordinator.client import CoordinatorClient
-from protos.errors import ImbrexError
+from coordinator.commands.described import write
+from protos.errors import ImbrexError, PeerViolation
 
 REFRESH_S = 1.0
 
 
-def status(url: str, *, as_json: bool) -> int:
-    """Prints the state once."""
+def status(url: str, *, save: Path | None, as_json: bool) -> int:
+    """Prints the state once; saves the cluster as a file."""
     with CoordinatorClient(url) as client:
         state = _state(client)
+        saved = save_cluster(client, save) if save is not None else []
     if as_json:
         terminal.print_json(state)
     else:
         terminal.out().print(_report(state))
+        if saved:
+            terminal.out().print(f"saved: {', '.join(map(str, saved))}")
     return 0
+
+
+def save_cluster(client: CoordinatorClient, target: Path) -> list[Path]:
+    """Writes the live cluster as a cluster file, its profiles beside it.
+
+    Raises:
+        BadConfiguration: a file cannot be written.
+        PeerViolation: the coordinator names files that it must not name.
+    """
+    described = client.cluster(target.stem[:64])
+    files = {target.parent / name: text for name, text in described["profiles"].items()}
+    if any(path.name != name for path, name in zip(files, described["profiles"], strict=True)):
+        raise PeerViolation(
+            cause=f"{client.url} names profiles outside the folder of {target}",
+            cure="Run the same version of imbrex everywhere",
+        )
+    for path, text in {**files, target: described["file"]}.items():
+        write(path, text)
+    return [target, *files]
 
 
 def watch(url: str) -> int:

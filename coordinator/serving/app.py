@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request
 
-from coordinator.serving import infer, plans
+from coordinator.serving import devices, infer, plans
 from coordinator.serving.errors import add_error_handlers
 from coordinator.serving.naming import source_of
-from coordinator.serving.views import baseline_json, devices_json, models_json
+from coordinator.serving.views import baseline_json, models_json
 from protos.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -32,13 +32,8 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     app.include_router(router)
     app.include_router(infer.router)
     app.include_router(plans.router)
+    app.include_router(devices.router)
     return app
-
-
-@router.get("/v1/devices")
-async def devices(request: Request) -> dict[str, Any]:
-    """Every device that the coordinator knows of, ready or not, with the reason."""
-    return devices_json(_coordinator(request).devices())
 
 
 @router.get("/v1/models")

@@ -12,7 +12,7 @@ from tests.cli.run_cli import imbrex, refused
 
 COMMANDS = (
     *("demo", "worker", "coordinator", "infer", "status", "plan", "simulate", "check"),
-    *("bench", "models list"),
+    *("bench", "profile", "models list"),
 )
 NOWHERE = "http://127.0.0.1:9"
 
@@ -57,6 +57,7 @@ def test_the_version() -> None:
         ["check", "digits", "--grid", "4"],
         ["check", "digits", "--grid", "0x2"],
         ["status", "--watch", "--json"],
+        ["status", "--save", "cluster.json"],
         ["plan"],
         ["plan", "digits", "--strategy", "aofl"],
         ["plan", "digits", "--save", "plan.txt"],

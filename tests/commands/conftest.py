@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from coordinator import children
 from coordinator.client import CoordinatorClient
-from coordinator.demo.cluster import ClusterForm, DemoCluster
 from coordinator.serving.tensors import write_tensors
 from tests.cli.run_cli import Ran, imbrex
-from tests.serving.real import save_tiny
+from tests.serving.real import save_tiny, started_workers
 
 
 @dataclass(frozen=True)
@@ -36,13 +40,42 @@ class Live:
         return ran.err
 
 
+@contextmanager
+def started(folder: Path, workers: int, profile_s: float = 60.0) -> Iterator[Live]:
+    """A coordinator of some workers; it measures them when it is asked to."""
+    file, tensors, state = save_tiny(folder), folder / "input.npz", folder / "coordinator"
+    tensors.write_bytes(write_tensors({"image": np.ones((1, 3, 64, 64), np.float32)}))
+    config = folder / "coordinator.toml"
+    with started_workers(folder, workers) as running:
+        wait_for(lambda: all(child.ready() for child in running))
+        addresses = [str((child.ready() or {})["address"]) for child in running]
+        config.write_text(
+            f"workers = {json.dumps(addresses)}\nprofile_s = {profile_s}\nprofile = false\n"
+            f"models = [{json.dumps(str(file))}]\nstrategy = 'ofl'\nreplan = 0\n"
+            f"mdns = false\nhost_computes = false\nport = 0\nstate_dir = {json.dumps(str(state))}\n"
+        )
+        coordinator = children.start(
+            "coordinator", ["coordinator", "--config", str(config)], state, state / "ready.json"
+        )
+        try:
+            wait_for(coordinator.ready)
+            with CoordinatorClient((coordinator.ready() or {})["url"]) as client:
+                wait_for(
+                    lambda: sum(each["state"] == "ready" for each in client.devices()) == workers
+                )
+                yield Live(client, file, tensors)
+        finally:
+            children.stop([coordinator])
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    pause, deadline = threading.Event(), time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        pause.wait(0.02)
+
+
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    folder = tmp_path_factory.mktemp("live")
-    file, tensors = save_tiny(folder), folder / "input.npz"
-    tensors.write_bytes(write_tensors({"image": np.ones((1, 3, 64, 64), np.float32)}))
-    form = ClusterForm(str(file), 2, "ofl", 0.5, profile=False, cache=folder / "cache")
-    with DemoCluster(form) as cluster:
-        cluster.wait_until_listening()
-        cluster.wait_until_found(lambda text: None)
-        yield Live(cluster.client, file, tensors)
+    with started(tmp_path_factory.mktemp("live"), 2) as made:
+        yield made
