@@ -22,6 +22,7 @@ from coordinator.commands.options import (
     Json,
     Mdns,
     Model,
+    PlanFile,
     Save,
     StateDir,
 )
@@ -72,7 +73,8 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     ] = None,
     model: Model = "digits",
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many worker processes.")] = 4,
-    strategy: Annotated[str, typer.Option(help="How to plan.")] = "auto",
+    strategy: Annotated[str | None, typer.Option(help="How to plan. [default: auto]")] = None,
+    plan: PlanFile = None,
     throttle: Annotated[
         bool, typer.Option("--throttle/--no-throttle", help="Pace workers like Raspberry Pis.")
     ] = True,
@@ -98,10 +100,15 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     imbrex demo
     imbrex demo --save answer.png
     imbrex demo --model vgg16 --strategy aofl --workers 4 --json
+    imbrex demo --plan plan.json        (a plan for devices called worker-1, worker-2, ...)
     """
+    if plan is not None and strategy is not None:
+        raise typer.BadParameter("a plan has its own strategy", param_hint="--plan")
     from coordinator.demo.run import Demo, run
 
-    wanted = Demo(image, model, workers, strategy, throttle, profile, keep, save)
+    wanted = Demo(
+        image, model, workers, strategy or "auto", throttle, profile, keep, save, plan=plan
+    )
     raise typer.Exit(run(wanted, as_json=as_json))
 
 

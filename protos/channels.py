@@ -140,7 +140,7 @@ def _refusing(handler: Handler) -> Handler:
     async def refuse(_request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
         await context.abort(
             grpc.StatusCode.UNAUTHENTICATED,
-            "the cluster secret is missing or wrong. Set the same secret on every daemon",
+            "the cluster secret is missing or wrong",
         )
 
     if handler.request_streaming and handler.response_streaming:

@@ -21,7 +21,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from zeroconf import Error as ZeroconfError
 
 from protos.channels import Caller, make_server, require_secret
-from protos.errors import BadConfiguration, ImbrexError
+from protos.errors import BadConfiguration
 from protos.heap import keep_buffers
 from protos.serving import SERVICE, register
 from worker.advertise import Advertisement, interfaces, service_info
@@ -105,14 +105,14 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
 
 
 def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> int:
-    """Runs a worker with settings from all sources; the exit code."""
-    try:
-        settings = load(file, overrides)
-        _configure_logs(settings)
-        asyncio.run(run(settings))
-    except ImbrexError as error:
-        print(f"imbrex worker: {error}", file=sys.stderr)
-        return 1
+    """Runs a worker with settings from all sources; the exit code.
+
+    Raises:
+        BadConfiguration: a setting, the state directory or the port cannot be used.
+    """
+    settings = load(file, overrides)
+    _configure_logs(settings)
+    asyncio.run(run(settings))
     return 0
 
 

@@ -54,14 +54,14 @@ def planned_blocks(network: Network, count: int) -> Blocking:
     return [(block.start, block.stop) for block in aofl(network, equal_cluster(count)).blocks]
 
 
-def equal_cluster(count: int) -> Cluster:
-    """So many devices of the published kind."""
+def equal_cluster(count: int, stem: str = "pi") -> Cluster:
+    """So many devices of the published kind, called pi-1 and so on."""
     link = Link(BYTES_PER_S, MESSAGE_S, LATENCY_S)
     return Cluster(
         tuple(
             Device(
-                id=DeviceId(f"pi-{number}"),
-                name=f"pi-{number}",
+                id=DeviceId(f"{stem}-{number}"),
+                name=f"{stem}-{number}",
                 costs=RateCosts(GFLOPS),
                 link=link,
                 speed=GFLOPS,

@@ -1,90 +1,160 @@
-"""`imbrex plan`: the plan for a described cluster, or the one in force on a running coordinator."""
+"""`imbrex plan`: the plan for a described cluster, or one of a running coordinator."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from coordinator import terminal
+from coordinator.choice import Choice, fastest
+from coordinator.commands.alternatives import Situation, sentences
 from coordinator.commands.described import find_planners_here, network_of, write
+from coordinator.given import adopt
 from coordinator.planning.cluster_file import load_cluster
+from coordinator.planning.devices import Cluster
 from coordinator.planning.picture import plan_svg
+from coordinator.planning.plan import DeviceId
 from coordinator.planning.plan_json import parse_plan, plan_json
 from coordinator.planning.propose import propose
+from coordinator.planning.strategies import names as strategies
 from coordinator.planning.strategies import strategy
+from coordinator.serving.naming import public_name
+from models.units import Network
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the plan comes from: a described cluster and a strategy for it, else a URL."""
+    """Where the plan comes from: a described cluster, else a coordinator's URL; a strategy and a
+    number of devices, where the user chose them.
+    """
 
     cluster: Path | None
-    strategy: str
     url: str
+    choice: Choice
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A plan's JSON, and what people call its devices."""
+    """A plan's JSON, what people call its devices, and (to explain it) the cluster."""
 
     plan: Mapping[str, Any]
     names: Mapping[str, str]
+    cluster: Cluster | None = None
 
 
 def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_json: bool) -> int:
     """Prints the plan."""
+    network = None
+    if explain or source.cluster is not None or (save and save.suffix.lower() == ".svg"):
+        with terminal.waiting(f"reading {model}"):
+            network = network_of(model)
     with terminal.waiting(f"planning {model}"):
-        shown = _in_force(model, source.url) if source.cluster is None else _made(model, source)
+        shown = (
+            _made(network, source)
+            if network is not None and source.cluster is not None
+            else _of_coordinator(public_name(model), source, explain=explain)
+        )
     if save is not None:
-        _save(shown, model, save)
+        text = json.dumps(_by_name(shown), indent=1) + "\n"
+        if network is not None and save.suffix.lower() == ".svg":
+            text = plan_svg(parse_plan(text, network), network)
+        write(save, text)
     if as_json:
         terminal.print_json(shown.plan)
         return 0
     console = terminal.out()
-    _show(shown, console, explain=explain)
+    console.print(f"{shown.plan['model']}, {terminal.plan_sentence(shown.plan)}")
+    console.print(terminal.plan_table(shown.plan, shown.names))
+    if explain and network is not None:
+        _explain(shown, network, console)
     if save is not None:
         console.print(f"saved: {save}")
     return 0
 
 
-def _made(model: str, source: Source) -> Shown:
+def _by_name(shown: Shown) -> dict[str, Any]:
+    """The plan with devices called by their names, where these tell them apart: names outlive
+    a cluster, and whoever takes a plan knows devices by either.
+    """
+    called = list(shown.names.values())
+    names = {device: name for device, name in shown.names.items() if called.count(name) == 1}
+
+    def named(each: Mapping[str, Any]) -> dict[str, Any]:
+        return {**each, "device": names.get(each["device"], each["device"])}
+
+    plan = shown.plan
+    blocks = [{**block, "tiles": [*map(named, block["tiles"])]} for block in plan["blocks"]]
+    return {
+        **plan,
+        "baseline_device": names.get(plan["baseline_device"], plan["baseline_device"]),
+        "devices_used": [names.get(each, each) for each in plan["devices_used"]],
+        "devices_unused": [*map(named, plan["devices_unused"])],
+        "blocks": blocks,
+    }
+
+
+def _made(network: Network, source: Source) -> Shown:
     assert source.cluster is not None
     find_planners_here()
-    planner = strategy(source.strategy)
+    planner = strategy(source.choice.strategy or "auto")
     cluster = load_cluster(source.cluster)
-    network = network_of(model)
-    made = propose(planner, network, cluster)
+    made = propose(planner, network, fastest(cluster, source.choice.devices))
     names = {str(device.id): device.name for device in cluster.devices}
-    return Shown(plan_json(made, network), names)
+    return Shown(plan_json(made, network), names, cluster)
 
 
-def _in_force(model: str, url: str) -> Shown:
+def _of_coordinator(model: str, source: Source, *, explain: bool) -> Shown:
     from coordinator.client import CoordinatorClient
 
-    with CoordinatorClient(url) as client:
+    with CoordinatorClient(source.url) as client:
         names = {str(each["id"]): str(each["name"]) for each in client.devices()}
-        return Shown(client.plan(model), names)
+        found = client.plan(model, source.choice)
+        if not explain:
+            return Shown(found, names)
+        described = client.cluster()
+    with tempfile.TemporaryDirectory(prefix="imbrex-plan-") as folder:
+        for name, text in {**described["profiles"], "cluster.toml": described["file"]}.items():
+            write(Path(folder) / Path(name).name, text)
+        return Shown(found, names, load_cluster(Path(folder) / "cluster.toml"))
 
 
-def _save(shown: Shown, model: str, target: Path) -> None:
-    text = json.dumps(shown.plan, indent=1) + "\n"
-    if target.suffix.lower() == ".svg":
-        network = network_of(model)
-        text = plan_svg(parse_plan(text, network), network, shown.names)
-    write(target, text)
+def _explain(shown: Shown, network: Network, console: Console) -> None:
+    """Why, in sentences; the alternatives are simulated here."""
+    assert shown.cluster is not None
+    cluster = _called(shown.cluster, shown)
+    made = parse_plan(json.dumps(shown.plan), network)
+    if {device.id for device in cluster.devices}.issuperset(made.devices):
+        made = replace(adopt(json.dumps(shown.plan), network, cluster), unused=made.unused)
+    with terminal.progress_bar() as bar:
+        task = bar.add_task("", total=None)
+        known = made.strategy in strategies() or ":" in made.strategy
+        planner = strategy(made.strategy if known else "auto")
+        situation = Situation(network, cluster, made, planner)
+        told = list(sentences(situation, lambda what: bar.update(task, description=what)))
+    for each in shown.plan["devices_unused"]:
+        name = shown.names.get(each["device"], each["device"])
+        told.append(f"{name} left out: {each['reason']}")
+    planned = {*made.devices, *(each.device for each in made.unused)}
+    told += [
+        f"{each.name} left out: a plan for the fastest {len(planned)} was asked for"
+        for each in cluster.devices
+        if each.id not in planned
+    ]
+    told += [f"Note: {note}" for note in shown.plan["notes"]]
+    for sentence in told:
+        console.print(sentence, soft_wrap=not console.is_terminal)
 
 
-def _show(shown: Shown, console: Console, *, explain: bool) -> None:
-    made, names = shown.plan, shown.names
-    console.print(f"{made['model']}, {terminal.plan_sentence(made)}")
-    console.print(terminal.plan_table(made, names))
-    if explain:
-        for each in made["devices_unused"]:
-            console.print(f"{names.get(each['device'], each['device'])} left out: {each['reason']}")
-        for note in made["notes"]:
-            console.print(f"note: {note}")
+def _called(cluster: Cluster, shown: Shown) -> Cluster:
+    """The cluster with the ids that the plan has: a coordinator's file has names instead."""
+    ids = {name: device for device, name in shown.names.items()}
+    devices = tuple(
+        replace(each, id=DeviceId(ids.get(each.name, each.id))) for each in cluster.devices
+    )
+    return replace(cluster, devices=devices)

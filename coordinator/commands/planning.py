@@ -28,37 +28,43 @@ def add_planning(app: typer.Typer) -> None:
     app.add_typer(_models, name="models")
 
 
-def plan(
+def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     model: ModelArgument,
     cluster: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="A described cluster.")
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="How to plan for it. [default: auto]")
+        str | None,
+        typer.Option(help="How to plan. [default: auto, or as the coordinator does]"),
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="Over so many of the fastest. [default: all]")
     ] = None,
     url: Url = URL,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Also say why: devices left out, what would help.")
+        bool,
+        typer.Option("--explain", help="Also say why, and what everything else would cost."),
     ] = False,
     save: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Write it to OUT.json, or draw OUT.svg.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The plan for a described cluster, or the one in force on a running coordinator.
+    """The plan for a described cluster, or of a running coordinator.
+
+    A saved plan can be executed as it is: `imbrex infer --plan`, `bench --plan`, `demo --plan`.
 
     \b
     imbrex plan digits
     imbrex plan vgg16 --cluster eight-pis.toml --strategy aofl --explain
     imbrex plan yolov2 --cluster eight-pis.toml --save plan.svg
     """
-    if strategy and cluster is None:
-        raise typer.BadParameter("--strategy needs --cluster: a running one has its own")
     if save is not None and save.suffix.lower() not in (".json", ".svg"):
         raise typer.BadParameter(f"{save} is neither .json nor .svg", param_hint="--save")
+    from coordinator.choice import Choice
     from coordinator.commands import plan as command
 
-    source = command.Source(cluster, strategy or "auto", url)
+    source = command.Source(cluster, url, Choice(strategy or "", devices or 0))
     raise typer.Exit(command.plan(model, source, explain=explain, save=save, as_json=as_json))
 
 

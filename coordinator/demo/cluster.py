@@ -22,6 +22,8 @@ from coordinator.client import CoordinatorClient
 from protos.errors import Unavailable
 
 LOOPBACK = "127.0.0.1"
+# What workers are called, before a dash and their number.
+WORKER = "worker"
 POLL_S = 0.1
 # Python, gRPC and onnxruntime of all the processes start on one machine.
 START_TIMEOUT_S = 90.0
@@ -61,7 +63,7 @@ class DemoCluster:
     def __enter__(self) -> Self:
         try:
             for number in range(1, self.form.workers + 1):
-                self._children.append(self._start_worker(f"worker-{number}"))
+                self._children.append(self._start_worker(f"{WORKER}-{number}"))
             self._children.append(self._start_coordinator())
         except BaseException:
             self.stop()

@@ -14,12 +14,14 @@ from types import FrameType
 import platformdirs
 
 from coordinator import terminal
-from coordinator.commands.described import find_planners_here
-from coordinator.commands.infer import save_annotated
-from coordinator.demo.cluster import ClusterForm, DemoCluster, Progress
+from coordinator.commands.check import equal_cluster
+from coordinator.commands.described import find_planners_here, network_of
+from coordinator.commands.infer import read_file, save_annotated
+from coordinator.demo.cluster import WORKER, ClusterForm, DemoCluster, Progress
 from coordinator.demo.measure import measure, wait_until_profiled
 from coordinator.demo.question import Question, prepare
 from coordinator.demo.report import Outcome, show
+from coordinator.given import adopt
 from coordinator.planning.strategies import strategy
 from coordinator.serving import names
 
@@ -40,6 +42,7 @@ class Demo:
     profile: bool
     keep: bool
     save: Path | None
+    plan: Path | None = None
 
     @property
     def pace(self) -> float:
@@ -54,6 +57,7 @@ def run(demo: Demo, *, as_json: bool) -> int:
     with _ended_by_signals(), _progress() as progress:
         progress("the whole model, here, to compare with")
         question = prepare(demo.model, demo.image)
+        given = read_plan(demo) if demo.plan is not None else None
         form = ClusterForm(
             model=question.argument,
             workers=demo.workers,
@@ -68,6 +72,8 @@ def run(demo: Demo, *, as_json: bool) -> int:
             cluster.wait_until_found(progress)
             if demo.profile:
                 wait_until_profiled(cluster, progress)
+            if given is not None:
+                cluster.client.hold_plan(question.model, given)
             measured = measure(cluster, question, progress)
             outcome = Outcome(question, cluster.client.devices(), measured, demo.pace)
             progress("")
@@ -81,6 +87,18 @@ def run(demo: Demo, *, as_json: bool) -> int:
             if demo.keep:
                 _keep(cluster.client.url, question)
     return 0 if outcome.ok else 1
+
+
+def read_plan(demo: Demo) -> bytes:
+    """The plan's file, checked before anything starts.
+
+    Raises:
+        NotFound, BadRequest, IllegalPlan: it is no plan for this model and so many workers.
+    """
+    assert demo.plan is not None
+    text = read_file(demo.plan)
+    adopt(text, network_of(demo.model), equal_cluster(demo.workers, WORKER))
+    return text
 
 
 def _offer(demo: Demo, outcome: Outcome) -> None:

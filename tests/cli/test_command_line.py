@@ -59,7 +59,7 @@ def test_the_version() -> None:
         ["status", "--watch", "--json"],
         ["status", "--save", "cluster.json"],
         ["plan"],
-        ["plan", "digits", "--strategy", "aofl"],
+        ["plan", "digits", "--devices", "0"],
         ["plan", "digits", "--save", "plan.txt"],
         ["simulate", "digits"],
         ["simulate", "digits", "--cluster", "a.toml", "--devices", "3..1"],
@@ -178,4 +178,6 @@ def test_a_worker_does_without_the_coordinators_libraries(tmp_path) -> None:
     ran = imbrex("worker", "--pace", "7", env=bare)
     assert ran.code == 1
     assert "pace" in ran.err
+    assert ran.err.startswith("error: ")
+    assert "\ncure:  " in ran.err
     assert imbrex("models", "list", env=bare).code == 0

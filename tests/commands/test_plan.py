@@ -1,0 +1,137 @@
+"""`imbrex plan`: explained, saved, and executed exactly as saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator.choice import fastest
+from coordinator.commands.alternatives import Situation, sentences
+from coordinator.commands.described import network_of
+from coordinator.planning.cluster_file import parse_cluster
+from coordinator.planning.propose import propose
+from coordinator.planning.strategies import strategy
+from protos.errors import BadRequest
+from tests.cli.run_cli import imbrex, refused
+from tests.commands.conftest import Live
+
+CLUSTER = """
+[host]
+computes = false
+[network]
+mbps = 93.7
+message_ms = 1.0
+[[device]]
+name = "worker-1"
+count = 2
+gflops = 1.85
+[[device]]
+name = "slow"
+gflops = 0.5
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    file = tmp_path / "three.toml"
+    file.write_text(CLUSTER)
+    return file
+
+
+def test_sentences_with_what_everything_else_would_cost() -> None:
+    network, cluster = network_of("digits"), parse_cluster(CLUSTER)
+    planner = strategy("aofl")
+    plan = propose(planner, network, cluster)
+    steps: list[str] = []
+    found = list(sentences(Situation(network, cluster, plan, planner), steps.append))
+    text = "\n".join(found)
+    used = len(plan.devices)
+    assert f"Why {used} of 3 devices" in text
+    assert "1 device would take" in text
+    if "slow" in plan.devices:
+        assert "without slow, the slowest, it would take" in text
+    for name in ("lw", "efl", "ofl", "elimination", "kcut", "single"):
+        assert name in steps
+        assert f"{name} " in text
+    assert "aofl" not in steps
+    assert "times as fast would make it" in text
+    assert "16-bit floats on the wire" in text
+    alone = propose(planner, network, fastest(cluster, 1)).predicted_latency_s
+    assert f"{alone * 1000:.0f} ms" in text
+
+
+def test_the_fastest_devices() -> None:
+    cluster = parse_cluster(CLUSTER)
+    assert [each.name for each in fastest(cluster, 2).devices] == ["worker-1", "worker-2"]
+    assert fastest(cluster, 0) == cluster
+    for count in (-1, 4):
+        with pytest.raises(BadRequest, match="there are 3"):
+            fastest(cluster, count)
+
+
+def test_a_described_cluster_explained(cluster: Path) -> None:
+    ran = imbrex("plan", "lenet5", "--cluster", cluster, "--strategy", "single", "--explain")
+    assert ran.code == 0, ran.err
+    for wanted in ("Why ", "Other strategies would take", "slow left out: "):
+        assert wanted in ran.out
+    fewer = ("plan", "lenet5", "--cluster", cluster, "--devices", 1)
+    assert imbrex(*fewer, "--json").json()["devices_used"] == ["worker-1"]
+    assert (
+        "slow left out: a plan for the fastest 1 was asked for" in imbrex(*fewer, "--explain").out
+    )
+    assert "there are 3" in refused("plan", "lenet5", "--cluster", cluster, "--devices", 4).err
+
+
+def test_a_plan_of_a_coordinator_is_saved_by_names_and_executed(live: Live, tmp_path: Path) -> None:
+    kept, drawn = tmp_path / "plan.json", tmp_path / "plan.svg"
+    ask = ("plan", live.file, "--strategy", "lw", "--save")
+    ran = live.ask(*ask, kept, "--explain")
+    assert ran.code == 0, ran.err
+    assert "Why " in ran.out
+    assert "Other strategies would take" in ran.out
+    saved = json.loads(kept.read_text())
+    assert saved["strategy"] == "lw"
+    assert set(saved["devices_used"]) == {"worker-1", "worker-2"}
+    assert live.ask(*ask, drawn).code == 0
+    assert "worker-2" in drawn.read_text()
+    infer = ("infer", live.tensors, "--model", "tiny", "--plan")
+    answer = live.ask(*infer, kept, "--json").json()
+    assert len(answer["devices"]) == 2
+    assert answer["bytes"] == saved["bytes"]
+    saved["blocks"][0]["tiles"][0]["device"] = "worker-9"
+    kept.write_text(json.dumps(saved))
+    assert "worker-9" in live.refuses(*infer, kept)
+    assert "aolf" in live.refuses("plan", live.file, "--strategy", "aolf")
+
+
+def test_a_demo_executes_exactly_a_plan(live: Live, cluster: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(
+        imbrex(
+            "plan", live.file, "--cluster", cluster, "--strategy", "lw", "--devices", 2, "--json"
+        ).out
+    )
+    demo = ("demo", "--model", live.file, "--workers", 2, "--no-profile", "--plan", plan, "--json")
+    found = imbrex(*demo, timeout_s=120).json()
+    assert found["strategy"] == "lw"
+    assert found["max_rel_error"] <= 1e-5
+    assert found["bytes"] == found["planned_bytes"] == json.loads(plan.read_text())["bytes"]
+
+
+def test_a_demo_refuses_a_plan_before_anything_starts(
+    live: Live, cluster: Path, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.json"
+    demo = ("demo", "--model", live.file, "--plan", plan)
+    assert "no file" in refused(*demo).err
+    plan.write_text("nonsense")
+    assert "not a plan" in refused(*demo).err
+    plan.write_text(
+        imbrex("plan", live.file, "--cluster", cluster, "--strategy", "lw", "--json").out
+    )
+    ran = refused(*demo, "--workers", 1)
+    assert "worker-1" in ran.err
+    assert "starting" not in ran.err
+    assert imbrex(*demo, "--strategy", "lw").code == 2
