@@ -23,16 +23,18 @@ class Reasons:
 
     def unused(self) -> tuple[Unused, ...]:
         """For each device that is left out, what using it would cost."""
-        known: dict[object, float | None] = {}
+        # Compared, not hashed: a profile's costs hold dictionaries.
+        known: list[tuple[object, float | None]] = []
         found = []
         for d, device in enumerate(self.devices):
             if device.id in self.plan.devices:
                 continue
             kind = (device.costs, device.link, device.host, device.memory_bytes)
-            key = next((each for each in known if each == kind), kind)
-            if key not in known:
-                known[key] = self._with(d)
-            found.append(Unused(device.id, self._left_out(known[key])))
+            costs = [latency_s for each, latency_s in known if each == kind]
+            if not costs:
+                costs = [self._with(d)]
+                known.append((kind, costs[0]))
+            found.append(Unused(device.id, self._left_out(costs[0])))
         return tuple(found)
 
     def _whole(self) -> str:

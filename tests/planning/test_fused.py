@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from coordinator.costs.affine import LayerRates
+from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
 from coordinator.planning.devices import Cluster, Link
 from coordinator.planning.fused import fused
 from coordinator.planning.legal import check_plan
@@ -162,3 +164,19 @@ class TestNotes:
         assert len(plan.devices) == 1
         assert "because" in plan.notes[0]
         assert all(" s" in each.reason for each in plan.unused)
+
+
+def test_costs_of_a_profile_explain_unused_devices_too() -> None:
+    """Measured costs hold dictionaries, which can't be hashed."""
+    rates = LayerRates(fixed_s=1e-3, flop_s=1e-11)
+    fits = {
+        kind: LayerFit(rates, 9, 0.1, 0.0)
+        for kind in ("convolution", "pointwise", "pooling", "elementwise")
+    }
+    costs = RegressionCosts(Profile({"cpu": "any"}, fits))
+    far = Link(1e3, message_s=1.0)
+    some = cluster(1.0, 1.0, 1.0, link=far)
+    devices = tuple(replace(device, costs=costs) for device in some.devices)
+    plan = fused(real("digits"), replace(some, devices=devices))
+    assert len(plan.unused) == 2
+    assert all(each.reason for each in plan.unused)
