@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coordinator.planning.devices import Cluster
-from coordinator.planning.legal import check_plan
-from coordinator.planning.plan import Block, DeviceId, Plan, Tile, Unused, tile_works
+from coordinator.planning.finish import plan_of_blocks
+from coordinator.planning.plan import DeviceId, Plan, Tile
 from coordinator.planning.plan_json import parse_plan
-from coordinator.planning.simulator import simulate
-from coordinator.planning.single import single
 from models.units import Network
-from protos.errors import BadRequest, Infeasible, NotFound
+from protos.errors import BadRequest, NotFound
 
 # A device has one tile of a block, or a few; far more would only keep the checker busy.
 MOST_TILES = 256
@@ -36,33 +34,10 @@ def adopt(text: str | bytes, network: Network, cluster: Cluster) -> Plan:
                 cure=f"Divide a block into at most {MOST_TILES} tiles",
             )
     plan = _for_devices(plan, _by_name(cluster))
-    check_plan(plan, network, cluster)
-    blocks = tuple(_with_flop(block, network) for block in plan.blocks)
-    simulation = simulate(plan, network, cluster)
-    plan = replace(
-        plan,
-        blocks=blocks,
-        predicted_latency_s=simulation.latency_s,
-        traffic=simulation.traffic,
-        unused=tuple(
-            Unused(device.id, "the plan that was given does not use it")
-            for device in cluster.devices
-            if device.id not in plan.devices
-        ),
-        version=0,
+    made = plan_of_blocks(
+        plan.strategy, plan.blocks, network, cluster, "the plan that was given does not use it"
     )
-    try:
-        alone = single(network, cluster)
-    except Infeasible:
-        return plan  # no device holds it alone: the file's comparison stands
-    flop = sum(tile.flop for block in blocks for tile in block.tiles)
-    return replace(
-        plan,
-        single_device_latency_s=alone.single_device_latency_s,
-        baseline_device=alone.baseline_device,
-        total_flop=alone.total_flop,
-        redundant_flop=flop - alone.total_flop,
-    )
+    return replace(made, notes=plan.notes)
 
 
 def plan_id(plan: Plan) -> str:
@@ -91,11 +66,3 @@ def _for_devices(plan: Plan, known: Mapping[str, DeviceId]) -> Plan:
         replace(block, tiles=tuple(found(tile) for tile in block.tiles)) for block in plan.blocks
     )
     return replace(plan, blocks=blocks)
-
-
-def _with_flop(block: Block, network: Network) -> Block:
-    tiles = tuple(
-        replace(tile, flop=sum(each.flop for each in tile_works(network, block, tile)))
-        for tile in block.tiles
-    )
-    return replace(block, tiles=tiles)

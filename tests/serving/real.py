@@ -59,6 +59,16 @@ async def until(condition, timeout_s: float = 60.0) -> None:
             await asyncio.sleep(0.02)
 
 
+def _settled(coordinator: Coordinator) -> bool:
+    """Links are measured and the first plan is there: no plan changes by itself any more."""
+    entries = coordinator._plans._entries.values()
+    return (
+        not coordinator._live._probes
+        and bool(entries)
+        and not any(entry.causes for entry in entries)
+    )
+
+
 @asynccontextmanager
 async def running(
     folder: Path, workers: Sequence[children.Child], model: Path, **settings: object
@@ -86,6 +96,7 @@ async def running(
             await until(
                 lambda: sum(d.state == "ready" for d in coordinator.devices()) == len(workers)
             )
+            await until(lambda: _settled(coordinator))
             yield Real(coordinator, http)
     finally:
         await coordinator.stop()
