@@ -26,6 +26,7 @@ from coordinator.planning.strategies import names as strategies
 from coordinator.planning.strategies import strategy
 from coordinator.serving.naming import public_name
 from models.units import Network
+from protos.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_jso
     network = None
     if explain or source.cluster is not None or (save and save.suffix.lower() == ".svg"):
         with terminal.waiting(f"reading {model}"):
-            network = network_of(model)
+            network = _network(model, needed=source.cluster is not None or save is not None)
     with terminal.waiting(f"planning {model}"):
         shown = (
             _made(network, source)
@@ -73,9 +74,21 @@ def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_jso
     console.print(terminal.plan_table(shown.plan, shown.names))
     if explain and network is not None:
         _explain(shown, network, console)
+    elif explain:
+        console.print("To compare with other strategies, name the path of its .onnx file.")
     if save is not None:
         console.print(f"saved: {save}")
     return 0
+
+
+def _network(model: str, *, needed: bool) -> Network | None:
+    """The model's network; a coordinator may serve models that this machine doesn't have."""
+    try:
+        return network_of(model)
+    except NotFound:
+        if needed:
+            raise
+        return None
 
 
 def _by_name(shown: Shown) -> dict[str, Any]:
