@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
+from coordinator.baseline import best_alone
 from coordinator.cluster.connection import Connection, Sink
 from coordinator.cluster.host_worker import HostWorker
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
-from coordinator.cluster.programs import program_message
 from coordinator.costs.links import HOST_ENDPOINT
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
@@ -25,12 +25,8 @@ from coordinator.settings import CoordinatorSettings
 from models.program import BlobSource, Program
 from models.units import Network
 from protos import imbrex_pb2 as pb
-from protos.errors import LostWorker, NotFound
+from protos.errors import LostWorker
 from protos.frames import Payload
-
-# Enough to see past one burst of other load.
-BASELINE_REPEATS = 7
-BASELINE_AT_MOST_S = 30.0
 
 
 class LiveCluster:
@@ -144,7 +140,7 @@ class LiveCluster:
         Raises:
             NotFound: no such device is ready.
         """
-        self._profiler.want(self._find(name), again=True)
+        self._profiler.want(self._pool.find(name), again=True)
         return self.profile_of(name)
 
     def profile_of(self, name: str) -> ProfileStatus:
@@ -153,7 +149,7 @@ class LiveCluster:
         Raises:
             NotFound: no such device is ready.
         """
-        facts = self._find(name).facts
+        facts = self._pool.find(name).facts
         profile, failure = self._profiler.profile(facts), self._profiler.failures.get(facts.id)
         share = self._profiler.progress(facts.id)
         if share is not None:
@@ -164,19 +160,6 @@ class LiveCluster:
             state = "measured" if profile else "unmeasured"
         return ProfileStatus(facts.id, facts.name, state, share or 0.0, profile, failure)
 
-    def _find(self, name: str) -> Connection:
-        ready = self._pool.ready()
-        if DeviceId(name) in ready:
-            return ready[DeviceId(name)]
-        named = [each for each in ready.values() if each.facts.name == name]
-        if len(named) != 1:
-            known = ", ".join(sorted({each.facts.name for each in ready.values()}))
-            raise NotFound(
-                cause=f"{len(named) or 'no'} devices that are ready are called {name!r}",
-                cure=f"Ready are {known or 'none'}; name one of them, or give its id",
-            )
-        return named[0]
-
     async def measure_whole(self, loaded: Loaded) -> Baseline:
         """The best device running the whole, unsplit model with its best thread count.
 
@@ -186,34 +169,9 @@ class LiveCluster:
         devices = self.cluster().devices
         if not devices:
             raise NO_WORKER
-        fastest = sorted(devices, key=lambda device: device.speed, reverse=True)
-        alike = {self._pool.connection(each.id).facts.fingerprint: each for each in fastest[::-1]}
-        results = [await self._measure(device, loaded) for device in alike.values()]
-        return min(results, key=lambda baseline: baseline.latency_s)
-
-    async def _measure(self, device: Device, loaded: Loaded) -> Baseline:
-        connection = self._pool.connection(device.id)
-        await connection.ensure([loaded.whole], loaded.blobs)
-        graph = loaded.served.network.graph
-        threads = {1, connection.facts.threads, connection.facts.cores}
-        reply = await connection.measure(
-            pb.MeasureRequest(
-                program=program_message(loaded.whole),
-                inputs=[
-                    pb.TensorSpec(
-                        tensor=name,
-                        data_type=graph.tensors[name].data_type,
-                        dims=graph.shape(name),
-                    )
-                    for name in graph.inputs
-                ],
-                repeats=BASELINE_REPEATS,
-                at_most_s=BASELINE_AT_MOST_S,
-                threads=sorted(threads if connection.facts.pace >= 1 else {1}),
-            )
-        )
-        seconds = sorted(reply.seconds)
-        return Baseline(device.name, seconds[len(seconds) // 2], reply.threads)
+        fastest = sorted(devices, key=lambda device: device.speed)
+        connections = [self._pool.connection(each.id) for each in fastest]
+        return await best_alone(connections, loaded)
 
     # ------------------------------------------------------------ changes
 

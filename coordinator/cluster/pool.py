@@ -31,7 +31,7 @@ from coordinator.cluster.events import (
 from coordinator.cluster.membership import Membership
 from coordinator.cluster.peers import Peer
 from coordinator.planning.plan import DeviceId
-from protos.errors import BadConfiguration, ImbrexError, LostWorker, PeerViolation
+from protos.errors import BadConfiguration, ImbrexError, LostWorker, NotFound, PeerViolation
 
 # How often membership looks whether somebody is due to be tried again.
 TICK_S = 0.25
@@ -116,6 +116,24 @@ class Pool:
         if address is None:
             raise LostWorker(cause=f"device {device} is not connected", cure="Try again.")
         return self._connections[address]
+
+    def find(self, name: str) -> Connection:
+        """The connection to the device of this id, or of this name if only one has it.
+
+        Raises:
+            NotFound: none that is ready, or several.
+        """
+        ready = self.ready()
+        if DeviceId(name) in ready:
+            return ready[DeviceId(name)]
+        named = [each for each in ready.values() if each.facts.name == name]
+        if len(named) != 1:
+            known = ", ".join(sorted({each.facts.name for each in ready.values()}))
+            raise NotFound(
+                cause=f"{len(named) or 'no'} devices that are ready are called {name!r}",
+                cure=f"Ready are {known or 'none'}; name one of them, or give its id",
+            )
+        return named[0]
 
     # ------------------------------------------------------------ membership
 

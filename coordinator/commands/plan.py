@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from coordinator import terminal
 from coordinator.choice import Choice, fastest
@@ -51,10 +49,11 @@ class Shown:
 
 def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_json: bool) -> int:
     """Prints the plan."""
+    drawn = save is not None and save.suffix.lower() == ".svg"
     network = None
-    if explain or source.cluster is not None or (save and save.suffix.lower() == ".svg"):
+    if explain or drawn or source.cluster is not None:
         with terminal.waiting(f"reading {model}"):
-            network = _network(model, needed=source.cluster is not None or save is not None)
+            network = _network(model, needed=drawn or source.cluster is not None)
     with terminal.waiting(f"planning {model}"):
         shown = (
             _made(network, source)
@@ -63,7 +62,7 @@ def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_jso
         )
     if save is not None:
         text = json.dumps(_by_name(shown), indent=1) + "\n"
-        if network is not None and save.suffix.lower() == ".svg":
+        if network is not None and drawn:
             text = plan_svg(parse_plan(text, network), network)
         write(save, text)
     if as_json:
@@ -72,10 +71,9 @@ def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_jso
     console = terminal.out()
     console.print(f"{shown.plan['model']}, {terminal.plan_sentence(shown.plan)}")
     console.print(terminal.plan_table(shown.plan, shown.names))
-    if explain and network is not None:
-        _explain(shown, network, console)
-    elif explain:
-        console.print("To compare with other strategies, name the path of its .onnx file.")
+    if explain:
+        for sentence in _explanation(shown, network, source.choice.strategy):
+            console.print(sentence, soft_wrap=not console.is_terminal)
     if save is not None:
         console.print(f"saved: {save}")
     return 0
@@ -137,31 +135,35 @@ def _of_coordinator(model: str, source: Source, *, explain: bool) -> Shown:
         return Shown(found, names, load_cluster(Path(folder) / "cluster.toml"))
 
 
-def _explain(shown: Shown, network: Network, console: Console) -> None:
-    """Why, in sentences; the alternatives are simulated here."""
+def _explanation(shown: Shown, network: Network | None, chosen: str) -> Iterator[str]:
+    """Why, in sentences."""
     assert shown.cluster is not None
     cluster = _called(shown.cluster, shown)
-    made = parse_plan(json.dumps(shown.plan), network)
-    if {device.id for device in cluster.devices}.issuperset(made.devices):
-        made = replace(adopt(json.dumps(shown.plan), network, cluster), unused=made.unused)
+    present = {str(device.id) for device in cluster.devices}
+    if network is None:
+        yield "To compare with other strategies, name the path of its .onnx file."
+    elif present.issuperset(shown.plan["devices_used"]):
+        yield from _alternatives(shown, network, cluster, chosen)
+    planned = set(shown.plan["devices_used"])
+    for each in shown.plan["devices_unused"]:
+        planned.add(each["device"])
+        yield f"{shown.names.get(each['device'], each['device'])} left out: {each['reason']}"
+    for device in cluster.devices:
+        if device.id not in planned:
+            yield f"{device.name} left out: a plan for the fastest {len(planned)} was asked for"
+    for note in shown.plan["notes"]:
+        yield f"Note: {note}"
+
+
+def _alternatives(shown: Shown, network: Network, cluster: Cluster, chosen: str) -> Iterator[str]:
+    """What everything else would cost, simulated here, with a bar meanwhile."""
+    made = adopt(json.dumps(shown.plan), network, cluster)
+    planner = strategy(chosen or (made.strategy if made.strategy in strategies() else "auto"))
     with terminal.progress_bar() as bar:
         task = bar.add_task("", total=None)
-        known = made.strategy in strategies() or ":" in made.strategy
-        planner = strategy(made.strategy if known else "auto")
         situation = Situation(network, cluster, made, planner)
         told = list(sentences(situation, lambda what: bar.update(task, description=what)))
-    for each in shown.plan["devices_unused"]:
-        name = shown.names.get(each["device"], each["device"])
-        told.append(f"{name} left out: {each['reason']}")
-    planned = {*made.devices, *(each.device for each in made.unused)}
-    told += [
-        f"{each.name} left out: a plan for the fastest {len(planned)} was asked for"
-        for each in cluster.devices
-        if each.id not in planned
-    ]
-    told += [f"Note: {note}" for note in shown.plan["notes"]]
-    for sentence in told:
-        console.print(sentence, soft_wrap=not console.is_terminal)
+    yield from told
 
 
 def _called(cluster: Cluster, shown: Shown) -> Cluster:
