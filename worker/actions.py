@@ -77,11 +77,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SendToHost:
-    """Pieces and, with them, the end of a task (None where it is only asked for again)."""
+    """Pieces and, with them, the end of a task (None where it is only asked for again). `more`:
+    this device has tasks of the same request before it, so more will be sent.
+    """
 
     stream: int
     pieces: tuple[Piece, ...]
     done: Done | None
+    more: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -122,9 +122,9 @@ class Engine:
                     run = asyncio.get_running_loop().create_task(self._run(action))
                     self._runs[action.key] = run
                     run.add_done_callback(partial(self._forget, action.key))
-                case SendToHost(stream, pieces, done):
+                case SendToHost(stream, pieces, done, more):
                     last = [done_item(done)] if done is not None else []
-                    if pieces:
+                    if pieces or not more:
                         self._write(stream, messages(pieces, last))
                     elif stream in self._streams:
                         self._streams[stream].add_with_next(last)

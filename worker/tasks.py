@@ -267,11 +267,15 @@ class Tasks:
                     done = replace(done, peer_bytes=done.peer_bytes + sent)
         host = tuple(piece for (to, _), group in groups.items() if to == HOST for piece in group)
         if host or done is not None:
-            actions.append(SendToHost(stream, host, done))
+            actions.append(SendToHost(stream, host, done, self._open_tasks(key.request)))
         for (to, _), pieces in groups.items():
             for piece in pieces if to == self._own_id else ():
                 actions += self.add_piece(piece, now)
         return actions
+
+    def _open_tasks(self, request: str) -> bool:
+        phases = (self._tasks[key].phase for key in self._by_request[request])
+        return any(phase in (Phase.WAITING, Phase.RUNNING) for phase in phases)
 
     def _end(self, task: _Task) -> list[Action]:
         was_running = task.phase is Phase.RUNNING

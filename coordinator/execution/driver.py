@@ -10,6 +10,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
@@ -51,6 +52,11 @@ from protos.errors import BadRequest, ImbrexError
 from protos.frames import Payload
 
 log = structlog.get_logger(__name__)
+
+
+# A task that sends only to peers can be reported after the answer that was made from it. Its
+# report left when the task ended, so it is seldom late, and never by more than a busy event loop.
+REPORTS_S = 0.05
 
 
 class Transport(Protocol):
@@ -127,6 +133,8 @@ class Driver:
             self.step(Submitted(request, graph))
             await done
             flight.timeline.end(time.monotonic())
+            if not flight.retried:
+                await _told(flight)
         finally:
             self.step(Cancelled(request))
             self._flights.pop(request, None)
@@ -190,18 +198,16 @@ class Driver:
         flight = self._flights.get(request)
         if flight is None:
             return
-        flight.halo_bytes += done.peer_bytes
         offset = self._transport.offset_s(device)
-        flight.timeline.computed(
-            TaskTimes(
-                task=done.task,
-                attempt=done.attempt,
-                device=device,
-                ready_s=done.ready_s + offset,
-                start_s=done.start_s + offset,
-                stop_s=done.stop_s + offset,
-            )
+        times = TaskTimes(
+            task=done.task,
+            attempt=done.attempt,
+            device=device,
+            ready_s=done.ready_s + offset,
+            start_s=done.start_s + offset,
+            stop_s=done.stop_s + offset,
         )
+        flight.computed(times, done.peer_bytes)
         self.step(Finished(request, done.task, done.attempt))
 
     def _failed(self, device: DeviceId, failed: pb.TaskFailed) -> None:
@@ -270,3 +276,10 @@ class Driver:
             flight.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())
             letter.items.append(item)
             letter.payloads.append(view)
+
+
+async def _told(flight: Flight) -> None:
+    """Waits shortly for reports that the answer has overtaken, so that it can be told truly."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REPORTS_S):
+            await flight.told.wait()

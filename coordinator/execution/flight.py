@@ -10,7 +10,7 @@ import numpy as np
 from coordinator.answers import Answer
 from coordinator.execution.events import RequestId
 from coordinator.execution.tasks import TaskGraph
-from coordinator.execution.timeline import Timeline
+from coordinator.execution.timeline import TaskTimes, Timeline
 from coordinator.planning.plan import DeviceId, TrafficBytes
 from models.boxes import Box
 
@@ -18,7 +18,7 @@ from models.boxes import Box
 @dataclass(slots=True)
 class Flight:
     """One request. `arrays` holds every tensor that passes the host, by name; `done` ends with the
-    request.
+    request; `told` is set when every task has been reported.
     """
 
     graph: TaskGraph
@@ -30,8 +30,21 @@ class Flight:
     halo_bytes: int = 0
     retried: int = 0
     attempts: dict[tuple[int, int], DeviceId] = field(default_factory=dict)
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+    untold: set[int] = field(init=False)
     aside: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
     summed: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.untold = {task.id for task in self.graph.tasks}
+
+    def computed(self, times: TaskTimes, peer_bytes: int) -> None:
+        """A device reported the end of a task and what it sent to its peers."""
+        self.halo_bytes += peer_bytes
+        self.timeline.computed(times)
+        self.untold.discard(times.task)
+        if not self.untold:
+            self.told.set()
 
     def partial(self, task: int, tensor: str) -> np.ndarray:
         """Where a task's partial sum is collected."""
@@ -53,15 +66,12 @@ class Flight:
 
     def answer(self, request: RequestId) -> Answer:
         """What the caller gets."""
-        # News of a task can be overtaken by the answer. A request that ended as it began has
-        # passed on all that its plan says; one that lost a device, what its devices said.
-        halo_bytes = self.halo_bytes if self.retried else self.graph.halo_bytes
         return Answer(
             request_id=request,
             outputs={name: self.arrays[name] for name in self.graph.outputs},
             timing=self.timeline.timing(),
             plan_version=self.graph.plan.version,
             devices=tuple(dict.fromkeys(self.attempts.values())),
-            traffic=TrafficBytes(self.scatter_bytes, self.gather_bytes, halo_bytes),
+            traffic=TrafficBytes(self.scatter_bytes, self.gather_bytes, self.halo_bytes),
             retried_tasks=self.retried,
         )

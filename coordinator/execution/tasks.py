@@ -104,17 +104,6 @@ class TaskGraph:
             if any(output.tensor in self.outputs for output in task.outputs)
         )
 
-    @cached_property
-    def halo_bytes(self) -> int:
-        """Bytes that travel from peer to peer in one request."""
-        return sum(
-            route.box.volume * self.tensors[output.tensor].itemsize
-            for task in self.tasks
-            for output in task.outputs
-            for route in output.routes
-            if self.tasks[route.reader].device != task.device
-        )
-
     def programs_of(self, device: DeviceId) -> list[Program]:
         """Programs that a device runs in this plan."""
         names = {task.program: None for task in self.tasks if task.device == device}

@@ -198,7 +198,6 @@ def test_peers_are_assigned_at_once_and_the_host_gets_only_the_end() -> None:
     graph = direct_chain([HALVES, HALVES])
     assert [route.reader for route in graph.tasks[0].outputs[0].routes] == [2, 3]
     assert [route.box for route in graph.tasks[0].outputs[0].routes] == [row(0, 6), row(5, 6)]
-    assert graph.halo_bytes == 2 * 4  # one element each way
     actions = state.step(Submitted(R, graph))
     assert [a for a in actions if isinstance(a, Assign)] == [
         Assign(R, 0, 0, A),

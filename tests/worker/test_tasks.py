@@ -44,8 +44,9 @@ def plain(actions):
             case Run(key, program, inputs, yields):
                 arrays = {name: array.tolist() for name, array in inputs.items()}
                 shown.append(("run", key, program, arrays, dict(yields)))
-            case SendToHost(stream, pieces, done):
-                shown.append(("host", stream, [shape(p) for p in pieces], done))
+            case SendToHost(stream, pieces, done, more):
+                sent = ("host", stream, [shape(p) for p in pieces], done)
+                shown.append((*sent, "more to come") if more else sent)
             case SendToPeer(device, address, pieces, source, stream):
                 shown.append(("peer", device, address, [shape(p) for p in pieces], source, stream))
             case _:
@@ -132,7 +133,7 @@ def test_one_action_per_destination_and_outputs_to_itself_stay_here(tasks):
     peer = [(TaskKey("r", 1, 9, 1), "y", half, [0, 1]), (TaskKey("r", 1, 8, 1), "y", rest, [2, 3])]
     assert plain(run_one(tasks, spec(outputs=outputs))) == [
         ("peer", "pi-2", "a:1", peer, KEY, 7),
-        ("host", 7, [(KEY, "y", OUT, [0, 1, 2, 3])], Done(KEY, 1.0, 2.0, 3.0, 16)),
+        ("host", 7, [(KEY, "y", OUT, [0, 1, 2, 3])], Done(KEY, 1.0, 2.0, 3.0, 16), "more to come"),
         ("run", next_key, "p", {"y": [2, 3]}, {"y": OUT}),
     ]
 
@@ -141,6 +142,15 @@ def test_the_host_learns_the_end_even_where_it_gets_no_tensor(tasks):
     outputs = (OutputSpec("y", OUT, OUT, "pi-2", "a:1"),)
     assert plain(run_one(tasks, spec(outputs=outputs)))[1:] == [
         ("host", 7, [], Done(KEY, 1.0, 2.0, 3.0, 16))
+    ]
+
+
+def test_the_end_of_a_task_can_travel_with_what_later_tasks_of_the_request_send(tasks):
+    outputs = (OutputSpec("y", OUT, OUT, "pi-2", "a:1"),)
+    tasks.add_task(spec(TaskKey("other", 1, 0, 0)), 0.0)
+    tasks.add_task(spec(TaskKey("r", 1, 5, 0)), 0.0)
+    assert plain(run_one(tasks, spec(outputs=outputs)))[1:] == [
+        ("host", 7, [], Done(KEY, 1.0, 2.0, 3.0, 16), "more to come")
     ]
 
 
