@@ -22,6 +22,8 @@ _SMALL_BYTES = 4096
 # The host's own worker over loopback (measured: gRPC streams, 0.6 to 1.1 GB/s and 0.4 ms).
 LOOPBACK = Link(bytes_per_s=0.6e9, message_s=0.0004)
 DEFAULT_MBPS = 50.0
+# Faster than any home's network (80 Gbit/s): what a fit of noise is held to.
+LEAST_BYTE_S = 1e-10
 # What the coordinator's one thread does for every message that it encodes, copies and writes;
 # devices wait for each other here (measured on x86-64: 1.1 ms for 530 KB).
 HOST_ENDPOINT = Link(bytes_per_s=0.75e9, message_s=0.0004)
@@ -73,7 +75,7 @@ class LinkEstimate:
         share = self.prior.message_s / prior_s if prior_s else 1.0
         return replace(
             self.prior,
-            bytes_per_s=1.0 / max(byte_s - self.prior.endpoint_byte_s, 1e-12),
+            bytes_per_s=1.0 / max(byte_s - self.prior.endpoint_byte_s, LEAST_BYTE_S),
             message_s=fixed_s * share,
             latency_s=fixed_s * (1.0 - share),
         )
@@ -91,7 +93,7 @@ class LinkEstimate:
         fixed_s = min(self.prior.fixed_s, seconds / 2)
         byte_s = (seconds - fixed_s) / size
         return replace(
-            self.prior, bytes_per_s=1.0 / max(byte_s - self.prior.endpoint_byte_s, 1e-12)
+            self.prior, bytes_per_s=1.0 / max(byte_s - self.prior.endpoint_byte_s, LEAST_BYTE_S)
         )
 
 
@@ -109,4 +111,4 @@ def fit_line(transfers: Sequence[Transfer]) -> tuple[float, float] | None:
         return None
     byte_s = max(0.0, statistics.median(slopes))
     rests = [each.seconds - byte_s * each.size_bytes for each in transfers]
-    return max(0.0, statistics.median(rests)), max(byte_s, 1e-12)
+    return max(0.0, statistics.median(rests)), max(byte_s, LEAST_BYTE_S)
