@@ -9,29 +9,38 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
-from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+from onnx import ModelProto
 
-from models.graph import OPSETS
+from models.model_file import read_model
 from models.sidecar import Sidecar, Task, sidecar_path
 from models.sidecar import load as load_sidecar
 from models.zoo.alexnet import alexnet
 from models.zoo.builder import UNTRAINED, WEIGHTS_KEY
+from models.zoo.convnext import convnext_tiny
+from models.zoo.deeplabv3 import deeplabv3
+from models.zoo.densenet import densenet121
+from models.zoo.efficientnet_lite import efficientnet_lite0
+from models.zoo.espcn import espcn
+from models.zoo.googlenet import googlenet
 from models.zoo.inception import inceptionv3
 from models.zoo.lenet import lenet5
+from models.zoo.mobilenetv2 import mobilenetv2
+from models.zoo.mobilenetv3 import mobilenetv3
 from models.zoo.resnet import resnet50
+from models.zoo.shufflenetv2 import shufflenetv2
+from models.zoo.squeezenet import squeezenet
+from models.zoo.style_transfer import style_transfer
+from models.zoo.unet import unet
 from models.zoo.vgg import vgg16
 from models.zoo.yolov2 import yolov2
-from protos.errors import BadRequest, NotFound
-
-# What protobuf can hold in one message, and so the largest network with all of its weights.
-MAX_MODEL_BYTES = 2**31 - 1
+from models.zoo.yolov3_tiny import yolov3_tiny
+from models.zoo.yolov8 import yolov8n
+from protos.errors import NotFound
 
 _DIGITS = Path(__file__).parent / "digits" / "digits.onnx"
 
@@ -106,6 +115,20 @@ _ENTRIES = {
         _untrained("inceptionv3", "Inception-v3, 299x299", inceptionv3),
         _untrained("alexnet", "AlexNet, 224x224", alexnet),
         _untrained("lenet5", "LeNet-5, 28x28", lenet5),
+        _untrained("squeezenet", "SqueezeNet 1.0, 224x224", squeezenet),
+        _untrained("googlenet", "GoogLeNet (Inception-v1), 224x224", googlenet),
+        _untrained("densenet121", "DenseNet-121, 224x224", densenet121),
+        _untrained("mobilenetv2", "MobileNetV2 1.0, 224x224", mobilenetv2),
+        _untrained("mobilenetv3", "MobileNetV3-Large, 224x224", mobilenetv3),
+        _untrained("shufflenetv2", "ShuffleNetV2 1.0x, 224x224", shufflenetv2),
+        _untrained("efficientnet-lite0", "EfficientNet-Lite0, 224x224", efficientnet_lite0),
+        _untrained("convnext-tiny", "ConvNeXt-T, 224x224", convnext_tiny),
+        _untrained("yolov3-tiny", "YOLOv3-tiny, 416x416", yolov3_tiny),
+        _untrained("yolov8n", "YOLOv8n, 640x640", yolov8n),
+        _untrained("unet", "U-Net, unpadded, 252x252 to 68x68", unet),
+        _untrained("deeplabv3", "DeepLabv3 on MobileNetV2, 513x513", deeplabv3),
+        _untrained("espcn", "ESPCN, super-resolution by 3 of 224x224", espcn),
+        _untrained("style-transfer", "fast style transfer, 224x224", style_transfer),
     )
 }
 
@@ -157,9 +180,7 @@ def _is_path(name_or_path: str | Path) -> bool:
 
 
 def _load_file(path: Path) -> LoadedModel:
-    proto = _parse(path)
-    _require_onnx(path, proto)
-    _load_external_data(path, proto)
+    proto = read_model(path)
     beside = sidecar_path(path)
     sidecar = load_sidecar(beside) if beside.is_file() else None
     trained = sidecar.trained if sidecar else _metadata(proto).get(WEIGHTS_KEY) != UNTRAINED
@@ -168,103 +189,3 @@ def _load_file(path: Path) -> LoadedModel:
 
 def _metadata(proto: ModelProto) -> dict[str, str]:
     return {item.key: item.value for item in proto.metadata_props}
-
-
-def _parse(path: Path) -> ModelProto:
-    if not path.exists():
-        raise NotFound(cause=f"there is no file {path}", cure="Check the path of the model.")
-    if not path.is_file():
-        raise BadRequest(cause=f"{path} is not a file", cure="Give the path of an .onnx file.")
-    size = path.stat().st_size
-    if size > MAX_MODEL_BYTES:
-        raise _too_large(path, size)
-    try:
-        return ModelProto.FromString(path.read_bytes())
-    except DecodeError as error:
-        raise _not_onnx(path) from error
-    except OSError as error:
-        raise BadRequest(
-            cause=f"{path} cannot be read ({error.strerror})", cure="Check its permissions."
-        ) from error
-
-
-def _require_onnx(path: Path, proto: ModelProto) -> None:
-    """Protobuf reads many things as a model without content, so some content is required."""
-    opsets = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
-    if not proto.graph.node or not proto.graph.output or not opsets:
-        raise _not_onnx(path)
-    if opsets[0] not in OPSETS:
-        raise BadRequest(
-            cause=f"{path} uses ONNX opset {opsets[0]}",
-            cure=f"Convert it to opset {OPSETS.start} to {OPSETS.stop - 1}, for example with "
-            "onnx.version_converter.",
-        )
-
-
-def _load_external_data(path: Path, proto: ModelProto) -> None:
-    """Brings weights that lie in files of their own into the model.
-
-    A model may come from anywhere: it must not name files outside its folder, nor blow up memory
-    by naming one file many times.
-    """
-    external = [tensor for tensor in _tensors(proto) if uses_external_data(tensor)]
-    total = proto.ByteSize() + sum(_external_bytes(path, tensor) for tensor in external)
-    if total > MAX_MODEL_BYTES:
-        raise _too_large(path, total)
-    for tensor in external:
-        try:
-            load_external_data_for_tensor(tensor, str(path.parent))
-        except Exception as error:  # onnx raises its own and C++ exceptions of several types
-            raise _bad_external_data(path, tensor, str(error)) from error
-
-
-def _external_bytes(path: Path, tensor: TensorProto) -> int:
-    """Bytes that loading will read: its `length`, or its whole file."""
-    attributes = {item.key: item.value for item in tensor.external_data}
-    folder = path.parent.resolve()
-    file = (folder / attributes.get("location", "")).resolve()
-    if not file.is_relative_to(folder):
-        raise _bad_external_data(path, tensor, "they are outside the model's folder")
-    if not file.is_file():
-        raise _bad_external_data(path, tensor, f"there is no file {file}")
-    length = attributes.get("length", "")
-    return int(length) if length.isdecimal() else file.stat().st_size
-
-
-def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Every constant, also those of nested graphs, attributes and functions."""
-    yield from _tensors_of(proto.graph)
-    for function in proto.functions:
-        yield from _tensors_of(function)
-
-
-def _tensors_of(body: GraphProto | FunctionProto) -> Iterator[TensorProto]:
-    if isinstance(body, GraphProto):
-        yield from body.initializer
-        for sparse in body.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-    for node in body.node:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _tensors_of(graph)
-
-
-def _not_onnx(path: Path) -> BadRequest:
-    return BadRequest(
-        cause=f"{path} is not a complete ONNX model", cure="Export or download it again."
-    )
-
-
-def _too_large(path: Path, size: int) -> BadRequest:
-    return BadRequest(
-        cause=f"{path} takes {size / 1e9:.2f} GB with its weights",
-        cure=f"The largest that can be used is {MAX_MODEL_BYTES / 1e9:.2f} GB.",
-    )
-
-
-def _bad_external_data(path: Path, tensor: TensorProto, reason: str) -> BadRequest:
-    return BadRequest(
-        cause=f"the weights {tensor.name!r} of {path} cannot be read: {reason}",
-        cure="Put the files that belong to the model beside it, or export it as one file.",
-    )

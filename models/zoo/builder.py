@@ -86,6 +86,20 @@ class Network:
         )
         return Tensor(self, name, tuple(shape), layer=name)
 
+    def split(self, name: str, tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """Channels apart, so many for each part; the parts are `name`, `name_2`, ..."""
+        assert sum(sizes) == tensor.shape[1]
+        inputs = [tensor.name, self.integers(f"{name}.sizes", sizes)]
+        names = [name, *(f"{name}_{index}" for index in range(2, len(sizes) + 1))]
+        for each in names:
+            self._claim(each)
+        self._model.graph.node.append(helper.make_node("Split", inputs, names, name=name, axis=1))
+        batch, _, *rest = tensor.shape
+        return [
+            Tensor(self, each, (batch, size, *rest), layer=name)
+            for each, size in zip(names, sizes, strict=True)
+        ]
+
     def concat(self, name: str, parts: Sequence[Tensor], axis: int = 1) -> Tensor:
         """Joins tensors, by default along channels."""
         shape = list(parts[0].shape)
@@ -108,19 +122,30 @@ class Network:
 
     def constant(self, name: str, values: NDArray[np.float32]) -> str:
         """Adds an initialiser with these values; returns its name."""
-        self._claim(name)
-        weight = self._model.graph.initializer.add()
-        weight.name = name
-        weight.data_type = TensorProto.FLOAT
-        weight.dims.extend(values.shape)
-        weight.raw_data = values.astype("<f4", copy=False).tobytes()
-        return name
+        return self._initialiser(name, values.astype("<f4", copy=False), TensorProto.FLOAT)
+
+    def integers(self, name: str, values: Sequence[int]) -> str:
+        """Adds a one-dimensional int64 initialiser (sizes, pads, axes); returns its name."""
+        return self._initialiser(name, np.array(values, "<i8"), TensorProto.INT64)
 
     def model(self, *outputs: Tensor) -> ModelProto:
         """The finished network; this builder must not be used afterwards."""
         graph = self._model.graph
         graph.output.extend(_float_info(tensor.name, tensor.shape) for tensor in outputs)
         return self._model
+
+    def has(self, name: str) -> bool:
+        """Whether a node or constant of this name was added."""
+        return name in self._names
+
+    def _initialiser(self, name: str, values: NDArray[Any], data_type: int) -> str:
+        self._claim(name)
+        weight = self._model.graph.initializer.add()
+        weight.name = name
+        weight.data_type = data_type
+        weight.dims.extend(values.shape)
+        weight.raw_data = values.tobytes()
+        return name
 
     def _claim(self, name: str) -> None:
         assert name not in self._names, f"{name} is taken"
@@ -171,15 +196,15 @@ class Tensor:
             net.uniform_weight(f"{name}.mean", channels, about=0.0, spread=NORM_SPREAD),
             net.uniform_weight(f"{name}.variance", channels, about=1.0, spread=VARIANCE_SPREAD),
         ]
-        return self._attached("BatchNormalization", "bn", weights, epsilon=EPSILON)
+        return self.attached("BatchNormalization", "bn", weights, epsilon=EPSILON)
 
     def relu(self) -> Tensor:
         """max(x, 0)."""
-        return self._attached("Relu", "relu")
+        return self.attached("Relu", "relu")
 
     def leaky_relu(self, slope: float) -> Tensor:
         """x, times `slope` where it is negative."""
-        return self._attached("LeakyRelu", "leaky", alpha=slope)
+        return self.attached("LeakyRelu", "leaky", alpha=slope)
 
     def max_pool(self, name: str, windows: Windows) -> Tensor:
         """The window's maximum; pads never win."""
@@ -231,7 +256,7 @@ class Tensor:
             for size, window in zip(self.shape[2:], windows, strict=True)
         ]
 
-    def _attached(
+    def attached(
         self, op: str, suffix: str, weights: Sequence[str] = (), **attributes: Any
     ) -> Tensor:
         """A pointwise operator that belongs to this tensor's layer."""

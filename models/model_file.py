@@ -1,0 +1,84 @@
+"""Reading an `.onnx` file: bounded in size and content, before anything else looks at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto
+
+from models.external_data import load_external_data, too_large
+from models.graph import OPSETS
+from protos.errors import BadRequest, NotFound
+
+# What protobuf can hold in one message, and so the largest network with all of its weights.
+MAX_MODEL_BYTES = 2**31 - 1
+# The deepest CNNs that people run have some thousands; planning takes the square of it.
+MAX_NODES = 10_000
+
+
+def read_model(path: Path) -> ModelProto:
+    """The model in the file `path`, with all of its weights.
+
+    Raises:
+        NotFound: no such file.
+        BadRequest: not ONNX, too large, of another opset, or weights that cannot be read.
+    """
+    model = _parse(path)
+    _require_onnx(path, model)
+    load_external_data(path, model, MAX_MODEL_BYTES)
+    return model
+
+
+def _parse(path: Path) -> ModelProto:
+    try:
+        if not path.exists():
+            raise NotFound(cause=f"there is no file {path}", cure="Check the path of the model.")
+        if not path.is_file():
+            raise BadRequest(cause=f"{path} is not a file", cure="Give the path of an .onnx file.")
+        size = path.stat().st_size
+        if size > MAX_MODEL_BYTES:
+            raise too_large(path, size, MAX_MODEL_BYTES)
+        return ModelProto.FromString(path.read_bytes())
+    except DecodeError as error:
+        raise _not_onnx(path) from error
+    except OSError as error:
+        raise BadRequest(
+            cause=f"{path} cannot be read ({error.strerror})", cure="Check its permissions."
+        ) from error
+
+
+def _require_onnx(path: Path, model: ModelProto) -> None:
+    """Protobuf reads many things as a model without content, so some content is required."""
+    opsets = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if not model.graph.node or not model.graph.output or not opsets:
+        raise _not_onnx(path)
+    if opsets[0] not in OPSETS:
+        raise BadRequest(
+            cause=f"{path} uses ONNX opset {opsets[0]}",
+            cure=f"Convert it to opset {OPSETS.start} to {OPSETS.stop - 1}, for example with "
+            "onnx.version_converter.",
+        )
+    count = _nodes_in(model.graph) + sum(len(each.node) for each in model.functions)
+    if count > MAX_NODES:
+        raise BadRequest(
+            cause=f"{path} has {count} nodes",
+            cure=f"The most that can be planned are {MAX_NODES}: simplify the model first.",
+        )
+
+
+def _nodes_in(graph: GraphProto) -> int:
+    """Nodes, with those of nested graphs."""
+    nested = (
+        inner
+        for node in graph.node
+        for attribute in node.attribute
+        for inner in (attribute.g, *attribute.graphs)
+    )
+    return len(graph.node) + sum(_nodes_in(each) for each in nested)
+
+
+def _not_onnx(path: Path) -> BadRequest:
+    return BadRequest(
+        cause=f"{path} is not a complete ONNX model", cure="Export or download it again."
+    )

@@ -1,0 +1,59 @@
+"""Files that are no models are refused, each with one clear error."""
+
+from __future__ import annotations
+
+import pytest
+
+from models import catalogue, model_file
+from protos.errors import BadRequest, NotFound
+from tests.models.model_files import saved, tiny
+
+
+def test_missing_file_is_not_found(tmp_path):
+    with pytest.raises(NotFound, match=r"there is no file .*absent\.onnx"):
+        catalogue.load(str(tmp_path / "absent.onnx"))
+
+
+def test_folder_is_refused(tmp_path):
+    with pytest.raises(BadRequest, match="is not a file"):
+        catalogue.load(tmp_path)
+
+
+def test_every_truncation_is_refused(tmp_path):
+    model = tiny()
+    model.ClearField("metadata_props")  # last in the file; without it a model is still complete
+    whole = model.SerializeToString()
+    path = tmp_path / "tiny.onnx"
+    for stop in range(len(whole)):
+        path.write_bytes(whole[:stop])
+        with pytest.raises(BadRequest, match="not a complete ONNX model"):
+            catalogue.load(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a model", b"\x89PNG\r\n\x1a\n" + bytes(100), bytes(64), b'{"a": 1}']
+)
+def test_other_files_are_refused(tmp_path, content):
+    path = tmp_path / "tiny.onnx"
+    path.write_bytes(content)
+    with pytest.raises(BadRequest, match="not a complete ONNX model"):
+        catalogue.load(path)
+
+
+def test_file_beyond_protobufs_limit_is_refused_unread(tmp_path):
+    path = tmp_path / "tiny.onnx"
+    with path.open("wb") as file:
+        file.truncate(model_file.MAX_MODEL_BYTES + 1)
+    with pytest.raises(BadRequest, match=r"takes 2\.15 GB"):
+        catalogue.load(path)
+
+
+@pytest.mark.parametrize("opset", [6, 24])
+def test_opset_out_of_range_is_refused(tmp_path, opset):
+    with pytest.raises(BadRequest, match=f"opset {opset}"):
+        catalogue.load(saved(tmp_path, tiny(opset)))
+
+
+@pytest.mark.parametrize("opset", [7, 23])
+def test_opset_in_range_is_accepted(tmp_path, opset):
+    assert catalogue.load(saved(tmp_path, tiny(opset))).proto.opset_import[0].version == opset
