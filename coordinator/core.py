@@ -23,6 +23,7 @@ from coordinator.answers import (
 from coordinator.choice import IN_FORCE, Choice
 from coordinator.describe import Described, describe
 from coordinator.execution.driver import Driver
+from coordinator.feeds import Entrances, check_feeds
 from coordinator.given import adopt, plan_id
 from coordinator.library import Library
 from coordinator.live import LiveCluster
@@ -35,7 +36,7 @@ from coordinator.planning.strategies import strategy
 from coordinator.plans import Plans
 from coordinator.settings import CoordinatorSettings
 from models.units import Network
-from protos.errors import BadRequest, NotFound, Unavailable
+from protos.errors import NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +54,7 @@ class Coordinator:
         self._driver = Driver(self._live)
         maker = Maker(self._library, self._planner, self._live)
         self._plans = Plans(maker, self._live.cluster)
+        self._entrances = Entrances()
         self._background: list[asyncio.Task[None]] = []
 
     @property
@@ -179,9 +181,10 @@ class Coordinator:
         """
         arrived = time.monotonic()
         served = await self.model(model)
-        _check_feeds(served.network, feeds)
+        check_feeds(served.network, feeds)
         async with self._admission:
             graph = await self._plans.current(model, choice)
+            graph = await self._entrances.fitting(graph, served.network, feeds)
             started = time.monotonic()
             answer, times = await self._driver.run(graph, feeds, request_id)
         self._live.observe(graph, served.network, times)
@@ -249,21 +252,3 @@ class Coordinator:
             plan_version=graph.plan.version if graph else 0,
             held=self._plans.held(name),
         )
-
-
-def _check_feeds(network: Network, feeds: Mapping[str, np.ndarray]) -> None:
-    """Raises BadRequest unless the tensors are just what the network takes."""
-    graph = network.graph
-    if set(feeds) != set(graph.inputs):
-        raise BadRequest(
-            cause=f"the model takes the tensors {sorted(graph.inputs)}, not {sorted(feeds)}",
-            cure="Name each input tensor once.",
-        )
-    for name, array in feeds.items():
-        info = graph.tensors[name]
-        if array.shape != info.shape or array.dtype != info.dtype:
-            raise BadRequest(
-                cause=f"{name!r} is {array.dtype} {array.shape}, "
-                f"the model takes {info.dtype} {info.shape}",
-                cure="Convert the tensor.",
-            )

@@ -12,6 +12,7 @@ from models import catalogue
 from models.boxes import Box
 from models.cutter import cut
 from models.graph import load_graph
+from models.pixels import with_pixels
 from models.program import BlobSource, Program
 from models.units import divide
 
@@ -68,8 +69,8 @@ class Library:
 def load(name: str) -> Loaded:
     """Loads a catalogue name or an `.onnx` file."""
     loaded = catalogue.load(name)
-    network = divide(load_graph(loaded.proto, loaded.name))
-    graph = network.graph
+    graph = load_graph(loaded.proto, loaded.name)
+    network = divide(with_pixels(graph, loaded.sidecar))
     blobs = BlobSource()
     everything = {tensor: Box.whole(graph.shape(tensor)) for tensor in graph.outputs}
     return Loaded(

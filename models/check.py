@@ -12,6 +12,7 @@ from models.boxes import Box
 from models.cutter import CutTile, cut
 from models.graph import Graph
 from models.operators import Kind, operator, splits_along
+from models.pixels import as_values
 from models.program import BlobSource
 from models.reference import EQUAL, Comparison, ProgramRunner, WholeModel, compare, random_inputs
 from models.tiles import grid, tile_boxes, whole_map
@@ -82,7 +83,7 @@ def check(
     """
     feeds = random_inputs(network.graph) if feeds is None else feeds
     progress("whole model", 0.0)
-    whole = WholeModel(model).run(feeds)
+    whole = WholeModel(model).run(as_values(network.graph, feeds))
     alone = [(i, i + 1) for i in range(len(network.units))]
     worst = EQUAL
     blobs = BlobSource()

@@ -70,6 +70,7 @@ class TileBuilder:
         self.weights: list[WeightRef] = []
         self._constants: dict[tuple[str, Box], str] = {}
         self._crops: dict[tuple[str, Box], str] = {}
+        self._decoded: dict[str, str] = {}
 
     def add(self, position: int, node: Node) -> None:
         """Appends a node, with its constants sliced and its other inputs cropped."""
@@ -92,8 +93,20 @@ class TileBuilder:
         """Appends a node as it is, or with other inputs."""
         proto = onnx.NodeProto()
         proto.CopyFrom(node.proto)
-        proto.input[:] = node.inputs if inputs is None else inputs
+        proto.input[:] = [self.source(name) for name in inputs or node.inputs]
         self.nodes.append(proto)
+
+    def source(self, name: str) -> str:
+        """What nodes read for a tensor: what was decoded of it, if it arrives encoded."""
+        encoding = self.graph.tensors[name].wire if name in self.reach.inputs else None
+        if encoding is None:
+            return name
+        if name not in self._decoded:
+            channels = self.reach.inputs[name][1]
+            nodes = encoding.decode(name, channels, self.constant)
+            self.nodes += nodes
+            self._decoded[name] = nodes[-1].output[0]
+        return self._decoded[name]
 
     def constant(self, label: str, array: np.ndarray) -> str:
         """Adds a constant: inside the graph if it is small, else by content."""
@@ -133,7 +146,7 @@ class TileBuilder:
     def _cropped(self, name: str, box: Box) -> str:
         have = self.reach.computed.get(name) or self.reach.inputs[name]
         if have == box:
-            return name
+            return self.source(name)
         key = (name, box)
         if key not in self._crops:
             self._crops[key] = self._crop(name, have, box)
@@ -141,6 +154,7 @@ class TileBuilder:
 
     def _crop(self, name: str, have: Box, want: Box) -> str:
         """A Slice counted from both ends, so that it does not depend on the tile's size."""
+        source = self.source(name)
         axes = [axis for axis in range(len(have)) if have[axis] != want[axis]]
         starts = [want[axis].start - have[axis].start for axis in axes]
         cut_off = [have[axis].stop - want[axis].stop for axis in axes]
@@ -148,13 +162,13 @@ class TileBuilder:
         output = f"{name}__crop{len(self._crops)}"
         if self.graph.opset < 10:
             node = helper.make_node(
-                "Slice", [name], [output], name=output, starts=starts, ends=ends, axes=axes
+                "Slice", [source], [output], name=output, starts=starts, ends=ends, axes=axes
             )
         else:
             parts = {"starts": starts, "ends": ends, "axes": axes}
             for part, values in parts.items():
                 self.inline[f"{output}_{part}"] = np.array(values, dtype=np.int64)
-            inputs = [name, *(f"{output}_{part}" for part in parts)]
+            inputs = [source, *(f"{output}_{part}" for part in parts)]
             node = helper.make_node("Slice", inputs, [output], name=output)
         self.nodes.append(node)
         return output
@@ -175,7 +189,7 @@ class TileBuilder:
         return Program(model.SerializeToString(deterministic=True), tuple(self.weights))
 
     def _value(self, name: str, box: Box) -> onnx.ValueInfoProto:
-        info = self.graph.tensors[name]
+        info = self.graph.tensors[name].on_wire
         dims: list[int | str] = list(box.shape)
         if not self.static and len(info.shape) > 2:
             dims[2:] = [f"{name}_d{axis}" for axis in range(2, len(dims))]

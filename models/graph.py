@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 
 from models.fold import fold_constants
 from models.windows import Window, explicit_windows
+from models.wire import Encoding
 from protos.errors import BadRequest
 
 OPSETS = range(7, 24)
@@ -27,10 +28,11 @@ _WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool"})
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Static shape and ONNX element type of a tensor."""
+    """Static shape and ONNX element type of a tensor. `wire`: how it travels; None: as it is."""
 
     shape: tuple[int, ...]
     data_type: int
+    wire: Encoding | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -46,6 +48,16 @@ class TensorInfo:
     def nbytes(self) -> int:
         """Bytes of the whole tensor."""
         return self.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def on_wire(self) -> TensorInfo:
+        """What travels in its place."""
+        return self if self.wire is None else TensorInfo(self.shape, self.wire.data_type)
+
+    @property
+    def wire_itemsize(self) -> int:
+        """Bytes of one element on the wire."""
+        return self.on_wire.itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -77,7 +77,9 @@ def cut_partial(graph: Graph, nodes: Sequence[Node], part: Box, blobs: BlobSourc
     *before, last = nodes
     for node in before:
         if node.op in _FLATTENING:
-            builder.nodes.append(helper.make_node("Flatten", node.inputs[:1], node.outputs))
+            builder.nodes.append(
+                helper.make_node("Flatten", [builder.source(node.inputs[0])], node.outputs)
+            )
         else:
             builder.copy(node)
     inputs = [

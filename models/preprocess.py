@@ -109,12 +109,7 @@ def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
 def image_to_tensor(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.float32], Placement]:
     """The model's input (1, 3, H, W) float32, and where the picture lies in it."""
     pixels, placement = image_to_pixels(image, form)
-    values = pixels.astype(np.float32)
-    if not form.takes_bytes:
-        mean = np.array(form.mean, dtype=np.float32)[None, :, None, None]
-        std = np.array(form.std, dtype=np.float32)[None, :, None, None]
-        values = (values * np.float32(form.scale) - mean) / std
-    return values, placement
+    return form.pixels.values(pixels), placement
 
 
 def image_to_pixels(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.uint8], Placement]:

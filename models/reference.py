@@ -11,6 +11,7 @@ import onnxruntime as ort
 
 from models.graph import Graph
 from models.program import BlobSource, Program
+from models.wire import Pixels
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -105,16 +106,19 @@ def _compare_one(actual: np.ndarray | None, expected: np.ndarray) -> Comparison:
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
-    """Seeded inputs for a model without a sidecar: standard normal, or bytes for integers."""
+    """Seeded inputs: noise as pixels where a picture travels so, standard normal for other
+    tensors, small numbers for integers.
+    """
     rng = np.random.Generator(np.random.PCG64(seed))
     feeds = {}
     for name in graph.inputs:
         info = graph.tensors[name]
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(info.data_type))
-        if np.issubdtype(dtype, np.floating):
-            feeds[name] = rng.standard_normal(info.shape, dtype=np.float32).astype(dtype)
+        if isinstance(info.wire, Pixels):
+            feeds[name] = rng.integers(0, 256, info.shape, dtype=np.uint8)
+        elif np.issubdtype(info.dtype, np.floating):
+            feeds[name] = rng.standard_normal(info.shape, dtype=np.float32).astype(info.dtype)
         else:
-            feeds[name] = rng.integers(0, 100, info.shape).astype(dtype)
+            feeds[name] = rng.integers(0, 100, info.shape).astype(info.dtype)
     return feeds
 
 

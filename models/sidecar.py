@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from models.strict import Fields, Problem
+from models.wire import Pixels
 from protos.errors import BadRequest
 
 Task = Literal["classification", "detection", "tensor"]
@@ -54,9 +55,9 @@ class ImageInput:
     pad_value: int
 
     @property
-    def takes_bytes(self) -> bool:
-        """Whether the input is the pixels' own values, so that it can travel as uint8."""
-        return self.scale == 1.0 and set(self.mean) == {0.0} and set(self.std) == {1.0}
+    def pixels(self) -> Pixels:
+        """The input as the pixels that it is made of."""
+        return Pixels(self.scale, self.mean, self.std)
 
 
 @dataclass(frozen=True, slots=True)

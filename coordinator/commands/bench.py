@@ -14,7 +14,6 @@ from rich.text import Text
 from coordinator import terminal
 from coordinator.choice import Choice
 from coordinator.client import CoordinatorClient
-from coordinator.commands.check import seeded_feeds
 from coordinator.commands.infer import read_file
 from coordinator.commands.provenance import provenance
 from coordinator.commands.rounds import WARM_UP, Case, Rounds
@@ -24,6 +23,8 @@ from coordinator.serving.tensors import write_tensors
 from models import catalogue
 from models.check import TOLERANCE
 from models.graph import load_graph
+from models.pixels import with_pixels
+from models.reference import random_inputs
 from protos.errors import BadRequest, Infeasible, Unavailable
 
 Form = Literal["people", "json", "csv"]
@@ -91,8 +92,8 @@ def _question(model: str, seed: int) -> bytes:
     """Seeded tensors for the model, as a request's body."""
     with terminal.waiting(f"reading {model}"):
         loaded = catalogue.load(model)
-        graph = load_graph(loaded.proto, loaded.name)
-        return write_tensors(seeded_feeds(graph, loaded.sidecar, seed))
+        graph = with_pixels(load_graph(loaded.proto, loaded.name), loaded.sidecar)
+        return write_tensors(random_inputs(graph, seed))
 
 
 def _cases(asked: Asked, there: int, client: CoordinatorClient, model: str) -> list[Case]:

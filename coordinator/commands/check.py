@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -16,9 +13,8 @@ from coordinator.planning.plan import DeviceId
 from models import catalogue
 from models.check import TOLERANCE, Blocking, CheckReport
 from models.check import check as run_check
-from models.graph import Graph, load_graph
-from models.reference import random_inputs
-from models.sidecar import Sidecar
+from models.graph import load_graph
+from models.pixels import with_pixels
 from models.units import Network, divide
 
 # The published testbed, by which blocks are chosen: Raspberry Pis 3 on 100 Mbit/s Ethernet.
@@ -30,7 +26,7 @@ MEMORY_BYTES = 1 << 40
 def check(model: str, grid: tuple[int, int], *, as_json: bool) -> int:
     """Checks a model with a grid of tiles; the exit code says whether it is ok."""
     loaded = catalogue.load(model)
-    network = divide(load_graph(loaded.proto, loaded.name))
+    network = divide(with_pixels(load_graph(loaded.proto, loaded.name), loaded.sidecar))
     planned = planned_blocks(network, grid[0] * grid[1])
     with terminal.progress_bar() as bar:
         task = bar.add_task("", total=1.0)
@@ -39,7 +35,6 @@ def check(model: str, grid: tuple[int, int], *, as_json: bool) -> int:
             network,
             grid,
             planned,
-            feeds=seeded_feeds(network.graph, loaded.sidecar),
             progress=lambda what, share: bar.update(task, description=what, completed=share),
         )
     if as_json:
@@ -70,16 +65,6 @@ def equal_cluster(count: int, stem: str = "pi") -> Cluster:
             for number in range(1, count + 1)
         )
     )
-
-
-def seeded_feeds(graph: Graph, sidecar: Sidecar | None, seed: int = 0) -> Mapping[str, np.ndarray]:
-    """Noise: pixels where the model takes pictures, standard normal where it takes tensors."""
-    if sidecar is None or graph.tensors[sidecar.input.name].itemsize == 1:
-        return random_inputs(graph, seed)
-    form = sidecar.input
-    pixels = np.random.Generator(np.random.PCG64(seed)).integers(0, 256, (1, 3, *form.size))
-    mean, std = (np.array(each)[None, :, None, None] for each in (form.mean, form.std))
-    return {form.name: ((pixels * form.scale - mean) / std).astype(np.float32)}
 
 
 def _show(report: CheckReport, console: Console) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from models import catalogue
 from models.graph import load_graph
+from models.pixels import with_pixels
 from models.units import Network, divide
 from protos.errors import BadConfiguration
 
@@ -14,7 +15,7 @@ from protos.errors import BadConfiguration
 def network_of(model: str) -> Network:
     """The network of a catalogue name or an `.onnx` file."""
     loaded = catalogue.load(model)
-    return divide(load_graph(loaded.proto, loaded.name))
+    return divide(with_pixels(load_graph(loaded.proto, loaded.name), loaded.sidecar))
 
 
 def find_planners_here() -> None:

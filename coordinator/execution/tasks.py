@@ -80,7 +80,7 @@ class TaskSpec:
 
 @dataclass(frozen=True, eq=False)
 class TaskGraph:
-    """Everything that a request needs of its plan."""
+    """Everything that a request needs of its plan. `tensors` are as they travel."""
 
     plan: Plan
     tasks: tuple[TaskSpec, ...]
@@ -135,7 +135,7 @@ def outline_plan(plan: Plan, network: Network) -> TaskGraph:
         tasks=tuple(routed(outliner.tasks, graph.outputs)),
         programs={},
         blobs=BlobSource(),
-        tensors={name: graph.tensors[name] for name in names},
+        tensors={name: graph.tensors[name].on_wire for name in names},
         inputs=graph.inputs,
         outputs=graph.outputs,
     )

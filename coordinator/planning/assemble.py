@@ -111,4 +111,4 @@ def _tile_cost(
 
 def _bytes(network: Network, boxes: Mapping[str, Box]) -> int:
     tensors = network.graph.tensors
-    return sum(box.volume * tensors[name].itemsize for name, box in boxes.items())
+    return sum(box.volume * tensors[name].wire_itemsize for name, box in boxes.items())

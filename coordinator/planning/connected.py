@@ -116,7 +116,7 @@ def _seconds(
 
 def _bytes(network: Network, boxes: Mapping[str, Box]) -> int:
     tensors = network.graph.tensors
-    return sum(box.volume * tensors[name].itemsize for name, box in boxes.items())
+    return sum(box.volume * tensors[name].wire_itemsize for name, box in boxes.items())
 
 
 def _input(network: Network, unit: Unit) -> Box:

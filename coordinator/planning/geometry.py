@@ -227,9 +227,9 @@ class _Ends:
 
 
 def _element_bytes(graph: Graph, name: str) -> float:
-    """Bytes per element (row x column) of a map."""
+    """Bytes on the wire per element (row x column) of a map."""
     elements = axis_size(graph, name, ROWS) * axis_size(graph, name, COLS)
-    return graph.tensors[name].nbytes / elements
+    return graph.tensors[name].on_wire.nbytes / elements
 
 
 def _quantities(graph: Graph, sweep: WholeSweep) -> tuple[Quantity, ...]:

@@ -148,7 +148,7 @@ class UnitGraph:
         transfers = []
         for unit, mine in enumerate(layouts):
             for name in reads_of(network, unit):
-                need, item = needed(mine, name, devices), graph.tensors[name].itemsize
+                need, item = needed(mine, name, devices), graph.tensors[name].wire_itemsize
                 if name in maker:
                     sent, received = exchanged(own[name], need, credit=credit)
                     transfers.append(Transfers(maker[name], unit, sent * item, received * item))
@@ -156,7 +156,7 @@ class UnitGraph:
                     transfers.append(Transfers(-1, unit, nothing, need.volumes[None] * item))
         for name in graph.outputs:
             if name in maker:
-                sent = own[name].volumes[:, None] * graph.tensors[name].itemsize
+                sent = own[name].volumes[:, None] * graph.tensors[name].wire_itemsize
                 transfers.append(Transfers(maker[name], len(layouts), sent, nothing))
         return cls(layouts, transfers)
 

@@ -53,7 +53,7 @@ class Loads:
         self._loads: dict[object, Load] = {}
         self._rates: dict[int, tuple[Floats, Floats, list[int]]] = {}
         self._wholes: dict[tuple[int, int], tuple[UnitTile, int]] = {}
-        self._itemsize = {name: info.itemsize for name, info in network.graph.tensors.items()}
+        self._itemsize = {name: info.wire_itemsize for name, info in network.graph.tensors.items()}
 
     def whole(self, start: int, end: int) -> Part:
         """The tile that is all of a block."""

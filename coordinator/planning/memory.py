@@ -64,8 +64,8 @@ def _add(need: Need, network: Network, block: Block, tile: Tile) -> None:
     for name, size in held.items():
         need.weights[name] = max(need.weights.get(name, 0), size)
     live = max(each.input_bytes + each.output_bytes for each in work)
-    moved = sum(box.volume * graph.tensors[name].itemsize for name, box in reach.inputs.items())
-    moved += sum(box.volume * graph.tensors[name].itemsize for name, box in tile.boxes.items())
+    passed = [*reach.inputs.items(), *tile.boxes.items()]
+    moved = sum(box.volume * graph.tensors[name].wire_itemsize for name, box in passed)
     need.activation_bytes = max(need.activation_bytes, live + moved)
     need.programs += 1
     if sum(held.values()) > need.largest_bytes or need.largest is None:

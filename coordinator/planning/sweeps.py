@@ -72,7 +72,7 @@ class WholeSweep:
             for unit in reversed(network.units[marks[index] : marks[index + 1]]):
                 own = [n for node in unit.nodes for n in node.outputs if n in outside]
                 wanted.update((name, Box.whole(graph.shape(name))) for name in own)
-                gathered += sum(graph.tensors[name].nbytes for name in own)
+                gathered += sum(graph.tensors[name].on_wire.nbytes for name in own)
                 reach = unit.extent(wanted)
                 wanted = dict(reach.inputs)
                 made = [k for k, n in enumerate(unit.nodes) if n.outputs[0] in reach.computed]
@@ -83,7 +83,7 @@ class WholeSweep:
                     self.computed[n] = reach.computed[unit.nodes[k].outputs[0]]
                     self.reads[n] = reach.reads[k]
             input_bytes[index] = sum(
-                box.volume * graph.tensors[name].itemsize for name, box in wanted.items()
+                box.volume * graph.tensors[name].wire_itemsize for name, box in wanted.items()
             )
             output_bytes[index] = gathered
         return Whole(features, input_bytes, output_bytes)

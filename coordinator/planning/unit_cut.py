@@ -45,8 +45,8 @@ class Setting:
         return cls(network, divider_of(network), makers(network))
 
     def itemsize(self, tensor: str) -> int:
-        """Bytes per element."""
-        return self.network.graph.tensors[tensor].itemsize
+        """Bytes per element on the wire."""
+        return self.network.graph.tensors[tensor].wire_itemsize
 
 
 class Cut:

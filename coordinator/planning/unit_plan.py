@@ -70,8 +70,10 @@ def alone_s(network: Network, device: Device) -> float:
         for name, box in divider.whole(unit).reads.items():
             if name in graph.inputs:
                 read[name] = read.get(name, box).hull(box)
-    sizes = [box.volume * graph.tensors[name].itemsize for name, box in read.items()]
-    sizes += [graph.tensors[name].nbytes for name in graph.outputs if name in graph.producer]
+    sizes = [box.volume * graph.tensors[name].wire_itemsize for name, box in read.items()]
+    sizes += [
+        graph.tensors[name].on_wire.nbytes for name in graph.outputs if name in graph.producer
+    ]
     transfers = sum(device.link.transfer_s(size) for size in sizes)
     return device.costs.block_s(_all_work(network)) + transfers
 
@@ -191,4 +193,4 @@ def _all_work(network: Network) -> list[Work]:
 
 def _bytes(network: Network, boxes: Mapping[str, Box]) -> int:
     tensors = network.graph.tensors
-    return sum(box.volume * tensors[name].itemsize for name, box in boxes.items())
+    return sum(box.volume * tensors[name].wire_itemsize for name, box in boxes.items())

@@ -23,7 +23,7 @@ from coordinator.serving import bodies, names
 from coordinator.serving.errors import NotAcceptable
 from coordinator.serving.naming import source_of
 from coordinator.serving.plans import Chosen
-from coordinator.serving.tensors import dtype_of, read_tensors, write_tensors
+from coordinator.serving.tensors import read_tensors, write_tensors
 from coordinator.serving.views import answer_json, predictions_json
 from models.drawing import annotated
 from models.predictions import Prediction, Tensor, predictions
@@ -110,7 +110,7 @@ def _decoded(body: bytes, served: ServedModel, sidecar: Sidecar) -> Asked:
     picture, name = decode_image(body), sidecar.input.name
     info = served.network.graph.tensors[name]
     tensor: np.ndarray
-    if dtype_of(info) == np.uint8:
+    if info.on_wire.dtype == np.uint8:
         tensor, placement = image_to_pixels(picture, sidecar.input)
     else:
         tensor, placement = image_to_tensor(picture, sidecar.input)

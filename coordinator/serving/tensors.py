@@ -14,7 +14,6 @@ from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
-from onnx import helper
 
 from models.graph import Graph, TensorInfo
 from protos.errors import BadRequest
@@ -26,7 +25,7 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, NotImp
 
 
 def read_tensors(body: bytes, graph: Graph) -> dict[str, np.ndarray]:
-    """The graph's inputs from an .npz body.
+    """The graph's inputs from an .npz body; a picture's may be given as its pixels (uint8).
 
     Raises:
         BadRequest: not an archive, an input missing or unknown, of another shape or type, or
@@ -64,19 +63,15 @@ def load_tensors(body: bytes) -> dict[str, np.ndarray]:
         return {name: archive[name] for name in archive.files}
 
 
-def dtype_of(info: TensorInfo) -> np.dtype[np.generic]:
-    """NumPy's name of a tensor's element type."""
-    return np.dtype(helper.tensor_dtype_to_np_dtype(info.data_type))
-
-
 def _read_one(archive: zipfile.ZipFile, member: str, info: TensorInfo) -> np.ndarray:
     name = _tensor_name(member)
     with archive.open(member) as file:
         shape, fortran, dtype = _header(file)
-        if shape != info.shape or dtype != dtype_of(info):
+        info = next((each for each in (info, info.on_wire) if dtype == each.dtype), info)
+        if shape != info.shape or dtype != info.dtype:
             raise BadRequest(
                 cause=f"the tensor {name!r} is {dtype}{list(shape)}",
-                cure=f"The model's input {name!r} is {dtype_of(info)}{list(info.shape)}",
+                cure=f"The model's input {name!r} is {info.dtype}{list(info.shape)}",
             )
         data = file.read(info.nbytes)
         if len(data) != info.nbytes:
@@ -113,6 +108,6 @@ def _tensor_name(member: str) -> str:
 
 def _wanted(graph: Graph) -> str:
     inputs = (
-        f"{name}={dtype_of(graph.tensors[name])}{list(graph.shape(name))}" for name in graph.inputs
+        f"{name}={graph.tensors[name].dtype}{list(graph.shape(name))}" for name in graph.inputs
     )
     return f"Send numpy.savez of {', '.join(inputs)}"

@@ -25,6 +25,7 @@ from models.digits.sheets import Format, sheet
 from models.predictions import check_outputs
 from models.quality import Picture, exactly_right, mean_average_precision
 from models.sidecar import YoloV2, load
+from models.wire import Pixels
 
 FAST_SHEETS = 20
 
@@ -145,7 +146,7 @@ def test_the_sidecar_fits_the_model() -> None:
     assert isinstance(sidecar.head, YoloV2)
     assert sidecar.head.anchors == network.ANCHORS
     assert sidecar.head.stride == network.STRIDE
-    assert sidecar.input.takes_bytes
+    assert sidecar.input.pixels == Pixels(1.0, (0.0,) * 3, (1.0,) * 3)
     assert sidecar.trained
     assert "CC BY 4.0" in sidecar.licence
 

@@ -215,8 +215,3 @@ def test_files_that_cannot_be_read_are_errors_that_name_the_path(tmp_path: Path)
         load(path)
     path.write_text(dump(CLASSIFIER))
     assert load(path) == CLASSIFIER
-
-
-def test_only_raw_pixels_travel_as_bytes() -> None:
-    assert load(SIDECAR).input.takes_bytes
-    assert not IMAGENET.takes_bytes

@@ -17,6 +17,7 @@ from coordinator.planning.aofl import aofl
 from coordinator.planning.plan import Plan, TrafficBytes
 from coordinator.settings import CoordinatorSettings
 from models.graph import load_graph
+from models.pixels import as_values, with_pixels
 from models.reference import WholeModel
 from models.sidecar import ClassScores, ImageInput, Sidecar
 from models.units import Network, divide
@@ -63,7 +64,8 @@ class InPlace:
 
     def __post_init__(self) -> None:
         proto = tiny_model()
-        self.network = divide(load_graph(proto, "tiny"))
+        graph = load_graph(proto, "tiny")
+        self.network, self.bare = divide(with_pixels(graph, SIDECAR)), divide(graph)
         self.whole = WholeModel(proto, threads=1)
 
     def readiness(self) -> tuple[bool, str]:
@@ -98,8 +100,9 @@ class InPlace:
     async def model(self, name: str) -> ServedModel:
         if name not in self.settings.models:
             raise NotFound(cause=f"{name!r} cannot be loaded", cure="Load something else.")
-        sidecar = SIDECAR if name == "tiny" else None
-        return ServedModel(PurePath(name).stem, self.network, sidecar, False)
+        if name == "tiny":
+            return ServedModel(name, self.network, SIDECAR, False)
+        return ServedModel(PurePath(name).stem, self.bare, None, False)
 
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         if self.no_workers:
@@ -121,7 +124,7 @@ class InPlace:
             raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
         return Answer(
             request_id=request_id or "made-here",
-            outputs=self.whole.run(feeds),
+            outputs=self.whole.run(as_values(self.network.graph, feeds)),
             timing=Timing(0.001, 0.002, 0.003, 0.004, 0.010),
             plan_version=3,
             devices=("0123456789abcdef",),

@@ -82,6 +82,21 @@ async def test_tensors_in(http: httpx.AsyncClient, coordinator: InPlace, model: 
     assert compare(load_tensors(response.content), coordinator.whole.run(feeds)) == EQUAL
 
 
+async def test_a_picture_may_be_sent_as_its_pixels(
+    http: httpx.AsyncClient, coordinator: InPlace
+) -> None:
+    pixels = np.random.default_rng(3).integers(0, 256, (1, 3, 16, 16), np.uint8)
+    headers = {"Content-Type": names.NPZ, "Accept": names.NPZ}
+    body = write_tensors({"image": pixels})
+    response = await http.post(URL, content=body, headers=headers)
+    whole = coordinator.whole.run({"image": SIDECAR.input.pixels.values(pixels)})
+    assert compare(load_tensors(response.content), whole) == EQUAL
+    # A model that takes no pictures takes no pixels either.
+    response = await http.post("/v1/models/bare/infer", content=body, headers=headers)
+    assert response.status_code == 400
+    assert "float32" in response.json()["error"]["cure"]
+
+
 async def test_tensors_come_back_as_json_by_default(http: httpx.AsyncClient) -> None:
     file = io.BytesIO()
     np.savez_compressed(file, image=np.asfortranarray(np.ones((1, 3, 16, 16), np.float32)))

@@ -1,0 +1,176 @@
+"""Pictures that travel as uint8: bitwise the same answer, and proofs that can fail."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from models.boxes import Box, Span
+from models.check import check, fused
+from models.cutter import cut
+from models.graph import Graph, load_graph
+from models.partial import cut_partial
+from models.pixels import as_values, is_exact, with_pixels, without_pixels
+from models.program import BlobSource
+from models.reference import EQUAL, ProgramRunner, WholeModel, compare
+from models.sidecar import ImageInput, Sidecar
+from models.units import divide
+from models.wire import Constant, Pixels
+from tests.models.networks import Sketch
+
+IMAGENET = Pixels(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+RAW = Pixels(1.0, (0.0,) * 3, (1.0,) * 3)
+number = st.floats(-300, 300, width=32)
+positive = st.floats(1e-4, 300)
+
+
+def sidecar(pixels: Pixels, name: str = "x", size: tuple[int, int] = (24, 20)) -> Sidecar:
+    form = ImageInput(
+        name, size, "stretch", None, "RGB", pixels.scale, pixels.mean, pixels.std, 114
+    )
+    return Sidecar("s", "tensor", "a test", "none", "a test", False, (), form, None)
+
+
+def sketch(*, depthwise: bool = False) -> onnx.ModelProto:
+    made = Sketch((24, 20))
+    made.channels["x"] = 3
+    group = 3 if depthwise else 1
+    tensor = made.conv("x", 6, (3, 3), pads=[1, 1, 1, 1], group=group)
+    return made.model([made.conv(tensor, 4, (3, 3), pads=[1, 1, 1, 1])])
+
+
+def pixels_of(graph: Graph, name: str = "x") -> np.ndarray:
+    rng = np.random.default_rng(5)
+    return rng.integers(0, 256, graph.shape(name), dtype=np.uint8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.builds(Pixels, positive, st.tuples(*[number] * 3), st.tuples(*[positive] * 3)))
+def test_onnxruntime_normalises_as_the_host_does(pixels: Pixels) -> None:
+    assert is_exact(pixels)
+
+
+class Reciprocal(Pixels):
+    """Multiplies where the sidecar divides: equal up to the last bit, and so not equal."""
+
+    def decode(self, name: str, channels: Span, constant: Constant) -> list[onnx.NodeProto]:
+        nodes = super().decode(name, channels, lambda label, a: constant(label, 1 / a))
+        nodes[-1].op_type = "Mul"
+        return nodes
+
+
+class Swapped(Pixels):
+    """Takes blue for red."""
+
+    def decode(self, name: str, channels: Span, constant: Constant) -> list[onnx.NodeProto]:
+        return super().decode(
+            name, channels, lambda label, a: constant(label, a[:, ::-1] if a.ndim else a)
+        )
+
+
+def test_what_is_not_equal_to_the_bit_is_noticed() -> None:
+    assert is_exact(Pixels(1.0, (0.0,) * 3, IMAGENET.std))
+    assert not is_exact(Reciprocal(1.0, (0.0,) * 3, IMAGENET.std))
+    assert not is_exact(Swapped(IMAGENET.scale, IMAGENET.mean, IMAGENET.std))
+
+
+@pytest.mark.parametrize("pixels", [RAW, IMAGENET])
+@pytest.mark.parametrize("grid", [(1, 1), (3, 2), (7, 1)])
+def test_tiles_of_pixels_give_the_whole_answer(pixels: Pixels, grid: tuple[int, int]) -> None:
+    model = sketch()
+    network = divide(with_pixels(load_graph(model), sidecar(pixels)))
+    feeds = {"x": pixels_of(network.graph)}
+    assert check(model, network, grid, fused(network), feeds=feeds).comparison == EQUAL
+
+
+def test_padding_is_of_the_normalised_map() -> None:
+    """Zeros of the pixels would be other values than zeros of the tensor: the comparison above
+    can tell them apart.
+    """
+    model = sketch()
+    graph = with_pixels(load_graph(model), sidecar(IMAGENET))
+    pixels = pixels_of(graph)
+    tensor = IMAGENET.values(pixels)
+    wider = np.zeros((1, 3, 26, 22), np.uint8)
+    wider[:, :, 1:-1, 1:-1] = pixels
+    padded_pixels = IMAGENET.values(wider)
+    padded_tensor = np.zeros_like(padded_pixels)
+    padded_tensor[:, :, 1:-1, 1:-1] = tensor
+    bare = Sketch((26, 22))
+    bare.channels["x"] = 3
+    bare.conv("x", 6, (3, 3))
+    valid = WholeModel(bare.model(["t0"]))
+    first = cut(graph, graph.nodes[:1], {"t0": Box.whole(graph.shape("t0"))}, blobs := BlobSource())
+    (made,) = ProgramRunner(blobs).run(first.program, {"x": pixels}, ["t0"])
+    assert compare({"t0": made}, valid.run({"x": padded_tensor})).max_rel_error < 1e-5
+    assert compare({"t0": made}, valid.run({"x": padded_pixels})).max_rel_error > 1e-2
+
+
+def test_a_tile_of_some_channels_normalises_by_theirs() -> None:
+    model = sketch(depthwise=True)
+    graph = with_pixels(load_graph(model), sidecar(IMAGENET))
+    pixels, blobs = pixels_of(graph), BlobSource()
+    box = Box.whole(graph.shape("t0")).replace(1, Span(2, 6))
+    tile = cut(graph, graph.nodes[:1], {"t0": box}, blobs)
+    assert tile.inputs["x"][1] == Span(1, 3)
+    part = np.ascontiguousarray(pixels[tile.inputs["x"].slices()])
+    (made,) = ProgramRunner(blobs).run(tile.program, {"x": part}, ["t0"])
+    model.graph.output.append(helper.make_tensor_value_info("t0", TensorProto.FLOAT, None))
+    whole = WholeModel(model).run({"x": IMAGENET.values(pixels)})["t0"]
+    assert compare({"t0": made}, {"t0": whole[:, 2:]}) == EQUAL
+    assert compare({"t0": made}, {"t0": whole[:, :4]}) != EQUAL
+
+
+def classifier(*, flatten: bool) -> onnx.ModelProto:
+    """A picture straight into a fully connected layer."""
+    weights = np.random.default_rng(3).standard_normal((36, 5), dtype=np.float32)
+    nodes = [
+        *([] if flatten else [helper.make_node("Relu", ["x"], ["r"])]),
+        helper.make_node("Flatten", ["x" if flatten else "r"], ["f"]),
+        helper.make_node("Gemm", ["f", "b"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "classifier",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 4, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
+        [numpy_helper.from_array(weights, "b")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+@pytest.mark.parametrize("flatten", [True, False])
+def test_partial_sums_over_pixels(flatten: bool) -> None:
+    model = classifier(flatten=flatten)
+    graph = with_pixels(load_graph(model), sidecar(IMAGENET, size=(4, 3)))
+    pixels, blobs = pixels_of(graph), BlobSource()
+    whole = WholeModel(model).run({"x": IMAGENET.values(pixels)})
+    sums = np.zeros((1, 5), np.float32)
+    for channels in (Span(0, 1), Span(1, 3)):
+        part = Box.whole(graph.shape("x")).replace(1, channels)
+        tile = cut_partial(graph, graph.nodes, part, blobs)
+        feed = np.ascontiguousarray(pixels[part.slices()])
+        sums += ProgramRunner(blobs).run(tile.program, {"x": feed}, ["y"])[0]
+    assert compare({"y": sums}, whole).max_rel_error < 1e-5
+
+
+@pytest.mark.parametrize("beside", [None, sidecar(IMAGENET, name="y")])
+def test_what_takes_no_pixels_stays_as_it_is(beside: Sidecar | None) -> None:
+    graph = load_graph(sketch())
+    assert with_pixels(graph, beside) is graph
+
+
+def test_the_models_own_tensor_is_taken_as_well() -> None:
+    graph = with_pixels(load_graph(sketch()), sidecar(IMAGENET))
+    pixels = pixels_of(graph)
+    values = IMAGENET.values(pixels)
+    assert graph.tensors["x"].dtype == np.float32
+    assert graph.tensors["x"].on_wire.dtype == np.uint8
+    assert np.array_equal(as_values(graph, {"x": pixels})["x"], values)
+    assert as_values(graph, {"x": values})["x"] is values
+    assert without_pixels(graph).tensors["x"].on_wire.dtype == np.float32
+    assert replace(graph.tensors["x"], wire=None) == without_pixels(graph).tensors["x"]

@@ -1,0 +1,90 @@
+"""Pictures travel to real workers as uint8; the model's own tensors are served by the same plan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from coordinator import children
+from coordinator.answers import Answer
+from coordinator.serving.tensors import write_tensors
+from models.reference import EQUAL, WholeModel, compare
+from models.sidecar import ImageInput, Sidecar, dump, sidecar_path
+from protos.errors import BadRequest
+from tests.serving.real import Real, running, save_tiny, started_workers
+
+FORM = ImageInput(
+    "image", (64, 64), "stretch", None, "RGB", 1 / 255, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 114
+)
+PIXELS = np.random.default_rng(6).integers(0, 256, (1, 3, 64, 64), np.uint8)
+VALUES = FORM.pixels.values(PIXELS)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = save_tiny(tmp_path_factory.mktemp("model"))
+    beside = Sidecar("tiny", "tensor", "a test", "none", "a test", False, (), FORM, None)
+    sidecar_path(path).write_text(dump(beside))
+    return path
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[children.Child]]:
+    with started_workers(tmp_path_factory.mktemp("workers"), 2) as started:
+        yield started
+
+
+@pytest.fixture
+async def real(tmp_path: Path, workers: list[children.Child], model: Path) -> AsyncIterator[Real]:
+    async with running(tmp_path, workers, model, strategy="efl") as made:
+        yield made
+
+
+async def ask(real: Real, model: Path, image: np.ndarray) -> Answer:
+    return await real.coordinator.infer(str(model), {"image": image})
+
+
+async def test_pixels_and_tensors_get_the_same_answer(real: Real, model: Path) -> None:
+    expected = WholeModel(onnx.load(model), threads=1).run({"image": VALUES})
+    pixels, values = await ask(real, model, PIXELS), await ask(real, model, VALUES)
+    assert compare(pixels.outputs, expected).max_rel_error <= 1e-5
+    assert compare(pixels.outputs, values.outputs) == EQUAL
+    assert pixels.plan_version == values.plan_version
+    plan, _ = await real.coordinator.plan(str(model))
+    assert len(pixels.devices) == 2
+    assert pixels.traffic == plan.traffic
+    # The image goes once to each tile of the first block; nothing else is scattered in one block.
+    assert len(plan.blocks) == 1
+    assert values.traffic.scatter == 4 * pixels.traffic.scatter
+    assert values.traffic.gather == pixels.traffic.gather
+
+
+async def test_both_at_once_are_not_mixed_up(real: Real, model: Path) -> None:
+    expected = (await ask(real, model, PIXELS)).outputs
+    other = (await ask(real, model, np.zeros_like(PIXELS))).outputs
+    answers = await asyncio.gather(
+        *(
+            ask(real, model, image)
+            for image in (PIXELS, VALUES, np.zeros_like(PIXELS), PIXELS, VALUES)
+        )
+    )
+    for answer, wanted in zip(
+        answers, (expected, expected, other, expected, expected), strict=True
+    ):
+        assert compare(answer.outputs, wanted) == EQUAL
+    assert compare(other, expected) != EQUAL
+
+
+async def test_other_types_are_refused(real: Real, model: Path) -> None:
+    with pytest.raises(BadRequest, match="float64"):
+        await ask(real, model, VALUES.astype(np.float64))
+    body = write_tensors({"image": PIXELS.astype(np.int8)})
+    headers = {"Content-Type": "application/x-npz"}
+    response = await real.http.post("/v1/models/tiny/infer", content=body, headers=headers)
+    assert response.status_code == 400
+    assert "int8" in response.json()["error"]["cause"]
