@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STUBS := protos/imbrex_pb2.py protos/imbrex_pb2.pyi protos/imbrex_pb2_grpc.py
 
 .PHONY: help setup demo test test-slow check proto evaluate train-digits bench dist clean
 
@@ -32,8 +31,8 @@ check: setup ## lint, types, fresh stubs, import directions
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_house.py
 
-proto: setup ## generate the stubs from protos/imbrex.proto
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/imbrex.proto
+proto: setup ## generate the stubs from protos/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto
 
 evaluate: setup ## the quality of the digits model on held-out sheets
 	$(BIN)/python -m models.digits.evaluate

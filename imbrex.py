@@ -31,7 +31,16 @@ from protos.errors import BadConfiguration, ImbrexError
 
 # What only the extra brings, by the names that Python misses them under.
 COORDINATOR_ONLY = frozenset(
-    {"fastapi", "httpx", "PIL", "prometheus_client", "python_multipart", "sklearn", "uvicorn"}
+    {
+        "fastapi",
+        "httpx",
+        "PIL",
+        "grpc_reflection",
+        "prometheus_client",
+        "python_multipart",
+        "sklearn",
+        "uvicorn",
+    }
 )
 
 app = typer.Typer(
@@ -158,12 +167,22 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     config: Config = None,
     host: Host = None,
     port: Annotated[int | None, typer.Option(help="0 takes any free one. [default: 8460]")] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Of the Open Inference Protocol. [default: 8461]")
+    ] = None,
     worker: Annotated[
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="A worker that mDNS can't find; repeatable."),
     ] = None,
     model: Annotated[
         list[str] | None, typer.Option(help="A model to make ready at start; repeatable.")
+    ] = None,
+    model_repository: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="More models, in Triton's layout: NAME/1/model.onnx."),
+    ] = None,
+    detector: Annotated[
+        str | None, typer.Option(help="The model that Frigate and Blue Iris get (DeepStack).")
     ] = None,
     strategy: Annotated[str | None, typer.Option(help="How to plan. [default: auto]")] = None,
     planner: Annotated[
@@ -203,8 +222,11 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     flags = {
         "host": host,
         "port": port,
+        "grpc_port": grpc_port,
         "workers": tuple(worker) if worker else None,
         "models": tuple(model) if model else None,
+        "model_repository": model_repository,
+        "detector": detector,
         "strategy": strategy,
         "planners": tuple(planner) if planner else None,
         "replan": replan,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -25,9 +26,11 @@ from coordinator.describe import Described, describe
 from coordinator.execution.driver import Driver
 from coordinator.feeds import Entrances, check_feeds
 from coordinator.given import adopt, plan_id
+from coordinator.journal import Ended, Journal
 from coordinator.library import Library
 from coordinator.live import LiveCluster
 from coordinator.making import NO_WORKER, PERIOD, Maker
+from coordinator.naming import Names
 from coordinator.planning.devices import Planner
 from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
@@ -36,7 +39,7 @@ from coordinator.planning.strategies import strategy
 from coordinator.plans import Plans
 from coordinator.settings import CoordinatorSettings
 from models.units import Network
-from protos.errors import NotFound, Unavailable
+from protos.errors import ImbrexError, NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +51,10 @@ class Coordinator:
         for name in (settings.strategy, *settings.planners):
             strategy(name)  # a wrong name is refused at start
         self._settings = settings
-        self._library = Library()
+        self.names = Names(settings.models, settings.model_repository)
+        self.journal = Journal()
+        self._library = Library(lambda source: self.names.public(source)[0])
+        self._unloaded: set[str] = set()
         self._admission = Admission(settings.max_in_flight, settings.max_queue)
         self._live = LiveCluster(settings, self._changed, self._received, self._admission.idle)
         self._driver = Driver(self._live)
@@ -61,6 +67,16 @@ class Coordinator:
     def settings(self) -> CoordinatorSettings:
         """What it was started with."""
         return self._settings
+
+    @property
+    def queue_depth(self) -> int:
+        """Requests that wait to be computed."""
+        return self._admission.waiting
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are computed now."""
+        return self._admission.running
 
     async def start(self) -> None:
         """Begins to look for workers and to load models; returns at once."""
@@ -82,19 +98,28 @@ class Coordinator:
     # ------------------------------------------------------------ what people see
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether a request would be computed now, and why not."""
+        """Whether a request to any configured model would be computed now, and why not."""
         if not self._live.cluster().devices:
             return False, str(NO_WORKER)
-        for name in self._settings.models:
-            state = self._plans.state(name)
-            if state != "ready":
-                return False, f"{name}: {state}"
+        for name in self.names.configured:
+            ready, reason = self.model_readiness(name)
+            if not ready and name not in self._unloaded:
+                return False, f"{name}: {reason}"
         return True, ""
+
+    def model_readiness(self, model: str) -> tuple[bool, str]:
+        """Whether a request to this model would be computed now, and why not."""
+        if model in self._unloaded:
+            return False, "unloaded"
+        if not self._live.cluster().devices:
+            return False, str(NO_WORKER)
+        state = self._plans.state(model)
+        return state == "ready", "" if state == "ready" else state
 
     def models(self) -> list[ModelStatus]:
         """Every model that was asked for or configured."""
         loaded = self._library.loaded()
-        names = dict.fromkeys((*self._settings.models, *loaded))
+        names = dict.fromkeys((*self.names.configured, *loaded))
         return [
             self._model_status(name, loaded[name].served if name in loaded else None)
             for name in names
@@ -108,9 +133,33 @@ class Coordinator:
         """A model, loaded on first use.
 
         Raises:
-            NotFound, BadRequest: no such model, or it cannot be used.
+            NotFound, BadRequest: no such model, unloaded, or it cannot be used.
         """
+        if name in self._unloaded:
+            raise NotFound(
+                cause=f"the model {self.names.public(name)[0]} was unloaded",
+                cure="Load it again: POST /v2/repository/models/NAME/load",
+            )
         return (await self._library.get(name)).served
+
+    async def load(self, model: str) -> None:
+        """Makes a model ready, from its file as it is now.
+
+        Raises:
+            NotFound, BadRequest, Unavailable, Infeasible: as `model` and `infer`.
+        """
+        self._drop(model)
+        self._unloaded.discard(model)
+        await self._plans.current(model)
+
+    def unload(self, model: str) -> None:
+        """Forgets a model; requests to it are refused until `load`. Those in flight finish."""
+        self._drop(model)
+        self._unloaded.add(model)
+
+    def _drop(self, model: str) -> None:
+        self._library.drop(model)
+        self._plans.drop(model)
 
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         """The plan in force for a model, or the chosen one, made if need be; its latency is
@@ -179,18 +228,27 @@ class Coordinator:
             NotFound: no such strategy, or no such plan was sent.
             Unavailable: the queue is full, or no worker is left.
         """
-        arrived = time.monotonic()
+        arrived_s = time.monotonic()
         served = await self.model(model)
         check_feeds(served.network, feeds)
-        async with self._admission:
-            graph = await self._plans.current(model, choice)
-            graph = await self._entrances.fitting(graph, served.network, feeds)
-            started = time.monotonic()
-            answer, times = await self._driver.run(graph, feeds, request_id)
+        request = request_id or uuid.uuid4().hex[:12]
+        try:
+            async with self._admission:
+                graph = await self._plans.current(model, choice)
+                graph = await self._entrances.fitting(graph, served.network, feeds)
+                started_s = time.monotonic()
+                answer, times = await self._driver.run(graph, feeds, request)
+        except ImbrexError as error:
+            self.journal.add(Ended(request, model, arrived_s, time.monotonic(), None, (), error))
+            raise
+        ended_s = time.monotonic()
         self._live.observe(graph, served.network, times)
-        queue_s = started - arrived
+        queue_s = started_s - arrived_s
         timing = replace(answer.timing, queue_s=queue_s, total_s=answer.timing.total_s + queue_s)
-        return replace(answer, timing=timing)
+        answer = replace(answer, timing=timing)
+        kept = replace(answer, outputs={})
+        self.journal.add(Ended(request, model, arrived_s, ended_s, kept, tuple(times), None))
+        return answer
 
     async def baseline(self, model: str) -> Baseline:
         """Measures the best device with the whole model in plain onnxruntime.
@@ -226,7 +284,7 @@ class Coordinator:
         self._driver.received(device, item, payload)  # type: ignore[arg-type]
 
     async def _load_models(self) -> None:
-        for name in self._settings.models:
+        for name in self.names.configured:
             try:
                 await self._plans.current(name)
             except Unavailable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import onnx
@@ -33,9 +34,12 @@ class Loaded:
 
 
 class Library:
-    """Models by name; concurrent requests for one model load it once."""
+    """Models by name or path; concurrent requests for one model load it once. `shown` gives the
+    name that people see.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, shown: Callable[[str], str]) -> None:
+        self._shown = shown
         self._models: dict[str, asyncio.Task[Loaded]] = {}
 
     def loaded(self) -> dict[str, Loaded]:
@@ -57,7 +61,7 @@ class Library:
         if task is None:
             if len(self._models) >= MAX_MODELS:
                 self._models.pop(next(iter(self._models)))
-            task = asyncio.create_task(asyncio.to_thread(load, name))
+            task = asyncio.create_task(asyncio.to_thread(load, name, self._shown(name)))
             self._models[name] = task
         try:
             return await asyncio.shield(task)
@@ -65,16 +69,20 @@ class Library:
             self._models.pop(name, None)
             raise
 
+    def drop(self, name: str) -> None:
+        """Forgets a model: the next `get` loads it anew."""
+        self._models.pop(name, None)
 
-def load(name: str) -> Loaded:
-    """Loads a catalogue name or an `.onnx` file."""
+
+def load(name: str, shown: str) -> Loaded:
+    """Loads a catalogue name or an `.onnx` file, to be called `shown`."""
     loaded = catalogue.load(name)
-    graph = load_graph(loaded.proto, loaded.name)
+    graph = load_graph(loaded.proto, shown)
     network = divide(with_pixels(graph, loaded.sidecar))
     blobs = BlobSource()
     everything = {tensor: Box.whole(graph.shape(tensor)) for tensor in graph.outputs}
     return Loaded(
-        served=ServedModel(loaded.name, network, loaded.sidecar, loaded.trained),
+        served=ServedModel(shown, network, loaded.sidecar, loaded.trained),
         proto=loaded.proto,
         blobs=blobs,
         whole=cut(graph, graph.nodes, everything, blobs, static=True).program,

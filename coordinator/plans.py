@@ -155,6 +155,16 @@ class Plans:
             elif cause != PERIOD and not entry.choice.plan:
                 entry.stale = True
 
+    def drop(self, model: str) -> None:
+        """Forgets every plan of a model. Requests in flight finish on theirs."""
+        for key in [key for key in self._entries if key[0] == model]:
+            entry = self._entries.pop(key)
+            if entry.work is not None:
+                entry.work.cancel()
+            entry.causes.clear()
+            gone = Unavailable(cause=f"{model} was unloaded", cure="Load it, and ask again")
+            entry.put(None, gone)
+
     async def close(self) -> None:
         """Stops planning."""
         works = [entry.work for entry in self._entries.values() if entry.work]

@@ -14,12 +14,16 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from protos.errors import BadConfiguration
 
 HTTP_PORT = 8460
+GRPC_PORT = 8461
 
 
 class CoordinatorSettings(BaseSettings):
     """From flags, the environment (`IMBREX_COORDINATOR_*`) and a TOML file, in that order.
 
     `workers` lists `host:port` addresses that are always tried, beside what mDNS finds.
+    `grpc_port` is that of the Open Inference Protocol; unset, it is the default one, or any free
+    one where `port` is 0. `model_repository` is a folder in Triton's layout, whose models are made
+    ready beside `models`. `detector` names the model that answers to DeepStack's clients.
     `replan` is a period in seconds, or 0 for off: a plan then changes only by hand or when its
     devices do. `planners` names `package.module:function`s that requests may ask for beside the
     installed strategies. `profile_s` bounds what measuring one device takes. `host_computes`
@@ -30,6 +34,7 @@ class CoordinatorSettings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = HTTP_PORT
+    grpc_port: int | None = None
     state_dir: Path = Path(platformdirs.user_state_dir("imbrex")) / "coordinator"
     cluster: str = "home"
     secret: str = ""
@@ -37,6 +42,8 @@ class CoordinatorSettings(BaseSettings):
     mdns: bool = True
     interfaces: tuple[str, ...] = ()
     models: tuple[str, ...] = ("digits",)
+    model_repository: Path | None = None
+    detector: str = ""
     strategy: str = "auto"
     planners: tuple[str, ...] = ()
     host_computes: bool = True

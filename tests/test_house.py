@@ -27,6 +27,7 @@ PURE = (
     "coordinator/cluster/membership.py",
     "worker/tasks.py",
 )
+PROTOS = ("protos/imbrex.proto", "protos/inference.proto")
 EDGES = {"asyncio", "grpc", "socket", "structlog", "logging", "time", "threading"}
 
 
@@ -69,13 +70,14 @@ def test_only_daemons_see_the_stubs() -> None:
 def test_stubs_are_fresh(tmp_path: Path) -> None:
     subprocess.run(
         [
-            *(sys.executable, "-m", "grpc_tools.protoc", "-I.", "protos/imbrex.proto"),
+            *(sys.executable, "-m", "grpc_tools.protoc", "-I.", *PROTOS),
             *(f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"),
             f"--grpc_python_out={tmp_path}",
         ],
         cwd=ROOT,
         check=True,
     )
-    for name in ("imbrex_pb2.py", "imbrex_pb2.pyi", "imbrex_pb2_grpc.py"):
+    stems = [Path(each).stem for each in PROTOS]
+    for name in (stem + end for stem in stems for end in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")):
         fresh = (tmp_path / "protos" / name).read_text()
         assert fresh == (ROOT / "protos" / name).read_text(), f"{name} is stale: run `make proto`"

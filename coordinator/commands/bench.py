@@ -17,8 +17,8 @@ from coordinator.client import CoordinatorClient
 from coordinator.commands.infer import read_file
 from coordinator.commands.provenance import provenance
 from coordinator.commands.rounds import WARM_UP, Case, Rounds
+from coordinator.naming import public_name
 from coordinator.planning.strategies import STRATEGIES
-from coordinator.serving.naming import public_name
 from coordinator.serving.tensors import write_tensors
 from models import catalogue
 from models.check import TOLERANCE

@@ -14,6 +14,7 @@ from coordinator.choice import Choice, fastest
 from coordinator.commands.alternatives import Situation, sentences
 from coordinator.commands.described import find_planners_here, network_of, write
 from coordinator.given import adopt
+from coordinator.naming import public_name
 from coordinator.planning.cluster_file import load_cluster
 from coordinator.planning.devices import Cluster
 from coordinator.planning.picture import plan_svg
@@ -22,7 +23,6 @@ from coordinator.planning.plan_json import parse_plan, plan_json
 from coordinator.planning.propose import propose
 from coordinator.planning.strategies import names as strategies
 from coordinator.planning.strategies import strategy
-from coordinator.serving.naming import public_name
 from models.units import Network
 from protos.errors import NotFound
 

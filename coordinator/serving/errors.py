@@ -1,17 +1,22 @@
-"""Everything that goes wrong over HTTP has one shape, and one table gives its status.
+"""Everything that goes wrong over HTTP: one table gives its status, each surface its shape.
+
+Our own surface says
 
     {"error": {"code": "not_found", "message": "...", "cause": "...", "cure": "..."}}
 
-`code` is for programs; `message` is cause and cure in one sentence for people.
+`code` is for programs; `message` is cause and cure in one sentence for people. Other surfaces say
+it as their clients expect: a `Shape` for every path that begins with a prefix of theirs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -51,11 +56,27 @@ class NotAcceptable(BadRequest):
     code: ClassVar[str] = "not_acceptable"
 
 
+class SlowBody(BadRequest):
+    """The body did not come in time."""
+
+    code: ClassVar[str] = "slow_body"
+
+
+class Unsupported(BadRequest):
+    """The caller asks for what a protocol has and imbrex has not."""
+
+    code: ClassVar[str] = "unsupported"
+
+
+Handler = Callable[[Request, Exception], Awaitable[Response]]
+
 # The closest class in an error's ancestry decides; anything else is a fault of ours.
 STATUS: dict[type[ImbrexError], HTTPStatus] = {
     BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
+    SlowBody: HTTPStatus.REQUEST_TIMEOUT,
+    Unsupported: HTTPStatus.NOT_IMPLEMENTED,
     BadRequest: HTTPStatus.BAD_REQUEST,
     NotFound: HTTPStatus.NOT_FOUND,
     Infeasible: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -73,33 +94,79 @@ def status_of(error: ImbrexError) -> HTTPStatus:
     return HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def error_body(error: ImbrexError) -> dict[str, dict[str, str]]:
-    """The one shape."""
-    return _body(error.code, error.cause, error.cure)
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error on its way to a caller."""
+
+    status: HTTPStatus
+    code: str
+    cause: str
+    cure: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def message(self) -> str:
+        """Cause and cure."""
+        return f"{self.cause.rstrip('.')}. {self.cure}"
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Makes the framework's own errors follow the shape too."""
-    app.add_exception_handler(ImbrexError, _on_known)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    app.add_exception_handler(Exception, _on_unknown)
+Shape = Callable[[Fault], Response]
 
 
-async def _on_known(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ImbrexError)
-    status = status_of(error)
-    busy = status is HTTPStatus.SERVICE_UNAVAILABLE
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not busy:
+def own_shape(fault: Fault) -> Response:
+    """The shape of our own surface."""
+    fields = {
+        "code": fault.code,
+        "message": fault.message,
+        "cause": fault.cause,
+        "cure": fault.cure,
+    }
+    return JSONResponse({"error": fields}, fault.status, fault.headers)
+
+
+def fault_of(error: ImbrexError) -> Fault:
+    """One of our errors; a caller who is too early is told when to come back."""
+    status, headers = status_of(error), {}
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if status is HTTPStatus.REQUEST_TIMEOUT:
+        headers["Connection"] = "close"
+    return Fault(status, error.code, error.cause, error.cure, headers)
+
+
+def add_error_handlers(app: FastAPI, shapes: Mapping[str, Shape]) -> None:
+    """Makes every error, the framework's own too, follow the shape of its path: the longest prefix
+    in `shapes`, else our own.
+    """
+
+    def shaped(request: Request, fault: Fault) -> Response:
+        path = request.url.path
+        fitting = [prefix for prefix in shapes if path == prefix or path.startswith(f"{prefix}/")]
+        return shapes[max(fitting, key=len)](fault) if fitting else own_shape(fault)
+
+    def handler(fault: Callable[[Request, Any], Fault]) -> Handler:
+        async def handle(request: Request, error: Exception) -> Response:
+            return shaped(request, fault(request, error))
+
+        return handle
+
+    app.add_exception_handler(ImbrexError, handler(_known))
+    app.add_exception_handler(HTTPException, handler(_http))
+    app.add_exception_handler(RequestValidationError, handler(_invalid))
+    app.add_exception_handler(ClientDisconnect, handler(_disconnected))
+    app.add_exception_handler(Exception, handler(_unknown))
+
+
+def _known(request: Request, error: ImbrexError) -> Fault:
+    fault = fault_of(error)
+    ours = fault.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    if ours and fault.status is not HTTPStatus.SERVICE_UNAVAILABLE:
         log.warning("request failed", path=request.url.path, code=error.code, cause=error.cause)
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if busy else None
-    return JSONResponse(error_body(error), status, headers)
+    return fault
 
 
-async def _on_http(request: Request, error: Exception) -> JSONResponse:
+def _http(request: Request, error: HTTPException) -> Fault:
     """Routing's own errors: no such path, or a path that takes another method."""
-    assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     match status:
         case HTTPStatus.NOT_FOUND:
@@ -109,31 +176,25 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
         case _:
             cause = str(error.detail)
     code = status.phrase.lower().replace(" ", "_").replace("-", "_")
-    return JSONResponse(_body(code, cause, "See /docs"), status, error.headers)
+    return Fault(status, code, cause, "See /docs", error.headers or {})
 
 
-async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
+def _invalid(request: Request, error: RequestValidationError) -> Fault:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    body = _body("invalid_parameter", f"{where}: {first['msg']}", "See /docs")
-    return JSONResponse(body, HTTPStatus.UNPROCESSABLE_ENTITY)
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    return Fault(status, "invalid_parameter", f"{where}: {first['msg']}", "See /docs")
 
 
-async def _on_disconnect(request: Request, error: Exception) -> JSONResponse:
+def _disconnected(request: Request, error: ClientDisconnect) -> Fault:
     """Nobody reads this answer; it only ends the request without an alarm."""
-    del request, error
-    body = _body("client_disconnected", "the connection ended early", "Send it again")
-    return JSONResponse(body, HTTPStatus.BAD_REQUEST)
+    status = HTTPStatus.BAD_REQUEST
+    return Fault(status, "client_disconnected", "the connection ended early", "Send it again")
 
 
-async def _on_unknown(request: Request, error: Exception) -> JSONResponse:
+def _unknown(request: Request, error: Exception) -> Fault:
     """A fault of ours: the log has the details, the caller gets none of them."""
     log.error("request failed", path=request.url.path, exc_info=error)
-    body = _body("internal", "something went wrong inside imbrex", "See the coordinator's log")
-    return JSONResponse(body, HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
-def _body(code: str, cause: str, cure: str) -> dict[str, dict[str, str]]:
-    message = f"{cause.rstrip('.')}. {cure}"
-    return {"error": {"code": code, "message": message, "cause": cause, "cure": cure}}
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    cause, cure = "something went wrong inside imbrex", "See the coordinator's log"
+    return Fault(status, "internal", cause, cure)

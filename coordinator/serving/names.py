@@ -2,6 +2,7 @@
 
 JSON = "application/json"
 PNG = "image/png"
+JPEG = "image/jpeg"
 NPZ = "application/x-npz"
 OCTETS = "application/octet-stream"
 MULTIPART = "multipart/form-data"

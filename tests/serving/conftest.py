@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
+import onnx
 import pytest
 
 from coordinator.serving.app import create_app
-from tests.serving.in_place import InPlace
+from tests.serving.in_place import InPlace, tiny_model
+from tests.serving.processes import Service, serving
 
 
 @pytest.fixture
@@ -19,3 +21,28 @@ async def http(coordinator: InPlace) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(create_app(coordinator), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
+
+
+CONFIG = """
+name: "stored"
+backend: "onnxruntime"
+max_batch_size: 0
+output [{ name: "fc" data_type: TYPE_FP32 dims: [1, 3] label_filename: "labels.txt" }]
+instance_group [{ count: 2 kind: KIND_CPU }]
+"""
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Two workers and a coordinator with `digits` and a model repository."""
+    folder = tmp_path_factory.mktemp("service")
+    repository = folder / "repository"
+    for version in (1, 3):
+        (repository / "stored" / str(version)).mkdir(parents=True)
+        onnx.save(tiny_model(), repository / "stored" / str(version) / "model.onnx")
+    (repository / "stored" / "config.pbtxt").write_text(CONFIG)
+    (repository / "stored" / "labels.txt").write_text("ant\nbee\ncat\n")
+    (repository / "broken" / "1").mkdir(parents=True)
+    flags = ["--model", "digits", "--model-repository", str(repository)]
+    with serving(folder, flags) as running:
+        yield running

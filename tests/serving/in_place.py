@@ -13,6 +13,8 @@ from PIL import Image
 from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel, Timing
 from coordinator.choice import IN_FORCE, Choice
 from coordinator.commands.check import equal_cluster
+from coordinator.journal import Ended, Journal
+from coordinator.naming import Names
 from coordinator.planning.aofl import aofl
 from coordinator.planning.plan import Plan, TrafficBytes
 from coordinator.settings import CoordinatorSettings
@@ -64,9 +66,14 @@ class InPlace:
 
     def __post_init__(self) -> None:
         proto = tiny_model()
+        self.names = Names(self.settings.models)
+        self.journal = Journal()
         graph = load_graph(proto, "tiny")
         self.network, self.bare = divide(with_pixels(graph, SIDECAR)), divide(graph)
         self.whole = WholeModel(proto, threads=1)
+
+    def model_readiness(self, model: str) -> tuple[bool, str]:
+        return self.readiness()
 
     def readiness(self) -> tuple[bool, str]:
         return (False, "no worker is connected") if self.no_workers else (True, "")
@@ -122,7 +129,7 @@ class InPlace:
             raise self.fails_with
         if self.no_workers:
             raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
-        return Answer(
+        answer = Answer(
             request_id=request_id or "made-here",
             outputs=self.whole.run(as_values(self.network.graph, feeds)),
             timing=Timing(0.001, 0.002, 0.003, 0.004, 0.010),
@@ -130,6 +137,8 @@ class InPlace:
             devices=("0123456789abcdef",),
             traffic=TrafficBytes(10, 20, 0),
         )
+        self.journal.add(Ended(answer.request_id, model, 1.0, 1.01, answer, (), None))
+        return answer
 
     async def baseline(self, model: str) -> Baseline:
         return Baseline("0123456789abcdef", 0.5, 4)

@@ -4,46 +4,44 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 
 from coordinator.answers import ProfileStatus
-from coordinator.serving.views import devices_json
-
-if TYPE_CHECKING:
-    from coordinator.core import Coordinator
+from coordinator.serving.ours.views import devices_json
+from coordinator.serving.state import Served
 
 router = APIRouter()
 
 
 @router.get("/v1/devices")
-async def devices(request: Request) -> dict[str, Any]:
+async def devices(coordinator: Served) -> dict[str, Any]:
     """Every device that the coordinator knows of, ready or not, with the reason."""
-    return devices_json(_coordinator(request).devices())
+    return devices_json(coordinator.devices())
 
 
 @router.get("/v1/devices/{device}/profile")
-async def profile(device: str, request: Request) -> dict[str, Any]:
+async def profile(device: str, coordinator: Served) -> dict[str, Any]:
     """What was measured of a device (by id or name), and how far measuring is."""
-    return _json(_coordinator(request).profile_of(device))
+    return _json(coordinator.profile_of(device))
 
 
 @router.post("/v1/devices/{device}/profile", status_code=HTTPStatus.ACCEPTED)
-async def profile_again(device: str, request: Request) -> dict[str, Any]:
+async def profile_again(device: str, coordinator: Served) -> dict[str, Any]:
     """Measures a device anew, whenever no request is computed; GET tells when it is done."""
-    return _json(_coordinator(request).profile_again(device))
+    return _json(coordinator.profile_again(device))
 
 
 @router.get("/v1/cluster")
 async def cluster(
-    request: Request,
+    coordinator: Served,
     stem: Annotated[
         str, Query(max_length=64, description="Begins the profiles' file names.")
     ] = "cluster",
 ) -> dict[str, Any]:
     """The cluster as it is now: a cluster file for `imbrex simulate`, and the profiles' files."""
-    described = _coordinator(request).described(stem)
+    described = coordinator.described(stem)
     return {"file": described.text, "profiles": described.profiles}
 
 
@@ -59,8 +57,3 @@ def _json(status: ProfileStatus) -> dict[str, Any]:
         if failure
         else None,
     }
-
-
-def _coordinator(request: Request) -> Coordinator:
-    coordinator: Coordinator = request.app.state.coordinator
-    return coordinator

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel
-from coordinator.serving.naming import public_name
+from coordinator.naming import Names
 from models.predictions import Prediction
 
 
@@ -52,9 +52,13 @@ def devices_json(devices: Sequence[DeviceStatus]) -> dict[str, Any]:
     return {"devices": [_plain(asdict(device)) for device in devices]}
 
 
-def models_json(models: Sequence[ModelStatus]) -> dict[str, Any]:
+def models_json(models: Sequence[ModelStatus], names: Names) -> dict[str, Any]:
     """Every model that this coordinator serves."""
-    return {"models": [{**asdict(model), "name": public_name(model.name)} for model in models]}
+    rows = []
+    for model in models:
+        name, version = names.public(model.name)
+        rows.append({**asdict(model), "name": name, "version": version})
+    return {"models": rows}
 
 
 def baseline_json(served: ServedModel, baseline: Baseline) -> dict[str, Any]:

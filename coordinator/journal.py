@@ -1,0 +1,91 @@
+"""What became of the latest requests: for whoever counts, shows or traces them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from coordinator.answers import Answer
+from coordinator.execution.timeline import TaskTimes
+from protos.errors import ImbrexError
+
+# A page shows the latest request; a person who asks for a trace means one of the latest.
+LATEST = 64
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One request to a loaded model, from its arrival to its answer or its error.
+
+    `model` is the name or path that it is configured by. `arrived_s` and `ended_s` are of the
+    monotonic clock, as the times of the tasks are; `ended_at` is in seconds since the epoch.
+    Without an answer, `plan_version` is 0 and there are no tasks.
+    """
+
+    request_id: str
+    model: str
+    arrived_s: float
+    ended_s: float
+    answer: Answer | None = field(repr=False)
+    tasks: tuple[TaskTimes, ...] = field(repr=False)
+    error: ImbrexError | None
+    ended_at: float = field(default_factory=time.time)
+
+    @property
+    def outcome(self) -> str:
+        """`ok`, or the error's code."""
+        return self.error.code if self.error else "ok"
+
+    @property
+    def plan_version(self) -> int:
+        """The plan that answered."""
+        return self.answer.plan_version if self.answer else 0
+
+
+Listener = Callable[[Ended], None]
+
+
+class Journal:
+    """The latest requests, and those who want to hear of each. Answers are kept without their
+    tensors.
+    """
+
+    def __init__(self) -> None:
+        self._latest: deque[Ended] = deque(maxlen=LATEST)
+        self._listeners: list[Listener] = []
+
+    @property
+    def latest(self) -> tuple[Ended, ...]:
+        """Oldest first."""
+        return tuple(self._latest)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Calls `listener` after each request; the returned function ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def add(self, ended: Ended) -> None:
+        """A request has ended."""
+        self._latest.append(ended)
+        _log(ended)
+        for listener in list(self._listeners):
+            listener(ended)
+
+
+def _log(ended: Ended) -> None:
+    told = {
+        "request": ended.request_id,
+        "model": ended.model,
+        "ms": round((ended.ended_s - ended.arrived_s) * 1e3, 1),
+    }
+    if ended.error is not None:
+        log.warning("request failed", **told, code=ended.error.code, cause=ended.error.cause)
+    elif ended.answer is not None:
+        devices = list(ended.answer.devices)
+        log.info("request", **told, plan=ended.plan_version, devices=devices)

@@ -1,0 +1,105 @@
+"""Which models can be named from outside, and by what: the catalogue's networks, files that the
+operator configured, and a model repository.
+
+Only the operator gives paths. Over the network a file goes by its stem, one of a repository by
+its folder, and no other file of this machine can be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath
+
+from coordinator.repository import Stored, read_repository
+from models import catalogue
+from protos.errors import NotFound
+
+# Of a model that is no repository's.
+ONLY_VERSION = "1"
+
+
+class Names:
+    """Public names to sources (catalogue names or paths) and back."""
+
+    def __init__(self, configured: Sequence[str], repository: Path | None = None) -> None:
+        self._configured = {public_name(each): each for each in configured}
+        self._folder = repository
+        self.stored: dict[str, Stored] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the repository's folder again."""
+        self.stored = read_repository(self._folder) if self._folder else {}
+        self._public = {
+            str(path): (stored.name, number)
+            for stored in self.stored.values()
+            for number, path in stored.versions.items()
+        }
+
+    @property
+    def configured(self) -> tuple[str, ...]:
+        """Sources that are made ready at start: what was named, and the repository's latest."""
+        latest = [stored.latest for stored in self.stored.values() if stored.versions]
+        return tuple(dict.fromkeys((*self._configured.values(), *map(str, latest))))
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Every public name."""
+        return tuple(dict.fromkeys((*self._configured, *self.stored, *catalogue.names())))
+
+    def source(self, name: str, version: str = "") -> str:
+        """What is behind a public name; without a version, its latest.
+
+        Raises:
+            NotFound: nothing that may be asked for.
+        """
+        if name in self._configured or name not in self.stored:
+            return self._plain(name, version)
+        stored = self.stored[name]
+        if not stored.versions:
+            raise NotFound(
+                cause=f"the model {name!r} cannot be served: {stored.problem}",
+                cure="Mend it in the model repository, and load it again",
+            )
+        if version and version not in stored.versions:
+            raise _no_version(name, version, stored.versions)
+        return str(stored.versions[version] if version else stored.latest)
+
+    def public(self, source: str) -> tuple[str, str]:
+        """The public name and version of a source."""
+        return self._public.get(source) or (public_name(source), ONLY_VERSION)
+
+    def versions(self, name: str) -> tuple[str, ...]:
+        """Every version of a public name that can be asked for."""
+        if name in self._configured or name not in self.stored:
+            return (ONLY_VERSION,)
+        return tuple(self.stored[name].versions)
+
+    def labels(self, source: str, output: str) -> tuple[str, ...]:
+        """Names of an output's classes, where a repository gives them."""
+        name, _ = self.public(source)
+        return self.stored[name].labels.get(output, ()) if source in self._public else ()
+
+    def _plain(self, name: str, version: str) -> str:
+        if name not in self._configured and name not in catalogue.names():
+            raise NotFound(
+                cause=f"there is no model {name!r}",
+                cure=f"Known are {', '.join(self.known)}; "
+                "a file must be named to `imbrex coordinator --model`",
+            )
+        if version not in ("", ONLY_VERSION):
+            raise _no_version(name, version, (ONLY_VERSION,))
+        return self._configured.get(name, name)
+
+
+def public_name(source: str) -> str:
+    """A configured model's name in URLs."""
+    path = PurePath(source)
+    return path.stem if path.suffix.lower() == ".onnx" else source
+
+
+def _no_version(name: str, version: str, known: Iterable[str]) -> NotFound:
+    return NotFound(
+        cause=f"the model {name!r} has no version {version!r}",
+        cure=f"It has {', '.join(known)}",
+    )

@@ -1,0 +1,135 @@
+"""Triton's model repository: `NAME/VERSION/model.onnx` and, if there is one, `NAME/config.pbtxt`.
+
+A model that cannot be served does not hide the others: its `problem` says why, and the index of
+the repository tells it. Of the configuration, what concerns a CNN on ONNX Runtime is read:
+platform or backend, file name, version policy, and the files of the outputs' labels. Tensors are
+as the ONNX file says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.protobuf import text_format
+
+from protos import inference_pb2 as pb
+from protos.errors import BadConfiguration
+
+CONFIG = "config.pbtxt"
+MODEL_FILE = "model.onnx"
+# A configuration is a page of text, and labels are some thousand words.
+LARGEST_TEXT_BYTES = 1 << 20
+PLATFORMS = frozenset({"", "onnxruntime_onnx"})
+BACKENDS = frozenset({"", "onnxruntime"})
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A folder of the repository: the files of its versions (by number, as text, in order), and
+    the labels of its outputs. Without versions, `problem` says what is wrong.
+    """
+
+    name: str
+    versions: Mapping[str, Path]
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def latest(self) -> Path:
+        """The file of the highest version."""
+        return self.versions[next(reversed(list(self.versions)))]
+
+
+def read_repository(folder: Path) -> dict[str, Stored]:
+    """Every model of the repository, by name.
+
+    Raises:
+        BadConfiguration: there is no such folder.
+    """
+    try:
+        found = sorted(each for each in folder.iterdir() if each.is_dir())
+    except OSError as error:
+        raise BadConfiguration(
+            cause=f"the model repository {folder} cannot be read ({error.strerror})",
+            cure="Name a folder with NAME/1/model.onnx to --model-repository",
+        ) from error
+    return {each.name: _stored(each) for each in found if not each.name.startswith(".")}
+
+
+class _Problem(Exception):
+    """Why a folder is no model that can be served."""
+
+
+def _stored(folder: Path) -> Stored:
+    try:
+        config = _config(folder)
+        return Stored(folder.name, _versions(folder, config), _labels(folder, config))
+    except _Problem as problem:
+        return Stored(folder.name, {}, problem=str(problem))
+
+
+def _config(folder: Path) -> pb.ModelConfig:
+    path = folder / CONFIG
+    if not path.exists():
+        return pb.ModelConfig()
+    config = pb.ModelConfig()
+    try:
+        text_format.Parse(_text(path), config, allow_unknown_field=True)
+    except text_format.ParseError as error:
+        raise _Problem(f"{path} is not a model configuration ({error})") from error
+    if config.name not in ("", folder.name):
+        raise _Problem(f"{path} names the model {config.name!r}, its folder is {folder.name!r}")
+    if config.platform not in PLATFORMS or config.backend not in BACKENDS:
+        wanted = config.backend or config.platform
+        raise _Problem(f"{path} wants {wanted!r}, and imbrex runs only onnxruntime")
+    if config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
+        raise _Problem(f"{path} wants sequences or an ensemble, which imbrex does not have")
+    return config
+
+
+def _versions(folder: Path, config: pb.ModelConfig) -> dict[str, Path]:
+    file = config.default_model_filename or MODEL_FILE
+    if Path(file).name != file:
+        raise _Problem(f"{folder / CONFIG} names the file {file!r} outside of its version")
+    numbers = sorted(
+        int(each.name)
+        for each in folder.iterdir()
+        if each.name.isdecimal() and int(each.name) > 0 and (each / file).is_file()
+    )
+    chosen = _chosen(numbers, config.version_policy)
+    if not chosen:
+        raise _Problem(f"there is no file {folder.name}/1/{file}, or its policy excludes it")
+    return {str(number): folder / str(number) / file for number in chosen}
+
+
+def _chosen(numbers: list[int], policy: pb.ModelVersionPolicy) -> list[int]:
+    """By default the latest one."""
+    match policy.WhichOneof("policy_choice"):
+        case "all":
+            return numbers
+        case "specific":
+            return [number for number in numbers if number in policy.specific.versions]
+        case _:
+            return numbers[-max(1, policy.latest.num_versions) :]
+
+
+def _labels(folder: Path, config: pb.ModelConfig) -> dict[str, tuple[str, ...]]:
+    found = {}
+    for output in config.output:
+        if output.label_filename:
+            path = folder / output.label_filename
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise _Problem(f"the labels {output.label_filename!r} are outside of {folder}")
+            found[output.name] = tuple(_text(path).splitlines())
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST_TEXT_BYTES:
+            raise _Problem(f"{path} is longer than {LARGEST_TEXT_BYTES} bytes")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _Problem(f"{path} cannot be read ({error})") from error

@@ -1,0 +1,1 @@
+"""The Open Inference Protocol (KServe, Triton): `/v2` over HTTP, and GRPCInferenceService."""

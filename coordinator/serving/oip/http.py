@@ -1,0 +1,190 @@
+"""`/v2`: the protocol's HTTP form."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from coordinator.serving import bodies, names
+from coordinator.serving.errors import Fault, Unsupported
+from coordinator.serving.oip.json_form import read_json, read_request, write_answer
+from coordinator.serving.oip.service import Service
+
+PREFIX = "/v2"
+HEADER_LENGTH = "Inference-Header-Content-Length"
+# Tensors of floats compress little: more effort would only heat the coordinator.
+COMPRESSION = 1
+_SAME = frozenset(
+    {
+        HTTPStatus.NOT_FOUND,
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        HTTPStatus.NOT_IMPLEMENTED,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+    }
+)
+
+router = APIRouter(prefix=PREFIX, include_in_schema=False)
+MODEL = "/models/{name}"
+VERSION = MODEL + "/versions/{version}"
+
+
+def shape(fault: Fault) -> Response:
+    """The protocol's errors: a text, and few statuses."""
+    status = fault.status if fault.status in _SAME else HTTPStatus.BAD_REQUEST
+    return JSONResponse({"error": fault.message}, status, fault.headers)
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.oip
+    return service
+
+
+Asked = Annotated[Service, Depends(_service)]
+
+
+# ---------------------------------------------------------------- health and metadata
+
+
+@router.get("")
+@router.get("/")
+async def server(service: Asked) -> dict[str, Any]:
+    """Who answers here."""
+    return service.server()
+
+
+@router.get("/health/live")
+async def live() -> Response:
+    """This process answers."""
+    return Response()
+
+
+@router.get("/health/ready")
+async def ready(service: Asked) -> Response:
+    """Whether every configured model can be asked."""
+    return Response(status_code=HTTPStatus.OK if service.ready() else HTTPStatus.BAD_REQUEST)
+
+
+@router.get(MODEL + "/ready")
+@router.get(VERSION + "/ready")
+async def model_ready(service: Asked, name: str, version: str = "") -> Response:
+    """Whether a model can be asked; an empty 400 where not."""
+    if not service.model_ready(name, version):
+        return Response(status_code=HTTPStatus.BAD_REQUEST)
+    return JSONResponse({"name": name, "ready": True})
+
+
+@router.get("/models/stats")
+@router.get(MODEL + "/stats")
+@router.get(VERSION + "/stats")
+async def stats(service: Asked, name: str = "", version: str = "") -> dict[str, Any]:
+    """What a model, or every one, has done since the start."""
+    return {"model_stats": service.counts(name, version)}
+
+
+@router.get(MODEL)
+@router.get(VERSION)
+async def model(service: Asked, name: str, version: str = "") -> dict[str, Any]:
+    """A model's versions and tensors."""
+    return await service.metadata(name, version)
+
+
+@router.get(MODEL + "/config")
+@router.get(VERSION + "/config")
+async def config(service: Asked, name: str, version: str = "") -> dict[str, Any]:
+    """A model's configuration."""
+    return await service.config(name, version)
+
+
+# ---------------------------------------------------------------- inference
+
+
+@router.post(MODEL + "/infer")
+@router.post(VERSION + "/infer")
+async def infer(service: Asked, request: Request, name: str, version: str = "") -> Response:
+    """Tensors in, tensors out."""
+    body = await bodies.read_body(request, service.coordinator.settings.max_body_bytes)
+    source, served = await service.model(name, version)
+    length = request.headers.get(HEADER_LENGTH)
+    asked = await asyncio.to_thread(read_request, body, length, served.network.graph)
+    answer = await service.infer(name, source, asked)
+    written, header_length = await asyncio.to_thread(write_answer, answer)
+    headers = {}
+    if header_length is not None:
+        headers[HEADER_LENGTH] = str(header_length)
+    coding = _wished_coding(request)
+    if coding:
+        headers["Content-Encoding"] = coding
+        written = await asyncio.to_thread(_coded, written, coding)
+    kind = names.JSON if header_length is None else names.OCTETS
+    return Response(written, media_type=kind, headers=headers)
+
+
+def _wished_coding(request: Request) -> str:
+    """A header with one coding is a wish; a list of all that it knows is a library's default, and
+    compressing tensors costs a small coordinator more than it saves.
+    """
+    accepted = request.headers.get("accept-encoding", "").strip().lower()
+    return accepted if accepted in ("gzip", "deflate") else ""
+
+
+def _coded(body: bytes, coding: str) -> bytes:
+    if coding == "gzip":
+        return gzip.compress(body, COMPRESSION, mtime=0)
+    return zlib.compress(body, COMPRESSION)
+
+
+# ---------------------------------------------------------------- repository
+
+
+@router.post("/repository/index")
+@router.post("/repository/{repository}/index")
+async def index(service: Asked, request: Request, repository: str = "") -> Response:
+    """Every model that could be asked. There is one repository, whatever it is called."""
+    document = await _document(service, request)
+    return JSONResponse(service.index(only_ready=document.get("ready") is True))
+
+
+@router.post("/repository/models/{name}/load")
+@router.post("/repository/{repository}/models/{name}/load")
+async def load(service: Asked, request: Request, name: str, repository: str = "") -> Response:
+    """Loads a model, or loads it anew; answers when it is ready."""
+    document = await _document(service, request)
+    parameters = document.get("parameters")
+    await service.load(name, parameters if isinstance(parameters, dict) else {})
+    return JSONResponse({})
+
+
+@router.post("/repository/models/{name}/unload")
+@router.post("/repository/{repository}/models/{name}/unload")
+async def unload(service: Asked, request: Request, name: str, repository: str = "") -> Response:
+    """Forgets a model until it is loaded again."""
+    await _document(service, request)
+    service.unload(name)
+    return JSONResponse({})
+
+
+async def _document(service: Service, request: Request) -> dict[str, Any]:
+    limit = service.coordinator.settings.max_body_bytes
+    return read_json(await bodies.read_body(request, limit))
+
+
+# ---------------------------------------------------------------- what Triton has and we have not
+
+
+@router.api_route("/systemsharedmemory/{rest:path}", methods=["GET", "POST"])
+@router.api_route("/cudasharedmemory/{rest:path}", methods=["GET", "POST"])
+@router.api_route("/trace/{rest:path}", methods=["GET", "POST"])
+@router.api_route("/logging", methods=["GET", "POST"])
+async def unsupported(request: Request) -> Response:
+    """Says so."""
+    raise Unsupported(
+        cause=f"imbrex does not have what {request.url.path} is for",
+        cure="See the extensions in GET /v2",
+    )

@@ -1,0 +1,218 @@
+"""The protocol's HTTP form: JSON, with tensors as raw bytes after it where either side wants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from coordinator.serving.oip.request import (
+    LONGEST_ID,
+    InferAnswer,
+    InferRequest,
+    Wanted,
+    class_count,
+    refuse_unsupported,
+    require_inputs,
+    require_outputs,
+)
+from coordinator.serving.oip.tensors import (
+    from_bytes,
+    from_values,
+    name_of,
+    require,
+    to_bytes,
+    to_values,
+)
+from models.graph import Graph
+from protos.errors import BadRequest
+
+SIZE = "binary_data_size"
+
+
+def read_json(data: bytes | memoryview) -> dict[str, Any]:
+    """A JSON object; an empty body is an empty one.
+
+    Raises:
+        BadRequest: anything else.
+    """
+    try:
+        document = json.loads(bytes(data), parse_constant=_no_constant) if data else {}
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(
+            cause=f"the request is not JSON ({error})"[:200], cure="Send one JSON object in UTF-8"
+        ) from error
+    if not isinstance(document, dict):
+        raise BadRequest(cause="the request is no JSON object", cure="Send one, as {}")
+    return document
+
+
+def read_request(body: bytes, header_length: str | None, graph: Graph) -> InferRequest:
+    """The body of an inference request. `header_length` is the header that says where the JSON
+    ends and raw tensors begin; None: everything is JSON.
+
+    Raises:
+        BadRequest: it is not what the protocol says, or not what the model takes.
+        Unsupported: it asks for shared memory or sequences.
+    """
+    view = memoryview(body)
+    split = _split_at(header_length, len(view))
+    document = read_json(view[:split])
+    parameters = _object(document, "parameters")
+    refuse_unsupported(parameters)
+    inputs = _objects(document, "inputs")
+    names = [_text(each, "name") for each in inputs]
+    require_inputs(names, graph)
+    tail = _Tail(view[split:])
+    feeds = {
+        name: _input(each, name, tail, graph) for name, each in zip(names, inputs, strict=True)
+    }
+    tail.require_end()
+    all_binary = _flag(parameters, "binary_data_output", default=False)
+    asked = _objects(document, "outputs")
+    wanted = tuple(_output(each, all_binary) for each in asked) or tuple(
+        Wanted(name, all_binary) for name in graph.outputs
+    )
+    require_outputs(wanted, graph)
+    return InferRequest(_id(document), feeds, wanted)
+
+
+def write_answer(answer: InferAnswer) -> tuple[bytes, int | None]:
+    """The body of the answer; the length of its JSON if raw tensors follow it.
+
+    Raises:
+        BadRequest: an output has values that JSON cannot say.
+    """
+    outputs: list[dict[str, Any]] = []
+    raw: list[bytes] = []
+    for each, array in answer.outputs:
+        told: dict[str, Any] = {
+            "name": each.name,
+            "datatype": name_of(array),
+            "shape": list(array.shape),
+        }
+        if each.binary:
+            raw.append(to_bytes(array))
+            told["parameters"] = {SIZE: len(raw[-1])}
+        else:
+            told["data"] = to_values(each.name, array)
+        outputs.append(told)
+    document = {"model_name": answer.model, "model_version": answer.version, "outputs": outputs}
+    if answer.id:
+        document["id"] = answer.id
+    head = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    return b"".join((head, *raw)), len(head) if raw else None
+
+
+class _Tail:
+    """The raw tensors behind the JSON, taken in order."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def take(self, name: str, size: object) -> memoryview:
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= len(self._data):
+            raise BadRequest(
+                cause=f"the {SIZE} of {name!r} is {str(size)[:40]}, "
+                f"and {len(self._data)} bytes are left",
+                cure="Send as many bytes behind the JSON as its inputs say",
+            )
+        taken, self._data = self._data[:size], self._data[size:]
+        return taken
+
+    def require_end(self) -> None:
+        if self._data:
+            raise BadRequest(
+                cause=f"{len(self._data)} bytes behind the JSON belong to no input",
+                cure=f"Give every input in the raw part its {SIZE}",
+            )
+
+
+def _input(each: Mapping[str, Any], name: str, tail: _Tail, graph: Graph) -> np.ndarray:
+    info, parameters = graph.tensors[name], _object(each, "parameters")
+    refuse_unsupported(parameters)
+    shape = each.get("shape")
+    if not isinstance(shape, list):
+        raise BadRequest(cause=f"the input {name!r} has no shape", cure=f"Say {list(info.shape)}")
+    require(name, _text(each, "datatype"), shape, info)
+    if SIZE in parameters:
+        if "data" in each:
+            raise BadRequest(
+                cause=f"the input {name!r} has both data and {SIZE}", cure="Send one of them"
+            )
+        return from_bytes(name, tail.take(name, parameters[SIZE]), info)
+    if not isinstance(each.get("data"), list):
+        raise BadRequest(
+            cause=f"the input {name!r} has neither a list 'data' nor {SIZE}",
+            cure="Send its values in one of the two ways",
+        )
+    return from_values(name, each["data"], info)
+
+
+def _output(each: Mapping[str, Any], all_binary: bool) -> Wanted:
+    parameters = _object(each, "parameters")
+    refuse_unsupported(parameters)
+    return Wanted(
+        name=_text(each, "name"),
+        binary=_flag(parameters, "binary_data", default=all_binary),
+        classes=class_count(parameters.get("classification")),
+    )
+
+
+def _split_at(header_length: str | None, total: int) -> int:
+    if header_length is None:
+        return total
+    # Digits alone: Python's int() also takes signs, spaces and underscores.
+    plain = header_length.isascii() and header_length.isdigit() and len(header_length) < 20
+    if not plain or int(header_length) > total:
+        raise BadRequest(
+            cause=f"Inference-Header-Content-Length is {header_length[:40]!r}, "
+            f"the body has {total} bytes",
+            cure="Say how many bytes of the body are its JSON",
+        )
+    return int(header_length)
+
+
+def _id(document: Mapping[str, Any]) -> str:
+    identity = document.get("id", "")
+    if not isinstance(identity, str) or len(identity) > LONGEST_ID:
+        raise BadRequest(cause="'id' is no text, or a very long one", cure="Send a short one")
+    return identity
+
+
+def _object(each: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = each.get(key)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise BadRequest(cause=f"{key!r} is no JSON object", cure="Send one, or leave it out")
+    return found
+
+
+def _objects(each: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
+    found = each.get(key)
+    if found is None:
+        return ()
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise BadRequest(cause=f"{key!r} is no list of JSON objects", cure="Send a list")
+    return found
+
+
+def _text(each: Mapping[str, Any], key: str) -> str:
+    found = each.get(key)
+    if not isinstance(found, str):
+        raise BadRequest(cause=f"a tensor has no {key!r}", cure="Every tensor needs one, as text")
+    return found
+
+
+def _flag(parameters: Mapping[str, Any], key: str, *, default: bool) -> bool:
+    found = parameters.get(key, default)
+    if not isinstance(found, bool):
+        raise BadRequest(cause=f"the parameter {key!r} is no boolean", cure="Say true or false")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON value")

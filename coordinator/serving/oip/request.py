@@ -1,0 +1,116 @@
+"""One inference request and its answer, as both forms of the protocol (HTTP, gRPC) carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from coordinator.serving.errors import Unsupported
+from coordinator.serving.oip.tensors import classes
+from models.graph import Graph
+from protos.errors import BadRequest
+
+# An answer lists its outputs once each, and a client repeats the id that it chose.
+LONGEST_ID = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An output that is asked for; `classes` > 0 wants the best so many as text."""
+
+    name: str
+    binary: bool = False
+    classes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """Input tensors, and the outputs that are wanted in this order."""
+
+    id: str
+    feeds: Mapping[str, np.ndarray] = field(repr=False)
+    wanted: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InferAnswer:
+    """The outputs that were wanted, in their order."""
+
+    id: str
+    model: str
+    version: str
+    outputs: tuple[tuple[Wanted, np.ndarray], ...] = field(repr=False)
+
+
+def require_inputs(names: Sequence[str], graph: Graph) -> None:
+    """Refuses a request that does not name each input of the model once.
+
+    Raises:
+        BadRequest: with the names.
+    """
+    unknown = [name for name in names if name not in graph.inputs]
+    missing = [name for name in graph.inputs if name not in names]
+    if unknown or missing or len(set(names)) < len(names):
+        told = [f"{name[:80]!r} is unknown" for name in unknown[:4]]
+        told += [f"{name!r} is missing" for name in missing]
+        raise BadRequest(
+            cause=f"these are not the model's inputs: {', '.join(told) or 'one is named twice'}",
+            cure=f"Send each of {', '.join(graph.inputs)} once",
+        )
+
+
+def require_outputs(wanted: Sequence[Wanted], graph: Graph) -> None:
+    """Refuses an output that the model does not have, or that is named twice.
+
+    Raises:
+        BadRequest: with the names.
+    """
+    names = [each.name for each in wanted]
+    wrong = [name for name in names if name not in graph.outputs or names.count(name) > 1]
+    if wrong:
+        raise BadRequest(
+            cause=f"the output {wrong[0][:80]!r} is unknown, or named twice",
+            cure=f"Ask for any of {', '.join(graph.outputs)}",
+        )
+
+
+def class_count(value: object) -> int:
+    """The parameter `classification`: a positive number; none is 0.
+
+    Raises:
+        BadRequest: something else.
+    """
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise BadRequest(
+            cause="the parameter 'classification' is not a positive number",
+            cure="Say how many classes are wanted, as 3",
+        )
+    return value
+
+
+def refuse_unsupported(parameters: Mapping[str, object]) -> None:
+    """Refuses what would change the answer if it were ignored.
+
+    Raises:
+        Unsupported: shared memory, or a sequence.
+    """
+    if any(key.startswith("shared_memory") for key in parameters):
+        raise Unsupported(
+            cause="imbrex has no shared memory with its clients",
+            cure="Send the tensor's data in the request",
+        )
+    if parameters.get("sequence_id"):
+        raise Unsupported(
+            cause="imbrex keeps no state between the requests of a sequence",
+            cure="Leave sequence_id out",
+        )
+
+
+def answered(outputs: Mapping[str, np.ndarray], each: Wanted, labels: Sequence[str]) -> np.ndarray:
+    """One wanted output as it is sent."""
+    array = outputs[each.name]
+    return classes(array, each.classes, labels) if each.classes else array

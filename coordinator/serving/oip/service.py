@@ -1,0 +1,193 @@
+"""What the protocol asks of a server, whichever way the question came."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from coordinator.answers import ServedModel
+from coordinator.serving.errors import Unsupported
+from coordinator.serving.oip.request import InferAnswer, InferRequest, answered
+from coordinator.serving.oip.statistics import Statistics
+from coordinator.serving.oip.tensors import datatype_of
+from models.graph import Graph
+
+if TYPE_CHECKING:
+    from coordinator.core import Coordinator
+
+PLATFORM = "onnx_onnxv1"
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "statistics",
+)
+
+
+class Service:
+    """The protocol's operations on one coordinator. Errors are ours (`protos.errors`)."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        self.statistics = Statistics()
+        coordinator.journal.listen(self.statistics.count)
+
+    # ------------------------------------------------------------ health and metadata
+
+    def ready(self) -> bool:
+        """Whether every configured model can be asked."""
+        return self.coordinator.readiness()[0]
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether this model can be asked.
+
+        Raises:
+            NotFound: no such model or version.
+        """
+        source = self.coordinator.names.source(name, version)
+        return self.coordinator.model_readiness(source)[0]
+
+    def server(self) -> dict[str, Any]:
+        """Name, version, extensions."""
+        version = metadata.version("imbrex")
+        return {"name": "imbrex", "version": version, "extensions": list(EXTENSIONS)}
+
+    async def metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """A model's versions and tensors."""
+        _, served = await self.model(name, version)
+        graph = served.network.graph
+        return {
+            "name": name,
+            "versions": [version] if version else list(self.coordinator.names.versions(name)),
+            "platform": PLATFORM,
+            "inputs": [_tensor(graph, each) for each in graph.inputs],
+            "outputs": [_tensor(graph, each) for each in graph.outputs],
+        }
+
+    async def config(self, name: str, version: str = "") -> dict[str, Any]:
+        """A model's configuration as Triton would have it: shapes with their batch of one."""
+        source, served = await self.model(name, version)
+        graph, number = served.network.graph, int(self.coordinator.names.public(source)[1])
+        return {
+            "name": name,
+            "platform": "onnxruntime_onnx",
+            "backend": "onnxruntime",
+            "version_policy": {"specific": {"versions": [number]}},
+            "max_batch_size": 0,
+            "input": [_config_tensor(graph, each) for each in graph.inputs],
+            "output": [_config_tensor(graph, each) for each in graph.outputs],
+            "default_model_filename": "model.onnx",
+        }
+
+    async def model(self, name: str, version: str = "") -> tuple[str, ServedModel]:
+        """A model and its source.
+
+        Raises:
+            NotFound, BadRequest: no such model or version, or it cannot be used.
+        """
+        source = self.coordinator.names.source(name, version)
+        return source, await self.coordinator.model(source)
+
+    # ------------------------------------------------------------ inference
+
+    async def infer(self, name: str, source: str, request: InferRequest) -> InferAnswer:
+        """One request to the model that `model` gave.
+
+        Raises:
+            BadRequest, NotFound, Unavailable: as `Coordinator.infer`.
+        """
+        answer = await self.coordinator.infer(source, request.feeds)
+        served = await self.coordinator.model(source)
+        outputs = []
+        for each in request.wanted:
+            labels = self._labels(source, served, each.name)
+            outputs.append((each, answered(answer.outputs, each, labels)))
+        version = self.coordinator.names.public(source)[1]
+        return InferAnswer(request.id, name, version, tuple(outputs))
+
+    def _labels(self, source: str, served: ServedModel, output: str) -> tuple[str, ...]:
+        """Classes by name, where the output's elements are classes."""
+        sidecar = served.sidecar
+        if sidecar is not None and sidecar.task == "classification":
+            return sidecar.labels
+        return self.coordinator.names.labels(source, output)
+
+    # ------------------------------------------------------------ repository and statistics
+
+    def index(self, *, only_ready: bool) -> list[dict[str, str]]:
+        """Every model that could be asked, and whether it is loaded."""
+        self.coordinator.names.refresh()
+        known = {status.name: status for status in self.coordinator.models()}
+        rows = []
+        for name in self.coordinator.names.known:
+            stored = self.coordinator.names.stored.get(name)
+            if stored is not None and stored.problem:
+                rows.append(_row(name, "1", "UNAVAILABLE", stored.problem))
+                continue
+            for version in self.coordinator.names.versions(name):
+                source = self.coordinator.names.source(name, version)
+                ready, reason = self.coordinator.model_readiness(source)
+                if source in known:
+                    state = "READY" if ready else "UNAVAILABLE"
+                    rows.append(_row(name, version, state, reason))
+                else:
+                    rows.append({"name": name})
+        return [row for row in rows if not only_ready or row.get("state") == "READY"]
+
+    async def load(self, name: str, parameters: dict[str, Any]) -> None:
+        """Loads a model, or loads it anew.
+
+        Raises:
+            Unsupported: with a configuration or files of its own.
+            NotFound, BadRequest, Unavailable: as `Coordinator.load`.
+        """
+        if any(key == "config" or key.startswith("file:") for key in parameters):
+            raise Unsupported(
+                cause="models are loaded only as they lie on the coordinator's disk",
+                cure="Put the files into the model repository, and load without parameters",
+            )
+        self.coordinator.names.refresh()
+        self.coordinator.names.source(name)
+        for version in self.coordinator.names.versions(name):
+            await self.coordinator.load(self.coordinator.names.source(name, version))
+
+    def unload(self, name: str) -> None:
+        """Forgets every version of a model.
+
+        Raises:
+            NotFound: no such model.
+        """
+        self.coordinator.names.source(name)
+        for version in self.coordinator.names.versions(name):
+            self.coordinator.unload(self.coordinator.names.source(name, version))
+
+    def counts(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+        """Statistics of one model, or of every loaded one.
+
+        Raises:
+            NotFound: no such model or version.
+        """
+        names = self.coordinator.names
+        if name:
+            versions = [version] if version else names.versions(name)
+            sources = [names.source(name, each) for each in versions or ("",)]
+        else:
+            sources = [status.name for status in self.coordinator.models()]
+        return [self.statistics.of(source, *names.public(source)) for source in sources]
+
+
+def _tensor(graph: Graph, name: str) -> dict[str, Any]:
+    info = graph.tensors[name]
+    return {"name": name, "datatype": datatype_of(info), "shape": list(info.shape)}
+
+
+def _config_tensor(graph: Graph, name: str) -> dict[str, Any]:
+    info = graph.tensors[name]
+    datatype = datatype_of(info)
+    kind = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    return {"name": name, "data_type": kind, "dims": list(info.shape)}
+
+
+def _row(name: str, version: str, state: str, reason: str) -> dict[str, str]:
+    return {"name": name, "version": version, "state": state, "reason": reason}

@@ -1,0 +1,1 @@
+"""`/v1`: imbrex's own API, which its command line and its page speak."""

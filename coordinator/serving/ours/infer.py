@@ -1,0 +1,149 @@
+"""`POST /v1/models/{model}/infer`: pictures or tensors in, answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from coordinator.answers import Answer, ServedModel
+from coordinator.choice import Choice
+from coordinator.serving import bodies, names
+from coordinator.serving.errors import NotAcceptable
+from coordinator.serving.ours.plans import Chosen
+from coordinator.serving.ours.views import answer_json, predictions_json
+from coordinator.serving.pictures import Asked, asked_of, drawn, found
+from coordinator.serving.state import Served
+from coordinator.serving.tensors import read_tensors, write_tensors
+from protos.errors import BadRequest
+
+router = APIRouter()
+
+_FILE = {"type": "string", "format": "binary"}
+_BODIES = {
+    "requestBody": {
+        "required": True,
+        "content": {kind: {"schema": _FILE} for kind in ("image/*", names.OCTETS, names.NPZ)}
+        | {
+            names.MULTIPART: {
+                "schema": {
+                    "type": "object",
+                    "required": [names.IMAGE_PART],
+                    "properties": {names.IMAGE_PART: {"type": "array", "items": _FILE}},
+                }
+            }
+        },
+    }
+}
+
+
+@router.post("/v1/models/{model}/infer", openapi_extra=_BODIES)
+async def infer(model: str, request: Request, coordinator: Served, chosen: Chosen) -> Response:
+    """Runs pictures, or one set of tensors (.npz), through a model.
+
+    One picture is answered with JSON, with the annotated picture (`Accept: image/png`, or
+    `image/jpeg`), or with the model's raw outputs (`Accept: application/x-npz`). Several files
+    `image` of one form are answered with `{"answers": [...]}`, in their order. The query may
+    choose how it is planned.
+    """
+    # The body is read before anything is refused: whoever is refused can then read why.
+    body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
+    source = coordinator.names.source(model)
+    served = await coordinator.model(source)
+    sent = bodies.media_type(request)
+    if sent == names.NPZ or (served.sidecar is None and sent in ("", names.OCTETS)):
+        return await _tensors(request, body, source, served, coordinator, chosen)
+    pictures = await _pictures(request, body, sent, served)
+    several = len(pictures) > 1
+    offered = (names.JSON,) if several else (names.JSON, names.PNG, names.JPEG, names.NPZ)
+    accepted = bodies.chosen_type(request, offered)
+    answered = await _all(
+        [_picture(each, source, served, coordinator, chosen) for each in pictures]
+    )
+    if not several:
+        return await asyncio.to_thread(_response, accepted, served, *answered[0])
+    documents = [await asyncio.to_thread(_document, served, *each) for each in answered]
+    return JSONResponse({"answers": documents})
+
+
+async def _tensors(
+    request: Request,
+    body: bytes,
+    source: str,
+    served: ServedModel,
+    coordinator: Served,
+    chosen: Choice,
+) -> Response:
+    accepted = bodies.chosen_type(request, (names.JSON, names.NPZ, names.PNG, names.JPEG))
+    if accepted.startswith("image/"):
+        raise NotAcceptable(
+            cause="there is no picture to draw on: the request is of tensors",
+            cure=f"Accept {names.JSON} or {names.NPZ}",
+        )
+    started_s = time.perf_counter()
+    asked = Asked(await asyncio.to_thread(read_tensors, body, served.network.graph))
+    decode_s = time.perf_counter() - started_s
+    answer = await coordinator.infer(source, asked.feeds, choice=chosen)
+    return await asyncio.to_thread(_response, accepted, served, asked, answer, decode_s)
+
+
+async def _pictures(request: Request, body: bytes, sent: str, served: ServedModel) -> list[bytes]:
+    """The files that were sent, at least one."""
+    if served.sidecar is None:
+        raise bodies.wrong_type(sent, (f"{names.NPZ} ({served.name} takes tensors)",))
+    if sent == names.MULTIPART:
+        return await bodies.image_parts(request, body)
+    if not (sent.startswith("image/") or sent in ("", names.OCTETS)):
+        raise bodies.wrong_type(sent, ("image/jpeg, image/png, ...", names.OCTETS, "a form"))
+    return [body]
+
+
+async def _picture(
+    body: bytes, source: str, served: ServedModel, coordinator: Served, chosen: Choice
+) -> tuple[Asked, Answer, float]:
+    """A picture, its answer, and the seconds from its bytes to the model's input."""
+    assert served.sidecar is not None
+    started_s = time.perf_counter()
+    asked = await asyncio.to_thread(asked_of, body, served, served.sidecar)
+    decode_s = time.perf_counter() - started_s
+    return asked, await coordinator.infer(source, asked.feeds, choice=chosen), decode_s
+
+
+async def _all(asking: list[Any]) -> list[tuple[Asked, Answer, float]]:
+    """Every answer, or the first error once all have ended."""
+    ended = await asyncio.gather(*asking, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, BaseException):
+            raise each
+    return [each for each in ended if not isinstance(each, BaseException)]
+
+
+def _document(served: ServedModel, asked: Asked, answer: Answer, decode_s: float) -> dict[str, Any]:
+    if asked.picture is None and not all(
+        np.isfinite(each).all() for each in answer.outputs.values()
+    ):
+        raise BadRequest(
+            cause="the answer has values that JSON cannot say (infinite, or no number)",
+            cure=f"Accept {names.NPZ}",
+        )
+    seen = predictions_json(found(served, asked, answer))
+    return {**answer_json(served, answer, decode_s), "predictions": seen}
+
+
+def _response(
+    accepted: str, served: ServedModel, asked: Asked, answer: Answer, decode_s: float
+) -> Response:
+    headers = {names.REQUEST_ID_HEADER: answer.request_id}
+    if accepted == names.JSON:
+        return JSONResponse(_document(served, asked, answer, decode_s), headers=headers)
+    headers[names.ANSWER_HEADER] = json.dumps(answer_json(served, answer, decode_s))
+    if accepted == names.NPZ:
+        return Response(write_tensors(answer.outputs), media_type=names.NPZ, headers=headers)
+    assert asked.picture is not None
+    file = drawn(asked.picture, found(served, asked, answer), accepted)
+    return Response(file, media_type=accepted, headers=headers)

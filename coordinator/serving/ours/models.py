@@ -1,0 +1,26 @@
+"""`/v1/models`: what can be asked, and the measurement that every plan is compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from coordinator.serving.ours.views import baseline_json, models_json
+from coordinator.serving.state import Served
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+async def models(coordinator: Served) -> dict[str, Any]:
+    """Every model that the coordinator serves."""
+    return models_json(coordinator.models(), coordinator.names)
+
+
+@router.post("/v1/models/{model}/baseline")
+async def baseline(model: str, coordinator: Served) -> dict[str, Any]:
+    """Measures the best device running the whole model, in plain onnxruntime."""
+    source = coordinator.names.source(model)
+    served = await coordinator.model(source)
+    return baseline_json(served, await coordinator.baseline(source))

@@ -1,0 +1,22 @@
+"""What every route works with: the coordinator that its application serves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends, Request
+
+if TYPE_CHECKING:
+    from coordinator.core import Coordinator
+
+
+def coordinator_of(request: Request) -> Any:
+    """The coordinator behind a request."""
+    return request.app.state.coordinator
+
+
+if TYPE_CHECKING:
+    Served = Coordinator
+else:
+    # Any object with the coordinator's methods will do: FastAPI must not look at its type.
+    Served = Annotated[Any, Depends(coordinator_of)]

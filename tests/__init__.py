@@ -1,0 +1,1 @@
+"""Ours: an installed library brings a package of this name too."""
