@@ -67,16 +67,23 @@ class Child:
         return "\n".join(f"  {line}" for line in lines) or "  (nothing)"
 
 
-def start(name: str, arguments: Sequence[str], folder: Path, ready_file: Path) -> Child:
+def start(
+    name: str,
+    arguments: Sequence[str],
+    folder: Path,
+    ready_file: Path,
+    within: Sequence[str] = (),
+) -> Child:
     """Starts `imbrex` with these arguments; everything it prints goes to a log in `folder`.
 
-    It sees none of our own daemons' settings, only what the arguments say.
+    It sees none of our own daemons' settings, only what the arguments say. `within` is a command
+    that executes another in its own place, as `ip netns exec` does.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "imbrex", *arguments],
+            [*within, sys.executable, "-m", "imbrex", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
 from coordinator.baseline import best_alone
@@ -19,12 +20,13 @@ from coordinator.execution.timeline import TaskTimes
 from coordinator.library import Loaded
 from coordinator.making import NO_WORKER
 from coordinator.measured import Measured
-from coordinator.planning.devices import Cluster, Device, Link
+from coordinator.planning.devices import Cluster, Device, Link, Medium
 from coordinator.planning.plan import DeviceId
 from coordinator.settings import CoordinatorSettings
 from models.program import BlobSource, Program
 from models.units import Network
 from protos import imbrex_pb2 as pb
+from protos.endpoint import Endpoint
 from protos.errors import LostWorker
 from protos.frames import Payload
 
@@ -41,7 +43,8 @@ class LiveCluster:
     ) -> None:
         self._settings = settings
         self._changed = changed
-        self._pool = Pool(settings.secret, sink, self._membership_changed)
+        endpoint = Endpoint(settings.message_ms * 1e-3, settings.byte_ns * 1e-9)
+        self._pool = Pool(settings.secret, sink, self._membership_changed, endpoint)
         self._measured = Measured()
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
@@ -81,7 +84,7 @@ class LiveCluster:
         """The devices that can be used now, with what is known of them."""
         ready = self._pool.ready()
         devices = tuple(self._device(device, each) for device, each in ready.items())
-        return Cluster(devices, medium="switch", uplink=HOST_ENDPOINT)
+        return Cluster(devices, self._settings.medium, _uplink(self._settings.medium, devices))
 
     def observe(self, graph: TaskGraph, network: Network, times: Sequence[TaskTimes]) -> None:
         """Observed task times correct the costs of the devices that ran them."""
@@ -241,16 +244,33 @@ def _mbps(link: Link) -> float:
     return link.bytes_per_s * 8e-6
 
 
+def _uplink(medium: Medium, devices: Sequence[Device]) -> Link | None:
+    """What all of the host's traffic shares: its one thread, and in a star its one cable, which is
+    as fast as the fastest link that crosses it.
+    """
+    cables = [device.link.bytes_per_s for device in devices if not device.host]
+    match medium:
+        case "air":
+            return None
+        case "star" if cables:
+            rate = min(max(cables), HOST_ENDPOINT.bytes_per_s)
+            return replace(HOST_ENDPOINT, bytes_per_s=rate)
+        case _:
+            return HOST_ENDPOINT
+
+
 def _host_environment(settings: CoordinatorSettings) -> dict[str, str]:
-    """Settings of the host's worker: loopback, found by us and by nobody else."""
+    """Settings of the host's worker: found by us and by nobody else."""
     prefix = "IMBREX_WORKER_"
     return {
-        prefix + "HOST": "127.0.0.1",
+        prefix + "HOST": settings.host_worker,
         prefix + "PORT": "0",
         prefix + "STATE_DIR": str(settings.state_dir / "worker"),
         prefix + "NAME": "host",
         prefix + "MDNS": "0",
         prefix + "PACE": str(settings.host_pace),
+        prefix + "MESSAGE_MS": str(settings.message_ms),
+        prefix + "BYTE_NS": str(settings.byte_ns),
         prefix + "SECRET": settings.secret,
         prefix + "CLUSTER": settings.cluster,
     }

@@ -11,6 +11,7 @@ import platformdirs
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from coordinator.planning.devices import Medium
 from protos.errors import BadConfiguration
 
 HTTP_PORT = 8460
@@ -27,7 +28,10 @@ class CoordinatorSettings(BaseSettings):
     `replan` is a period in seconds, or 0 for off: a plan then changes only by hand or when its
     devices do. `planners` names `package.module:function`s that requests may ask for beside the
     installed strategies. `profile_s` bounds what measuring one device takes. `host_computes`
-    starts a worker on this machine.
+    starts a worker on this machine, which listens on `host_worker`: an address that the other
+    devices reach, where they are to send it their borders. `medium` says what their links share,
+    as in cluster files. `message_ms` and `byte_ns` emulate a slower computer: what a
+    message and each of its bytes cost more than they do here.
     """
 
     model_config = SettingsConfigDict(env_prefix="IMBREX_COORDINATOR_", extra="forbid", frozen=True)
@@ -48,9 +52,13 @@ class CoordinatorSettings(BaseSettings):
     planners: tuple[str, ...] = ()
     host_computes: bool = True
     host_pace: float = 1.0
+    host_worker: str = "127.0.0.1"
+    medium: Medium = "switch"
     replan: float = 60.0
     profile: bool = True
     profile_s: float = Field(default=60.0, gt=0, le=60.0)
+    message_ms: float = Field(default=0.0, ge=0, le=1000)
+    byte_ns: float = Field(default=0.0, ge=0, le=1000)
     max_queue: int = 64
     max_in_flight: int = 4
     max_body_bytes: int = 64 * 1024 * 1024

@@ -18,6 +18,7 @@ os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
 import grpc
 import grpc.aio
 
+from protos.endpoint import Endpoint
 from protos.errors import BadConfiguration
 from protos.frames import MAX_MESSAGE_BYTES
 
@@ -70,10 +71,11 @@ SERVER_OPTIONS: Options = [
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, and what proves that it belongs to the cluster."""
+    """Who calls, what proves that it belongs to the cluster, and what its messages cost it."""
 
     sender: str
     secret: str = field(default="", repr=False)
+    endpoint: Endpoint = field(default_factory=Endpoint, repr=False, compare=False)
 
     @property
     def metadata(self) -> Metadata:

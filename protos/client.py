@@ -11,6 +11,7 @@ import grpc.aio
 
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller, make_channel
+from protos.endpoint import Endpoint
 from protos.errors import LostWorker, PeerViolation
 from protos.frames import PROTOCOL, Payload, Received, decode, encode
 from protos.serving import EXCHANGE, SERVICE, UNARY
@@ -26,9 +27,10 @@ _HELLO_TIMEOUT_S = 5.0
 class ExchangeStream:
     """Frames to and from one worker. One task may write while another reads."""
 
-    def __init__(self, call: Any, address: str) -> None:
+    def __init__(self, call: Any, address: str, endpoint: Endpoint) -> None:
         self._call = call
         self._address = address
+        self._endpoint = endpoint
 
     async def write(self, items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> None:
         """Sends one message; waits while the stream's flow control is full.
@@ -37,6 +39,7 @@ class ExchangeStream:
             ImbrexError: the stream is broken (`LostWorker`, or what the worker said).
         """
         message = encode(items, payloads)
+        await self._endpoint.handle(len(message))
         try:
             await self._call.write(message)
         except STREAM_ENDED as failure:
@@ -53,6 +56,7 @@ class ExchangeStream:
         except STREAM_ENDED as failure:
             raise await self._reason(failure) from failure
         if isinstance(message, bytes):
+            await self._endpoint.handle(len(message))
             return decode(message)
         # Not bytes: grpc.aio.EOF, the end of the stream.
         if await self._call.code() is grpc.StatusCode.OK:
@@ -184,7 +188,8 @@ class WorkerClient:
 
     def exchange(self) -> ExchangeStream:
         """A new stream of frames; the call connects when first used."""
-        return ExchangeStream(self._exchange(metadata=self._caller.metadata), self.address)
+        call = self._exchange(metadata=self._caller.metadata)
+        return ExchangeStream(call, self.address, self._caller.endpoint)
 
     async def _call(self, name: str, request: Any, timeout_s: float | None) -> Any:
         try:

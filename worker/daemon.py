@@ -21,6 +21,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from zeroconf import Error as ZeroconfError
 
 from protos.channels import Caller, make_server, require_secret
+from protos.endpoint import Endpoint
 from protos.errors import BadConfiguration
 from protos.heap import keep_buffers
 from protos.serving import SERVICE, register
@@ -64,7 +65,8 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
         sessions, store = _programs(settings)
         # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.
         tasks = Tasks(own_id, settings.memory_bytes // 2)
-        caller = Caller(own_id, settings.secret)
+        endpoint = Endpoint(settings.message_ms * 1e-3, settings.byte_ns * 1e-9)
+        caller = Caller(own_id, settings.secret, endpoint)
         engine = Engine(tasks, sessions, compute, caller, version)
         stack.push_async_callback(engine.close)
         parts = Parts(
@@ -74,10 +76,12 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
             sessions=sessions,
             measurer=Measurer(store, compute),
             engine=engine,
+            endpoint=endpoint,
             counters=lambda: {
                 **tasks.dropped,
                 "tasks_run": engine.tasks_run,
                 "overruns": compute.throttle.overruns,
+                "messages": endpoint.handled,
             },
         )
         service = Service(parts)

@@ -15,6 +15,7 @@ import structlog
 from models.program import Program
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST, SENDER_KEY
+from protos.endpoint import Endpoint
 from protos.errors import BadRequest, ImbrexError, PeerViolation
 from protos.frames import PROTOCOL, decode
 from protos.serving import Context
@@ -46,6 +47,7 @@ class Parts:
     sessions: Sessions
     measurer: Measurer
     engine: Engine
+    endpoint: Endpoint
     counters: Callable[[], dict[str, int]]
 
 
@@ -185,7 +187,7 @@ class Service:
         await context.send_initial_metadata(())
         tasks = {
             asyncio.ensure_future(self._read(number, from_host, context)),
-            asyncio.ensure_future(_write(outbox, context)),
+            asyncio.ensure_future(_write(outbox, context, self._parts.endpoint)),
         }
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -210,6 +212,7 @@ class Service:
                 return None
             if not isinstance(message, bytes):
                 return None
+            await self._parts.endpoint.handle(len(message))
             try:
                 self._parts.engine.receive(number, from_host, decode(message))
             except PeerViolation as violation:
@@ -221,9 +224,13 @@ class Service:
         return pb.BlobStatus(missing=blobs)
 
 
-async def _write(outbox: Outbox, context: Context) -> None:
+async def _write(outbox: Outbox, context: Context, endpoint: Endpoint) -> None:
+    async def write(message: bytes) -> None:
+        await endpoint.handle(len(message))
+        await context.write(message)
+
     try:
-        await outbox.write_all(context.write)
+        await outbox.write_all(write)
     except STREAM_ENDED:
         if own_cancellation():
             raise

@@ -41,6 +41,12 @@ class WorkerSettings(BaseSettings):
     )
     name: str = Field("", max_length=60, description="for people; default: the host's name")
     pace: float = Field(1.0, gt=0, le=1, description="share of one core that computation takes")
+    message_ms: float = Field(
+        0.0, ge=0, le=1000, description="emulation: what a message costs more than it does here"
+    )
+    byte_ns: float = Field(
+        0.0, ge=0, le=1000, description="emulation: what a byte of a message costs more"
+    )
     cores: int = Field(0, ge=0, description="cores that computation may use; 0: all")
     threads: int = Field(0, ge=0, description="threads of one task; 0: as many as cores")
     memory_mb: int = Field(0, ge=0, description="memory the worker may use; 0: 3/4 of all")

@@ -20,6 +20,7 @@ from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST, Caller
 from protos.client import WorkerClient
+from protos.endpoint import Endpoint
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.frames import Payload
 
@@ -49,13 +50,16 @@ class Connection:
     connection.
     """
 
-    def __init__(self, address: str, secret: str, sink: Sink) -> None:
+    def __init__(
+        self, address: str, secret: str, sink: Sink, endpoint: Endpoint | None = None
+    ) -> None:
         self.address = address
-        self.client = WorkerClient(address, Caller(HOST, secret))
+        caller = Caller(HOST, secret, endpoint or Endpoint())
+        self.client = WorkerClient(address, caller)
         self.programs = Programs(self.client)
         self.counters: dict[str, int] = {}
         self.resident_bytes = 0
-        self._control = WorkerClient(address, Caller(HOST, secret))
+        self._control = WorkerClient(address, caller)
         self._stream = self.client.exchange()
         self._pinger = Pinger(self._control.exchange(), address)
         self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
@@ -70,13 +74,15 @@ class Connection:
         return f"Connection({self.address!r}, device={self._facts and self._facts.id!r})"
 
     @classmethod
-    async def open(cls, address: str, secret: str, sink: Sink) -> Connection:
+    async def open(
+        cls, address: str, secret: str, sink: Sink, endpoint: Endpoint | None = None
+    ) -> Connection:
         """Connects and greets.
 
         Raises:
             ImbrexError: nobody there, another protocol version, a wrong secret.
         """
-        connection = cls(address, secret, sink)
+        connection = cls(address, secret, sink, endpoint)
         try:
             connection._take(await connection.client.hello(version("imbrex"), CALL_TIMEOUT_S))
         except BaseException:

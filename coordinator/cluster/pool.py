@@ -31,6 +31,7 @@ from coordinator.cluster.events import (
 from coordinator.cluster.membership import Membership
 from coordinator.cluster.peers import Peer
 from coordinator.planning.plan import DeviceId
+from protos.endpoint import Endpoint
 from protos.errors import BadConfiguration, ImbrexError, LostWorker, NotFound, PeerViolation
 
 # How often membership looks whether somebody is due to be tried again.
@@ -47,8 +48,15 @@ class Pool:
     by themselves, by the code of the error: `lost_worker`, `peer_violation`.
     """
 
-    def __init__(self, secret: str, sink: Sink, changed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        secret: str,
+        sink: Sink,
+        changed: Callable[[str], None],
+        endpoint: Endpoint | None = None,
+    ) -> None:
         self._secret = secret
+        self._endpoint = endpoint
         self._sink = sink
         self._changed = changed
         self._membership = Membership(random.random)
@@ -163,7 +171,9 @@ class Pool:
     async def _connect(self, address: str) -> None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                connection = await Connection.open(address, self._secret, self._sink)
+                connection = await Connection.open(
+                    address, self._secret, self._sink, self._endpoint
+                )
         except TimeoutError:
             self._step(Dropped(address, f"{address} does not answer"))
         except (PeerViolation, BadConfiguration) as error:

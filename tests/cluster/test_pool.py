@@ -205,7 +205,7 @@ async def test_one_worker_at_two_names_is_one_device(tmp_path):
 
 
 async def test_a_malformed_frame_ends_the_connection_and_is_counted(tmp_path, monkeypatch):
-    async def garbage(outbox, context):
+    async def garbage(_outbox, context, _endpoint):
         await context.write(b"\xff\xff\xff\xffnot a frame")
 
     monkeypatch.setattr("worker.service._write", garbage)

@@ -1,0 +1,1 @@
+"""An emulated cluster of small computers on one machine: `python -m benchmarks.lab`."""

@@ -1,0 +1,151 @@
+"""What daemons must be told to be the preset's devices, and what the lab then really emulates.
+
+Before: what this machine's core does on VGG-16's convolutions, and what a message costs here; the
+difference to the preset is what the daemons are told. After: the same convolutions on all devices
+at once, a TCP stream each way on each link, empty messages and large ones; off by more than a tenth
+is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab import probes
+from benchmarks.lab.cluster import SECRET, Computer, Lab
+from benchmarks.lab.network import HOST as HOST_ADDRESS
+from benchmarks.lab.presets import Preset
+from coordinator import children
+from protos.channels import HOST, Caller
+from protos.endpoint import Endpoint
+from protos.errors import Unavailable
+
+TOLERANCE = 0.1
+_START_S = 60.0
+# A message that is charged for costs a wakeup more than one that is not.
+_CHARGED_MS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What this machine does by itself: a core's rate, and what a message costs each side."""
+
+    core_gflops: float
+    message_ms: float
+    byte_ns: float
+
+    def computer(self, preset: Preset) -> Computer:
+        """What to tell daemons; `preset` is scaled.
+
+        Raises:
+            Unavailable: this machine is slower than the preset.
+        """
+        pace = round(preset.gflops / self.core_gflops, 5)
+        message_ms = preset.message_ms - self.message_ms
+        if pace > 1 or message_ms < 0:
+            raise Unavailable(
+                cause=f"this machine's core ({self.core_gflops:.0f} GFLOP/s, {self.message_ms:.2f} "
+                "ms per message) is slower than what it should emulate",
+                cure="Choose a smaller --scale",
+            )
+        return Computer(
+            pace, round(message_ms, 4), round(max(0.0, preset.byte_ns - self.byte_ns), 4)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Emulated:
+    """What the lab was measured to emulate, and what it should: worst over devices."""
+
+    gflops: tuple[float, ...]
+    down_mbps: tuple[float, ...]
+    up_mbps: tuple[float, ...]
+    message_ms: tuple[float, ...]
+    wanted: Preset
+
+    def faults(self) -> list[str]:
+        """What is off by more than the tolerance."""
+        found = []
+        for name, values, wanted in self._rows():
+            worst = max(values, key=lambda value: abs(value / wanted - 1), default=wanted)
+            if abs(worst / wanted - 1) > TOLERANCE:
+                found.append(f"{name} is {worst:.3g} instead of {wanted:.3g}")
+        return found
+
+    def lines(self) -> list[str]:
+        """For people."""
+        return [
+            f"{name}: {min(values):.3g} to {max(values):.3g}, wanted {wanted:.3g}"
+            for name, values, wanted in self._rows()
+            if values
+        ]
+
+    def json(self) -> dict[str, Any]:
+        """Everything, rounded."""
+        rows = {
+            name: {"wanted": wanted, "measured": [round(value, 3) for value in values]}
+            for name, values, wanted in self._rows()
+        }
+        return {**rows, "byte_ns_per_side": self.wanted.byte_ns}
+
+    def _rows(self) -> list[tuple[str, tuple[float, ...], float]]:
+        wanted = self.wanted
+        return [
+            ("GFLOP/s per device, all at once", self.gflops, wanted.gflops),
+            ("Mbps from the host", self.down_mbps, wanted.mbps),
+            ("Mbps to the host", self.up_mbps, wanted.mbps),
+            ("ms per message and side", self.message_ms, wanted.message_ms),
+        ]
+
+
+def machine() -> Machine:
+    """Measures this machine, with a worker of its own on loopback."""
+    core = probes.core_gflops()
+    with tempfile.TemporaryDirectory(prefix="imbrex-lab-machine-") as name:
+        state = Path(name)
+        file = state / "worker.toml"
+        file.write_text(
+            f"host = '127.0.0.1'\nport = 0\nmdns = false\nstate_dir = '{name}'\n"
+            f"message_ms = {_CHARGED_MS}\n"
+        )
+        arguments = ["worker", "--config", str(file)]
+        child = children.start("machine", arguments, state, state / "ready.json")
+        try:
+            deadline = time.monotonic() + _START_S
+            while (ready := child.ready()) is None:
+                if time.monotonic() > deadline:
+                    raise Unavailable(cause="a worker does not start", cure="Try it by itself")
+                time.sleep(0.05)
+            caller = Caller(HOST, endpoint=Endpoint(_CHARGED_MS * 1e-3))
+            cost = asyncio.run(probes.message_seconds(str(ready["address"]), caller))
+        finally:
+            children.stop([child])
+    return Machine(core, cost[0] * 1e3 - _CHARGED_MS, cost[1] * 1e9)
+
+
+def emulated(lab: Lab, wanted: Preset, computer: Computer) -> Emulated:
+    """Measures a running lab."""
+    network = lab.network
+    down, up, wire_s = [], [], []
+    for number in range(1, lab.devices):
+        there, own = network.device(number), network.address(number)
+        down.append(probes.stream_mbps(network.host, there, own))
+        up.append(probes.stream_mbps(there, network.host, HOST_ADDRESS))
+        wire_s.append(probes.round_trip_s(network.host, there, own))
+    caller = Caller(HOST, SECRET, Endpoint(computer.message_ms * 1e-3, computer.byte_ns * 1e-9))
+    rates, sides_s = asyncio.run(_through_daemons(lab.addresses, caller))
+    messages = [(a - b / 4) * 1e3 for a, b in zip(sides_s, wire_s, strict=True)]
+    return Emulated(tuple(rates), tuple(down), tuple(up), tuple(messages), wanted)
+
+
+async def _through_daemons(
+    addresses: Sequence[str], caller: Caller
+) -> tuple[list[float], list[float]]:
+    """GFLOP/s of every device, and seconds of a message at each side but the host's own."""
+    sides = [await probes.message_seconds(address, caller) for address in addresses[1:]]
+    return await probes.device_gflops(addresses, caller), [empty for empty, _ in sides]

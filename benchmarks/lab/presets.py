@@ -1,0 +1,101 @@
+"""Presets: small computers as numbers, committed as TOML with where they come from; and the time
+scale that fits eight of them on one machine.
+
+At scale s everything happens s times as fast: rates and bandwidths are multiplied, costs of
+messages divided. Ratios stay, and a request takes 1/s of the time it would take on the devices.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coordinator.planning.devices import Medium
+from protos.errors import BadRequest, NotFound
+
+FOLDER = Path(__file__).parent / "presets"
+# What all devices together may take of this machine's cores while everybody computes: messages,
+# the kernel's buckets and the coordinator need the rest.
+_MOST_CORES = 0.6
+# Faster than this, an event loop's wakeups (a millisecond apart) are too coarse for messages.
+_MOST_SCALE = 2.0
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Preset(BaseModel):
+    """One kind of device, and how they are connected. `gflops` is what a convolution gets,
+    `mbps` what a TCP stream gets, `message_ms` and `byte_ns` what messages cost at each side.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gflops: _Positive
+    mbps: _Positive
+    message_ms: _NotNegative
+    byte_ns: _NotNegative = 0.0
+    medium: Medium = "star"
+
+    def scaled(self, scale: float) -> Preset:
+        """The same devices in a world that runs `scale` times as fast."""
+        return self.model_copy(
+            update={
+                "gflops": self.gflops * scale,
+                "mbps": self.mbps * scale,
+                "message_ms": self.message_ms / scale,
+                "byte_ns": self.byte_ns / scale,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A preset by its name."""
+
+    name: str
+    preset: Preset
+
+
+def names() -> tuple[str, ...]:
+    """Every committed preset."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+def load_kind(name: str) -> Kind:
+    """A committed preset, or a TOML file of one's own.
+
+    Raises:
+        NotFound: there is none of this name.
+        BadRequest: the file is wrong; the key is named.
+    """
+    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    try:
+        return Kind(path.stem, Preset.model_validate(tomllib.loads(path.read_text())))
+    except FileNotFoundError:
+        raise NotFound(
+            cause=f"there is no preset {name!r}",
+            cure=f"Known are {', '.join(names())}; or write a file and name it, with .toml",
+        ) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadRequest(
+            cause=f"the preset {path} cannot be read: {error}", cure="Correct it"
+        ) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise BadRequest(
+            cause=f"the preset {path}: {key}: {first['msg']}",
+            cure=f"Its keys are {', '.join(Preset.model_fields)}",
+        ) from error
+
+
+def fitting_scale(preset: Preset, devices: int, core_gflops: float) -> float:
+    """The largest power of two at which so many devices leave this machine headroom."""
+    most = min(_MOST_SCALE, _MOST_CORES * core_gflops / (devices * preset.gflops))
+    return float(2.0 ** math.floor(math.log2(most)))

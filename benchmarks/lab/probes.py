@@ -1,0 +1,159 @@
+"""What the lab measures: convolutions, TCP streams, messages."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from functools import cache
+
+import onnxruntime as ort
+
+from benchmarks.lab.namespace import inside
+from coordinator.cluster.pings import Pinger
+from coordinator.cluster.programs import program_message
+from models.boxes import Box
+from models.cutter import cut
+from models.graph import load_graph
+from models.program import BlobSource, Program
+from models.reference import random_inputs
+from models.zoo.vgg import vgg16
+from protos import imbrex_pb2 as pb
+from protos.channels import Caller
+from protos.client import WorkerClient
+
+# VGG-16's convolutions at this side run at the rate of those at 256 (measured: 111 and 112
+# GFLOP/s on x86-64), in a quarter of the time.
+_SIDE = 128
+_GFLOP = 40.09 * (_SIDE / 256) ** 2
+_REPEATS = 3
+_PINGS = 40
+_PAYLOAD_BYTES = 1 << 20
+_TIMEOUT_S = 30.0
+# A stream is timed after its start, and after what the bucket lets through at once.
+_STREAM_S = 1.0
+_WARM_S = 0.3
+_CHUNK = 64 << 10
+
+
+def core_gflops() -> float:
+    """The rate of one of this machine's cores, by its own CPU time."""
+    chosen = ort.SessionOptions()
+    chosen.intra_op_num_threads = 1
+    model = vgg16(_SIDE, classifier=False)
+    session = ort.InferenceSession(
+        model.SerializeToString(), chosen, providers=["CPUExecutionProvider"]
+    )
+    feeds = random_inputs(load_graph(model, model.graph.name))
+    session.run(None, feeds)
+    seconds = []
+    for _ in range(2 * _REPEATS + 1):
+        before = time.thread_time()
+        session.run(None, feeds)
+        seconds.append(time.thread_time() - before)
+    return _GFLOP / statistics.median(seconds)
+
+
+async def device_gflops(addresses: Sequence[str], caller: Caller) -> list[float]:
+    """The rate of every device while all of them compute."""
+
+    async def one(address: str) -> float:
+        program, inputs = _convolutions()
+        request = pb.MeasureRequest(
+            program=program_message(program), inputs=inputs, repeats=_REPEATS
+        )
+        async with WorkerClient(address, caller) as client:
+            reply = await client.measure(request)
+        return _GFLOP / statistics.median(reply.seconds)
+
+    return list(await asyncio.gather(*map(one, addresses)))
+
+
+async def message_seconds(address: str, caller: Caller) -> tuple[float, float]:
+    """(seconds of an empty message, seconds of each byte), both of one side: a round trip is
+    handled four times.
+    """
+    async with WorkerClient(address, caller) as client:
+        pinger = Pinger(client.exchange(), address)
+        reading = asyncio.create_task(pinger.read())
+        try:
+            empty = [(await pinger.ping(_TIMEOUT_S)).seconds for _ in range(_PINGS)]
+            full = [
+                (await pinger.ping(_TIMEOUT_S, _PAYLOAD_BYTES, _PAYLOAD_BYTES)).seconds
+                for _ in range(_REPEATS)
+            ]
+        finally:
+            reading.cancel()
+    least_s = statistics.median(empty)
+    return least_s / 4, max(0.0, statistics.median(full) - least_s) / (4 * _PAYLOAD_BYTES)
+
+
+def stream_mbps(source: str, target: str, address: str) -> float:
+    """What a TCP stream from namespace to namespace carries; `address` is the target's."""
+    with inside(target), socket.create_server((address, 0)) as server:
+        port = server.getsockname()[1]
+        with inside(source), closing(socket.create_connection((address, port))) as sender:
+            receiver, _ = server.accept()
+            with closing(receiver):
+                sending = threading.Thread(target=_send, args=(sender,))
+                sending.start()
+                try:
+                    _received(receiver, _WARM_S)
+                    size, seconds = _received(receiver, _STREAM_S)
+                finally:
+                    receiver.close()
+                    sending.join()
+    return size * 8e-6 / seconds
+
+
+def round_trip_s(source: str, target: str, address: str) -> float:
+    """What one byte takes there and back over TCP, without gRPC."""
+    with inside(target), socket.create_server((address, 0)) as server:
+        port = server.getsockname()[1]
+        with inside(source), closing(socket.create_connection((address, port))) as here:
+            there, _ = server.accept()
+            with closing(there):
+                seconds = []
+                for _ in range(_PINGS):
+                    before = time.monotonic()
+                    here.sendall(b"x")
+                    there.sendall(there.recv(1))
+                    here.recv(1)
+                    seconds.append(time.monotonic() - before)
+    return statistics.median(seconds)
+
+
+@cache
+def _convolutions() -> tuple[Program, list[pb.TensorSpec]]:
+    """VGG-16's convolutions as a program whose weights each device makes up."""
+    model = vgg16(_SIDE, classifier=False)
+    graph = load_graph(model, model.graph.name)
+    everything = {name: Box.whole(graph.shape(name)) for name in graph.outputs}
+    made = cut(graph, graph.nodes, everything, BlobSource(), static=True).program
+    made_up = tuple(type(ref)(ref.name, "", ref.data_type, ref.dims) for ref in made.weights)
+    inputs = [
+        pb.TensorSpec(tensor=name, data_type=graph.tensors[name].data_type, dims=graph.shape(name))
+        for name in graph.inputs
+    ]
+    return Program(made.graph, made_up), inputs
+
+
+def _send(sender: socket.socket) -> None:
+    chunk = bytes(_CHUNK)
+    try:
+        while True:
+            sender.sendall(chunk)
+    except OSError:
+        return  # the receiver has seen enough
+
+
+def _received(receiver: socket.socket, for_s: float) -> tuple[int, float]:
+    """Bytes that came for so long, and how long it was."""
+    buffer, size, start = bytearray(_CHUNK), 0, time.monotonic()
+    while (seconds := time.monotonic() - start) < for_s:
+        size += receiver.recv_into(buffer)
+    return size, seconds

@@ -1,0 +1,65 @@
+import pytest
+
+from benchmarks.lab.presets import fitting_scale, load_kind, names
+from protos.errors import BadRequest, NotFound
+
+
+def test_the_presets_of_the_papers_devices_are_there():
+    wanted = {"pi3-1ghz", "pi3-500mhz", "pi3b-ort", "pi4-gbe", "pi5-gbe", "pi5-wifi"}
+    assert set(names()) == wanted
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_preset_says_where_its_rates_come_from(name):
+    from benchmarks.lab.presets import FOLDER
+
+    lines = (FOLDER / f"{name}.toml").read_text().splitlines()
+    assert all("#" in line for line in lines if line.startswith(("gflops", "mbps", "message_ms")))
+    assert load_kind(name).preset.gflops > 0
+
+
+def test_a_scale_changes_no_ratio():
+    preset = load_kind("pi3-1ghz").preset
+    twice = preset.scaled(2)
+    assert twice.gflops / twice.mbps == preset.gflops / preset.mbps
+    assert twice.message_ms * twice.gflops == preset.message_ms * preset.gflops
+    assert twice.byte_ns * twice.mbps == preset.byte_ns * preset.mbps
+
+
+@pytest.mark.parametrize("name", names())
+def test_eight_devices_fit_on_less_than_a_core(name):
+    preset = load_kind(name).preset
+    scale = fitting_scale(preset, 8, core_gflops=110)
+    assert 8 * preset.scaled(scale).gflops / 110 <= 0.6
+
+
+def test_an_unknown_preset_is_named_with_those_that_are_known():
+    with pytest.raises(NotFound) as caught:
+        load_kind("pi9")
+    assert "pi9" in caught.value.cause
+    assert "pi3-1ghz" in caught.value.cure
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("gflops = 1\nmbps = 1\nmessage_ms = 1\nbits = 3", "bits"),
+        ("gflops = 0\nmbps = 1\nmessage_ms = 1", "gflops"),
+        ("mbps = 1\nmessage_ms = 1", "gflops"),
+        ("gflops = 1\nmbps = 1\nmessage_ms = 1\nmedium = 'token ring'", "medium"),
+        ("gflops", "mine.toml"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_key(tmp_path, text, named):
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(BadRequest) as caught:
+        load_kind(str(file))
+    assert named in caught.value.cause
+
+
+def test_a_file_of_ones_own_is_a_preset(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("gflops = 3\nmbps = 50\nmessage_ms = 2\nmedium = 'air'")
+    kind = load_kind(str(file))
+    assert (kind.name, kind.preset.medium) == ("mine", "air")
