@@ -131,6 +131,10 @@ class CoordinatorClient:
         """The cluster as a cluster file, and its profiles by file name."""
         return self._json("GET", f"/v1/cluster?{urlencode({'stem': stem})}")
 
+    def trace(self, request_id: str) -> dict[str, Any]:
+        """The timeline of one of the latest requests, as Chrome trace events."""
+        return self._json("GET", f"/v1/requests/{quote(request_id, safe='')}/trace")
+
     def models(self) -> list[dict[str, Any]]:
         """Every model that the coordinator serves."""
         found: list[dict[str, Any]] = self._json("GET", "/v1/models")["models"]

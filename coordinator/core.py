@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import structlog
@@ -24,6 +25,7 @@ from coordinator.answers import (
 from coordinator.choice import IN_FORCE, Choice
 from coordinator.describe import Described, describe
 from coordinator.execution.driver import Driver
+from coordinator.execution.trace import Lived, chrome_trace
 from coordinator.feeds import Entrances, check_feeds
 from coordinator.given import adopt, plan_id
 from coordinator.journal import Ended, Journal
@@ -247,8 +249,32 @@ class Coordinator:
         timing = replace(answer.timing, queue_s=queue_s, total_s=answer.timing.total_s + queue_s)
         answer = replace(answer, timing=timing)
         kept = replace(answer, outputs={})
-        self.journal.add(Ended(request, model, arrived_s, ended_s, kept, tuple(times), None))
+        self.journal.add(
+            Ended(request, model, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch)
+        )
         return answer
+
+    def trace(self, request_id: str) -> dict[str, Any]:
+        """The timeline of one of the latest requests, as Chrome trace events.
+
+        Raises:
+            NotFound: it is not remembered.
+        """
+        ended = self.journal.find(request_id)
+        assert ended.answer is not None, "`find` looks for answers"
+        started_s = ended.arrived_s + ended.answer.timing.queue_s
+        return chrome_trace(
+            Lived(
+                request_id=request_id,
+                model=self.names.public(ended.model)[0],
+                arrived_s=ended.arrived_s,
+                started_s=started_s,
+                ended_s=ended.ended_s,
+                tasks=ended.tasks,
+                sketch=ended.sketch,
+                names={each.id: each.name for each in self.devices() if each.id},
+            )
+        )
 
     async def baseline(self, model: str) -> Baseline:
         """Measures the best device with the whole model in plain onnxruntime.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from coordinator.answers import Answer
-from coordinator.execution.timeline import TaskTimes
-from protos.errors import ImbrexError
+from coordinator.execution.timeline import Sketch, TaskTimes
+from protos.errors import ImbrexError, NotFound
 
 # A page shows the latest request; a person who asks for a trace means one of the latest.
 LATEST = 64
@@ -36,6 +36,7 @@ class Ended:
     tasks: tuple[TaskTimes, ...] = field(repr=False)
     error: ImbrexError | None
     ended_at: float = field(default_factory=time.time)
+    sketch: Sketch = field(default=Sketch(), repr=False)
 
     @property
     def outcome(self) -> str:
@@ -64,6 +65,22 @@ class Journal:
     def latest(self) -> tuple[Ended, ...]:
         """Oldest first."""
         return tuple(self._latest)
+
+    def find(self, request_id: str) -> Ended:
+        """The latest request of this id that was answered.
+
+        Raises:
+            NotFound: it was never here, has no answer, or is too long ago.
+        """
+        answered = [each for each in self._latest if each.answer is not None]
+        for each in reversed(answered):
+            if each.request_id == request_id:
+                return each
+        last = f"; the last is {answered[-1].request_id}" if answered else ""
+        raise NotFound(
+            cause=f"no answered request {request_id!r} is remembered here",
+            cure=f"Ask for one of the latest {LATEST}, by the request_id of its answer{last}",
+        )
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Calls `listener` after each request; the returned function ends that."""

@@ -1,4 +1,4 @@
-"""The commands that ask a running coordinator: `infer` and `status`. Nothing but typer is imported
+"""The commands that ask a running coordinator. Nothing but typer is imported
 here: `--help` stays fast.
 """
 
@@ -17,6 +17,7 @@ def add_asking(app: typer.Typer) -> None:
     app.command()(infer)
     app.command()(status)
     app.command()(profile)
+    app.command()(trace)
 
 
 def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
@@ -98,3 +99,25 @@ def profile(
     from coordinator.commands import profile as command
 
     raise typer.Exit(command.profile(tuple(device or ()), url, as_json=as_json))
+
+
+def trace(
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="The request_id of an answer.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the trace.")
+    ],
+    url: Url = URL,
+    as_json: Json = False,
+) -> None:
+    """Where the time of one of the latest requests went, as Chrome trace events.
+
+    A row for each device, and for each link and direction, on one clock. Open the file at
+    https://ui.perfetto.dev or chrome://tracing.
+
+    \b
+    imbrex infer sheet.png --json | jq -r .request_id
+    imbrex trace 3f9c2e81a7b4 -o trace.json
+    """
+    from coordinator.commands import trace as command
+
+    raise typer.Exit(command.trace(request, url, output, as_json=as_json))

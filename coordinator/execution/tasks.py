@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from coordinator.execution.timeline import Passed, Sketch
 from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent
 from models.boxes import Box
 from models.cutter import cut
@@ -110,6 +111,12 @@ class TaskGraph:
         return [self.programs[name] for name in names]
 
     @cached_property
+    def sketch(self) -> Sketch:
+        """What a trace tells of this plan."""
+        passed = (each for task in self.tasks for each in _passed(self, task))
+        return Sketch(tuple(task.block for task in self.tasks), tuple(passed))
+
+    @cached_property
     def readers(self) -> Mapping[tuple[int | None, str], tuple[int, ...]]:
         """Tasks that read a tensor made by a task (None: brought by the request)."""
         found: dict[tuple[int | None, str], list[int]] = {}
@@ -120,6 +127,17 @@ class TaskGraph:
                     if task.id not in readers:
                         readers.append(task.id)
         return {key: tuple(ids) for key, ids in found.items()}
+
+
+def _passed(graph: TaskGraph, task: TaskSpec) -> Iterator[Passed]:
+    """One entry for each task that reads from this one: its boxes travel together."""
+    sizes: dict[int, int] = {}
+    for output in task.outputs:
+        itemsize = graph.tensors[output.tensor].itemsize
+        for route in output.routes:
+            sizes[route.reader] = sizes.get(route.reader, 0) + route.box.volume * itemsize
+    for reader, size in sizes.items():
+        yield Passed(task.id, reader, size)
 
 
 def outline_plan(plan: Plan, network: Network) -> TaskGraph:

@@ -29,6 +29,25 @@ class TaskTimes:
     received_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Bytes that a task hands straight to another one."""
+
+    source: int
+    reader: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """What a timeline needs to know of its plan, long after that is gone: each task's block, and
+    what tasks pass to each other.
+    """
+
+    blocks: tuple[int, ...] = ()
+    passed: tuple[Passed, ...] = ()
+
+
 @dataclass(slots=True)
 class Timeline:
     """Collects a request's observations; `submitted_s` is when it left the queue."""

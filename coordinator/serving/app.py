@@ -11,7 +11,7 @@ from coordinator.serving.errors import add_error_handlers
 from coordinator.serving.intake import Intake
 from coordinator.serving.oip import http as oip
 from coordinator.serving.oip.service import Service
-from coordinator.serving.ours import devices, health, infer, models, plans
+from coordinator.serving.ours import devices, health, infer, models, plans, requests
 
 if TYPE_CHECKING:
     from coordinator.core import Coordinator
@@ -30,6 +30,6 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     app.state.oip = Service(coordinator)
     add_error_handlers(app, {oip.PREFIX: oip.shape})
     app.add_middleware(Intake, max_body_bytes=coordinator.settings.max_body_bytes)
-    for room in (infer, models, plans, devices, health, oip):
+    for room in (infer, models, plans, devices, requests, health, oip):
         app.include_router(room.router)
     return app

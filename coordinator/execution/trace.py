@@ -1,0 +1,150 @@
+"""A request's timeline as Chrome trace events: a row per device, and per link and direction.
+
+Times are of the host's monotonic clock; those of devices were brought to it by the offsets that
+pings show, which err by half a round trip at most. A transfer's bar begins when its sender was done
+and ends when its reader had all of its inputs: an upper bound, where several came.
+
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (the format)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.execution.timeline import Sketch, TaskTimes
+
+_REQUEST, _DEVICES, _LINKS = 1, 2, 3
+_TITLES = {_REQUEST: "request", _DEVICES: "devices", _LINKS: "links"}
+HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """What a trace is made of. `names` are what devices are called, by id."""
+
+    request_id: str
+    model: str
+    arrived_s: float
+    started_s: float
+    ended_s: float
+    tasks: Sequence[TaskTimes]
+    sketch: Sketch
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    process: int
+    row: str
+    name: str
+    start_s: float
+    stop_s: float
+    details: Mapping[str, Any]
+
+
+def chrome_trace(lived: Lived) -> dict[str, Any]:
+    """One JSON object; opens in Perfetto and in chrome://tracing. Zero is the request's arrival."""
+    bars = [*_request_bars(lived), *_task_bars(lived), *_peer_bars(lived)]
+    rows = _rows(bars)
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": number, "args": {"name": title}}
+        for number, title in _TITLES.items()
+    ]
+    for (process, row, lane), thread in rows.items():
+        title = row if not lane else f"{row} ({lane + 1})"
+        names = {"pid": process, "tid": thread}
+        events.append({"ph": "M", "name": "thread_name", **names, "args": {"name": title}})
+    for bar, thread in _placed(bars, rows):
+        events.append(
+            {
+                "ph": "X",
+                "name": bar.name,
+                "cat": _TITLES[bar.process],
+                "pid": bar.process,
+                "tid": thread,
+                "ts": round((bar.start_s - lived.arrived_s) * 1e6, 1),
+                "dur": round((bar.stop_s - bar.start_s) * 1e6, 1),
+                "args": dict(bar.details),
+            }
+        )
+    about = {"request": lived.request_id, "model": lived.model}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+
+
+def _request_bars(lived: Lived) -> Iterator[_Bar]:
+    row = lived.request_id
+    if lived.started_s > lived.arrived_s:
+        yield _Bar(_REQUEST, row, "queue", lived.arrived_s, lived.started_s, {})
+    yield _Bar(_REQUEST, row, lived.model, lived.started_s, lived.ended_s, {})
+
+
+def _task_bars(lived: Lived) -> Iterator[_Bar]:
+    """What each device computed, and what the host sent it and got back for that."""
+    for each in lived.tasks:
+        device = lived.names.get(each.device, each.device)
+        block = lived.sketch.blocks[each.task]
+        about = {"task": each.task, "block": block, "attempt": each.attempt}
+        waited = {"waited_ms": round((each.start_s - each.ready_s) * 1e3, 3)}
+        yield _Bar(
+            _DEVICES, device, f"block {block}", each.start_s, each.stop_s, {**about, **waited}
+        )
+        if each.sent_bytes:
+            details = {**about, "bytes": each.sent_bytes}
+            yield _link_bar(HOST, device, f"scatter {block}", (each.sent_s, each.ready_s), details)
+        if each.received_bytes:
+            times = (each.stop_s, each.received_s)
+            details = {**about, "bytes": each.received_bytes}
+            yield _link_bar(device, HOST, f"gather {block}", times, details)
+
+
+def _peer_bars(lived: Lived) -> Iterator[_Bar]:
+    """What devices passed straight to each other. A task that ran again got its input from the
+    host, and says so above.
+    """
+    first = {each.task: each for each in lived.tasks if not each.attempt}
+    for passed in lived.sketch.passed:
+        source, reader = first.get(passed.source), first.get(passed.reader)
+        if source is None or reader is None or source.device == reader.device:
+            continue
+        names = [lived.names.get(each.device, each.device) for each in (source, reader)]
+        block = lived.sketch.blocks[passed.reader]
+        details = {"from_task": passed.source, "to_task": passed.reader, "bytes": passed.bytes}
+        times = (source.stop_s, reader.ready_s)
+        yield _link_bar(names[0], names[1], f"halo {block}", times, details)
+
+
+def _link_bar(
+    source: str, target: str, name: str, times: tuple[float, float], details: Mapping[str, Any]
+) -> _Bar:
+    start, stop = times
+    # Clocks that differ by more than a transfer takes must not turn time around.
+    return _Bar(_LINKS, f"{source} to {target}", name, start, max(start, stop), details)
+
+
+_Rows = dict[tuple[int, str, int], int]
+
+
+def _rows(bars: Sequence[_Bar]) -> _Rows:
+    """A thread number for each row and lane, rows of one process in the order of their names."""
+    used = sorted({(bar.process, bar.row, lane) for bar, lane in _lanes(bars)})
+    return {key: number for number, key in enumerate(used, start=1)}
+
+
+def _placed(bars: Sequence[_Bar], rows: _Rows) -> Iterator[tuple[_Bar, int]]:
+    for bar, lane in _lanes(bars):
+        yield bar, rows[bar.process, bar.row, lane]
+
+
+def _lanes(bars: Sequence[_Bar]) -> Iterator[tuple[_Bar, int]]:
+    """Bars of one row that overlap lie in different lanes: a viewer would hide one."""
+    busy: dict[tuple[int, str], list[float]] = {}
+    for bar in sorted(bars, key=lambda each: each.start_s):
+        ends = busy.setdefault((bar.process, bar.row), [])
+        lane = next((k for k, end in enumerate(ends) if end <= bar.start_s), len(ends))
+        if lane == len(ends):
+            ends.append(bar.stop_s)
+        else:
+            ends[lane] = bar.stop_s
+        yield bar, lane
