@@ -159,12 +159,15 @@ def _connected(cluster: Cluster, mbps: float | None, message_ms: float) -> Clust
 def _clocked(device: Device, ghz: float, meaning: Meaning) -> Device:
     slow_weights = ghz if meaning.slow_weights else 1.0
     slow_bytes = ghz if meaning.slow_bytes else 1.0
-    byte_s = device.link.endpoint_byte_s * meaning.ends / 2 / slow_bytes
+    slower = meaning.ends / 2 / slow_bytes
+    near, far = (
+        replace(end, byte_s=end.byte_s * slower) for end in (device.link.near, device.link.far)
+    )
     rates = _rates(device)
     costs = RateCosts(
         rates.gflops * ghz, rates.rate_1x1, rates.weight_ns / slow_weights, rates.run_s / ghz
     )
-    return _computing(replace(device, link=replace(device.link, endpoint_byte_s=byte_s)), costs)
+    return _computing(replace(device, link=replace(device.link, near=near, far=far)), costs)
 
 
 def _faster(device: Device, cores: int) -> Device:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from coordinator import terminal
 from coordinator.choice import fastest
-from coordinator.planning.devices import Cluster, Link, Planner
+from coordinator.planning.devices import Cluster, Endpoint, Link, Planner
 from coordinator.planning.plan import Plan
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
@@ -115,7 +115,9 @@ def _opt_ins(situation: Situation, step: Step) -> Iterator[Alternative]:
         "16-bit floats on the wire (half the bytes, answers that differ a little) would make it",
         _with_links(
             situation.cluster,
-            lambda link: replace(times_as_wide(link, 2), endpoint_byte_s=link.endpoint_byte_s / 2),
+            lambda link: replace(
+                times_as_wide(link, 2), near=_half_a_byte(link.near), far=_half_a_byte(link.far)
+            ),
         ),
     )
     if any(block.barrier for block in situation.plan.blocks[1:]):
@@ -123,6 +125,10 @@ def _opt_ins(situation: Situation, step: Step) -> Iterator[Alternative]:
         plan = replace(situation.plan, blocks=free)
         latency_s = simulate(plan, situation.network, situation.cluster).latency_s
         yield Alternative("leaving out its barriers would make it", latency_s)
+
+
+def _half_a_byte(end: Endpoint) -> Endpoint:
+    return replace(end, byte_s=end.byte_s / 2)
 
 
 def _opt_in_sentences(now_s: float, found: Sequence[Alternative]) -> Iterator[str]:

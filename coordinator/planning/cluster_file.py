@@ -16,7 +16,7 @@ from coordinator.costs.links import LOOPBACK
 from coordinator.costs.profile_json import parse_profile
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import RegressionCosts
-from coordinator.planning.devices import Cluster, Device, Link
+from coordinator.planning.devices import Cluster, Device, Endpoint, Link
 from coordinator.planning.plan import DeviceId
 from protos.errors import BadRequest
 
@@ -41,6 +41,17 @@ class _Computer(_Strict):
     run_ms: _NotNegative = 0.0
     memory_mb: _NotNegative = 0.0
     endpoint_ns_per_byte: _NotNegative = 0.0
+    endpoint_ms_per_message: _NotNegative = 0.0
+    endpoint_ms_per_task: _NotNegative = 0.0
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """What messages and tasks cost this machine besides computing."""
+        return Endpoint(
+            message_s=self.endpoint_ms_per_message * 1e-3,
+            byte_s=self.endpoint_ns_per_byte * 1e-9,
+            task_s=self.endpoint_ms_per_task * 1e-3,
+        )
 
 
 class _Host(_Computer):
@@ -95,7 +106,7 @@ def parse_cluster(text: str, path: Path = Path("cluster.toml")) -> Cluster:
     devices = [_host(file.host, path)] if file.host.computes else []
     for index, entry in enumerate(file.device):
         costs = _costs(entry, f"device.{index}", path)
-        link = _link(file.network, entry, file.host.endpoint_ns_per_byte)
+        link = replace(_link(file.network, entry.mbps), near=file.host.endpoint, far=entry.endpoint)
         devices += [_device(name, entry, costs, link) for name in _names(entry)]
     if not devices:
         raise _bad(path, "no device computes; add [[device]] entries")
@@ -138,15 +149,12 @@ def _names(entry: _Device) -> Sequence[str]:
     return [f"{joined}{first + index}" for index in range(entry.count)]
 
 
-def _link(network: _Network, entry: _Device | None = None, host_ns: float = 0.0) -> Link:
-    """A device's link, whose bytes cost both ends' CPU; without a device, the host's uplink."""
-    mbps = entry.mbps if entry is not None and entry.mbps is not None else network.mbps
-    ends_ns = entry.endpoint_ns_per_byte + host_ns if entry is not None else 0.0
+def _link(network: _Network, mbps: float | None = None) -> Link:
+    """A wire of the network, or one of another bandwidth."""
     return Link(
-        bytes_per_s=mbps * 1e6 / 8,
+        bytes_per_s=(mbps or network.mbps) * 1e6 / 8,
         message_s=network.message_ms * 1e-3,
         latency_s=network.latency_ms * 1e-3,
-        endpoint_byte_s=ends_ns * 1e-9,
     )
 
 
@@ -179,6 +187,7 @@ def dump_cluster(cluster: Cluster, profiles: Mapping[DeviceId, str] | None = Non
     host = next((device for device in cluster.devices if device.host), None)
     lines = ["[host]"]
     lines += _computer_lines(host, profiles or {}) if host else ["computes = false"]
+    lines += _endpoint_lines(links[0].near) if links else []
     lines += [
         "",
         "[network]",
@@ -193,8 +202,7 @@ def dump_cluster(cluster: Cluster, profiles: Mapping[DeviceId, str] | None = Non
             lines += _computer_lines(device, profiles or {})
             if device.link.bytes_per_s != shared.bytes_per_s:
                 lines.append(f"mbps = {device.link.bytes_per_s * 8e-6!r}")
-            if device.link.endpoint_byte_s:
-                lines.append(f"endpoint_ns_per_byte = {device.link.endpoint_byte_s * 1e9!r}")
+            lines += _endpoint_lines(device.link.far)
     return "\n".join(lines) + "\n"
 
 
@@ -216,3 +224,12 @@ def _computer_lines(device: Device, profiles: Mapping[DeviceId, str]) -> list[st
     if device.memory_bytes:
         lines.append(f"memory_mb = {device.memory_bytes * 1e-6!r}")
     return lines
+
+
+def _endpoint_lines(end: Endpoint) -> list[str]:
+    rates = {
+        "endpoint_ns_per_byte": end.byte_s * 1e9,
+        "endpoint_ms_per_message": end.message_s * 1e3,
+        "endpoint_ms_per_task": end.task_s * 1e3,
+    }
+    return [f"{key} = {rate!r}" for key, rate in rates.items() if rate]

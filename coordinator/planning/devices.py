@@ -9,33 +9,62 @@ from coordinator.costs.affine import Costs
 from coordinator.planning.plan import DeviceId, Plan
 from models.units import Network
 
-__all__ = ["Cluster", "Costs", "Device", "Link", "Medium", "Planner"]
+__all__ = ["Cluster", "Costs", "Device", "Endpoint", "Link", "Medium", "Planner"]
 
 Medium = Literal["star", "air", "switch"]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A device's connection to the host.
+class Endpoint:
+    """What handling messages and tasks costs one machine, besides computing.
 
-    A message of n bytes occupies it for `message_s + n / bytes_per_s` and arrives `latency_s`
-    after it was sent; the CPUs at its ends are busy for `endpoint_byte_s` per byte.
+    One event loop does it, one thing after the other: `message_s + bytes * byte_s` for a message
+    that is sent or received, `task_s` for a task: at the host until it is described, on a device
+    until it runs.
+    """
+
+    message_s: float = 0.0
+    byte_s: float = 0.0
+    task_s: float = 0.0
+
+    def message_of_s(self, size_bytes: int) -> float:
+        """Seconds for one message of this size."""
+        return self.message_s + size_bytes * self.byte_s
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A device's connection to the host: the wire, and the machines at its ends.
+
+    A message of n bytes occupies the wire for `message_s + n / bytes_per_s` and is at the other
+    end `latency_s` after that. `near` is the host, the same for all of its links, and `far` the
+    device.
     """
 
     bytes_per_s: float
     message_s: float = 0.0
     latency_s: float = 0.0
-    endpoint_byte_s: float = 0.0
+    near: Endpoint = Endpoint()
+    far: Endpoint = Endpoint()
 
     @property
     def fixed_s(self) -> float:
         """Seconds that any message costs, whatever its size."""
-        return self.message_s + self.latency_s
+        return self.message_s + self.latency_s + self.near.message_s + self.far.message_s
 
     @property
     def byte_s(self) -> float:
         """Seconds that each byte of a message adds."""
         return 1.0 / self.bytes_per_s + self.endpoint_byte_s
+
+    @property
+    def endpoint_byte_s(self) -> float:
+        """Seconds that each byte costs the machines at both ends together."""
+        return self.near.byte_s + self.far.byte_s
+
+    def occupied_s(self, size_bytes: int) -> float:
+        """Seconds that one message takes of the wire."""
+        return self.message_s + size_bytes / self.bytes_per_s
 
     def transfer_s(self, size_bytes: int) -> float:
         """Seconds from sending to arrival of one message; nothing for nothing."""
@@ -72,6 +101,15 @@ class Cluster:
     devices: tuple[Device, ...]
     medium: Medium = "star"
     uplink: Link | None = None
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether the host sends to one device after the other."""
+        return (
+            self.medium == "air"
+            or self.uplink is not None
+            or any(each.link.near != Endpoint() for each in self.devices)
+        )
 
     def device(self, device_id: DeviceId) -> Device:
         """The device of this id; KeyError if there is none."""

@@ -49,7 +49,7 @@ class Forms:
         self.stages = stages
         self.cluster, self.geometry = stages.cluster, stages.geometry
         self.connected = connected_units(stages.network)
-        self.serial = self.cluster.medium == "air" or self.cluster.uplink is not None
+        self.serial = self.cluster.is_serial
         self._lines: dict[tuple[int, int, int], _Lines] = {}
 
     def stage(

@@ -1,19 +1,18 @@
 """The event simulator's rules on numbers alone: what a search can afford hundreds of times.
 
 `simulate` runs the scheduler itself over boxes, and stays the judge of every plan. This is the
-same discipline (links first come first served, one task at a time per device, boxes sent as they
-come in, barriers, partial sums, boxes kept or passed on by peers) for tasks that are given as
-seconds and bytes; a test holds the two equal.
+same discipline (boxes sent as they come in, barriers, partial sums, boxes kept or passed on by
+peers) on the same media, for tasks that are given as seconds and bytes; a test holds the two
+equal.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
 
-from coordinator.planning.devices import Cluster, Device, Link
+from coordinator.planning.devices import Cluster
+from coordinator.planning.media import Media
 
 # Where a read comes from if the request brought it.
 REQUEST = -1
@@ -58,12 +57,9 @@ class _Run:
     """One request."""
 
     def __init__(self, steps: Sequence[Step], cluster: Cluster, last: frozenset[int]) -> None:
-        self.steps, self.devices, self.last = steps, cluster.devices, set(last)
-        self.medium, self.uplink = cluster.medium, cluster.uplink
-        self.queue: list[tuple[float, int, Callable[..., None], object]] = []
-        self.order = count()
-        self.now = 0.0
-        self.free: dict[object, float] = {}
+        self.steps, self.last = steps, set(last)
+        self.media = Media(cluster)
+        self.latency_s = [device.link.latency_s for device in cluster.devices]
         self.done = [False] * len(steps)
         self.missing = [sum(read.size_bytes for read in step.reads) for step in steps]
         self.undone: dict[int, int] = {}
@@ -73,6 +69,9 @@ class _Run:
         self.brought = [0] * len(steps)
         self.sums: dict[int, list[tuple[list[int], int]]] = {}
         self.held = [k for k, step in enumerate(steps) if step.barrier and step.block > 0]
+        # Where boxes pass between peers, every task is described at once.
+        self.direct = any(step.direct for step in steps)
+        self.described = [self.direct] * len(steps)
         for k, step in enumerate(steps):
             self.undone[step.block] = self.undone.get(step.block, 0) + 1
             for read in step.reads:
@@ -93,6 +92,9 @@ class _Run:
             self.sums.setdefault(k, []).append((sources, read.size_bytes))
 
     def run(self) -> float:
+        if self.direct:
+            for step in self.steps:
+                self.media.describe_tasks(step.device, 1)
         first = [
             (k, self._all(k) if step.barrier else self.brought[k])
             for k, step in enumerate(self.steps)
@@ -100,12 +102,8 @@ class _Run:
         ]
         self._send([(k, size) for k, size in first if size])
         while self.last:
-            self.now, _, happens, what = heapq.heappop(self.queue)
-            happens(what)
-        return self.now
-
-    def _at(self, when: float, happens: Callable[..., None], what: object) -> None:
-        heapq.heappush(self.queue, (when, next(self.order), happens, what))
+            self.media.run()
+        return self.media.now
 
     def _all(self, k: int) -> int:
         """What a task gets from the host at once, when a barrier has passed."""
@@ -118,84 +116,40 @@ class _Run:
         messages: dict[int, _Parts] = {}
         for part in parts:
             d = self.steps[part[0]].device
+            if not self.described[part[0]]:
+                self.described[part[0]] = True
+                self.media.describe_tasks(d, 1)
             if d in messages:
                 messages[d].append(part)
             else:
                 messages[d] = [part]
         for d, tasks in messages.items():
-            link = self.devices[d].link
-            size = tasks[0][1] if len(tasks) == 1 else sum(each for _, each in tasks)
-            stop = self._transfer(d, size, "down", self.now)
-            arrival = stop + link.latency_s + size * link.endpoint_byte_s
-            for part in tasks:
-                self._at(arrival, self._filled, part)
+            self.media.down(d, sum(size for _, size in tasks), self._arrived, tasks)
 
-    def _transfer(self, d: int, size: int, direction: str, begin: float) -> float:
-        device, free, uplink = self.devices[d], self.free, self.uplink
-        seconds = device.link.message_s + size / device.link.bytes_per_s
-        if device.host:
-            return begin + seconds
-        own, shared = (direction, d), (direction, "host")
-        if self.medium == "air":
-            start = max(begin, free.get("air", 0.0))
-            free["air"] = start + seconds
-        elif uplink is not None:
-            start = max(begin, free.get(own, 0.0), free.get(shared, 0.0))
-            free[own] = start + seconds
-            free[shared] = start + uplink.message_s + size / uplink.bytes_per_s
-        else:
-            start = max(begin, free.get(own, 0.0))
-            free[own] = start + seconds
-        return start + seconds
-
-    def _filled(self, part: tuple[int, int]) -> None:
-        k, size = part
-        self.missing[k] -= size
-        if self.missing[k] > 0:
-            return
-        step = self.steps[k]
-        stop = max(self.now, self.free.get(step.device, 0.0)) + step.compute_s
-        self.free[step.device] = stop
-        self._at(stop, self._computed, k)
+    def _arrived(self, parts: _Parts) -> None:
+        for k, size in parts:
+            self.missing[k] -= size
+            if self.missing[k] <= 0:
+                step = self.steps[k]
+                self.media.compute(step.device, step.compute_s, self._computed, k)
 
     def _computed(self, k: int) -> None:
         step = self.steps[k]
-        device = self.devices[step.device]
-        self._pass_on(k, device)
+        self._pass_on(k, step.device)
         if self.routes[k] and not self.readers[k] and k not in self.last:
-            self._at(self.now + device.link.latency_s, self._home, k)
-            return
-        begin = self.now + step.size_bytes * device.link.endpoint_byte_s
-        stop = self._transfer(step.device, step.size_bytes, "up", begin)
-        self._at(stop + device.link.latency_s, self._home, k)
+            self.media.at(self.media.now + self.latency_s[step.device], self._home, k)
+        else:
+            self.media.up(step.device, step.size_bytes, self._home, k)
 
-    def _pass_on(self, k: int, device: Device) -> None:
+    def _pass_on(self, k: int, device: int) -> None:
+        """To peers first; what stays goes on when the messages have been written."""
         peers: dict[int, _Parts] = {}
         for reader, size in self.routes[k]:
             peers.setdefault(self.steps[reader].device, []).append((reader, size))
+        kept = peers.pop(device, [])
         for d, parts in peers.items():
-            arrival = self.now
-            if d != self.steps[k].device:
-                total = sum(size for _, size in parts)
-                arrival = self._peer(self.steps[k].device, d, total)
-            for part in parts:
-                self._at(arrival, self._filled, part)
-
-    def _peer(self, source: int, target: int, size: int) -> float:
-        here, there = self.devices[source].link, self.devices[target].link
-        slower: Link = max(here, there, key=lambda link: link.transfer_s(size))
-        seconds = slower.message_s + size / slower.bytes_per_s
-        busy: dict[object, float] = {("up", source): seconds, ("down", target): seconds}
-        if self.medium == "air":
-            busy = {"air": 2 * seconds}
-        elif self.medium == "star" and self.uplink is not None:
-            shared = self.uplink.message_s + size / self.uplink.bytes_per_s
-            busy |= {("up", "host"): shared, ("down", "host"): shared}
-        begin = self.now + size * here.endpoint_byte_s
-        start = max(begin, *(self.free.get(name, 0.0) for name in busy))
-        for name, each in busy.items():
-            self.free[name] = start + each
-        return start + max(busy.values()) + slower.latency_s + size * there.endpoint_byte_s
+            self.media.across(device, d, sum(size for _, size in parts), self._arrived, parts)
+        self._arrived(kept)
 
     def _home(self, k: int) -> None:
         """A task is merged: what waited for it can be sent."""

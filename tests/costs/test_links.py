@@ -12,7 +12,7 @@ from coordinator.costs.links import (
     fit_line,
     prior_link,
 )
-from coordinator.planning.devices import Link
+from coordinator.planning.devices import Endpoint, Link
 
 TRUE = Link(bytes_per_s=5e6, message_s=0.004, latency_s=0.002)
 
@@ -83,7 +83,7 @@ def test_a_faster_large_transfer_makes_no_negative_cost() -> None:
 
 
 def test_endpoint_time_is_not_counted_twice() -> None:
-    prior = Link(1e7, 0.001, endpoint_byte_s=1e-7)
+    prior = Link(1e7, 0.001, near=Endpoint(byte_s=1e-7))
     estimate = LinkEstimate(prior)
     for size in SIZES:
         estimate = estimate.observed(size, 0.001 + size * (2e-7 + 1e-7))

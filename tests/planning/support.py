@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.devices import Cluster, Device, Link
+from coordinator.planning.devices import Cluster, Device, Endpoint, Link
 from coordinator.planning.options import Option
 from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.tables import Tables
@@ -121,7 +121,8 @@ def clusters(draw: st.DrawFn, most: int = 4) -> Cluster:
             draw(st.sampled_from([1e6, 1e7, 1e9])),
             message_s=draw(st.sampled_from([0.0, 1e-5, 1e-3])),
             latency_s=draw(st.sampled_from([0.0, 1e-4])),
-            endpoint_byte_s=draw(st.sampled_from([0.0, 1e-8])),
+            near=Endpoint(byte_s=draw(st.sampled_from([0.0, 1e-8]))),
+            far=Endpoint(draw(st.sampled_from([0.0, 2e-4])), 0.0, draw(st.sampled_from([0, 1e-4]))),
         )
         host = index == 0 and draw(st.booleans())
         devices.append(device(f"d{index}", 0, link, host=host, costs=costs))

@@ -10,6 +10,7 @@ from coordinator.costs.profile_json import save_profile
 from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
 from coordinator.planning.cluster_file import dump_cluster, load_cluster, parse_cluster
+from coordinator.planning.devices import Endpoint
 from protos.errors import BadRequest
 
 GOOD = """
@@ -83,6 +84,22 @@ def test_bytes_cost_cpu_at_both_ends() -> None:
     assert both.devices[0].link.endpoint_byte_s == 0
     again = parse_cluster(dump_cluster(both)).devices[1]
     assert again.link.endpoint_byte_s == pytest.approx(150e-9)
+
+
+def test_messages_and_tasks_cost_the_machines_at_the_ends() -> None:
+    near, far = (
+        f"endpoint_ms_per_message = {message}\nendpoint_ms_per_task = {task}"
+        for message, task in ((0.4, 0.03), (0.8, 1.5))
+    )
+    text = GOOD.replace("computes = true", f"computes = true\n{near}")
+    link = parse_cluster(text.replace("memory_mb", f"{far}\nmemory_mb")).devices[1].link
+    assert link.near == Endpoint(pytest.approx(4e-4), 0.0, pytest.approx(3e-5))
+    assert link.far == Endpoint(pytest.approx(8e-4), 0.0, pytest.approx(1.5e-3))
+    plain = parse_cluster(GOOD).devices[1].link
+    assert (plain.near, plain.far) == (Endpoint(), Endpoint())
+    assert link.transfer_s(1) == pytest.approx(plain.transfer_s(1) + 1.2e-3)
+    again = parse_cluster(dump_cluster(parse_cluster(text))).devices[1].link
+    assert (again.near.task_s, again.near.message_s) == (pytest.approx(3e-5), pytest.approx(4e-4))
 
 
 def test_counted_names() -> None:

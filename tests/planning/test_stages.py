@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.planning.assemble import Placed, assemble
-from coordinator.planning.devices import Cluster, Link
+from coordinator.planning.devices import Cluster, Endpoint, Link
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
 from coordinator.planning.plan import Plan
@@ -18,11 +18,18 @@ from models.units import Network
 from tests.planning.support import MEMORY, cluster, device, real, small
 
 UPLINK = Link(1.1e7, message_s=1e-3, latency_s=2e-3)
+NEAR = Endpoint(message_s=4.1e-4, byte_s=1.3e-9, task_s=3.1e-5)
+
+
+def far(i: int) -> Endpoint:
+    return Endpoint(message_s=2.3e-4 * i, byte_s=1e-9 * i, task_s=5.3e-4 * i)
+
+
 UNLIKE = Cluster(
     (
         device("host", 4.0, MEMORY, host=True),
         *(
-            device(f"d{i}", 1.3 + 0.37 * i, Link(8e6 + 7e5 * i, 1e-3, 2e-3, 1e-9 * i))
+            device(f"d{i}", 1.3 + 0.37 * i, Link(8e6 + 7e5 * i, 1e-3, 2e-3, NEAR, far(i)))
             for i in range(5)
         ),
     ),

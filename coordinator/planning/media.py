@@ -1,0 +1,164 @@
+"""What carries and computes, under a virtual clock: event loops, wires, processors.
+
+Each of them does one thing after the other, first come, first served. A message from host to
+device passes the host's event loop, the wires on its way (all at once), its latency, and the
+device's event loop; then it happens. A task passes its device's event loop, then its processor.
+
+`star`: the host has one full-duplex wire, which all traffic crosses, that between peers once each
+way; `switch`: each port is one; `air`: one half-duplex medium that everybody shares, on which
+traffic between peers, relayed, counts twice [DESIGN, Media]. The host's own worker shares the
+host's port with the coordinator, and needs no wire to it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from coordinator.planning.devices import Cluster, Endpoint, Link
+
+# `happens(what)` is called at the moment when something happens.
+Happens = Callable[..., None]
+_Name = tuple[str, int]
+_Message = tuple[int, int, Happens, object]
+_HOST = -1
+_NOTHING = Endpoint()
+
+
+class Media:
+    """A cluster's media and machines; devices are indices into the cluster's."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.now = 0.0
+        self._uplink = cluster.uplink
+        self._links = [device.link for device in cluster.devices]
+        self._is_host = [device.host for device in cluster.devices]
+        self._air, self._star = cluster.medium == "air", cluster.medium == "star"
+        self._free: dict[_Name, float] = {}
+        self._queue: list[tuple[float, int, Happens, object]] = []
+        self._order = count()
+
+    def run(self) -> None:
+        """To the next moment at which something happens."""
+        self.now, _, happens, what = heapq.heappop(self._queue)
+        happens(what)
+
+    def at(self, when: float, happens: Happens, what: object) -> None:
+        """Has something happen later."""
+        heapq.heappush(self._queue, (when, next(self._order), happens, what))
+
+    def describe_tasks(self, d: int, tasks: int) -> None:
+        """The host tells a device of tasks; what it sends next waits for it."""
+        seconds = self._links[d].near.task_s * tasks
+        if seconds:
+            self._occupied(("loop", _HOST), seconds)
+
+    def down(self, d: int, size: int, happens: Happens, what: object) -> None:
+        """A message from the host to a device."""
+        message = (d, size, happens, what)
+        self._handled(_HOST, self._links[d].near, size, self._down_wire, message)
+
+    def up(self, d: int, size: int, happens: Happens, what: object) -> None:
+        """A message from a device to the host."""
+        message = (d, size, happens, what)
+        self._handled(d, self._links[d].far, size, self._up_wire, message)
+
+    def across(self, d: int, to: int, size: int, happens: Happens, what: object) -> None:
+        """A message from a device to another."""
+        message = (d, to, size, happens, what)
+        self._handled(d, self._links[d].far, size, self._across_wires, message)
+
+    def compute(self, d: int, seconds: float, happens: Happens, what: object) -> None:
+        """A task whose inputs a device has; it happens when the task is done."""
+        task_s = self._links[d].far.task_s
+        if task_s:
+            ready = self._occupied(("loop", d), task_s)
+            self.at(ready, self._processor, (d, seconds, happens, what))
+        else:
+            self._processor((d, seconds, happens, what))
+
+    # ------------------------------------------------------------ one after the other
+
+    def _occupied(self, name: _Name, seconds: float) -> float:
+        """Takes something for `seconds` as soon as it is free; returns until when."""
+        stop = max(self.now, self._free.get(name, 0.0)) + seconds
+        self._free[name] = stop
+        return stop
+
+    def _handled(self, d: int, end: Endpoint, size: int, then: Happens, what: object) -> None:
+        """An event loop sends or receives a message."""
+        if end is _NOTHING or not (seconds := end.message_of_s(size)):
+            then(what)
+        else:
+            self.at(self._occupied(("loop", d), seconds), then, what)
+
+    def _processor(self, task: tuple[int, float, Happens, object]) -> None:
+        d, seconds, happens, what = task
+        self.at(self._occupied(("processor", d), seconds), happens, what)
+
+    # ------------------------------------------------------------ wires
+
+    def _down_wire(self, message: _Message) -> None:
+        d, size, _, _ = message
+        link = self._links[d]
+        self.at(self._through(d, link, size, "down") + link.latency_s, self._down_end, message)
+
+    def _down_end(self, message: _Message) -> None:
+        d, size, happens, what = message
+        self._handled(d, self._links[d].far, size, happens, what)
+
+    def _up_wire(self, message: _Message) -> None:
+        d, size, _, _ = message
+        link = self._links[d]
+        self.at(self._through(d, link, size, "up") + link.latency_s, self._up_end, message)
+
+    def _up_end(self, message: _Message) -> None:
+        d, size, happens, what = message
+        self._handled(_HOST, self._links[d].near, size, happens, what)
+
+    def _through(self, d: int, link: Link, size: int, direction: str) -> float:
+        """Occupies the wires between host and device; returns when the message has left them."""
+        seconds, free = link.occupied_s(size), self._free
+        if self._is_host[d]:
+            return self.now + seconds
+        if self._air:
+            return self._occupied(("air", _HOST), seconds)
+        own, shared = (direction, d), (direction, _HOST)
+        start = max(self.now, free.get(own, 0.0))
+        if self._uplink is not None:
+            start = max(start, free.get(shared, 0.0))
+            free[shared] = start + self._uplink.occupied_s(size)
+        free[own] = start + seconds
+        return start + seconds
+
+    def _across_wires(self, message: tuple[int, int, int, Happens, object]) -> None:
+        """Occupies every wire from peer to peer."""
+        d, to, size, _, _ = message
+        ends = [self._links[each] for each in (d, to) if not self._is_host[each]]
+        slower = max(ends, key=lambda link: link.occupied_s(size) + link.latency_s)
+        seconds = slower.occupied_s(size)
+        busy: dict[_Name, float] = {}
+        if self._air:
+            busy["air", _HOST] = seconds * len(ends)
+        else:
+            if not self._is_host[d]:
+                busy["up", d] = seconds
+            if not self._is_host[to]:
+                busy["down", to] = seconds
+            if self._uplink is not None:
+                shared = self._uplink.occupied_s(size)
+                relayed = self._star and len(ends) == 2
+                if relayed or self._is_host[to]:
+                    busy["up", _HOST] = shared
+                if relayed or self._is_host[d]:
+                    busy["down", _HOST] = shared
+        free = self._free
+        start = max(self.now, *(free.get(name, 0.0) for name in busy))
+        for name, each in busy.items():
+            free[name] = start + each
+        self.at(start + max(busy.values()) + slower.latency_s, self._across_end, message)
+
+    def _across_end(self, message: tuple[int, int, int, Happens, object]) -> None:
+        _, to, size, happens, what = message
+        self._handled(to, self._links[to].far, size, happens, what)
