@@ -34,11 +34,12 @@ from coordinator.execution.events import (
     Received,
     Release,
     RequestId,
+    Resend,
     Send,
     Submitted,
 )
 from coordinator.execution.flight import Flight
-from coordinator.execution.messages import task_item, tensor_items
+from coordinator.execution.messages import resend_item, task_item, tensor_items
 from coordinator.execution.outbox import Letter, Outbox
 from coordinator.execution.scheduler import Scheduler
 from coordinator.execution.tasks import TaskGraph
@@ -235,6 +236,9 @@ class Driver:
                 self._assign(action, letters)
             case Send():
                 self._send(action, letters)
+            case Resend(request, device=device):
+                graph = self._flights[request].graph
+                letters.setdefault(device, Letter()).items.append(resend_item(action, graph))
             case Cancel(request, number, attempt, device):
                 cancel = pb.Cancel(request=request, task=number, attempt=attempt)
                 letters.setdefault(device, Letter()).items.append(pb.Item(cancel=cancel))
@@ -262,7 +266,9 @@ class Driver:
         flight = self._flights[action.request]
         graph = flight.graph
         flight.assigned(action.task, action.attempt, action.device)
-        run = self.scheduler.requests[action.request]
+        run = self.scheduler.requests.get(action.request)
+        if run is None:
+            return  # it ended in the same step
         letter = letters.setdefault(action.device, Letter())
         letter.items.append(task_item(action, run, self._transport.address))
         program = graph.programs[graph.tasks[action.task].program]

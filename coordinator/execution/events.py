@@ -18,21 +18,36 @@ RequestId = NewType("RequestId", str)
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A request was admitted; its input tensors lie in the host's memory."""
+    """A request was admitted; its input tensors lie in the host's memory. `finite`: they hold
+    neither NaN nor infinity.
+    """
 
     request: RequestId
     graph: TaskGraph
+    finite: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """An attempt's program is ready on its device, and what was to be sent so far has left."""
+
+    request: RequestId
+    task: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A box of a task's output arrived at the host. Nothing is merged before `Merge` says so."""
+    """A box of a task's output arrived at the host. Nothing is merged before `Merge` says so.
+    `finite`: it holds neither NaN nor infinity.
+    """
 
     request: RequestId
     task: int
     attempt: int
     tensor: str
     box: Box
+    finite: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +57,16 @@ class Finished:
     request: RequestId
     task: int
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What a device sent for a task can't be its result; `cause` says why."""
+
+    request: RequestId
+    task: int
+    attempt: int
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +101,23 @@ class Cancelled:
     request: RequestId
 
 
-Event = Submitted | Received | Finished | Failed | Joined | Lost | Cancelled
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: whoever is overdue is helped."""
+
+
+Event = (
+    Submitted
+    | Delivered
+    | Received
+    | Finished
+    | Refused
+    | Failed
+    | Joined
+    | Lost
+    | Cancelled
+    | Tick
+)
 
 
 # ---------------------------------------------------------------- actions
@@ -102,6 +143,17 @@ class Send:
     device: DeviceId
     tensor: str
     box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """Have the device send the host these outputs of a task that it has computed, and keeps."""
+
+    request: RequestId
+    task: int
+    attempt: int
+    device: DeviceId
+    tensors: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,4 +212,4 @@ class Release:
     devices: tuple[DeviceId, ...]
 
 
-Action = Assign | Send | Cancel | Merge | Add | Complete | Abort | Release
+Action = Assign | Send | Resend | Cancel | Merge | Add | Complete | Abort | Release

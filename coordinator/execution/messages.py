@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from coordinator.execution.events import Assign, Send
-from coordinator.execution.scheduler import RequestRun
+from coordinator.execution.events import Assign, Resend, Send
+from coordinator.execution.runs import RequestRun
 from coordinator.execution.tasks import TaskGraph, TaskSpec
 from coordinator.planning.plan import DeviceId
 from models.boxes import Box
@@ -47,8 +47,8 @@ def _outputs(
             box = box_message(output.box)
             yield pb.Task.Output(tensor=output.tensor, box=box, yields=yields, to=HOST)
         for route in output.routes if run.direct else ():
-            reader = run.tasks[route.reader]
-            assert reader.device is not None, "direct tasks are placed before they are assigned"
+            reader = run.tasks[route.reader].latest
+            assert reader is not None, "direct tasks are placed before they are assigned"
             yield pb.Task.Output(
                 tensor=output.tensor,
                 box=box_message(route.box),
@@ -56,8 +56,31 @@ def _outputs(
                 to=reader.device,
                 address=address(reader.device),
                 to_task=route.reader,
-                to_attempt=reader.attempt,
+                to_attempt=reader.number,
             )
+
+
+def resend_item(action: Resend, graph: TaskGraph) -> pb.Item:
+    """Asks for outputs of a task that was computed before."""
+    outputs = [
+        pb.Task.Output(
+            tensor=output.tensor,
+            box=box_message(output.box),
+            yields=box_message(output.yields),
+            to=HOST,
+        )
+        for output in graph.tasks[action.task].outputs
+        if output.tensor in action.tensors
+    ]
+    return pb.Item(
+        resend=pb.Resend(
+            request=action.request,
+            plan_version=graph.plan.version,
+            task=action.task,
+            attempt=action.attempt,
+            outputs=outputs,
+        )
+    )
 
 
 def tensor_items(

@@ -1,30 +1,41 @@
 """The scheduler: pure state, events in, actions out. No clock, no I/O, no asyncio.
 
-A task's life, per attempt:
+A task's life:
 
     waiting --(inputs at the host)--> running --(all output boxes merged)--> done
        ^                                 |
-       +---- device lost, or failed -----+      (attempt + 1, on another device)
+       +--- no attempt at it goes on ----+
 
 Rules:
 
 * A task is assigned when its first input box can be sent; without a barrier its boxes go out as
-  they come in, with a barrier all at once when every earlier block is merged.
+  they come in, with a barrier all at once when every earlier block is done.
 * What a lost device was computing is computed again elsewhere, from the boxes that the host
-  holds. Late results of an older attempt are dropped and counted.
+  holds. Late results of an attempt that was given up are dropped and counted.
+* An attempt that is overdue gets company: another device tries too, the first result is taken,
+  the others are cancelled (`deadlines`).
+* A result that can't be one is refused and counted, and its task runs elsewhere. Values that are
+  not finite are believed when a second attempt yields them too.
 * Where tasks pass their outputs straight to peers, all tasks are placed and assigned at once, so
-  that every output has an address. If then a device is lost or cannot reach a peer, the request
-  goes on through the host: whatever the host doesn't hold is computed again.
+  that every output has an address. If then a device is lost, cannot reach a peer, or nothing is
+  heard for too long, the request goes on through the host (`recovery`).
 * A request ends exactly once, with `Complete` or `Abort`; then its devices are released.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from collections.abc import Iterable, Iterator
+from weakref import WeakSet
 
+from coordinator.execution.deadlines import (
+    MOST_AT_ONCE,
+    SLACK_S,
+    Expectations,
+    NoExpectations,
+    give_up_s,
+    patience_s,
+)
 from coordinator.execution.events import (
     Abort,
     Action,
@@ -33,6 +44,7 @@ from coordinator.execution.events import (
     Cancel,
     Cancelled,
     Complete,
+    Delivered,
     Event,
     Failed,
     Finished,
@@ -40,154 +52,147 @@ from coordinator.execution.events import (
     Lost,
     Merge,
     Received,
+    Refused,
     Release,
     RequestId,
+    Resend,
     Send,
     Submitted,
+    Tick,
 )
-from coordinator.execution.tasks import TaskGraph, TaskInput, TaskSpec
+from coordinator.execution.recovery import survivors
+from coordinator.execution.runs import Attempt, Phase, RequestRun, TaskRun
+from coordinator.execution.tasks import TaskGraph
 from coordinator.planning.plan import DeviceId
 from models.boxes import Box
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 
-# A task that failed on this many devices fails everywhere: more attempts only cost time.
-MAX_ATTEMPTS = 4
+# A task that failed this often fails everywhere: more attempts only cost time.
+MAX_FAILURES = 4
+# What says nothing against the device that reports it: it was asked for what it can't know, or
+# another device can't be reached.
+_BLAMELESS = ("no_program", "send")
 
-
-class Phase(Enum):
-    """Where a task stands."""
-
-    WAITING = auto()
-    RUNNING = auto()
-    DONE = auto()
-
-
-@dataclass(slots=True)
-class TaskRun:
-    """A task of one request. `merged` holds the boxes received in this attempt."""
-
-    spec: TaskSpec
-    device: DeviceId | None = None
-    attempt: int = 0
-    phase: Phase = Phase.WAITING
-    sent: set[tuple[str, Box]] = field(default_factory=set)
-    merged: dict[str, list[Box]] = field(default_factory=dict)
-
-    def restart(self) -> None:
-        """Back to waiting, as a new attempt."""
-        self.attempt += 1
-        self.device = None
-        self.phase = Phase.WAITING
-        self.sent.clear()
-        self.merged.clear()
-
-    def is_merged(self, direct: bool) -> bool:
-        """Whether every output box that goes to the host has arrived."""
-        return all(
-            sum(box.volume for box in self.merged.get(output.tensor, ())) == output.box.volume
-            for output in self.spec.outputs
-            if output.to_host or not direct
-        )
-
-
-@dataclass(slots=True)
-class RequestRun:
-    """A request in flight."""
-
-    graph: TaskGraph
-    tasks: list[TaskRun]
-    direct: bool
-    touched: dict[DeviceId, None] = field(default_factory=dict)
-
-    def is_available(self, source: int | None) -> bool:
-        """Whether the host holds what a task made (None: what the request brought)."""
-        return source is None or self.tasks[source].phase is Phase.DONE
-
-    def passed_barrier(self, block: int) -> bool:
-        """Whether every task of earlier blocks is done."""
-        return all(t.phase is Phase.DONE for t in self.tasks if t.spec.block < block)
+_Found = tuple[RequestRun, TaskRun, Attempt]
 
 
 class Scheduler:
-    """All requests in flight on all devices."""
+    """All requests in flight on all devices. `refused` counts wrong results by device."""
 
-    def __init__(self) -> None:
+    def __init__(self, expectations: Expectations | None = None) -> None:
         self.requests: dict[RequestId, RequestRun] = {}
         self.devices: dict[DeviceId, None] = {}
         self.dropped: Counter[str] = Counter()
-        self.retried: Counter[RequestId] = Counter()
+        self.refused: Counter[DeviceId] = Counter()
+        self._expected = expectations or NoExpectations()
+        self._heard_s: dict[DeviceId, float] = {}
+        self._unusual: WeakSet[TaskGraph] = WeakSet()
+        self._now = 0.0
 
-    def step(self, event: Event) -> list[Action]:
-        """Takes one event; returns what must be done, in order."""
-        return list(self._step(event))
-
-    def _step(self, event: Event) -> Iterator[Action]:
+    def step(self, event: Event, now: float = 0.0) -> list[Action]:
+        """Takes one event; returns what must be done, in order. `now` is of any monotonic clock."""
+        self._now = now
         match event:
-            case Submitted(request, graph):
-                yield from self._submit(request, graph)
+            case Joined(device):
+                self.devices.setdefault(device)
+                return []
+            case Delivered(request, task, attempt):
+                self._delivered(self._current(request, task, attempt))
+                return []
+            case _:
+                return list(self._react(event))
+
+    def _react(self, event: Event) -> Iterator[Action]:
+        match event:
+            case Submitted():
+                yield from self._submit(event)
             case Received():
                 yield from self._received(event)
             case Finished():
                 yield from self._computed(event)
+            case Refused(request, task, attempt, cause):
+                if found := self._current(request, task, attempt):
+                    yield from self._refuse(request, found, cause)
             case Failed():
                 yield from self._failed(event)
-            case Joined(device):
-                self.devices.setdefault(device)
             case Lost(device):
                 yield from self._lost(device)
-            case Cancelled(request) if request in self.requests:
-                yield from self._end(request)
-            case Cancelled():
-                pass
+            case Cancelled(request):
+                if request in self.requests:
+                    yield from self._end(request)
+            case Tick():
+                for request, run in list(self.requests.items()):
+                    yield from self._look_after(request, run)
 
     # ------------------------------------------------------------ events
 
-    def _submit(self, request: RequestId, graph: TaskGraph) -> Iterator[Action]:
-        run = RequestRun(graph, [TaskRun(spec) for spec in graph.tasks], graph.is_direct)
+    def _submit(self, event: Submitted) -> Iterator[Action]:
+        request, graph = event.request, event.graph
+        run = RequestRun(graph, [TaskRun(spec) for spec in graph.tasks], graph.is_direct, self._now)
+        run.unusual = not event.finite or graph in self._unusual
         self.requests[request] = run
+        if not self.devices:
+            yield from self._abort(request, _no_device())
+            return
         if run.direct:
-            for task in run.tasks:
-                task.device = self._place(task, None)
-            if run.tasks[0].device is None:
-                yield from self._abort(request, _no_device())
-                return
-            for task in run.tasks:
-                yield from self._assign(request, run, task)
-        yield from self._advance(request, [task.spec.id for task in run.tasks])
+            begun = [(task, self._begin(run, task)) for task in run.tasks]
+            for task, attempt in begun:
+                assert attempt is not None, "there are devices"
+                yield Assign(request, task.spec.id, attempt.number, attempt.device)
+        yield from self._advance(request, range(len(run.tasks)))
 
     def _received(self, event: Received) -> Iterator[Action]:
-        run = self.requests.get(event.request)
-        task = self._current(run, event.task, event.attempt)
-        if run is None or task is None:
+        found = self._current(event.request, event.task, event.attempt)
+        if found is None:
             self.dropped["late"] += 1
             return
+        run, task, attempt = found
         output = next((o for o in task.spec.outputs if o.tensor == event.tensor), None)
-        boxes = task.merged.setdefault(event.tensor, [])
-        overlaps = any(not box.intersect(event.box).is_empty for box in boxes)
-        if output is None or not output.box.contains(event.box) or overlaps:
-            self.dropped["stranger"] += 1
+        boxes = attempt.merged.get(event.tensor, [])
+        if event.box in boxes or event.tensor in task.held:
+            self.dropped["duplicate"] += 1
             return
-        boxes.append(event.box)
+        if output is None or not _fits(event.box, output.box, boxes):
+            cause = f"it sent {event.box} of {event.tensor!r}, which is not what was asked for"
+            yield from self._refuse(event.request, found, cause)
+            return
+        if not event.finite and not self._believes(run, task):
+            cause = f"it sent values of {event.tensor!r} that are not finite"
+            yield from self._refuse(event.request, found, cause)
+            return
+        self._heard_s[attempt.device] = run.progress_s = self._now
+        attempt.merged.setdefault(event.tensor, []).append(event.box)
         yield Merge(event.request, event.task, event.tensor, event.box, output.reduce)
-        if task.is_merged(run.direct):
-            for each in task.spec.outputs:
+        if all(attempt.has_merged(each) for each in run.awaited(task)):
+            for each in run.awaited(task):
                 if each.reduce:
                     yield Add(event.request, event.task, each.tensor, each.box)
-            task.phase = Phase.DONE
-            yield from self._finished(event.request, run, task)
+            yield from self._finish(event.request, found)
+
+    def _believes(self, run: RequestRun, task: TaskRun) -> bool:
+        """Whether values that are not finite are the model's own: two attempts yield them."""
+        task.refusals += not run.unusual
+        if task.refusals > 1:
+            run.unusual = True
+            self._unusual.add(run.graph)
+        return run.unusual
 
     def _computed(self, event: Finished) -> Iterator[Action]:
-        """Only news of tasks whose outputs all go to peers: the others are done when merged."""
-        run = self.requests.get(event.request)
-        task = self._current(run, event.task, event.attempt)
-        if run is None or task is None or not run.direct:
+        """News of a task whose outputs all go to peers ends it: the others end when merged."""
+        found = self._current(event.request, event.task, event.attempt)
+        if found is None:
             return
-        if not any(output.to_host for output in task.spec.outputs):
-            task.phase = Phase.DONE
-            yield from self._finished(event.request, run, task)
+        run, task, attempt = found
+        self._heard_s[attempt.device] = run.progress_s = self._now
+        if run.direct and not run.awaited(task):
+            yield from self._finish(event.request, found)
 
-    def _finished(self, request: RequestId, run: RequestRun, task: TaskRun) -> Iterator[Action]:
-        if all(run.tasks[last].phase is Phase.DONE for last in run.graph.last_tasks):
+    def _finish(self, request: RequestId, found: _Found) -> Iterator[Action]:
+        """A task has its result."""
+        run, task, attempt = found
+        for other in task.finish(attempt):
+            yield Cancel(request, task.spec.id, other.number, other.device)
+        if run.is_complete:
             yield Complete(request)
             yield from self._end(request)
             return
@@ -196,123 +201,188 @@ class Scheduler:
             for output in task.spec.outputs
             for reader in run.graph.readers.get((task.spec.id, output.tensor), ())
         )
-        later.update(
-            dict.fromkeys(
-                each.spec.id
-                for each in run.tasks
-                if each.spec.barrier and each.phase is Phase.WAITING
-            )
+        later.update(dict.fromkeys(each.spec.id for each in run.tasks if each.spec.barrier))
+        yield from self._advance(request, later)
+
+    def _delivered(self, found: _Found | None) -> None:
+        if found is not None:
+            run, _, attempt = found
+            attempt.delivered = True
+            attempt.since_s = run.progress_s = self._now
+
+    def _refuse(self, request: RequestId, found: _Found, cause: str) -> Iterator[Action]:
+        _, task, attempt = found
+        self.refused[attempt.device] += 1
+        yield Cancel(request, task.spec.id, attempt.number, attempt.device)
+        yield from self._failed(
+            Failed(request, task.spec.id, attempt.number, "wrong_result", cause)
         )
-        yield from self._advance(request, list(later))
 
     def _failed(self, event: Failed) -> Iterator[Action]:
-        run = self.requests.get(event.request)
-        task = self._current(run, event.task, event.attempt)
-        if run is None or task is None:
+        found = self._current(event.request, event.task, event.attempt)
+        if found is None:
             self.dropped["late"] += 1
             return
-        if task.attempt + 1 >= MAX_ATTEMPTS or event.code == "bad_input":
-            cause = f"task {event.task} failed on {task.device}: {event.message}"
+        run, task, attempt = found
+        if not attempt.resent:
+            task.failures[attempt.device] += event.code not in _BLAMELESS
+            task.failed += 1
+        if task.failed >= MAX_FAILURES or event.code == "bad_input":
+            cause = f"task {event.task} failed on {attempt.device}: {event.message}"
             cure = "See the log of that device's worker."
             yield from self._abort(event.request, PeerViolation(cause=cause, cure=cure))
             return
-        avoid = task.device
-        self.retried[event.request] += 1
-        if run.direct:
-            yield from self._go_through_host(event.request, run, avoid)
-            return
-        task.restart()
-        yield from self._advance(event.request, [event.task], avoid)
+        task.give_up(attempt)
+        yield from self._go_on(event.request, run, [event.task])
 
     def _lost(self, device: DeviceId) -> Iterator[Action]:
         self.devices.pop(device, None)
+        self._heard_s.pop(device, None)
         for request, run in list(self.requests.items()):
             run.touched.pop(device, None)
-            if run.direct and any(t.device == device for t in run.tasks):
-                yield from self._go_through_host(request, run)
-                continue
-            orphans = [t for t in run.tasks if t.device == device and t.phase is Phase.RUNNING]
-            for task in orphans:
-                task.restart()
-                self.retried[request] += 1
-            if orphans:
-                yield from self._advance(request, [task.spec.id for task in orphans])
+            broken = []
+            for task in run.tasks:
+                if task.kept is not None and task.kept.device == device:
+                    task.kept = None
+                    if run.direct and run.feeds_others(task):
+                        broken.append(task.spec.id)
+                for attempt in [each for each in task.attempts.values() if each.device == device]:
+                    task.give_up(attempt)
+                    broken.append(task.spec.id)
+            if broken:
+                yield from self._go_on(request, run, broken)
 
-    def _go_through_host(
-        self, request: RequestId, run: RequestRun, avoid: DeviceId | None = None
-    ) -> Iterator[Action]:
-        """Gives up passing boxes from peer to peer: what the host doesn't hold is done again."""
-        run.direct = False
+    # ------------------------------------------------------------ faults
+
+    def _go_on(self, request: RequestId, run: RequestRun, tasks: Iterable[int]) -> Iterator[Action]:
+        """Attempts at `tasks` ended without a result, or what they passed on may be lost."""
+        if run.direct:
+            run.direct = False
+            for task in run.tasks:
+                for attempt in list(task.attempts.values()):
+                    yield Cancel(request, task.spec.id, attempt.number, attempt.device)
+                    task.give_up(attempt)
+        if run.graph.is_direct:
+            for task in survivors(run):
+                yield self._resend(request, task)
+            tasks = range(len(run.tasks))
+        yield from self._advance(request, tasks)
+
+    def _resend(self, request: RequestId, task: TaskRun) -> Resend:
+        kept = task.kept
+        assert kept is not None
+        kept.resent, kept.since_s, task.kept = True, self._now, None
+        kept.merged.clear()
+        task.attempts[kept.number] = kept
+        task.phase = Phase.RUNNING
+        missing = tuple(o.tensor for o in task.spec.outputs if o.tensor not in task.held)
+        return Resend(request, task.spec.id, kept.number, kept.device, missing)
+
+    def _look_after(self, request: RequestId, run: RequestRun) -> Iterator[Action]:
+        """Helps whatever is overdue."""
+        if run.direct:
+            if self._now - run.progress_s > self._direct_patience_s(run):
+                yield from self._go_on(request, run, [])
+            return
         for task in run.tasks:
-            if task.phase is Phase.DONE and task.is_merged(direct=False):
-                continue
-            if task.device in self.devices:
-                yield Cancel(request, task.spec.id, task.attempt, task.device)
-            self.retried[request] += 1
-            task.restart()
-        yield from self._advance(request, [task.spec.id for task in run.tasks], avoid)
+            for attempt in list(task.attempts.values()):
+                if attempt.number in task.attempts and not attempt.hedged:
+                    yield from self._help(request, (run, task, attempt))
+                if request not in self.requests:
+                    return
+
+    def _direct_patience_s(self, run: RequestRun) -> float:
+        """Between two signs of life of a request whose tasks wait for each other."""
+        preparing = (
+            self._expected.prepare_s(run.graph, task.spec.id, attempt.device)
+            for task in run.tasks
+            for attempt in task.attempts.values()
+            if not attempt.delivered
+        )
+        alone_s = run.graph.plan.predicted_latency_s
+        return patience_s(max(preparing, default=0.0) + alone_s * len(self.requests))
+
+    def _help(self, request: RequestId, found: _Found) -> Iterator[Action]:
+        """An attempt that is overdue gets company; the last one possible is given up in the end."""
+        run, task, attempt = found
+        silent_s = self._now - max(attempt.since_s, self._heard_s.get(attempt.device, 0.0))
+        if silent_s < SLACK_S or not (attempt.resent or task.is_fed(attempt)):
+            return
+        index = task.spec.id
+        expected_s = self._expected.task_s(run.graph, index, attempt.device)
+        if not attempt.delivered:
+            expected_s += self._expected.prepare_s(run.graph, index, attempt.device)
+        if silent_s <= patience_s(expected_s):
+            return
+        if attempt.resent:
+            task.give_up(attempt)
+            yield from self._go_on(request, run, [index])
+        elif len(task.attempts) < MOST_AT_ONCE and (other := self._begin(run, task)) is not None:
+            attempt.hedged = True
+            yield Assign(request, index, other.number, other.device)
+            yield from self._feed(request, run, task, other)
+        elif silent_s > give_up_s(expected_s):
+            tried = ", ".join(each.device for each in task.attempts.values())
+            cause = f"task {index} was not answered for {silent_s:.0f} s (by {tried})"
+            cure = "See the logs of those devices' workers."
+            yield from self._abort(request, LostWorker(cause=cause, cure=cure))
 
     # ------------------------------------------------------------ progress
 
-    def _advance(
-        self, request: RequestId, tasks: list[int], avoid: DeviceId | None = None
-    ) -> Iterator[Action]:
+    def _advance(self, request: RequestId, tasks: Iterable[int]) -> Iterator[Action]:
         """Assigns and feeds those of `tasks` that can go on."""
         run = self.requests[request]
         for index in tasks:
             task = run.tasks[index]
-            boxes = [] if task.phase is Phase.DONE else list(self._sendable(run, task))
-            if not boxes:
-                continue
-            if task.device is None:
-                task.device = self._place(task, avoid)
-                if task.device is None:
+            if task.phase is Phase.WAITING and any(run.sendable(task, None)):
+                attempt = self._begin(run, task)
+                if attempt is None:
                     yield from self._abort(request, _no_device())
                     return
-                yield from self._assign(request, run, task)
-            for tensor, box in boxes:
-                task.sent.add((tensor, box))
-                yield Send(request, index, task.attempt, task.device, tensor, box)
+                yield Assign(request, index, attempt.number, attempt.device)
+            for attempt in task.attempts.values():
+                yield from self._feed(request, run, task, attempt)
 
-    @staticmethod
-    def _assign(request: RequestId, run: RequestRun, task: TaskRun) -> Iterator[Action]:
-        assert task.device is not None
-        task.phase = Phase.RUNNING
-        run.touched.setdefault(task.device)
-        yield Assign(request, task.spec.id, task.attempt, task.device)
+    def _feed(
+        self, request: RequestId, run: RequestRun, task: TaskRun, attempt: Attempt
+    ) -> Iterator[Action]:
+        for tensor, box in list(run.sendable(task, attempt)):
+            attempt.sent.add((tensor, box))
+            attempt.since_s = self._now
+            yield Send(request, task.spec.id, attempt.number, attempt.device, tensor, box)
 
-    def _sendable(self, run: RequestRun, task: TaskRun) -> Iterator[tuple[str, Box]]:
-        """Input boxes that the host holds and has not yet sent in this attempt."""
-        if task.spec.barrier and not run.passed_barrier(task.spec.block):
-            return
-        for each in task.spec.inputs:
-            for box in self._ready_boxes(run, task, each):
-                if (each.tensor, box) not in task.sent:
-                    yield each.tensor, box
+    def _begin(self, run: RequestRun, task: TaskRun) -> Attempt | None:
+        """A new attempt on the best device that does not try already, if there is one."""
+        device = self._place(run, task)
+        if device is None:
+            return None
+        run.touched.setdefault(device)
+        return task.begin(device, self._now)
 
-    def _ready_boxes(self, run: RequestRun, task: TaskRun, each: TaskInput) -> list[Box]:
-        if run.direct and task.spec.direct and each.pieces[0].source is not None:
-            return []
-        ready = [piece for piece in each.pieces if run.is_available(piece.source)]
-        if len(ready) == len(each.pieces) and not any(t == each.tensor for t, _ in task.sent):
-            return [each.box]
-        if each.summed:
-            return []
-        return [piece.box for piece in ready if (each.tensor, each.box) not in task.sent]
-
-    def _place(self, task: TaskRun, avoid: DeviceId | None) -> DeviceId | None:
-        """The planned device if it is there, else the one with the fewest tasks in flight."""
+    def _place(self, run: RequestRun, task: TaskRun) -> DeviceId | None:
+        """The planned device if it is there; else the one that would be ready first, of those on
+        which the task failed least.
+        """
+        trying = {attempt.device for attempt in task.attempts.values()}
         planned = task.spec.device
-        if planned in self.devices and planned != avoid:
+        if planned in self.devices and planned not in trying and not task.failures:
             return planned
-        busy = Counter(
-            each.device
-            for other in self.requests.values()
-            for each in other.tasks
-            if each.phase is Phase.RUNNING
-        )
-        choices = [device for device in self.devices if device != avoid] or list(self.devices)
-        return min(choices, key=lambda device: busy[device], default=None)
+        busy: Counter[DeviceId] = Counter()
+        backlog_s: dict[DeviceId, float] = {}
+        for other in self.requests.values():
+            for each in other.tasks:
+                for attempt in each.attempts.values():
+                    task_s = self._expected.task_s(other.graph, each.spec.id, attempt.device)
+                    backlog_s[attempt.device] = backlog_s.get(attempt.device, 0.0) + task_s
+                    busy[attempt.device] += 1
+
+        def rank(device: DeviceId) -> tuple[int, bool, float, int]:
+            ready_s = self._expected.prepare_s(run.graph, task.spec.id, device)
+            ready_s += self._expected.task_s(run.graph, task.spec.id, device)
+            seconds = backlog_s.get(device, 0.0) + ready_s
+            return task.failures[device], device != planned, seconds, busy[device]
+
+        return min((each for each in self.devices if each not in trying), key=rank, default=None)
 
     # ------------------------------------------------------------ ends
 
@@ -322,17 +392,23 @@ class Scheduler:
 
     def _end(self, request: RequestId) -> Iterator[Action]:
         run = self.requests.pop(request)
-        self.retried.pop(request, None)
         if run.touched:
             yield Release(request, tuple(run.touched))
 
-    @staticmethod
-    def _current(run: RequestRun | None, task: int, attempt: int) -> TaskRun | None:
-        """The task, if it is running in just this attempt."""
+    def _current(self, request: RequestId, task: int, number: int) -> _Found | None:
+        """An attempt that goes on."""
+        run = self.requests.get(request)
         if run is None or not 0 <= task < len(run.tasks):
             return None
-        found = run.tasks[task]
-        return found if found.phase is Phase.RUNNING and found.attempt == attempt else None
+        attempt = run.tasks[task].attempts.get(number)
+        return (run, run.tasks[task], attempt) if attempt else None
+
+
+def _fits(box: Box, whole: Box, before: Iterable[Box]) -> bool:
+    """Whether `box` is a new part of `whole`."""
+    if len(box) != len(whole) or box.is_empty or not whole.contains(box):
+        return False
+    return all(box.intersect(each).is_empty for each in before)
 
 
 def _no_device() -> LostWorker:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from coordinator.execution.timeline import Passed, Sketch
-from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent
+from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent, tile_works
 from models.boxes import Box
 from models.cutter import cut
 from models.graph import TensorInfo
 from models.partial import cut_partial
 from models.program import BlobSource, Program
 from models.units import Network
+from models.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,9 @@ class TaskSpec:
 
 @dataclass(frozen=True, eq=False)
 class TaskGraph:
-    """Everything that a request needs of its plan. `tensors` are as they travel."""
+    """Everything that a request needs of its plan. `tensors` are as they travel, `works` is what
+    each task computes.
+    """
 
     plan: Plan
     tasks: tuple[TaskSpec, ...]
@@ -90,6 +93,7 @@ class TaskGraph:
     tensors: Mapping[str, TensorInfo]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    works: tuple[Sequence[Work], ...] = field(default=(), repr=False)
 
     @cached_property
     def is_direct(self) -> bool:
@@ -97,12 +101,13 @@ class TaskGraph:
         return any(task.direct for task in self.tasks)
 
     @cached_property
-    def last_tasks(self) -> tuple[int, ...]:
-        """Tasks that make outputs of the network: when they are merged, the request is done."""
+    def ends(self) -> tuple[tuple[int, str], ...]:
+        """Tasks and their outputs that are the network's: when all are merged, it is done."""
         return tuple(
-            task.id
+            (task.id, output.tensor)
             for task in self.tasks
-            if any(output.tensor in self.outputs for output in task.outputs)
+            for output in task.outputs
+            if output.tensor in self.outputs
         )
 
     def programs_of(self, device: DeviceId) -> list[Program]:
@@ -156,6 +161,9 @@ def outline_plan(plan: Plan, network: Network) -> TaskGraph:
         tensors={name: graph.tensors[name].on_wire for name in names},
         inputs=graph.inputs,
         outputs=graph.outputs,
+        works=tuple(
+            tile_works(network, block, tile) for block in plan.blocks for tile in block.tiles
+        ),
     )
 
 

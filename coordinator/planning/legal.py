@@ -130,16 +130,15 @@ def _check_sums(index: int, block: Block, network: Network, outputs: Sequence[st
 
 def _check_exchange(blocks: Sequence[Block], network: Network) -> None:
     """Inputs are where the block's exchange looks for them: with `none` on the device itself,
-    with `peer` on devices that made them, and no partial sums, which only the host adds up. Where
-    boxes pass between peers every task is assigned at once, so no block waits at a barrier.
+    with `peer` on devices that made them, and no partial sums, which only the host adds up. What
+    comes from peers comes when it does, so such a block can't wait at a barrier.
     """
     owned: dict[str, list[tuple[DeviceId, Box]]] = {}
     sums: set[str] = set()
-    peers = any(block.exchange == "peer" for block in blocks)
     for index, block in enumerate(blocks):
-        if peers and block.barrier and index:
+        if block.exchange == "peer" and block.barrier:
             raise IllegalPlan(
-                cause=f"block {index} waits at a barrier while boxes pass between peers",
+                cause=f"block {index} waits at a barrier for what its peers pass on",
                 block=index,
             )
         for k, tile in enumerate(block.tiles if block.exchange != "host" else ()):

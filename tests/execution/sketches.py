@@ -1,7 +1,12 @@
-"""Task graphs by hand: boxes over one row of elements, no network behind them."""
+"""Task graphs by hand: boxes over one row of elements, no network behind them; and short words
+for what happens to them.
+"""
 
 from dataclasses import replace
 
+from coordinator.execution.deadlines import Expectations
+from coordinator.execution.events import Action, Assign, Joined, Merge, Received, RequestId
+from coordinator.execution.scheduler import Scheduler
 from coordinator.execution.tasks import (
     Piece,
     TaskGraph,
@@ -49,6 +54,17 @@ def direct_chain(widths: list[list[tuple[int, int]]], names: str = "abcd") -> Ta
     return replace(graph, tasks=tuple(routed(tasks, graph.outputs)))
 
 
+def ends_with_barrier(widths: list[list[tuple[int, int]]], names: str = "abcd") -> TaskGraph:
+    """The chain with halos from peer to peer, but for its last block, which waits at a barrier."""
+    graph = chain(widths, names, barrier=False)
+    last = len(widths) - 1
+    tasks = [
+        replace(task, direct=0 < task.block < last, barrier=task.block == last)
+        for task in graph.tasks
+    ]
+    return replace(graph, tasks=tuple(routed(tasks, graph.outputs)))
+
+
 def chain(
     widths: list[list[tuple[int, int]]], names: str = "abcd", barrier: bool = True
 ) -> TaskGraph:
@@ -91,3 +107,25 @@ def chain(
 
 
 HALVES = [(0, 6), (6, 12)]
+
+R = RequestId("r")
+A, B, C = device("a"), device("b"), device("c")
+
+
+def scheduler(*devices: str, expected: Expectations | None = None) -> Scheduler:
+    state = Scheduler(expected)
+    for name in devices:
+        assert state.step(Joined(device(name))) == []
+    return state
+
+
+def result(task: int, box: Box, attempt: int = 0, tensor: str = "t1") -> Received:
+    return Received(R, task, attempt, tensor, box)
+
+
+def merge(task: int, tensor: str, box: Box) -> Merge:
+    return Merge(R, task, tensor, box, aside=False)
+
+
+def assigned(actions: list[Action]) -> list[Assign]:
+    return [action for action in actions if isinstance(action, Assign)]

@@ -1,0 +1,47 @@
+"""What must be done again when boxes no longer pass from peer to peer.
+
+Going back from the network's outputs: what the host holds is not needed again; what a device
+still keeps is sent to the host; anything else is computed again from its inputs. So a request goes
+on from the latest boundary whose boxes survive, at worst from the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinator.execution.runs import Phase, RequestRun, TaskRun
+
+
+def survivors(run: RequestRun) -> list[TaskRun]:
+    """Tasks whose outputs a device keeps and the host needs; others that must be done are waiting
+    (or running) afterwards, and those not needed are done.
+    """
+    needed: set[int] = set()
+    kept: list[TaskRun] = []
+    ahead = [task for task, tensor in run.graph.ends if tensor not in run.tasks[task].held]
+    while ahead:
+        index = ahead.pop()
+        task = run.tasks[index]
+        if index in needed or task.is_at_host:
+            continue
+        needed.add(index)
+        if task.phase is Phase.DONE and task.kept is not None:
+            kept.append(task)
+            continue
+        if task.phase is Phase.DONE:
+            task.phase = Phase.WAITING
+        if not any(attempt.resent for attempt in task.attempts.values()):
+            ahead += _sources(task)
+    for task in run.tasks:
+        if task.spec.id not in needed and task.phase is Phase.WAITING:
+            task.phase = Phase.DONE
+    return sorted(kept, key=lambda task: task.spec.id)
+
+
+def _sources(task: TaskRun) -> Iterable[int]:
+    return {
+        piece.source
+        for each in task.spec.inputs
+        for piece in each.pieces
+        if piece.source is not None
+    }

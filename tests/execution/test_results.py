@@ -1,0 +1,75 @@
+"""What can't be a task's result is refused and counted, and the task runs elsewhere."""
+
+import pytest
+
+from coordinator.execution.events import (
+    Assign,
+    Cancel,
+    Complete,
+    Received,
+    Refused,
+    Send,
+    Submitted,
+)
+from models.boxes import Box
+from tests.execution.sketches import (
+    A,
+    B,
+    R,
+    assigned,
+    chain,
+    merge,
+    result,
+    row,
+    scheduler,
+)
+
+WHOLE = [[(0, 12)]]
+ELSEWHERE = [Cancel(R, 0, 0, A), Assign(R, 0, 1, B), Send(R, 0, 1, B, "t0", row(0, 12))]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        result(0, row(0, 13)),
+        result(0, row(3, 3)),
+        result(0, Box.of((0, 6), (0, 6))),
+        result(0, row(0, 12), tensor="t9"),
+        Received(R, 0, 0, "t1", row(0, 12), finite=False),
+        Refused(R, 0, 0, "it sent int8"),
+    ],
+)
+def test_it_runs_elsewhere(wrong: Received | Refused) -> None:
+    state = scheduler("a", "b")
+    state.step(Submitted(R, chain(WHOLE)))
+    assert state.step(wrong) == ELSEWHERE
+    assert state.refused == {A: 1}
+    assert Complete(R) in state.step(result(0, row(0, 12), attempt=1))
+
+
+def test_overlapping_parts_are_refused() -> None:
+    state = scheduler("a", "b")
+    state.step(Submitted(R, chain(WHOLE)))
+    state.step(result(0, row(0, 4)))
+    assert state.step(result(0, row(3, 5))) == ELSEWHERE
+
+
+def test_values_that_are_not_finite_are_believed_of_a_second_device() -> None:
+    state = scheduler("a", "b")
+    graph = chain(WHOLE)
+    state.step(Submitted(R, graph))
+    state.step(Received(R, 0, 0, "t1", row(0, 12), finite=False))
+    again = Received(R, 0, 1, "t1", row(0, 12), finite=False)
+    assert state.step(again)[0] == merge(0, "t1", row(0, 12))
+    # From then on they are known to be the model's own.
+    state.step(Submitted(R, graph))
+    assert Complete(R) in state.step(Received(R, 0, 0, "t1", row(0, 12), finite=False))
+    state.step(Submitted(R, chain(WHOLE)))
+    assert assigned(state.step(Received(R, 0, 0, "t1", row(0, 12), finite=False)))
+
+
+def test_what_is_not_finite_already_cannot_become_so() -> None:
+    state = scheduler("a", "b")
+    state.step(Submitted(R, chain(WHOLE), finite=False))
+    assert Complete(R) in state.step(Received(R, 0, 0, "t1", row(0, 12), finite=False))
+    assert state.refused == {}
