@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.local import LocalCluster, local_cluster
-from coordinator.execution.scheduler import Phase, Scheduler
+from coordinator.execution.runs import Phase
+from coordinator.execution.scheduler import Scheduler
 from models.catalogue import load
 from models.graph import load_graph
 from models.reference import WholeModel, compare, random_inputs
