@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -191,6 +191,10 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
             metavar="MODULE:FUNCTION", help="A strategy that requests may name; repeatable."
         ),
     ] = None,
+    objective: Annotated[
+        Literal["auto", "latency", "throughput"] | None,
+        typer.Option(help="With many images: soonest answers, or most per second. [default: auto]"),
+    ] = None,
     replan: Annotated[
         float | None,
         typer.Option(metavar="S", help="Plan again every S seconds; 0: never. [default: 60]"),
@@ -229,6 +233,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         "detector": detector,
         "strategy": strategy,
         "planners": tuple(planner) if planner else None,
+        "objective": objective,
         "replan": replan,
         "host_computes": host_computes,
         "profile": profile,

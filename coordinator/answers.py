@@ -54,6 +54,15 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadStatus:
+    """A model's load: images per second that arrive, and that its groups of devices can answer."""
+
+    groups: int = 1
+    arrivals_per_s: float = 0.0
+    capacity_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelStatus:
     """A line of the catalogue as this coordinator serves it; `held`: its plan was given."""
 
@@ -64,6 +73,7 @@ class ModelStatus:
     trained: bool
     plan_version: int
     held: bool = False
+    load: LoadStatus = LoadStatus()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from coordinator.journal import Ended, Journal
 from coordinator.library import Library
 from coordinator.live import LiveCluster
 from coordinator.making import NO_WORKER, PERIOD, Maker
+from coordinator.modes import Modes
 from coordinator.naming import Names
 from coordinator.planning.devices import Planner
 from coordinator.planning.plan import Plan
@@ -62,6 +63,7 @@ class Coordinator:
         self._driver = Driver(self._live)
         maker = Maker(self._library, self._planner, self._live)
         self._plans = Plans(maker, self._live.cluster)
+        self._modes = Modes(self._plans, maker, self._live.cluster, settings.objective)
         self._entrances = Entrances()
         self._background: list[asyncio.Task[None]] = []
 
@@ -93,6 +95,7 @@ class Coordinator:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self._modes.close()
         await self._plans.close()
         await self._driver.close()
         await self._live.stop()
@@ -235,9 +238,8 @@ class Coordinator:
         check_feeds(served.network, feeds)
         request = request_id or uuid.uuid4().hex[:12]
         try:
-            async with self._admission:
-                graph = await self._plans.current(model, choice)
-                graph = await self._entrances.fitting(graph, served.network, feeds)
+            async with self._admission, self._modes.turn(model, choice) as turn:
+                graph = await self._entrances.fitting(turn, served.network, feeds)
                 started_s = time.monotonic()
                 answer, times = await self._driver.run(graph, feeds, request)
         except ImbrexError as error:
@@ -335,4 +337,5 @@ class Coordinator:
             trained=served.trained if served else False,
             plan_version=graph.plan.version if graph else 0,
             held=self._plans.held(name),
+            load=self._modes.status(name),
         )

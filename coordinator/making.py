@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,11 +15,12 @@ from coordinator.choice import IN_FORCE, Choice, fastest
 from coordinator.execution.tasks import TaskGraph, compile_plan
 from coordinator.library import Library
 from coordinator.planning.devices import Cluster, Planner
+from coordinator.planning.groups import Grouping, divided, grouping, service
 from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.propose import propose
 from models.program import BlobSource, Program
 from models.units import Network
-from protos.errors import BadConfiguration, ImbrexError, Unavailable
+from protos.errors import BadConfiguration, ImbrexError, Infeasible, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -88,6 +90,27 @@ class Maker:
             predicted_ms=round(plan.predicted_latency_s * 1e3, 1),
         )
         return graph
+
+    async def groupings(
+        self, model: str, plan: Plan, cluster: Cluster, counts: Sequence[int]
+    ) -> dict[int, Grouping]:
+        """Groupings by their number of groups, planned by our own strategy; 1 is `plan`. Numbers
+        for which a group cannot hold the model are left out.
+        """
+        network = (await self._library.get(model)).served.network
+        planner = self.planner("")
+
+        def all_of_them() -> dict[int, Grouping]:
+            found = {1: Grouping((plan,), (service(plan, network, cluster),))}
+            for count in counts:
+                with suppress(Infeasible):
+                    if count > 1:
+                        groups = divided(cluster, count)
+                        plans = [_proposed(planner, network, group) for group in groups]
+                        found[count] = grouping(plans, network, groups)
+            return found
+
+        return await asyncio.to_thread(all_of_them)
 
     async def prepared(self, model: str, plan: Plan, blobs: BlobSource | None = None) -> TaskGraph:
         """The plan's tasks, with its programs ready on every device. Weights that it divides are

@@ -17,6 +17,8 @@ from protos.errors import BadConfiguration
 HTTP_PORT = 8460
 GRPC_PORT = 8461
 
+Objective = Literal["latency", "throughput", "auto"]
+
 
 class CoordinatorSettings(BaseSettings):
     """From flags, the environment (`IMBREX_COORDINATOR_*`) and a TOML file, in that order.
@@ -29,8 +31,10 @@ class CoordinatorSettings(BaseSettings):
     devices do. `planners` names `package.module:function`s that requests may ask for beside the
     installed strategies. `profile_s` bounds what measuring one device takes. `host_computes`
     starts a worker on this machine, which listens on `host_worker`: an address that the other
-    devices reach, where they are to send it their borders. `medium` says what their links share,
-    as in cluster files. `message_ms` and `byte_ns` emulate a slower computer: what a
+    devices reach, where they are to send it their borders. `objective`: where several images come
+    at a time, `auto` gives whole ones to groups of devices if that answers them sooner; `latency`
+    computes each on all devices, `throughput` answers most per second. `medium` says what the
+    links share, as in cluster files. `message_ms` and `byte_ns` emulate a slower computer: what a
     message and each of its bytes cost more than they do here.
     """
 
@@ -60,7 +64,8 @@ class CoordinatorSettings(BaseSettings):
     message_ms: float = Field(default=0.0, ge=0, le=1000)
     byte_ns: float = Field(default=0.0, ge=0, le=1000)
     max_queue: int = 64
-    max_in_flight: int = 4
+    objective: Objective = "auto"
+    max_in_flight: int = 16
     max_body_bytes: int = 64 * 1024 * 1024
     log: Literal["auto", "json", "console"] = "auto"
 

@@ -1,0 +1,56 @@
+"""How much is asked of a model: averages that forget. Takes `now`, reads no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+
+# Arrivals of this long ago count for a third of the present ones.
+ARRIVALS_S = 5.0
+# Who waits is seen sooner: a crowd is to be answered while it is there.
+OUTSTANDING_S = 1.0
+# A burst shorter than this says little of the rate.
+_LEAST_AGE_S = 1.0
+
+
+@dataclass(slots=True)
+class Load:
+    """One model's requests: `outstanding` ones wait or are being answered."""
+
+    outstanding: int = 0
+    _mean: float = 0.0
+    _weight: float = 0.0
+    _first_s: float | None = None
+    _arrived_s: float = 0.0
+    _changed_s: float = 0.0
+
+    def arrived(self, now: float) -> None:
+        """A request came."""
+        self._weight = self._faded(now) + 1.0
+        self._arrived_s = now
+        self._first_s = now if self._first_s is None else self._first_s
+        # After a pause nobody else is there, however many there were before.
+        self._mean = self.mean_outstanding(now) if self.outstanding else 1.0
+        self._changed_s = now
+        self.outstanding += 1
+
+    def ended(self, now: float) -> None:
+        """A request was answered, or given up."""
+        self._mean = self.mean_outstanding(now)
+        self._changed_s = now
+        self.outstanding -= 1
+
+    def rate_per_s(self, now: float) -> float:
+        """Arrivals per second, lately."""
+        if self._first_s is None:
+            return 0.0
+        age = max(now - self._first_s, _LEAST_AGE_S)
+        return self._faded(now) / (ARRIVALS_S * (1.0 - exp(-age / ARRIVALS_S)))
+
+    def mean_outstanding(self, now: float) -> float:
+        """Requests that were there at a time, lately."""
+        old = exp(-(now - self._changed_s) / OUTSTANDING_S)
+        return old * self._mean + (1.0 - old) * self.outstanding
+
+    def _faded(self, now: float) -> float:
+        return self._weight * exp(-(now - self._arrived_s) / ARRIVALS_S)

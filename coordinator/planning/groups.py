@@ -1,0 +1,118 @@
+"""Groups: several images at once, each on its own devices.
+
+One image over all devices is answered soonest. One image per device wastes nothing on halos and
+transfers, so it answers most per second. Groups of a few devices lie between. Which is best
+depends on how many images arrive: `Grouping.response_s` predicts what a caller waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+
+from coordinator.planning.devices import Cluster, Device
+from coordinator.planning.plan import DeviceId, Plan, TrafficBytes
+from coordinator.planning.simulator import simulate
+from models.units import Network
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What one group does to one image.
+
+    `latency_s` alone on an idle group; `period_s` between two images of a busy group, which is
+    what its busiest device computes; `shared_s` of the medium that all groups share.
+    """
+
+    latency_s: float
+    period_s: float
+    shared_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Groups with a plan for each; no device is in two of them."""
+
+    plans: tuple[Plan, ...]
+    services: tuple[Service, ...]
+
+    @property
+    def devices(self) -> frozenset[DeviceId]:
+        """All devices that any group uses."""
+        return frozenset(device for plan in self.plans for device in plan.devices)
+
+    @property
+    def capacity_per_s(self) -> float:
+        """Images per second that all groups together answer at most."""
+        groups = sum(1.0 / service.period_s for service in self.services)
+        shared_s = sum(service.shared_s / service.period_s for service in self.services) / groups
+        return min(groups, 1.0 / shared_s) if shared_s else groups
+
+    def response_s(self, rate_per_s: float, outstanding: float = 0.0) -> float:
+        """Predicted seconds from an image's arrival to its answer; infinite if more arrive than
+        are answered.
+
+        Arrivals are random, service takes a fixed time: M/D/c by Sakasegawa's approximation
+        ("An approximation formula", 1977). A lone image gets the fastest group; under load every
+        group gets its share. Callers who send the next image when they have an answer arrive no
+        faster than they are answered: of `outstanding` images at a time, each takes at least
+        that many turns (asymptotic bound; Denning and Buzen, 1978).
+        """
+        capacity = self.capacity_per_s
+        busy = rate_per_s / capacity
+        if busy >= 1.0:
+            return inf
+        count = len(self.services)
+        quickest = min(service.latency_s for service in self.services)
+        weights = [1.0 / service.period_s for service in self.services]
+        mean = sum(
+            weight * service.latency_s
+            for weight, service in zip(weights, self.services, strict=True)
+        ) / sum(weights)
+        waiting: float = busy ** (sqrt(2.0 * (count + 1)) - 1.0) / (1.0 - busy) / capacity / 2.0
+        open_s = (1.0 - busy) * quickest + busy * mean + waiting
+        return max(open_s, outstanding / capacity)
+
+
+def counts(devices: int) -> list[int]:
+    """Numbers of groups to consider: powers of two, and a device each."""
+    found = [1]
+    while found[-1] * 2 < devices:
+        found.append(found[-1] * 2)
+    return [*found, devices] if devices > 1 else found
+
+
+def divided(cluster: Cluster, count: int) -> list[Cluster]:
+    """`count` groups of about equal speed: the fastest device first, each to the slowest group."""
+    groups: list[list[Device]] = [[] for _ in range(count)]
+    for device in sorted(cluster.devices, key=lambda each: (-each.speed, each.name)):
+        min(groups, key=lambda group: sum(each.speed for each in group)).append(device)
+    return [replace(cluster, devices=tuple(group)) for group in groups]
+
+
+def grouping(plans: Sequence[Plan], network: Network, clusters: Sequence[Cluster]) -> Grouping:
+    """Groups with their plans, and what each does to an image."""
+    pairs = zip(plans, clusters, strict=True)
+    return Grouping(tuple(plans), tuple(service(plan, network, cluster) for plan, cluster in pairs))
+
+
+def service(plan: Plan, network: Network, cluster: Cluster) -> Service:
+    """What a plan's devices do to an image, by the simulator."""
+    simulation = simulate(plan, network, cluster)
+    busiest_s = max(simulation.busy_s(device) for device in plan.devices)
+    shared_s = _shared_s(simulation.traffic, cluster)
+    return Service(simulation.latency_s, max(busiest_s, shared_s), shared_s)
+
+
+def _shared_s(traffic: TrafficBytes, cluster: Cluster) -> float:
+    """Seconds that an image's bytes occupy what all devices share; the host's own share of the
+    traffic, which crosses no link, is counted too, so this is an upper bound.
+    """
+    if cluster.medium == "air":
+        rate = max(device.link.bytes_per_s for device in cluster.devices)
+        return (traffic.scatter + traffic.gather + 2 * traffic.halo) / rate
+    if cluster.uplink is None:
+        return 0.0
+    crossing = traffic.halo if cluster.medium == "star" else 0
+    return (max(traffic.scatter, traffic.gather) + crossing) / cluster.uplink.bytes_per_s

@@ -1,0 +1,94 @@
+"""Groups of devices, each with whole images of its own."""
+
+from dataclasses import replace
+from math import inf, isclose
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.planning.groups import Grouping, Service, counts, divided, grouping
+from coordinator.planning.strategies import strategy
+from tests.planning.support import CLUSTERS, cluster, real, small
+
+
+def alike(count: int, latency_s: float, period_s: float, shared_s: float = 0.0) -> Grouping:
+    return Grouping((), (Service(latency_s, period_s, shared_s),) * count)
+
+
+def test_numbers_of_groups_are_powers_of_two_and_a_device_each() -> None:
+    assert [counts(n) for n in (1, 2, 3, 6, 8)] == [
+        [1],
+        [1, 2],
+        [1, 2, 3],
+        [1, 2, 4, 6],
+        [1, 2, 4, 8],
+    ]
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=9), st.data())
+def test_groups_share_the_devices_out(speeds: list[float], data: st.DataObject) -> None:
+    whole = cluster(*speeds)
+    count = data.draw(st.integers(1, len(speeds)))
+    groups = divided(whole, count)
+    assert sorted(d.id for g in groups for d in g.devices) == sorted(d.id for d in whole.devices)
+    totals = [sum(d.speed for d in g.devices) for g in groups]
+    assert all(totals)
+    # No group is ahead of another by more than its slowest device.
+    for group, total in zip(groups, totals, strict=True):
+        assert total - min(d.speed for d in group.devices) <= min(totals) + 1e-6
+
+
+def test_a_lone_image_waits_for_nobody() -> None:
+    unlike = Grouping((), (Service(3.0, 3.0, 0.0), Service(1.0, 1.0, 0.0)))
+    assert unlike.response_s(0.0) == 1.0
+    assert isclose(unlike.capacity_per_s, 4 / 3)
+
+
+def test_the_waiting_of_one_group_is_that_of_an_m_d_1_queue() -> None:
+    # Pollaczek and Khinchine: rho / (2 (1 - rho)) services.
+    assert isclose(alike(1, 2.0, 2.0).response_s(0.4), 2.0 + 0.8 / (2 * 0.2) * 2.0)
+
+
+@given(st.integers(1, 8), st.floats(0.0, 0.98), st.floats(0.0, 0.98))
+def test_more_images_wait_longer(count: int, less: float, more: float) -> None:
+    group = alike(count, 2.0, 1.0)
+    rates = sorted([less, more])
+    first, second = (group.response_s(rate * group.capacity_per_s) for rate in rates)
+    assert first <= second
+
+
+def test_callers_that_wait_for_each_answer_take_turns() -> None:
+    assert alike(2, 1.0, 1.0).response_s(0.1, outstanding=8) == 4.0
+
+
+def test_more_images_than_can_be_answered_wait_forever() -> None:
+    assert alike(2, 1.0, 1.0).response_s(2.0) == inf
+
+
+def test_what_all_groups_share_bounds_them_all() -> None:
+    assert alike(4, 1.0, 1.0, shared_s=0.5).capacity_per_s == 2.0
+
+
+@pytest.mark.parametrize("medium", ["star", "switch", "air"])
+def test_a_device_each_answers_most_and_all_together_soonest(medium: str) -> None:
+    network, planner = real("vgg16-conv"), strategy("fused")
+    whole = replace(CLUSTERS["no host"], medium=medium)
+    found = {}
+    for count in counts(4):
+        groups = divided(whole, count)
+        found[count] = grouping([planner(network, group) for group in groups], network, groups)
+    assert found[1].devices == found[4].devices == {device.id for device in whole.devices}
+    alone = 1.0 / found[4].services[0].latency_s
+    assert found[4].capacity_per_s == pytest.approx(4 * alone, rel=0.05)
+    assert found[4].capacity_per_s > found[2].capacity_per_s > found[1].capacity_per_s
+    assert found[1].response_s(0.1 * alone) < found[4].response_s(0.1 * alone)
+    many = 0.98 * found[4].capacity_per_s
+    assert found[4].response_s(many) < found[1].response_s(many) == inf
+
+
+def test_a_group_of_one_is_at_one_image_at_a_time() -> None:
+    network = small()
+    groups = divided(cluster(1.0, host=False), 1)
+    found = grouping([strategy("single")(network, groups[0])], network, groups)
+    assert found.services[0].period_s < found.services[0].latency_s  # it also travels
