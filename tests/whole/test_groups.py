@@ -39,7 +39,7 @@ async def crowd(
         while not enough(answers):
             answers.append(await cluster.coordinator.infer(MODEL, feeds))
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await asyncio.gather(*(client() for _ in range(clients)))
     return answers
 
