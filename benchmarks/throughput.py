@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.local import LocalCluster, local_cluster
 from benchmarks.report import emit
 from models.catalogue import load
-from models.graph import load_graph
+from models.pixels import as_values
 from models.reference import WholeModel, compare, random_inputs
 
 OBJECTIVES = ("latency", "auto", "throughput")
@@ -34,9 +34,9 @@ async def measure(objective: str, arguments: argparse.Namespace) -> dict[str, An
         arguments.workers, strategy="auto", profiles=arguments.profiles, objective=objective
     ) as cluster:
         coordinator = cluster.coordinator
-        proto = load(model).proto
-        feeds = random_inputs(load_graph(proto))
-        expected = WholeModel(proto, 1).run(feeds)
+        graph = (await coordinator.model(model)).network.graph
+        feeds = random_inputs(graph)
+        expected = WholeModel(load(model).proto, 1).run(as_values(graph, feeds))
         await coordinator.infer(model, feeds)
         baselines = [(await coordinator.baseline(model)).latency_s]
         await _crowd(cluster, model, feeds, arguments.clients, arguments.settle)
