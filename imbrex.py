@@ -14,6 +14,7 @@ import typer
 
 from coordinator.children import follow_parent
 from coordinator.commands.asking import add_asking
+from coordinator.commands.cluster import add_cluster
 from coordinator.commands.options import (
     Cluster,
     Config,
@@ -131,6 +132,15 @@ def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameter
         float | None, typer.Option(metavar="F", help="Compute at F of a core, as 0.4.")
     ] = None,
     memory_mb: Annotated[int | None, typer.Option(help="Memory that it may use.")] = None,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN", help="Join a cluster (`imbrex cluster invite`); - reads it from stdin."
+        ),
+    ] = None,
+    join_only: Annotated[
+        bool, typer.Option("--join-only", help="Join, and don't compute now.")
+    ] = False,
     cluster: Cluster = None,
     mdns: Mdns = None,
     interface: Interface = None,
@@ -139,13 +149,16 @@ def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameter
     """Computes for a coordinator, which finds it over mDNS.
 
     Every setting can also be an environment variable IMBREX_WORKER_*, or a line of a file. To
-    be reached by other machines it needs the cluster's secret in one of those two.
+    be reached by other machines it must have joined their cluster once.
 
     \b
     imbrex worker
     imbrex worker --pace 0.5
-    IMBREX_WORKER_SECRET=... imbrex worker --host 0.0.0.0
+    imbrex worker --host 0.0.0.0 --join TOKEN
     """
+    if join_only and join is None:
+        raise typer.BadParameter("needs --join", param_hint="--join-only")
+    from worker.daemon import join_cluster
     from worker.daemon import main as run
 
     flags = {
@@ -154,12 +167,13 @@ def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameter
         "name": name,
         "pace": pace,
         "memory_mb": memory_mb,
+        "join": sys.stdin.readline().strip() if join == "-" else join,
         "cluster": cluster,
         "mdns": mdns,
         "mdns_interfaces": tuple(interface) if interface else None,
         "state_dir": state_dir,
     }
-    raise typer.Exit(run(config, flags))
+    raise typer.Exit((join_cluster if join_only else run)(config, flags))
 
 
 @app.command()
@@ -247,6 +261,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
 
 add_asking(app)
 add_planning(app)
+add_cluster(app)
 
 
 def main() -> None:

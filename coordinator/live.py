@@ -11,9 +11,11 @@ from dataclasses import replace
 from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
 from coordinator.baseline import best_alone
 from coordinator.cluster.connection import Connection, Sink
+from coordinator.cluster.enrolment import Enrolment
 from coordinator.cluster.host_worker import HostWorker
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
+from coordinator.cluster.trust import Trust
 from coordinator.costs.links import HOST_ENDPOINT
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
@@ -44,7 +46,12 @@ class LiveCluster:
         self._settings = settings
         self._changed = changed
         endpoint = Endpoint(settings.message_ms * 1e-3, settings.byte_ns * 1e-9)
-        self._pool = Pool(settings.secret, sink, self._membership_changed, endpoint)
+        self._trust = Trust.load(settings.state_dir, settings.secret, endpoint)
+        certified = self._trust.certified
+        self._enrolment = (
+            Enrolment(certified, settings.enrol_host, settings.enrol_port) if certified else None
+        )
+        self._pool = Pool(self._trust, sink, self._membership_changed)
         self._measured = Measured()
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
@@ -59,10 +66,11 @@ class LiveCluster:
         settings = self._settings
         cluster = settings.cluster if settings.mdns else ""
         await self._pool.start(settings.workers, cluster, settings.interfaces)
+        port = await self._enrolment.start() if self._enrolment else 0
         if settings.host_computes:
             self._host = HostWorker(
                 settings.state_dir / "worker",
-                _host_environment(settings),
+                _host_environment(settings, self._host_token(port)),
                 up=lambda address: self._pool.sighted(address, "host"),
                 down=self._pool.withdrawn,
             )
@@ -77,6 +85,18 @@ class LiveCluster:
         await self._pool.stop()
         if self._host is not None:
             await self._host.stop()
+        if self._enrolment is not None:
+            await self._enrolment.stop()
+
+    def _host_token(self, port: int) -> str:
+        """How our own worker joins: as every other; empty where it has a certificate, or needs
+        none.
+        """
+        certified = self._trust.certified
+        kept = self._settings.state_dir / "worker" / "identity.pem"
+        if certified is None or kept.exists():
+            return ""
+        return certified.invite(f"127.0.0.1:{port}").token
 
     # ------------------------------------------------------------ for planners
 
@@ -259,7 +279,7 @@ def _uplink(medium: Medium, devices: Sequence[Device]) -> Link | None:
             return HOST_ENDPOINT
 
 
-def _host_environment(settings: CoordinatorSettings) -> dict[str, str]:
+def _host_environment(settings: CoordinatorSettings, token: str) -> dict[str, str]:
     """Settings of the host's worker: found by us and by nobody else."""
     prefix = "IMBREX_WORKER_"
     return {
@@ -272,5 +292,6 @@ def _host_environment(settings: CoordinatorSettings) -> dict[str, str]:
         prefix + "MESSAGE_MS": str(settings.message_ms),
         prefix + "BYTE_NS": str(settings.byte_ns),
         prefix + "SECRET": settings.secret,
+        prefix + "JOIN": token,
         prefix + "CLUSTER": settings.cluster,
     }

@@ -16,6 +16,7 @@ from protos.errors import BadConfiguration
 
 HTTP_PORT = 8460
 GRPC_PORT = 8461
+ENROL_PORT = 8462
 
 Objective = Literal["latency", "throughput", "auto"]
 
@@ -27,6 +28,8 @@ class CoordinatorSettings(BaseSettings):
     `grpc_port` is that of the Open Inference Protocol; unset, it is the default one, or any free
     one where `port` is 0. `model_repository` is a folder in Triton's layout, whose models are made
     ready beside `models`. `detector` names the model that answers to DeepStack's clients.
+    `enrol_host` and `enrol_port` are where devices join a cluster that has an authority (`imbrex
+    cluster init`); without one, `secret` is what every daemon must know.
     `replan` is a period in seconds, or 0 for off: a plan then changes only by hand or when its
     devices do. `planners` names `package.module:function`s that requests may ask for beside the
     installed strategies. `profile_s` bounds what measuring one device takes. `host_computes`
@@ -45,7 +48,9 @@ class CoordinatorSettings(BaseSettings):
     grpc_port: int | None = None
     state_dir: Path = Path(platformdirs.user_state_dir("imbrex")) / "coordinator"
     cluster: str = "home"
-    secret: str = ""
+    secret: str = Field(default="", repr=False)
+    enrol_host: str = "0.0.0.0"  # noqa: S104 - behind TLS and an invitation
+    enrol_port: int = ENROL_PORT
     workers: tuple[str, ...] = ()
     mdns: bool = True
     interfaces: tuple[str, ...] = ()

@@ -1,16 +1,14 @@
 """The one place where connections between daemons are made: limits, keepalive, credentials.
 
 Whoever opens a channel or a server takes its options here, so that a change of credentials is a
-change of this file. Today they are a shared cluster secret in every call's metadata; without a
-secret, daemons listen on loopback only (`require_secret`).
+change of this file. Daemons prove themselves by certificates of their cluster's authority, or, in
+the simplest set-ups, by a secret that all of them know; with neither they listen on loopback only
+(`require_proof`).
 """
 
-import hmac
 import ipaddress
 import os
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 # gRPC's own resolver knows neither /etc/hosts aliases of NSS nor `.local` names.
 os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
@@ -18,13 +16,14 @@ os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
 import grpc
 import grpc.aio
 
+from protos.credentials import Credentials
 from protos.endpoint import Endpoint
 from protos.errors import BadConfiguration
 from protos.frames import MAX_MESSAGE_BYTES
+from protos.gates import HOST, SECRET_KEY, SENDER_KEY, CertificateGate, Gate, SecretGate
+from protos.identity import WORKER_NAME
 
-SENDER_KEY = "imbrex-sender"
-SECRET_KEY = "imbrex-secret"  # noqa: S105 - the name of a metadata key
-HOST = "host"
+__all__ = ["HOST", "SENDER_KEY", "Caller", "make_channel", "make_gate", "make_server"]
 
 # Three lost pings are about what a worker's loss may cost; a server that sees pings more often
 # than its minimum interval answers GOAWAY too_many_pings, so both sides share these values.
@@ -33,12 +32,6 @@ KEEPALIVE_TIMEOUT_MS = 5_000
 
 Options = list[tuple[str, int]]
 Metadata = tuple[tuple[str, str], ...]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-
-if TYPE_CHECKING:
-    _Interceptor = grpc.aio.ServerInterceptor[Any, Any]
-else:
-    _Interceptor = grpc.aio.ServerInterceptor
 
 _COMMON: Options = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -71,40 +64,66 @@ SERVER_OPTIONS: Options = [
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, what proves that it belongs to the cluster, and what its messages cost it."""
+    """Who calls, what proves that it belongs to the cluster, and what its messages cost it.
+    Credentials are the proof, else the secret, which never leaves where there are credentials.
+    """
 
     sender: str
     secret: str = field(default="", repr=False)
     endpoint: Endpoint = field(default_factory=Endpoint, repr=False, compare=False)
+    credentials: Credentials | None = None
 
     @property
     def metadata(self) -> Metadata:
         """The metadata of every call."""
         own = ((SENDER_KEY, self.sender),)
-        return (*own, (SECRET_KEY, self.secret)) if self.secret else own
+        if self.secret and self.credentials is None:
+            return (*own, (SECRET_KEY, self.secret))
+        return own
 
 
-def make_channel(address: str) -> grpc.aio.Channel:
-    """A channel to a daemon at `host:port`; connects at the first call."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+def make_channel(
+    address: str, credentials: Credentials | None = None, name: str = WORKER_NAME
+) -> grpc.aio.Channel:
+    """A channel to a daemon at `host:port`; connects at the first call. With credentials, who
+    answers must have a certificate for `name`.
+    """
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return pinned_channel(address, credentials.of_channel(), name)
 
 
-def make_server(secret: str) -> grpc.aio.Server:
-    """A server that admits only callers who know the secret (everybody, where it is empty)."""
-    return grpc.aio.server(interceptors=[_SecretCheck(secret)], options=SERVER_OPTIONS)
+def pinned_channel(
+    address: str, credentials: grpc.ChannelCredentials, name: str
+) -> grpc.aio.Channel:
+    """A channel over TLS to whoever can prove to be `name`."""
+    options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name)]
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
-def require_secret(bind: str, secret: str) -> None:
-    """Refuses to listen where others can reach us without a secret.
+def make_gate(secret: str, credentials: Credentials | None) -> Gate:
+    """Admits callers by certificate where we have one ourselves, else by the secret."""
+    return SecretGate(secret) if credentials is None else CertificateGate()
+
+
+def make_server(gate: Gate) -> grpc.aio.Server:
+    """A server that admits whom the gate admits."""
+    return grpc.aio.server(interceptors=[gate], options=SERVER_OPTIONS)
+
+
+def require_proof(bind: str, secret: str, credentials: Credentials | None) -> None:
+    """Refuses to listen where others can reach us unless they must prove themselves.
 
     Raises:
-        BadConfiguration: `bind` is not a loopback address and `secret` is empty.
+        BadConfiguration: `bind` is not a loopback address, and there is neither a certificate nor
+            a secret.
     """
-    if secret or _is_loopback(bind):
+    if secret or credentials is not None or _is_loopback(bind):
         return
     raise BadConfiguration(
-        cause=f"listening on {bind} without a cluster secret would let anybody in",
-        cure="Set the same secret on every daemon, or listen on 127.0.0.1",
+        cause=f"listening on {bind} without a certificate or a cluster secret would let anybody in",
+        cure="Enrol this device (`imbrex cluster invite` on the coordinator prints a token for "
+        "`imbrex worker --join`), or listen on 127.0.0.1",
     )
 
 
@@ -113,42 +132,3 @@ def _is_loopback(bind: str) -> bool:
         return ipaddress.ip_address(bind.strip("[]")).is_loopback
     except ValueError:
         return bind == "localhost"
-
-
-class _SecretCheck(_Interceptor):
-    """Refuses every call without the secret, except those of the health service."""
-
-    def __init__(self, secret: str) -> None:
-        self._secret = secret.encode()
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
-        handler = await continuation(handler_call_details)
-        if not self._secret or handler is None:
-            return handler
-        if handler_call_details.method.startswith("/grpc.health.v1."):
-            return handler
-        sent = dict(handler_call_details.invocation_metadata or ()).get(SECRET_KEY, "")
-        data = sent if isinstance(sent, bytes) else sent.encode()
-        return handler if hmac.compare_digest(data, self._secret) else _refusing(handler)
-
-
-def _refusing(handler: Handler) -> Handler:
-    """A handler of the same shape that only says no."""
-
-    async def refuse(_request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-        await context.abort(
-            grpc.StatusCode.UNAUTHENTICATED,
-            "the cluster secret is missing or wrong",
-        )
-
-    if handler.request_streaming and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler(refuse)
-    if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler(refuse)
-    if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(refuse)
-    return grpc.unary_unary_rpc_method_handler(refuse)

@@ -14,6 +14,7 @@ from protos.channels import Caller, make_channel
 from protos.endpoint import Endpoint
 from protos.errors import LostWorker, PeerViolation
 from protos.frames import PROTOCOL, Payload, Received, decode, encode
+from protos.identity import WORKER_NAME, device_name
 from protos.serving import EXCHANGE, SERVICE, UNARY
 from protos.status import STREAM_ENDED, error_from, own_cancellation
 
@@ -93,12 +94,16 @@ class ExchangeStream:
 
 
 class WorkerClient:
-    """Calls of one worker through one channel. Every failure is an `ImbrexError`."""
+    """Calls of one worker through one channel. Every failure is an `ImbrexError`.
 
-    def __init__(self, address: str, caller: Caller) -> None:
+    With credentials, who answers must be the `device`; any worker of the cluster if it is empty.
+    """
+
+    def __init__(self, address: str, caller: Caller, device: str = "") -> None:
         self.address = address
         self._caller = caller
-        self._channel = make_channel(address)
+        name = device_name(device) if device else WORKER_NAME
+        self._channel = make_channel(address, caller.credentials, name)
         self._calls: dict[str, Any] = {}
         for name, (request, response, streamed) in UNARY.items():
             make: Any = self._channel.stream_unary if streamed else self._channel.unary_unary
@@ -128,15 +133,21 @@ class WorkerClient:
         """Closes the channel; calls in flight are cancelled."""
         await self._channel.close(None)
 
-    async def hello(self, version: str, timeout_s: float = _HELLO_TIMEOUT_S) -> pb.HelloReply:
-        """Who is there.
+    async def hello(
+        self, version: str, timeout_s: float = _HELLO_TIMEOUT_S, members: Sequence[str] = ()
+    ) -> pb.HelloReply:
+        """Who is there; a host under TLS tells it who the members of the cluster are.
 
         Raises:
             PeerViolation: it speaks another protocol version.
             LostWorker: nobody answers within `timeout_s`.
         """
         request = pb.HelloRequest(
-            protocol=PROTOCOL, version=version, sender=self._caller.sender, sent_s=time.monotonic()
+            protocol=PROTOCOL,
+            version=version,
+            sender=self._caller.sender,
+            sent_s=time.monotonic(),
+            members=members,
         )
         reply: pb.HelloReply = await self._call("Hello", request, timeout_s)
         if reply.protocol != PROTOCOL:
@@ -185,6 +196,15 @@ class WorkerClient:
         """Times a program on random tensors, under the worker's pace."""
         reply: pb.MeasureReply = await self._call("Measure", request, timeout_s)
         return reply
+
+    async def signing_request(self, timeout_s: float | None = None) -> bytes:
+        """A request for a new certificate of the worker."""
+        reply: pb.RenewReply = await self._call("Renew", pb.RenewRequest(), timeout_s)
+        return bytes(reply.signing_request)
+
+    async def certify(self, certificate_pem: bytes, timeout_s: float | None = None) -> None:
+        """Gives the worker the certificate for its last signing request."""
+        await self._call("Renew", pb.RenewRequest(certificate=certificate_pem), timeout_s)
 
     def exchange(self) -> ExchangeStream:
         """A new stream of frames; the call connects when first used."""

@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HelloRequest(_message.Message):
-    __slots__ = ("protocol", "version", "sender", "sent_s")
+    __slots__ = ("protocol", "version", "sender", "sent_s", "members")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SENT_S_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     sender: str
     sent_s: float
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., sender: _Optional[str] = ..., sent_s: _Optional[float] = ...) -> None: ...
+    members: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., sender: _Optional[str] = ..., sent_s: _Optional[float] = ..., members: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("protocol", "version", "facts", "received_s", "counters", "resident_bytes")
@@ -68,6 +70,48 @@ class DeviceFacts(_message.Message):
     boot_id: str
     threads: int
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., machine: _Optional[str] = ..., cpu: _Optional[str] = ..., cores: _Optional[int] = ..., mhz_now: _Optional[float] = ..., mhz_max: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., pace: _Optional[float] = ..., runtime: _Optional[str] = ..., boot_id: _Optional[str] = ..., threads: _Optional[int] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("certificate",)
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    certificate: bytes
+    def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
+
+class RenewReply(_message.Message):
+    __slots__ = ("signing_request",)
+    SIGNING_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    signing_request: bytes
+    def __init__(self, signing_request: _Optional[bytes] = ...) -> None: ...
+
+class AuthorityRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AuthorityReply(_message.Message):
+    __slots__ = ("certificate",)
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    certificate: bytes
+    def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
+
+class EnrolRequest(_message.Message):
+    __slots__ = ("protocol", "invitation", "signing_request", "device", "name")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    INVITATION_FIELD_NUMBER: _ClassVar[int]
+    SIGNING_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    invitation: str
+    signing_request: bytes
+    device: str
+    name: str
+    def __init__(self, protocol: _Optional[int] = ..., invitation: _Optional[str] = ..., signing_request: _Optional[bytes] = ..., device: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class EnrolReply(_message.Message):
+    __slots__ = ("certificate",)
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    certificate: bytes
+    def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
 
 class BlobQuery(_message.Message):
     __slots__ = ("sha256",)

@@ -66,6 +66,11 @@ class WorkerStub:
                 request_serializer=protos_dot_imbrex__pb2.MeasureRequest.SerializeToString,
                 response_deserializer=protos_dot_imbrex__pb2.MeasureReply.FromString,
                 _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/imbrex.v1.Worker/Renew',
+                request_serializer=protos_dot_imbrex__pb2.RenewRequest.SerializeToString,
+                response_deserializer=protos_dot_imbrex__pb2.RenewReply.FromString,
+                _registered_method=True)
         self.Exchange = channel.stream_stream(
                 '/imbrex.v1.Worker/Exchange',
                 request_serializer=protos_dot_imbrex__pb2.Frame.SerializeToString,
@@ -120,6 +125,13 @@ class WorkerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Renew(self, request, context):
+        """A new certificate before the old one expires: first asked without one, for a signing request.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Exchange(self, request_iterator, context):
         """Frames both ways, for as long as the connection lives (raw bytes, see frames.py).
         """
@@ -159,6 +171,11 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Measure,
                     request_deserializer=protos_dot_imbrex__pb2.MeasureRequest.FromString,
                     response_serializer=protos_dot_imbrex__pb2.MeasureReply.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=protos_dot_imbrex__pb2.RenewRequest.FromString,
+                    response_serializer=protos_dot_imbrex__pb2.RenewReply.SerializeToString,
             ),
             'Exchange': grpc.stream_stream_rpc_method_handler(
                     servicer.Exchange,
@@ -341,6 +358,33 @@ class Worker:
             _registered_method=True)
 
     @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/imbrex.v1.Worker/Renew',
+            protos_dot_imbrex__pb2.RenewRequest.SerializeToString,
+            protos_dot_imbrex__pb2.RenewReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Exchange(request_iterator,
             target,
             options=(),
@@ -357,6 +401,126 @@ class Worker:
             '/imbrex.v1.Worker/Exchange',
             protos_dot_imbrex__pb2.Frame.SerializeToString,
             protos_dot_imbrex__pb2.Frame.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class EnrolmentStub:
+    """How a device becomes a member: over TLS that only the coordinator proves itself in.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Authority = channel.unary_unary(
+                '/imbrex.v1.Enrolment/Authority',
+                request_serializer=protos_dot_imbrex__pb2.AuthorityRequest.SerializeToString,
+                response_deserializer=protos_dot_imbrex__pb2.AuthorityReply.FromString,
+                _registered_method=True)
+        self.Enrol = channel.unary_unary(
+                '/imbrex.v1.Enrolment/Enrol',
+                request_serializer=protos_dot_imbrex__pb2.EnrolRequest.SerializeToString,
+                response_deserializer=protos_dot_imbrex__pb2.EnrolReply.FromString,
+                _registered_method=True)
+
+
+class EnrolmentServicer:
+    """How a device becomes a member: over TLS that only the coordinator proves itself in.
+    """
+
+    def Authority(self, request, context):
+        """The certificate of the cluster's authority, for a device that knows its fingerprint.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Enrol(self, request, context):
+        """A certificate for a device that shows an invitation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_EnrolmentServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Authority': grpc.unary_unary_rpc_method_handler(
+                    servicer.Authority,
+                    request_deserializer=protos_dot_imbrex__pb2.AuthorityRequest.FromString,
+                    response_serializer=protos_dot_imbrex__pb2.AuthorityReply.SerializeToString,
+            ),
+            'Enrol': grpc.unary_unary_rpc_method_handler(
+                    servicer.Enrol,
+                    request_deserializer=protos_dot_imbrex__pb2.EnrolRequest.FromString,
+                    response_serializer=protos_dot_imbrex__pb2.EnrolReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'imbrex.v1.Enrolment', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('imbrex.v1.Enrolment', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Enrolment:
+    """How a device becomes a member: over TLS that only the coordinator proves itself in.
+    """
+
+    @staticmethod
+    def Authority(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/imbrex.v1.Enrolment/Authority',
+            protos_dot_imbrex__pb2.AuthorityRequest.SerializeToString,
+            protos_dot_imbrex__pb2.AuthorityReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Enrol(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/imbrex.v1.Enrolment/Enrol',
+            protos_dot_imbrex__pb2.EnrolRequest.SerializeToString,
+            protos_dot_imbrex__pb2.EnrolReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -22,6 +22,7 @@ UNARY: dict[str, tuple[Any, Any, bool]] = {
     "Prepare": (pb.PrepareRequest, pb.PrepareReply, False),
     "Retain": (pb.RetainRequest, pb.RetainReply, False),
     "Measure": (pb.MeasureRequest, pb.MeasureReply, False),
+    "Renew": (pb.RenewRequest, pb.RenewReply, False),
 }
 EXCHANGE = f"/{SERVICE}/Exchange"
 
@@ -53,6 +54,10 @@ class WorkerService(Protocol):
 
     async def measure(self, request: pb.MeasureRequest, context: Context) -> pb.MeasureReply:
         """Times a program."""
+        ...
+
+    async def renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
+        """Changes its certificate."""
         ...
 
     async def exchange(self, request: AsyncIterator[bytes], context: Context) -> None:

@@ -55,9 +55,10 @@ def error_from(failure: grpc.aio.AioRpcError, address: str) -> ImbrexError:
             return _own(bytes(value))
     details = failure.details() or failure.code().name
     if failure.code() is grpc.StatusCode.UNAUTHENTICATED:
-        return BadConfiguration(
-            cause=f"{address} refused us: {details}", cure="Set the same secret on every daemon"
-        )
+        return BadConfiguration(cause=f"{address} refused us: {details}", cure=_PROVE)
+    for sign, cause, cure in _TLS:
+        if sign in details:
+            return BadConfiguration(cause=f"{address} is not used: {cause}", cure=cure)
     if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
         return PeerViolation(
             cause=f"{address} does not know this call", cure="Run the same version everywhere"
@@ -66,6 +67,28 @@ def error_from(failure: grpc.aio.AioRpcError, address: str) -> ImbrexError:
         cause=f"no answer from {address}: {details}",
         cure="See that the device is up and its worker is running",
     )
+
+
+_PROVE = "Set the same secret on every daemon, or enrol this one (`imbrex cluster invite`)"
+_ENROL = "Enrol that device in this cluster (`imbrex cluster invite`)"
+
+# What gRPC's TLS says when it does not believe who answers. A refusal of ours by the other side
+# only closes the connection; why is in its log.
+_TLS = (
+    (
+        "certificate has expired",
+        "its certificate has expired",
+        "See that the clocks of both devices are right (`timedatectl`); if they are, " + _ENROL,
+    ),
+    (
+        "certificate is not yet valid",
+        "its certificate is not valid yet",
+        "Set the clock of this device (`timedatectl`)",
+    ),
+    ("Hostname Verification", "another device answers than the one that was meant", _ENROL),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS", _ENROL),
+    ("certificate", "its certificate is of another cluster", _ENROL),
+)
 
 
 def _own(data: bytes) -> ImbrexError:

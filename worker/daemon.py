@@ -20,17 +20,18 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from zeroconf import Error as ZeroconfError
 
-from protos.channels import Caller, make_server, require_secret
+from protos.channels import Caller, make_gate, make_server, require_proof
 from protos.endpoint import Endpoint
 from protos.errors import BadConfiguration
+from protos.files import write_atomically
 from protos.heap import keep_buffers
 from protos.serving import SERVICE, register
 from worker.advertise import Advertisement, interfaces, service_info
 from worker.compute import Compute
 from worker.engine import Engine
-from worker.files import write_atomically
 from worker.identity import cpu_fingerprint, device_id, facts
 from worker.measure import Measurer
+from worker.membership import Membership, credentials_in
 from worker.optimise import OptimisedPrograms, remove_leftovers
 from worker.ports import listen
 from worker.service import Parts, Service
@@ -53,20 +54,24 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
     Raises:
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
-    require_secret(settings.host, settings.secret)
     stop = stop or _stop_on_signals()
     own_id = device_id(settings.state_dir)
     version = installed_version("imbrex")
     keep_buffers()
     async with AsyncExitStack() as stack:
         stack.enter_context(_only_one(settings.state_dir))
+        credentials = await credentials_in(
+            settings.state_dir, settings.join, own_id, settings.shown_name
+        )
+        require_proof(settings.host, settings.secret, credentials)
         compute = Compute(settings.pace, settings.nice)
         stack.callback(compute.close)
         sessions, store = _programs(settings)
         # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.
         tasks = Tasks(own_id, settings.memory_bytes // 2)
         endpoint = Endpoint(settings.message_ms * 1e-3, settings.byte_ns * 1e-9)
-        caller = Caller(own_id, settings.secret, endpoint)
+        caller = Caller(own_id, settings.secret, endpoint, credentials)
+        gate = make_gate(settings.secret, credentials)
         engine = Engine(tasks, sessions, compute, caller, version)
         stack.push_async_callback(engine.close)
         parts = Parts(
@@ -83,15 +88,16 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
                 "overruns": compute.throttle.overruns,
                 "messages": endpoint.handled,
             },
+            membership=Membership(caller, gate, engine.keep_peers),
         )
         service = Service(parts)
         stack.callback(service.close)
-        server = make_server(settings.secret)
+        server = make_server(gate)
         register(service, server)
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined, unused-ignore]
         health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
         await _say(healthy, health_pb2.HealthCheckResponse.NOT_SERVING)
-        port = listen(server, settings.host, settings.port)
+        port = listen(server, settings.host, settings.port, credentials)
         await server.start()
         stack.push_async_callback(server.stop, 1.0)
         stack.push_async_callback(engine.drain, _DRAIN_S)
@@ -117,6 +123,20 @@ def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     settings = load(file, overrides)
     _configure_logs(settings)
     asyncio.run(run(settings))
+    return 0
+
+
+def join_cluster(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> int:
+    """Joins a cluster by the token among the settings, and does not serve; the exit code.
+
+    Raises:
+        ImbrexError: the token, the state directory or who answers cannot be used.
+    """
+    settings = load(file, overrides)
+    _configure_logs(settings)
+    own_id = device_id(settings.state_dir)
+    with _only_one(settings.state_dir):
+        asyncio.run(credentials_in(settings.state_dir, settings.join, own_id, settings.shown_name))
     return 0
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -80,6 +80,10 @@ class Engine:
                     cause=f"a peer sent {kind!r}, which only a host may",
                     cure="Run the same version of imbrex on every device",
                 )
+
+    def keep_peers(self, members: Collection[str]) -> None:
+        """Ends the streams to devices that are not members."""
+        self._peers.keep(members)
 
     async def drain(self, timeout_s: float) -> None:
         """Lets running tasks finish, writes what waits, then ends every stream."""

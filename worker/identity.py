@@ -3,7 +3,6 @@
 import os
 import platform
 import re
-import socket
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import onnxruntime as ort
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from protos.errors import BadConfiguration
-from worker.files import write_atomically
+from protos.files import write_atomically
 from worker.settings import WorkerSettings
 
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -70,7 +69,7 @@ def facts(settings: WorkerSettings, own_id: str) -> Facts:
     now, most = _mhz()
     return Facts(
         id=own_id,
-        name=settings.name or socket.gethostname(),
+        name=settings.shown_name,
         machine=platform.machine(),
         cpu=cpu_model(),
         cores=settings.usable_cores,

@@ -22,9 +22,9 @@ from onnx import TensorProto
 from models.program import Program, WeightRef, sha256_of
 from protos.convert import dtype_of
 from protos.errors import BadRequest
+from protos.files import write_atomically
 from protos.heap import give_back_memory
 from worker.failures import OutOfMemory
-from worker.files import write_atomically
 from worker.graphs import (
     EMBED_BELOW_BYTES,
     checked_model,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from protos.channels import Caller
 from protos.client import ExchangeStream, WorkerClient
@@ -57,7 +57,7 @@ class Peers:
         Raises:
             ImbrexError: it does not answer, speaks another protocol, or is somebody else.
         """
-        client = WorkerClient(address, self._caller)
+        client = WorkerClient(address, self._caller, device)
         try:
             reply = await client.hello(self._version, timeout_s=_CONNECT_S)
             if reply.facts.id != device:
@@ -69,6 +69,11 @@ class Peers:
         except BaseException:
             await client.close()
             raise
+
+    def keep(self, members: Collection[str]) -> None:
+        """Drops the streams to devices that are not among these."""
+        for key in [key for key in self._peers if key[0] not in members]:
+            self._close(self._peers.pop(key))
 
     async def close(self) -> None:
         """Drops what waits and closes every stream."""
@@ -82,7 +87,10 @@ class Peers:
         if len(self._peers) < _MAX_PEERS:
             return
         _, oldest = self._peers.popitem(last=False)
-        closing = asyncio.get_running_loop().create_task(oldest.close())
+        self._close(oldest)
+
+    def _close(self, peer: "_Peer") -> None:
+        closing = asyncio.get_running_loop().create_task(peer.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

@@ -2,19 +2,26 @@
 
 import grpc.aio
 
+from protos.credentials import Credentials
 from protos.errors import BadConfiguration
 from protos.ports import holder_of
 
 
-def listen(server: grpc.aio.Server, host: str, port: int) -> int:
-    """Binds the server; returns the port (a free one for 0).
+def listen(
+    server: grpc.aio.Server, host: str, port: int, credentials: Credentials | None = None
+) -> int:
+    """Binds the server, over TLS where there are credentials; returns the port (a free one for 0).
 
     Raises:
         BadConfiguration: the port is taken, or the address is not of this machine.
     """
     address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
     try:
-        bound: int = server.add_insecure_port(address)
+        bound: int = (
+            server.add_insecure_port(address)
+            if credentials is None
+            else server.add_secure_port(address, credentials.of_server())
+        )
     except RuntimeError:
         bound = 0
     if bound:

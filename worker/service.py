@@ -24,6 +24,7 @@ from worker.engine import Engine
 from worker.graphs import checked_model, program_of
 from worker.identity import Facts
 from worker.measure import Measurer, input_shape
+from worker.membership import Membership
 from worker.outbox import Outbox
 from worker.sessions import Sessions
 from worker.store import BlobStore
@@ -49,6 +50,7 @@ class Parts:
     engine: Engine
     endpoint: Endpoint
     counters: Callable[[], dict[str, int]]
+    membership: Membership
 
 
 def _answers(method: Call) -> Call:
@@ -88,6 +90,8 @@ class Service:
                 f"this worker speaks {PROTOCOL} (imbrex {self._parts.version})",
                 cure="Install the same version of imbrex on every device",
             )
+        if _is_host(context):
+            self._parts.membership.learn(request.members)
         return pb.HelloReply(
             protocol=PROTOCOL,
             version=self._parts.version,
@@ -175,10 +179,18 @@ class Service:
             resident_bytes=measured.resident_bytes,
         )
 
+    @_answers
+    async def renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
+        """Changes its certificate."""
+        membership = self._parts.membership
+        if not request.certificate:
+            return pb.RenewReply(signing_request=membership.signing_request())
+        membership.certify(request.certificate)
+        return pb.RenewReply()
+
     async def exchange(self, _request: AsyncIterator[bytes], context: Context) -> None:
         """Frames both ways, until the caller ends or this worker drains."""
-        metadata = dict(context.invocation_metadata() or ())
-        from_host = metadata.get(SENDER_KEY) == HOST
+        from_host = _is_host(context)
         if self._streams >= _MAX_STREAMS:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams")
         self._streams += 1
@@ -222,6 +234,10 @@ class Service:
         have = self._parts.store.have_bytes
         blobs = [pb.BlobStatus.Blob(sha256=name, have_bytes=have(name)) for name in missing]
         return pb.BlobStatus(missing=blobs)
+
+
+def _is_host(context: Context) -> bool:
+    return dict(context.invocation_metadata() or ()).get(SENDER_KEY) == HOST
 
 
 async def _write(outbox: Outbox, context: Context, endpoint: Endpoint) -> None:

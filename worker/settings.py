@@ -5,6 +5,7 @@ command line. An unknown key anywhere is an error that names the key.
 """
 
 import os
+import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +33,7 @@ class WorkerSettings(BaseSettings):
     )
 
     host: str = Field(
-        "127.0.0.1", description="address to listen on; others than loopback need the secret"
+        "127.0.0.1", description="address to listen on; others than loopback need a certificate"
     )
     port: int = Field(DEFAULT_PORT, ge=0, le=65535, description="0 takes any free port")
     state_dir: Path = Field(
@@ -53,7 +54,10 @@ class WorkerSettings(BaseSettings):
     disk_mb: int = Field(4096, ge=1, description="weights kept on disk")
     nice: int = Field(0, ge=0, le=19, description="how much computation yields to other programs")
     cluster: str = Field("home", max_length=60, description="advertised; coordinators look for it")
-    secret: str = Field("", repr=False, description="shared by every daemon of the cluster")
+    secret: str = Field(
+        "", repr=False, description="shared by every daemon of a cluster without certificates"
+    )
+    join: str = Field("", repr=False, description="a join token, used once to enrol")
     mdns: bool = Field(True, description="advertise over multicast DNS")
     mdns_interfaces: tuple[str, ...] = Field(
         (), description="addresses to advertise on; default: those listened on"
@@ -67,6 +71,11 @@ class WorkerSettings(BaseSettings):
         if not value.isascii() or not (value.isprintable() or not value):
             raise ValueError("only printable ASCII characters travel in gRPC metadata")
         return value
+
+    @property
+    def shown_name(self) -> str:
+        """The device's name for people."""
+        return self.name or socket.gethostname()
 
     @property
     def usable_cores(self) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from protos.errors import BadRequest, Unavailable
-from worker.files import sync_directory
+from protos.files import sync_directory
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _READ_BYTES = 1 << 20

@@ -15,12 +15,11 @@ import structlog
 from coordinator.cluster.facts import Facts
 from coordinator.cluster.pings import Observation, Pinger, PingPace, RoundTrip
 from coordinator.cluster.programs import Programs, Progress
+from coordinator.cluster.trust import Trust
 from coordinator.planning.plan import DeviceId
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
-from protos.channels import HOST, Caller
 from protos.client import WorkerClient
-from protos.endpoint import Endpoint
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.frames import Payload
 
@@ -45,21 +44,19 @@ log = structlog.get_logger(__name__)
 class Connection:
     """Made by `open`; ends with `on_lost` called once, or with `close`.
 
-    Two channels: `client` for frames and calls, and one for pings alone. `sink` is called on the
-    event loop for every item that the worker sends; a PeerViolation that it raises ends the
-    connection.
+    Two channels to one device: `client` for frames and calls, and one for pings alone. `sink` is
+    called on the event loop for every item that the worker sends; a PeerViolation that it raises
+    ends the connection.
     """
 
-    def __init__(
-        self, address: str, secret: str, sink: Sink, endpoint: Endpoint | None = None
-    ) -> None:
+    def __init__(self, address: str, trust: Trust, device: DeviceId, sink: Sink) -> None:
         self.address = address
-        caller = Caller(HOST, secret, endpoint or Endpoint())
-        self.client = WorkerClient(address, caller)
+        self.client = WorkerClient(address, trust.caller, device)
         self.programs = Programs(self.client)
         self.counters: dict[str, int] = {}
         self.resident_bytes = 0
-        self._control = WorkerClient(address, caller)
+        self._control = WorkerClient(address, trust.caller, device)
+        self._trust = trust
         self._stream = self.client.exchange()
         self._pinger = Pinger(self._control.exchange(), address)
         self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
@@ -69,22 +66,25 @@ class Connection:
         self._queue = asyncio.Queue(QUEUE_MESSAGES)
         self._ended: asyncio.Future[ImbrexError] = asyncio.get_running_loop().create_future()
         self._work: asyncio.Task[None] | None = None
+        self._members_changed = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"Connection({self.address!r}, device={self._facts and self._facts.id!r})"
 
     @classmethod
-    async def open(
-        cls, address: str, secret: str, sink: Sink, endpoint: Endpoint | None = None
-    ) -> Connection:
-        """Connects and greets.
+    async def open(cls, address: str, trust: Trust, sink: Sink) -> Connection:
+        """Connects and greets: asks who is there, then takes nobody else for it.
 
         Raises:
-            ImbrexError: nobody there, another protocol version, a wrong secret.
+            ImbrexError: nobody there, another protocol version, no member of the cluster.
         """
-        connection = cls(address, secret, sink, endpoint)
+        async with WorkerClient(address, trust.caller) as anybody:
+            reply = await anybody.hello(version("imbrex"), CALL_TIMEOUT_S)
+        device = Facts.of(reply.facts).id
+        trust.require_member(device, address)
+        connection = cls(address, trust, device, sink)
         try:
-            connection._take(await connection.client.hello(version("imbrex"), CALL_TIMEOUT_S))
+            await connection._greet(connection.client)
         except BaseException:
             await connection.close()
             raise
@@ -103,6 +103,10 @@ class Connection:
             await asyncio.gather(self._work, return_exceptions=True)
         await self.client.close()
         await self._control.close()
+
+    def tell_members(self) -> None:
+        """The list of members has changed: the worker hears of it at once."""
+        self._members_changed.set()
 
     @property
     def facts(self) -> Facts:
@@ -214,10 +218,18 @@ class Connection:
 
     async def _refresh(self) -> None:
         while True:
-            await asyncio.sleep(FACTS_INTERVAL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FACTS_INTERVAL_S):
+                    await self._members_changed.wait()
+            self._members_changed.clear()
             # Whether it is alive is for the pings to say: a late answer here means nothing.
             with suppress(LostWorker):
-                self._take(await self._control.hello(version("imbrex"), CALL_TIMEOUT_S))
+                await self._greet(self._control)
+                await self._trust.keep_valid(self.facts.id, self._control)
+
+    async def _greet(self, client: WorkerClient) -> None:
+        members = self._trust.members() or ()
+        self._take(await client.hello(version("imbrex"), CALL_TIMEOUT_S, sorted(members)))
 
     def _take(self, reply: pb.HelloReply) -> None:
         facts = Facts.of(reply.facts)

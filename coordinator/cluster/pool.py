@@ -30,8 +30,8 @@ from coordinator.cluster.events import (
 )
 from coordinator.cluster.membership import Membership
 from coordinator.cluster.peers import Peer
+from coordinator.cluster.trust import Trust
 from coordinator.planning.plan import DeviceId
-from protos.endpoint import Endpoint
 from protos.errors import BadConfiguration, ImbrexError, LostWorker, NotFound, PeerViolation
 
 # How often membership looks whether somebody is due to be tried again.
@@ -48,15 +48,9 @@ class Pool:
     by themselves, by the code of the error: `lost_worker`, `peer_violation`.
     """
 
-    def __init__(
-        self,
-        secret: str,
-        sink: Sink,
-        changed: Callable[[str], None],
-        endpoint: Endpoint | None = None,
-    ) -> None:
-        self._secret = secret
-        self._endpoint = endpoint
+    def __init__(self, trust: Trust, sink: Sink, changed: Callable[[str], None]) -> None:
+        self._trust = trust
+        self._members = trust.members()
         self._sink = sink
         self._changed = changed
         self._membership = Membership(random.random)
@@ -171,9 +165,7 @@ class Pool:
     async def _connect(self, address: str) -> None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                connection = await Connection.open(
-                    address, self._secret, self._sink, self._endpoint
-                )
+                connection = await Connection.open(address, self._trust, self._sink)
         except TimeoutError:
             self._step(Dropped(address, f"{address} does not answer"))
         except (PeerViolation, BadConfiguration) as error:
@@ -208,3 +200,26 @@ class Pool:
         while True:
             await asyncio.sleep(TICK_S)
             self._step(Tick())
+            self._follow_members()
+
+    def _follow_members(self) -> None:
+        """Who is not a member any more is let go at once, and the others hear of it."""
+        try:
+            members = self._trust.members()
+        except ImbrexError as error:
+            log.error("the list of members cannot be read", cause=error.cause, cure=error.cure)
+            return
+        if members == self._members:
+            return
+        self._members = members
+        for device, connection in self.ready().items():
+            if members is None or device in members:
+                connection.tell_members()
+            else:
+                removed = BadConfiguration(
+                    cause=f"device {device} was removed from the cluster", cure=_INVITE
+                )
+                self._lost(connection.address, connection, removed)
+
+
+_INVITE = "If it should come back, invite it (`imbrex cluster invite`)"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.pool import Pool
+from coordinator.cluster.trust import Trust
 from coordinator.planning.plan import DeviceId
 from tests.worker.support import Running, process
 
@@ -31,10 +32,12 @@ async def until(condition: Callable[[], object], within_s=20.0):
 class Watched:
     """A pool, and everything that it told."""
 
-    def __init__(self, secret=""):
+    def __init__(self, trust=None):
         self.changes = []
         self.items = []
-        self.pool = Pool(secret, lambda *item: self.items.append(item), self.changes.append)
+        self.pool = Pool(
+            trust or Trust(), lambda *item: self.items.append(item), self.changes.append
+        )
 
     def connection(self, running: Running) -> Connection:
         return self.pool.connection(DeviceId(running.id))
@@ -50,8 +53,8 @@ class Watched:
 
 
 @contextlib.asynccontextmanager
-async def watched_pool(*listed, cluster="", secret=""):
-    watched = Watched(secret)
+async def watched_pool(*listed, cluster="", trust=None):
+    watched = Watched(trust)
     await watched.pool.start(listed, cluster, [LOOPBACK])
     try:
         yield watched

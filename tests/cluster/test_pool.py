@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.cluster.connection import LOST_AFTER_S, QUEUE_MESSAGES
 from coordinator.cluster.peers import PeerState
+from coordinator.cluster.trust import Trust
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
@@ -171,7 +172,7 @@ async def test_another_protocol_version_is_refused_with_both_versions(tmp_path, 
 async def test_a_wrong_secret_is_named(tmp_path):
     async with (
         worker_process(tmp_path, SECRET="right") as running,
-        watched_pool(running.address, secret="wrong") as watched,
+        watched_pool(running.address, trust=Trust("wrong")) as watched,
     ):
         await until(lambda: watched.peer(running.address).state is PeerState.REFUSED)
         assert "secret" in watched.peer(running.address).reason

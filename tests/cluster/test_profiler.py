@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.profiler import Profiler
+from coordinator.cluster.trust import Trust
 from tests.cluster.support import until, worker_process
 from tests.worker.support import in_process
 
@@ -20,7 +21,7 @@ async def at_once():
 @pytest.fixture
 async def connection(tmp_path):
     async with in_process(tmp_path / "state") as running:
-        opened = await Connection.open(running.address, "", lambda *_item: None)
+        opened = await Connection.open(running.address, Trust(), lambda *_item: None)
         opened.start(lambda _reason: None)
         yield opened
         await opened.close()
@@ -94,7 +95,7 @@ async def test_no_sample_begins_while_a_request_is_computed(tmp_path, connection
 async def test_alike_devices_share_one_profile_and_stand_in_for_each_other(tmp_path):
     async with worker_process(tmp_path / "a") as a, worker_process(tmp_path / "b") as b:
         connections = [
-            await Connection.open(each.address, "", lambda *_item: None) for each in (a, b)
+            await Connection.open(each.address, Trust(), lambda *_item: None) for each in (a, b)
         ]
         first, second = connections
         assert first.facts.fingerprint == second.facts.fingerprint

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator.cluster.connection import Connection
+from coordinator.cluster.trust import Trust
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.client import CHUNK_BYTES
@@ -19,7 +20,7 @@ from tests.worker.support import conv_program, in_process, message_of
 @pytest.fixture
 async def connection(tmp_path):
     async with in_process(tmp_path / "state") as running:
-        opened = await Connection.open(running.address, "", lambda *_item: None)
+        opened = await Connection.open(running.address, Trust(), lambda *_item: None)
         opened.start(lambda _reason: None)
         yield opened
         await opened.close()

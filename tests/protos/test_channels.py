@@ -2,7 +2,7 @@ import pytest
 
 from protos import channels
 from protos import imbrex_pb2 as pb
-from protos.channels import Caller, make_server, require_secret
+from protos.channels import Caller, make_gate, make_server, require_proof
 from protos.client import WorkerClient
 from protos.errors import BadConfiguration, Infeasible, LostWorker, PeerViolation
 from protos.frames import PROTOCOL
@@ -29,7 +29,7 @@ class Stub:
     async def missing(self, request, context):
         raise AssertionError
 
-    put = prepare = retain = measure = missing
+    put = prepare = retain = measure = renew = missing
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def serve():
     servers = []
 
     async def start(stub, secret=""):
-        server = make_server(secret)
+        server = make_server(make_gate(secret, None))
         register(stub, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -122,12 +122,12 @@ def test_the_secret_does_not_show():
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::", "192.168.1.7", "pi.local"])
-def test_others_may_reach_us_only_with_a_secret(bind):
-    with pytest.raises(BadConfiguration, match="without a cluster secret"):
-        require_secret(bind, "")
-    require_secret(bind, "s")
+def test_others_may_reach_us_only_with_a_proof(bind):
+    with pytest.raises(BadConfiguration, match="without a certificate or a cluster secret"):
+        require_proof(bind, "", None)
+    require_proof(bind, "s", None)
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", "127.0.0.9", "localhost", "::1", "[::1]"])
-def test_loopback_needs_no_secret(bind):
-    require_secret(bind, "")
+def test_loopback_needs_no_proof(bind):
+    require_proof(bind, "", None)

@@ -110,7 +110,7 @@ def test_a_second_worker_on_one_state_directory_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"HOST": "0.0.0.0"}, "without a cluster secret"),
+        ({"HOST": "0.0.0.0"}, "without a certificate or a cluster secret"),
         ({"HOST": "192.0.2.1", "SECRET": "s"}, "cannot listen on 192.0.2.1"),
         ({"PACE": "2"}, "'pace' in IMBREX_WORKER_PACE"),
         ({"PASE": "2"}, "unknown worker setting 'pase'"),

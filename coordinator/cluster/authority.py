@@ -1,0 +1,198 @@
+"""The cluster's own certificate authority: made once, it signs what belongs to the cluster.
+
+Its folder is all of the cluster's trust: whoever can read it can make members.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from coordinator.planning.plan import DeviceId
+from protos.errors import BadConfiguration, BadRequest
+from protos.files import give_to_owner_of, write_atomically
+from protos.identity import (
+    COORDINATOR_NAME,
+    VALID_FOR,
+    WORKER_NAME,
+    Identity,
+    device_name,
+    fingerprint,
+    new_key,
+    private_key,
+    require_private,
+)
+
+FOLDER = "cluster"
+_KEY_FILE = "authority.key.pem"
+_CERTIFICATE_FILE = "authority.pem"
+
+# A Raspberry Pi without a battery starts with the clock of its last shutdown, or of its system's
+# making. No system that imbrex runs on is older than Debian 12, so nothing is "not valid yet".
+NOT_BEFORE = datetime(2023, 6, 10, tzinfo=UTC)
+# A home's cluster is made anew before this ends; devices' certificates are renewed by themselves.
+_AUTHORITY_VALID_FOR = timedelta(days=20 * 365)
+
+
+class Authority:
+    """Signs certificates; `certificate_pem` is what everybody trusts."""
+
+    def __init__(self, key_pem: bytes, certificate_pem: bytes) -> None:
+        self._key = private_key(key_pem)
+        self.certificate_pem = certificate_pem
+        self._certificate = x509.load_pem_x509_certificate(certificate_pem)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of its certificate, in hexadecimal."""
+        return fingerprint(self.certificate_pem)
+
+    @classmethod
+    def make(cls, state_dir: Path, now: datetime) -> Self:
+        """A new authority, kept in the coordinator's state directory.
+
+        Raises:
+            BadConfiguration: there is one already, or the directory cannot be written.
+        """
+        folder = state_dir / FOLDER
+        if (folder / _KEY_FILE).exists():
+            raise BadConfiguration(
+                cause=f"{folder} holds a cluster's authority already",
+                cure="Invite devices to it; or move the folder away, and enrol every device anew",
+            )
+        key_pem = new_key()
+        certificate_pem = _own_certificate(private_key(key_pem), now)
+        try:
+            _make_private(state_dir, folder)
+            write_atomically(folder / _CERTIFICATE_FILE, certificate_pem)
+            write_atomically(folder / _KEY_FILE, key_pem)
+        except OSError as error:
+            raise BadConfiguration(
+                cause=f"{folder} cannot be written: {error.strerror}",
+                cure="Run this as the coordinator's user, or as root",
+            ) from error
+        return cls(key_pem, certificate_pem)
+
+    @classmethod
+    def load(cls, state_dir: Path) -> Self | None:
+        """The authority kept in the coordinator's state directory; None without one.
+
+        Raises:
+            BadConfiguration: it is damaged, or others may read its key.
+        """
+        folder = state_dir / FOLDER
+        require_private(folder / _KEY_FILE)
+        try:
+            return cls((folder / _KEY_FILE).read_bytes(), (folder / _CERTIFICATE_FILE).read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise BadConfiguration(
+                cause=f"the cluster's authority in {folder} cannot be used: {error}",
+                cure="Restore the folder from a backup, or read it as the coordinator's user",
+            ) from error
+
+    def sign(self, request_pem: bytes, device: DeviceId, now: datetime) -> bytes:
+        """A worker's certificate, as PEM, for who made the request: the names are ours alone.
+
+        Raises:
+            BadRequest: it is no signing request, or not of a kind that we use.
+        """
+        try:
+            request = x509.load_pem_x509_csr(request_pem)
+            valid = request.is_signature_valid
+        except ValueError as error:
+            raise BadRequest(cause="the signing request cannot be read", cure=_SAME) from error
+        key = request.public_key()
+        if not valid or not isinstance(key, ec.EllipticCurvePublicKey):
+            raise BadRequest(cause="the signing request is not signed by an EC key", cure=_SAME)
+        return self._certify(key, (WORKER_NAME, device_name(device)), now)
+
+    def coordinator(self, now: datetime) -> Identity:
+        """A new identity for the coordinator itself."""
+        key_pem = new_key()
+        certificate = self._certify(private_key(key_pem).public_key(), (COORDINATOR_NAME,), now)
+        return Identity(key_pem, certificate, self.certificate_pem)
+
+    def _certify(
+        self, key: ec.EllipticCurvePublicKey, names: tuple[str, ...], now: datetime
+    ) -> bytes:
+        usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        issuer_key = self._key.public_key()
+        builder = (
+            _builder(names[-1], self._certificate.subject, key, now + VALID_FOR)
+            .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, names))), False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), False)
+        )
+        return _pem(builder.sign(self._key, hashes.SHA256()))
+
+
+def _own_certificate(key: ec.EllipticCurvePrivateKey, now: datetime) -> bytes:
+    # A name of its own: two clusters' authorities are never taken for one another.
+    name = f"imbrex cluster {secrets.token_hex(4)}"
+    public = key.public_key()
+    builder = (
+        _builder(name, _name(name), public, now + _AUTHORITY_VALID_FOR)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+    return _pem(builder.sign(key, hashes.SHA256()))
+
+
+def _builder(
+    name: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, end: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOT_BEFORE)
+        .not_valid_after(end)
+    )
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _make_private(state_dir: Path, folder: Path) -> None:
+    state_dir.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+    if os.geteuid() == 0:
+        give_to_owner_of(state_dir, folder)
+
+
+_SAME = "Run the same version of imbrex on every device"

@@ -1,0 +1,112 @@
+"""Where devices become members: one gRPC service that needs no client certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import grpc
+import grpc.aio
+import structlog
+
+from coordinator.cluster.trust import Certified
+from coordinator.planning.plan import DeviceId
+from protos import imbrex_pb2 as pb
+from protos.errors import BadConfiguration, BadRequest, ImbrexError, PeerViolation
+from protos.frames import PROTOCOL
+from protos.imbrex_pb2_grpc import EnrolmentServicer, add_EnrolmentServicer_to_server
+from protos.ports import holder_of
+from protos.serving import Context
+from protos.status import abort
+
+# Strangers may call: little at a time, and little of it.
+_MAX_CALLS = 16
+_MAX_MESSAGE_BYTES = 64 << 10
+_MAX_NAME_CHARS = 60
+_DEVICE = re.compile(r"[0-9a-f]{16}")
+
+log = structlog.get_logger(__name__)
+
+
+class Enrolment(EnrolmentServicer):
+    """Answers at `host:port` while it is started."""
+
+    def __init__(self, certified: Certified, host: str, port: int) -> None:
+        self._certified = certified
+        self._host = host
+        self._port = port
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> int:
+        """Begins to listen; the port.
+
+        Raises:
+            BadConfiguration: the port is taken.
+        """
+        options = [
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        ]
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_CALLS)
+        add_EnrolmentServicer_to_server(self, server)  # type: ignore[no-untyped-call, unused-ignore]
+        address = f"[{self._host}]" if ":" in self._host else self._host
+        credentials = self._certified.credentials.of_server(strangers=True)
+        try:
+            port = int(server.add_secure_port(f"{address}:{self._port}", credentials))
+        except RuntimeError as error:
+            holder = holder_of(self._port)
+            raise BadConfiguration(
+                cause=f"cannot listen on {address}:{self._port} for devices that join"
+                + (f"; {holder} does" if holder else ""),
+                cure="Stop that program, or choose another port (setting enrol_port)",
+            ) from error
+        await server.start()
+        self._server = server
+        log.info("devices can be enrolled", address=f"{address}:{port}")
+        return port
+
+    async def stop(self) -> None:
+        """Stops listening."""
+        if self._server is not None:
+            await self._server.stop(1.0)
+
+    async def Authority(  # noqa: N802 - gRPC's name
+        self, request: pb.AuthorityRequest, context: Context
+    ) -> pb.AuthorityReply:
+        """The authority's certificate: it is no secret."""
+        del request, context
+        return pb.AuthorityReply(certificate=self._certified.authority.certificate_pem)
+
+    async def Enrol(self, request: pb.EnrolRequest, context: Context) -> pb.EnrolReply:  # noqa: N802
+        """A certificate for whoever shows an invitation."""
+        name = _printable(request.name)
+        try:
+            device = _device(request)
+            certificate = await asyncio.to_thread(
+                self._certified.admit,
+                request.invitation,
+                request.signing_request,
+                device,
+                name or device,
+            )
+        except ImbrexError as error:
+            log.warning("device refused", address=context.peer(), name=name, cause=error.cause)
+            await abort(context, error)
+        log.info("device enrolled", device=device, name=name, address=context.peer())
+        return pb.EnrolReply(certificate=certificate)
+
+
+def _device(request: pb.EnrolRequest) -> DeviceId:
+    if request.protocol != PROTOCOL:
+        raise PeerViolation(
+            cause=f"you speak protocol {request.protocol}, this coordinator speaks {PROTOCOL}",
+            cure="Install the same version of imbrex on every device",
+        )
+    if not _DEVICE.fullmatch(request.device):
+        raise BadRequest(cause="the device's id is not one of ours", cure="Run the same version")
+    return DeviceId(request.device)
+
+
+def _printable(name: str) -> str:
+    """A stranger's text, fit for a log and a terminal."""
+    return "".join(char for char in name if char.isprintable())[:_MAX_NAME_CHARS]

@@ -1,0 +1,69 @@
+"""Small JSON files that the daemon and the command line both change: one at a time, as a whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from protos.errors import BadConfiguration
+from protos.files import give_to_owner_of, write_atomically
+
+Entries = dict[str, dict[str, Any]]
+
+
+def read_entries(path: Path) -> Entries:
+    """What the file holds; nothing without one.
+
+    Raises:
+        BadConfiguration: it cannot be read.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise _unusable(path, error) from error
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise _unusable(path, "it does not hold entries")
+    return found
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[Entries]:
+    """The entries, to be changed in place; written back at the end if they were. Nobody else
+    changes them meanwhile.
+
+    Raises:
+        BadConfiguration: the file cannot be read or written.
+    """
+    lock = path.with_suffix(".lock")
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise _unusable(lock, error) from error
+    try:
+        if os.geteuid() == 0:
+            give_to_owner_of(path.parent, handle)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        entries = read_entries(path)
+        before = json.dumps(entries)
+        yield entries
+        after = json.dumps(entries)
+        if after != before:
+            write_atomically(path, json.dumps(entries, indent=1).encode() + b"\n")
+    except OSError as error:
+        raise _unusable(path, error) from error
+    finally:
+        os.close(handle)
+
+
+def _unusable(path: Path, why: object) -> BadConfiguration:
+    return BadConfiguration(
+        cause=f"{path} cannot be used: {why}",
+        cure="Run this as the coordinator's user or as root; restore a damaged file from a backup",
+    )

@@ -1,0 +1,136 @@
+"""Whom the coordinator believes, and how it proves itself: certificates and a list of members,
+or, without an authority, the secret that every daemon shares.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from coordinator.cluster.authority import FOLDER, Authority
+from coordinator.cluster.invitations import VALID_FOR, Invitations
+from coordinator.cluster.roster import Member, Roster
+from coordinator.planning.plan import DeviceId
+from protos.channels import HOST, Caller
+from protos.client import WorkerClient
+from protos.credentials import Credentials
+from protos.endpoint import Endpoint
+from protos.errors import BadConfiguration
+from protos.identity import RENEWED_BEFORE_END, certificate_end, now_utc
+from protos.invitation import Invitation
+
+_RENEW_TIMEOUT_S = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+class Trust:
+    """`caller` is what the coordinator shows; `certified` is None where a secret must do."""
+
+    def __init__(
+        self,
+        secret: str = "",
+        certified: Certified | None = None,
+        endpoint: Endpoint | None = None,
+    ) -> None:
+        credentials = certified.credentials if certified else None
+        self.caller = Caller(HOST, secret, endpoint or Endpoint(), credentials)
+        self.certified = certified
+
+    @classmethod
+    def load(cls, state_dir: Path, secret: str = "", endpoint: Endpoint | None = None) -> Self:
+        """By certificates, if the state directory holds an authority.
+
+        Raises:
+            BadConfiguration: what it holds is damaged, or others may read it.
+        """
+        authority = Authority.load(state_dir)
+        certified = None if authority is None else Certified(state_dir, authority)
+        return cls(secret, certified, endpoint)
+
+    def members(self) -> frozenset[DeviceId] | None:
+        """Devices that may take part; None where every one that knows the secret may."""
+        return None if self.certified is None else frozenset(self.certified.roster.members())
+
+    def require_member(self, device: DeviceId, address: str) -> None:
+        """Raises:
+        BadConfiguration: the device was removed, or never enrolled here.
+        """
+        members = self.members()
+        if members is not None and device not in members:
+            raise BadConfiguration(
+                cause=f"device {device} at {address} is not a member of the cluster",
+                cure="If it should be, invite it (`imbrex cluster invite`) and start its worker "
+                "with the token",
+            )
+
+    async def keep_valid(self, device: DeviceId, client: WorkerClient) -> None:
+        """Renews certificates that are due: ours, and that of a connected member.
+
+        Raises:
+            ImbrexError: the device did not take part.
+        """
+        if self.certified is not None:
+            self.certified.renew_own_if_due()
+            await self.certified.renew_if_due(device, client)
+
+
+class Certified:
+    """What there is besides where the cluster has an authority."""
+
+    def __init__(self, state_dir: Path, authority: Authority) -> None:
+        self.authority = authority
+        self.roster = Roster(state_dir)
+        self.invitations = Invitations(state_dir)
+        path = state_dir / FOLDER / "coordinator.pem"
+        kept = Credentials.load(path)
+        if kept is None or kept.identity.authority_pem != authority.certificate_pem:
+            kept = Credentials(path, authority.coordinator(now_utc()))
+            kept.replace(kept.identity)
+        self.credentials = kept
+
+    def invite(self, address: str, valid_for: timedelta = VALID_FOR) -> Invitation:
+        """A new invitation to enrol at `address`.
+
+        Raises:
+            Infeasible: too many are open.
+        """
+        secret = self.invitations.open(now_utc(), valid_for)
+        return Invitation(address, self.authority.fingerprint, secret)
+
+    def admit(self, invitation: str, request_pem: bytes, device: DeviceId, name: str) -> bytes:
+        """Makes who shows an invitation a member; its certificate, as PEM.
+
+        Raises:
+            NotInvited: the invitation admits nobody.
+            BadRequest: the signing request is unusable.
+        """
+        now = now_utc()
+        # Signed first: an unusable request does not use the invitation up.
+        certificate = self.authority.sign(request_pem, device, now)
+        self.invitations.take(invitation, now)
+        self.roster.admit(Member(device, name, now, certificate_end(certificate)))
+        return certificate
+
+    def renew_own_if_due(self) -> None:
+        """A new certificate for the coordinator, long before its old one ends."""
+        now = now_utc()
+        if self.credentials.identity.is_due(now):
+            self.credentials.replace(self.authority.coordinator(now))
+            log.info("the coordinator's own certificate renewed")
+
+    async def renew_if_due(self, device: DeviceId, client: WorkerClient) -> None:
+        """A new certificate for a connected member, long before its old one ends."""
+        member = self.roster.members().get(device)
+        now = now_utc()
+        if member is None or now < member.expires - RENEWED_BEFORE_END:
+            return
+        request = await client.signing_request(_RENEW_TIMEOUT_S)
+        certificate = self.authority.sign(request, device, now)
+        await client.certify(certificate, _RENEW_TIMEOUT_S)
+        end = certificate_end(certificate)
+        self.roster.admit(Member(device, member.name, member.since, end))
+        log.info("certificate renewed", device=device, expires=f"{end:%Y-%m-%d}")

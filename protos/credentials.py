@@ -1,0 +1,59 @@
+"""What proves an identity on connections: TLS in both directions, renewed while they run."""
+
+from pathlib import Path
+from typing import Self
+
+import grpc
+
+from protos.identity import Identity, keep_identity, read_identity
+
+
+class Credentials:
+    """The identity in force. After `replace` new connections use the new one; those that stand
+    go on, on either side.
+    """
+
+    def __init__(self, path: Path, identity: Identity) -> None:
+        self._path = path
+        self._identity = identity
+
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
+        """The identity that a file holds; None without one.
+
+        Raises:
+            BadConfiguration: the file is damaged, or others may read it.
+        """
+        identity = read_identity(path)
+        return None if identity is None else cls(path, identity)
+
+    @property
+    def identity(self) -> Identity:
+        """The one in force."""
+        return self._identity
+
+    def replace(self, identity: Identity) -> None:
+        """Keeps a new identity and puts it in force."""
+        keep_identity(self._path, identity)
+        self._identity = identity
+
+    def of_channel(self) -> grpc.ChannelCredentials:
+        """For a connection that we open: both sides show certificates of our authority."""
+        own = self._identity
+        return grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
+
+    def of_server(self, *, strangers: bool = False) -> grpc.ServerCredentials:
+        """For a server: callers show certificates of our authority, unless `strangers` may call
+        who have none yet.
+        """
+        return grpc.dynamic_ssl_server_credentials(  # type: ignore[no-any-return, unused-ignore]
+            self._server_certificate(),
+            self._server_certificate,
+            require_client_authentication=not strangers,
+        )
+
+    def _server_certificate(self) -> grpc.ServerCertificateConfiguration:
+        own = self._identity
+        return grpc.ssl_server_certificate_configuration(
+            [(own.key_pem, own.certificate_pem)], root_certificates=own.authority_pem
+        )

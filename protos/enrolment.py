@@ -1,0 +1,96 @@
+"""Enrolling as the device sees it: find the authority by its fingerprint, then ask to be signed.
+
+Nothing secret leaves before whoever answers has proved to be the coordinator: its certificate must
+be signed by the authority whose fingerprint the join token carries.
+"""
+
+import asyncio
+import hmac
+import ssl
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from protos import imbrex_pb2 as pb
+from protos.channels import pinned_channel
+from protos.errors import BadConfiguration, LostWorker, Unavailable
+from protos.frames import PROTOCOL
+from protos.identity import (
+    COORDINATOR_NAME,
+    Identity,
+    certified,
+    device_name,
+    fingerprint,
+    new_key,
+    signing_request,
+)
+from protos.imbrex_pb2_grpc import EnrolmentStub
+from protos.invitation import Invitation
+from protos.status import error_from
+
+_TIMEOUT_S = 10.0
+
+
+async def enrol(invitation: Invitation, device: str, name: str) -> Identity:
+    """A new key, certified by the cluster's authority for `device`; `name` is for people.
+
+    Raises:
+        Unavailable: nobody answers there.
+        BadConfiguration: who answers is not the coordinator that invited.
+        ImbrexError: the invitation is refused.
+    """
+    address = invitation.address
+    authority_pem = await _authority(invitation)
+    key_pem = new_key()
+    request = pb.EnrolRequest(
+        protocol=PROTOCOL,
+        invitation=invitation.secret,
+        signing_request=signing_request(key_pem, name),
+        device=device,
+        name=name,
+    )
+    reply: pb.EnrolReply = await _call(address, authority_pem, "Enrol", request)
+    return certified(key_pem, reply.certificate, authority_pem, device_name(device))
+
+
+async def _authority(invitation: Invitation) -> bytes:
+    """The certificate of the authority, which whoever answers may tell: the fingerprint says
+    whether it is the right one, and the next connection accepts only whom it has signed.
+    """
+    shown = await asyncio.to_thread(_shown_certificate, invitation.address)
+    request = pb.AuthorityRequest()
+    reply: pb.AuthorityReply = await _call(invitation.address, shown, "Authority", request)
+    found = fingerprint(reply.certificate)
+    if not hmac.compare_digest(found, invitation.fingerprint):
+        raise BadConfiguration(
+            cause=f"what answers at {invitation.address} belongs to another cluster than the one "
+            "that invited this device, or somebody is between them",
+            cure="Check the address; if the cluster was made anew, invite the device again",
+        )
+    return bytes(reply.certificate)
+
+
+def _shown_certificate(address: str) -> bytes:
+    host, _, port = address.rpartition(":")
+    try:
+        where = (host.strip("[]"), int(port))
+        return ssl.get_server_certificate(where, timeout=_TIMEOUT_S).encode()
+    except (OSError, ValueError) as error:
+        raise Unavailable(
+            cause=f"nobody enrols devices at {address} ({error})",
+            cure="See that the coordinator runs and that its port for enrolment is reachable",
+        ) from error
+
+
+async def _call(address: str, root_pem: bytes, method: str, request: Any) -> Any:
+    credentials = grpc.ssl_channel_credentials(root_pem)
+    async with pinned_channel(address, credentials, COORDINATOR_NAME) as channel:
+        stub: Any = EnrolmentStub(channel)  # type: ignore[no-untyped-call, unused-ignore]
+        try:
+            return await getattr(stub, method)(request, timeout=_TIMEOUT_S)
+        except grpc.aio.AioRpcError as failure:
+            error = error_from(failure, address)
+            if isinstance(error, LostWorker):
+                raise Unavailable(cause=error.cause, cure="See the coordinator's log") from failure
+            raise error from failure

@@ -1,0 +1,165 @@
+"""Who may call a worker: decided before any of its methods runs, and logged when refused."""
+
+import asyncio
+import hmac
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+import grpc.aio
+import structlog
+
+from protos.identity import COORDINATOR_NAME, device_of
+from protos.serving import EXCHANGE, SERVICE
+
+SENDER_KEY = "imbrex-sender"
+SECRET_KEY = "imbrex-secret"  # noqa: S105 - the name of a metadata key
+HOST = "host"
+
+# What a neighbour needs to hand over its halos; everything else is the coordinator's.
+_FOR_PEERS = frozenset({f"/{SERVICE}/Hello", EXCHANGE})
+_HEALTH = "/grpc.health.v1."
+_NAMES_KEY = "x509_subject_alternative_name"
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Behaviour = Callable[[Any, Context], Awaitable[Any]]
+
+if TYPE_CHECKING:
+    Interceptor = grpc.aio.ServerInterceptor[Any, Any]
+else:
+    Interceptor = grpc.aio.ServerInterceptor
+
+_log = structlog.get_logger()
+
+
+class SecretGate(Interceptor):
+    """Admits whoever knows the cluster's secret (everybody, where it is empty); the health
+    service answers without it.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Every call comes by here."""
+        handler = await continuation(handler_call_details)
+        if not self._secret or handler is None:
+            return handler
+        method = handler_call_details.method
+        if method.startswith(_HEALTH) or self._knows_it(handler_call_details):
+            return handler
+
+        async def refuse(_request: Any, context: Context) -> None:
+            await _refuse(context, method, "the cluster secret is missing or wrong")
+
+        return _like(handler, refuse)
+
+    def _knows_it(self, details: grpc.HandlerCallDetails) -> bool:
+        sent = dict(details.invocation_metadata or ()).get(SECRET_KEY, "")
+        data = sent if isinstance(sent, bytes) else sent.encode()
+        return hmac.compare_digest(data, self._secret)
+
+
+class CertificateGate(Interceptor):
+    """Admits the coordinator, and members as neighbours, by the names in their certificates.
+
+    TLS has let in only certificates of our authority. The coordinator says who is a member
+    (`allow`): until it has, no neighbour is, and the calls of one that no longer is end at once.
+    """
+
+    def __init__(self) -> None:
+        self._members: frozenset[str] = frozenset()
+        self._calls: defaultdict[str, set[asyncio.Future[Any]]] = defaultdict(set)
+
+    def allow(self, members: Iterable[str]) -> None:
+        """Only these devices are members from now on."""
+        self._members = frozenset(members)
+        for device in self._calls.keys() - self._members - {HOST}:
+            for call in self._calls[device]:
+                call.cancel()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Every call comes by here."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method.startswith(_HEALTH):
+            return handler
+        behaviour = _behaviour(handler)
+
+        async def guarded(request: Any, context: Context) -> Any:
+            caller, objection = self._judge(method, context)
+            if objection:
+                await _refuse(context, method, objection)
+            return await self._while_member(caller, behaviour(request, context), context, method)
+
+        return _like(handler, guarded)
+
+    def _judge(self, method: str, context: Context) -> tuple[str, str]:
+        """(who calls, what speaks against it)."""
+        names = tuple(name.decode() for name in context.auth_context().get(_NAMES_KEY, ()))
+        caller = HOST if COORDINATOR_NAME in names else device_of(names)
+        claimed = dict(context.invocation_metadata() or ()).get(SENDER_KEY, "")
+        if not caller:
+            return "", "its certificate is neither a worker's nor the coordinator's"
+        if claimed != caller:
+            return caller, f"its certificate is for {caller!r}, it says that it is {claimed!r}"
+        if caller == HOST:
+            return caller, ""
+        if caller not in self._members:
+            return caller, f"device {caller} is not a member of the cluster"
+        if method not in _FOR_PEERS:
+            return caller, f"device {caller} may not give orders"
+        return caller, ""
+
+    async def _while_member(
+        self, caller: str, work: Awaitable[Any], context: Context, method: str
+    ) -> Any:
+        call = asyncio.ensure_future(work)
+        self._calls[caller].add(call)
+        try:
+            await asyncio.wait((call,))
+            if not call.cancelled():
+                return call.result()
+            await _refuse(context, method, f"device {caller} is not a member any more")
+        finally:
+            self._calls[caller].discard(call)
+            if not self._calls[caller]:
+                del self._calls[caller]
+            if not call.done():
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+
+
+Gate = SecretGate | CertificateGate
+
+
+async def _refuse(context: Context, method: str, why: str) -> None:
+    _log.warning("caller refused", caller=context.peer(), call=method, cause=why)
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
+
+
+def _behaviour(handler: Handler) -> Behaviour:
+    """The one function of a handler, whatever its shape."""
+    shapes = (handler.unary_unary, handler.unary_stream, handler.stream_unary)
+    return next((each for each in shapes if each), handler.stream_stream)  # type: ignore[return-value]
+
+
+def _like(handler: Handler, behaviour: Behaviour) -> Handler:
+    """A handler of the same shape with another function."""
+    make: Any = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[handler.request_streaming, handler.response_streaming]
+    return make(behaviour, handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]

@@ -1,0 +1,215 @@
+"""Who a daemon is to the others of its cluster: a key, a certificate, and who signed it.
+
+A certificate says by DNS names what its holder is: `coordinator.imbrex.internal`, or a worker,
+`worker.imbrex.internal`, with its device id before that. Devices are dialled by whatever address
+they have at the moment; the names are what is checked (RFC 9525, and `.internal` is reserved for
+private use).
+"""
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from protos.errors import BadConfiguration, PeerViolation
+from protos.files import write_atomically
+
+COORDINATOR_NAME = "coordinator.imbrex.internal"
+WORKER_NAME = "worker.imbrex.internal"
+
+# Long enough for a device that lies in a drawer for half a year; removal does not wait for it.
+VALID_FOR = timedelta(days=365)
+RENEWED_BEFORE_END = VALID_FOR / 3
+
+_OTHERS_MAY_READ = stat.S_IRWXG | stat.S_IRWXO
+
+
+def device_name(device: str) -> str:
+    """The name in a device's certificate."""
+    return f"{device}.{WORKER_NAME}"
+
+
+def device_of(names: tuple[str, ...]) -> str:
+    """The device id among a certificate's names; empty if it is no worker's."""
+    suffix = f".{WORKER_NAME}"
+    return next((name.removesuffix(suffix) for name in names if name.endswith(suffix)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A private key, its certificate, and the certificate of the cluster's authority, as PEM."""
+
+    key_pem: bytes = field(repr=False)
+    certificate_pem: bytes
+    authority_pem: bytes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the certificate says that its holder is."""
+        return names_in(self.certificate_pem)
+
+    @property
+    def expires(self) -> datetime:
+        """When the certificate ends."""
+        return certificate_end(self.certificate_pem)
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether it is time for a new certificate."""
+        return now > self.expires - RENEWED_BEFORE_END
+
+
+def new_key() -> bytes:
+    """A private key, as PEM."""
+    return ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def signing_request(key_pem: bytes, name: str) -> bytes:
+    """A request for a certificate, as PEM; `name` is for people, the authority decides the rest."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64] or "imbrex")])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    return request.sign(private_key(key_pem), hashes.SHA256()).public_bytes(
+        serialization.Encoding.PEM
+    )
+
+
+def private_key(key_pem: bytes) -> ec.EllipticCurvePrivateKey:
+    """A key of ours.
+
+    Raises:
+        BadConfiguration: it is none.
+    """
+    try:
+        key = serialization.load_pem_private_key(key_pem, password=None)
+    except (ValueError, TypeError) as error:
+        raise BadConfiguration(cause="a private key cannot be read", cure=_ENROL) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise BadConfiguration(cause="a private key is of another kind", cure=_ENROL)
+    return key
+
+
+def names_in(certificate_pem: bytes) -> tuple[str, ...]:
+    """The DNS names of a certificate; none where it has none."""
+    certificate = x509.load_pem_x509_certificate(certificate_pem)
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(found.value.get_values_for_type(x509.DNSName))
+
+
+def certificate_end(certificate_pem: bytes) -> datetime:
+    """When a certificate ends."""
+    return x509.load_pem_x509_certificate(certificate_pem).not_valid_after_utc
+
+
+def fingerprint(certificate_pem: bytes) -> str:
+    """SHA-256 of a certificate, in hexadecimal.
+
+    Raises:
+        PeerViolation: it is no certificate.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+    except ValueError as error:
+        raise PeerViolation(cause="a certificate cannot be read", cure=_SAME) from error
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def certified(key_pem: bytes, certificate_pem: bytes, authority_pem: bytes, name: str) -> Identity:
+    """The identity that a new certificate makes.
+
+    Raises:
+        PeerViolation: it is for another key or name, or another authority's.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority_pem))
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise PeerViolation(
+            cause="the certificate that came is not the authority's", cure=_SAME
+        ) from error
+    same_key = certificate.public_key() == private_key(key_pem).public_key()
+    if not same_key or name not in names_in(certificate_pem):
+        raise PeerViolation(cause=f"the certificate that came is not for {name}", cure=_SAME)
+    return Identity(key_pem, certificate_pem, authority_pem)
+
+
+def secret_hash(secret: str) -> str:
+    """What is kept of a secret that only has to be recognised. No salt, no stretching: our
+    secrets have 192 random bits.
+    """
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+# ---------------------------------------------------------------- the file
+
+
+def keep_identity(path: Path, identity: Identity) -> None:
+    """Writes key and certificates as one file, so that no crash leaves a key without its
+    certificate; its owner alone may read it.
+    """
+    data = identity.key_pem + identity.certificate_pem + identity.authority_pem
+    write_atomically(path, data)
+
+
+def read_identity(path: Path) -> Identity | None:
+    """The identity in a file; None without one.
+
+    Raises:
+        BadConfiguration: the file is damaged, or others may read it.
+    """
+    require_private(path)
+    try:
+        data = path.read_bytes()
+        return _parse(data)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise BadConfiguration(cause=f"{path} cannot be used: {error}", cure=_ENROL) from error
+
+
+def require_private(path: Path) -> None:
+    """Refuses a file that others than its owner may read.
+
+    Raises:
+        BadConfiguration: they may.
+    """
+    if not path.exists():
+        return
+    if os.stat(path).st_mode & _OTHERS_MAY_READ:
+        raise BadConfiguration(
+            cause=f"{path} holds a private key, and others may read it",
+            cure=f"chmod 600 {path}; if somebody has read it, remove the device and enrol it again",
+        )
+
+
+def _parse(data: bytes) -> Identity:
+    end = b"-----END PRIVATE KEY-----\n"
+    key, found, rest = data.partition(end)
+    certificates = x509.load_pem_x509_certificates(rest) if found else []
+    if len(certificates) != 2:
+        raise ValueError("it does not hold a key and two certificates")
+    private_key(key + end)
+    own, authority = (each.public_bytes(serialization.Encoding.PEM) for each in certificates)
+    return Identity(key + end, own, authority)
+
+
+def now_utc() -> datetime:
+    """The wall clock, which certificates go by."""
+    return datetime.now(UTC)
+
+
+_ENROL = "Remove the file, and enrol this device again (`imbrex cluster invite`)"
+_SAME = "Run the same version of imbrex on every device"

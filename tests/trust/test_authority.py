@@ -1,0 +1,191 @@
+"""The authority, its invitations and its list of members, on disk."""
+
+import json
+import stat
+from datetime import timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from coordinator.cluster.authority import FOLDER, Authority
+from coordinator.cluster.invitations import MAX_OPEN, Invitations, NotInvited
+from coordinator.cluster.roster import Roster
+from coordinator.cluster.trust import Trust
+from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound, PeerViolation
+from protos.identity import certified, device_name, names_in, new_key, now_utc, signing_request
+from protos.invitation import Invitation
+from tests.trust.support import DAY, HALL, KITCHEN, admit, identity, make_trust
+
+BOOKWORM = "2023-06-10"
+
+
+@pytest.fixture
+def trust(tmp_path):
+    return make_trust(tmp_path)
+
+
+def test_every_file_with_a_secret_is_its_owners_alone(trust, tmp_path):
+    trust.certified.invite("127.0.0.1:1")
+    admit(trust.certified, KITCHEN)
+    folder = tmp_path / FOLDER
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = list(folder.iterdir())
+    assert len(files) >= 5
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+@pytest.mark.parametrize("file", ["authority.key.pem", "coordinator.pem"])
+def test_a_key_that_others_may_read_is_refused(trust, tmp_path, file):
+    (tmp_path / FOLDER / file).chmod(0o640)
+    with pytest.raises(BadConfiguration, match=f"{file} holds a private key.*chmod 600"):
+        Trust.load(tmp_path)
+
+
+def test_a_second_authority_is_refused(trust, tmp_path):
+    with pytest.raises(BadConfiguration, match="holds a cluster's authority already"):
+        Authority.make(tmp_path, now_utc())
+
+
+def test_a_damaged_authority_is_named(trust, tmp_path):
+    (tmp_path / FOLDER / "authority.pem").write_text("nonsense")
+    with pytest.raises(BadConfiguration, match="cannot be used"):
+        Trust.load(tmp_path)
+
+
+def test_certificates_are_valid_on_a_board_without_a_clock(trust):
+    own = identity(trust.certified, KITCHEN)
+    for pem in (own.certificate_pem, own.authority_pem):
+        begins = x509.load_pem_x509_certificate(pem).not_valid_before_utc
+        assert f"{begins:%Y-%m-%d}" == BOOKWORM
+
+
+def test_the_authority_decides_the_names_and_not_who_asks(trust):
+    sly = signing_request(new_key(), "coordinator.imbrex.internal")
+    signed = trust.certified.authority.sign(sly, HALL, now_utc())
+    assert names_in(signed) == ("worker.imbrex.internal", f"{HALL}.worker.imbrex.internal")
+    constraints = x509.load_pem_x509_certificate(signed).extensions.get_extension_for_class(
+        x509.BasicConstraints
+    )
+    assert not constraints.value.ca
+
+
+def test_a_request_of_another_kind_is_refused(trust):
+    key = rsa.generate_private_key(65537, 2048)
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    pem = request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    for bad in (pem, b"nonsense"):
+        with pytest.raises(BadRequest, match="signing request"):
+            trust.certified.authority.sign(bad, HALL, now_utc())
+
+
+def test_a_certificate_for_another_key_name_or_cluster_is_not_taken(trust, tmp_path):
+    other = make_trust(tmp_path / "other").certified.authority
+    key, own = new_key(), trust.certified.authority
+    signed = own.sign(signing_request(key, "x"), KITCHEN, now_utc())
+    name = device_name(KITCHEN)
+    assert certified(key, signed, own.certificate_pem, name).names[-1] == name
+    for key_pem, authority, wanted in (
+        (new_key(), own, name),
+        (key, other, name),
+        (key, own, device_name(HALL)),
+    ):
+        with pytest.raises(PeerViolation, match="certificate that came"):
+            certified(key_pem, signed, authority.certificate_pem, wanted)
+
+
+# ---------------------------------------------------------------- invitations
+
+
+def test_an_invitation_admits_once(trust, tmp_path):
+    invitations, now = Invitations(tmp_path), now_utc()
+    secret = invitations.open(now)
+    invitations.take(secret, now)
+    with pytest.raises(NotInvited, match="used before"):
+        invitations.take(secret, now)
+
+
+def test_an_invitation_expires(trust, tmp_path):
+    invitations, now = Invitations(tmp_path), now_utc()
+    secret = invitations.open(now, timedelta(minutes=5))
+    with pytest.raises(NotInvited, match="expired"):
+        invitations.take(secret, now + timedelta(minutes=6))
+
+
+def test_only_the_hash_is_kept(trust, tmp_path):
+    secret = Invitations(tmp_path).open(now_utc())
+    kept = "".join(file.read_text() for file in (tmp_path / FOLDER).glob("*.json"))
+    assert "expires" in kept
+    assert secret not in kept
+
+
+def test_a_secret_that_is_a_kept_hash_admits_nobody(trust, tmp_path):
+    invitations = Invitations(tmp_path)
+    invitations.open(now_utc())
+    (known,) = json.loads((tmp_path / FOLDER / "invitations.json").read_text())
+    with pytest.raises(NotInvited):
+        invitations.take(known, now_utc())
+
+
+def test_open_invitations_are_capped_and_expired_ones_make_room(trust, tmp_path):
+    invitations, now = Invitations(tmp_path), now_utc()
+    entries = {f"{n:064x}": {"expires": (now + DAY).isoformat()} for n in range(MAX_OPEN)}
+    (tmp_path / FOLDER / "invitations.json").write_text(json.dumps(entries))
+    with pytest.raises(Infeasible, match="invitations are open"):
+        invitations.open(now)
+    invitations.open(now + 2 * DAY)
+
+
+def test_a_token_round_trips_and_does_not_show_its_secret(trust):
+    invitation = trust.certified.invite("[fd00::1]:8462")
+    assert Invitation.parse(f" {invitation.token}\n") == invitation
+    assert invitation.secret not in repr(invitation)
+
+
+@pytest.mark.parametrize(
+    "token", ["", "kitchen", "host/ff/s", "1.2.3.4:8462/" + 64 * "g" + "/" + 32 * "s"]
+)
+def test_an_incomplete_token_is_named_and_not_repeated(token):
+    with pytest.raises(BadRequest, match="not complete") as caught:
+        Invitation.parse(token)
+    assert not token or token not in str(caught.value)
+
+
+# ---------------------------------------------------------------- members
+
+
+def test_the_list_is_followed_when_another_process_changes_it(trust, tmp_path):
+    roster = trust.certified.roster
+    assert roster.members() == {}
+    admit(make_certified_again(tmp_path), KITCHEN)
+    assert set(roster.members()) == {KITCHEN}
+    assert trust.members() == {KITCHEN}
+    assert Roster(tmp_path).remove("name-a").id == KITCHEN
+    assert trust.members() == frozenset()
+
+
+def make_certified_again(tmp_path):
+    return Trust.load(tmp_path).certified
+
+
+def test_removing_nobody_names_the_members(trust):
+    admit(trust.certified, KITCHEN)
+    with pytest.raises(NotFound, match=f"name-a \\({KITCHEN}\\)"):
+        trust.certified.roster.remove("cellar")
+
+
+def test_a_damaged_list_is_an_error_and_not_an_empty_list(trust, tmp_path):
+    (tmp_path / FOLDER / "devices.json").write_text("[]")
+    with pytest.raises(BadConfiguration, match=r"devices\.json cannot be used"):
+        trust.members()
+
+
+def test_the_coordinators_own_certificate_is_renewed_when_due(trust, monkeypatch):
+    certified_ = trust.certified
+    before = certified_.credentials.identity
+    certified_.renew_own_if_due()
+    assert certified_.credentials.identity is before
+    monkeypatch.setattr("coordinator.cluster.trust.now_utc", lambda: now_utc() + 300 * DAY)
+    certified_.renew_own_if_due()
+    assert certified_.credentials.identity.expires > before.expires + 200 * DAY

@@ -1,0 +1,109 @@
+"""A worker's part in its cluster's trust: joining by a token, and changing its certificate."""
+
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+import structlog
+
+from protos.channels import Caller
+from protos.credentials import Credentials
+from protos.enrolment import enrol
+from protos.errors import BadRequest
+from protos.files import write_atomically
+from protos.gates import CertificateGate, Gate
+from protos.identity import (
+    certified,
+    device_name,
+    keep_identity,
+    new_key,
+    secret_hash,
+    signing_request,
+)
+from protos.invitation import Invitation
+
+IDENTITY_FILE = "identity.pem"
+# The hash of the token that was used last: the same token in the settings is not used again.
+_JOINED_FILE = "joined"
+
+_log = structlog.get_logger()
+
+
+async def credentials_in(state_dir: Path, token: str, device: str, name: str) -> Credentials | None:
+    """What this worker proves itself with: kept from before, or got now for a new token; None
+    where it has neither.
+
+    Raises:
+        BadRequest: the token is none.
+        BadConfiguration: the kept file is damaged, or another cluster answers.
+        Unavailable: nobody answers.
+    """
+    path, joined = state_dir / IDENTITY_FILE, state_dir / _JOINED_FILE
+    kept = Credentials.load(path)
+    if not token:
+        return kept
+    invitation = Invitation.parse(token)
+    used = secret_hash(invitation.secret).encode()
+    if kept is not None and joined.exists() and joined.read_bytes() == used:
+        return kept
+    identity = await enrol(invitation, device, name)
+    keep_identity(path, identity)
+    write_atomically(joined, used)
+    _log.info("enrolled", coordinator=invitation.address, expires=f"{identity.expires:%Y-%m-%d}")
+    return Credentials(path, identity)
+
+
+class Membership:
+    """Tells the gate and the streams to neighbours who the members are, and renews the
+    certificate when the host asks.
+    """
+
+    def __init__(
+        self, caller: Caller, gate: Gate, keep_peers: Callable[[Collection[str]], None]
+    ) -> None:
+        self._caller = caller
+        self._gate = gate
+        self._keep_peers = keep_peers
+        self._next_key: bytes | None = None
+
+    def learn(self, members: Iterable[str]) -> None:
+        """The host says who may send here; nothing where it says nothing."""
+        found = frozenset(members)
+        if found and isinstance(self._gate, CertificateGate):
+            self._gate.allow(found)
+            self._keep_peers(found)
+
+    def signing_request(self) -> bytes:
+        """Makes a new key, and a request for its certificate.
+
+        Raises:
+            BadRequest: this worker has no certificate.
+        """
+        self._credentials()
+        self._next_key = new_key()
+        return signing_request(self._next_key, self._caller.sender)
+
+    def certify(self, certificate_pem: bytes) -> None:
+        """Puts the certificate for the last signing request in force.
+
+        Raises:
+            BadRequest: none was asked for.
+            PeerViolation: it is another authority's, or for another key or device.
+        """
+        credentials = self._credentials()
+        if self._next_key is None:
+            raise BadRequest(cause="no certificate was asked for", cure="Ask for one first")
+        own, device = credentials.identity, self._caller.sender
+        identity = certified(
+            self._next_key, certificate_pem, own.authority_pem, device_name(device)
+        )
+        credentials.replace(identity)
+        self._next_key = None
+        _log.info("certificate renewed", expires=f"{identity.expires:%Y-%m-%d}")
+
+    def _credentials(self) -> Credentials:
+        if self._caller.credentials is None:
+            raise BadRequest(
+                cause="this worker has no certificate to renew",
+                cure="Enrol it (`imbrex cluster invite`)",
+            )
+        return self._caller.credentials
