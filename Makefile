@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TRITON := .venv-triton
 
-.PHONY: help setup demo test test-slow check proto evaluate train-digits bench dist clean
+.PHONY: help setup demo test test-slow check proto evaluate train-digits bench dist clean browser
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,7 +21,16 @@ demo: setup ## one image through a real cluster on this machine
 	$(BIN)/imbrex demo
 
 test: check ## check, then the tests
+	-@$(MAKE) --silent $(TRITON)/ready
 	$(BIN)/pytest -n 2 -m "not slow"
+
+$(TRITON)/ready: # its gRPC client needs an older protobuf than ours; without it its test skips
+	$(PYTHON) -m venv $(TRITON)
+	$(TRITON)/bin/pip install --quiet "tritonclient[grpc]>=2.60"
+	touch $@
+
+browser: ## what the page's tests drive (Debian, as root); without it they skip
+	apt-get install --yes --no-install-recommends chromium chromium-driver
 
 test-slow: setup ## kills, stalls, long comparisons
 	$(BIN)/pytest -m slow
@@ -50,4 +60,4 @@ dist: setup ## wheel and source distribution
 	$(BIN)/python -m build
 
 clean: ## remove what was generated
-	rm -rf $(VENV) .venv-train build dist *.egg-info
+	rm -rf $(VENV) $(TRITON) .venv-train build dist *.egg-info

@@ -1,6 +1,6 @@
-"""The coordinator daemon: the core and its HTTP server in one event loop.
+"""The coordinator daemon: the core, its HTTP server and its gRPC server in one event loop.
 
-When HTTP is listening, `ready.json` in the state directory says {"url", "pid"}.
+When both listen, `ready.json` in the state directory says {"url", "grpc", "pid"}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,8 @@ import uvicorn
 
 from coordinator.core import Coordinator
 from coordinator.serving.app import create_app
-from coordinator.settings import CoordinatorSettings
+from coordinator.serving.oip.rpc import RpcServer
+from coordinator.settings import GRPC_PORT, CoordinatorSettings
 from protos.errors import BadConfiguration
 from protos.heap import keep_buffers
 from protos.ports import holder_of
@@ -35,7 +36,7 @@ async def run(settings: CoordinatorSettings) -> None:
     """Serves until SIGTERM or SIGINT.
 
     Raises:
-        BadConfiguration: the port is taken, or the state directory can't be used.
+        BadConfiguration: a port is taken, or the state directory can't be used.
     """
     keep_buffers()
     with _listening(settings) as listener:
@@ -48,8 +49,9 @@ async def run(settings: CoordinatorSettings) -> None:
 
 
 async def _serve(coordinator: Coordinator, listener: socket.socket, state_dir: Path) -> None:
+    app = create_app(coordinator)
     config = uvicorn.Config(
-        create_app(coordinator),
+        app,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -61,9 +63,21 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, state_dir: P
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
-    with _ready_file(state_dir, url):
-        log.info("ready", url=url)
-        await server.serve(sockets=[listener])
+    settings = coordinator.settings
+    rpc = RpcServer(app.state.oip, settings.max_body_bytes)
+    try:
+        address = await rpc.start(settings.host, _grpc_port(settings))
+        with _ready_file(state_dir, {"url": url, "grpc": address, "pid": os.getpid()}):
+            log.info("ready", url=url, grpc=address)
+            await server.serve(sockets=[listener])
+    finally:
+        await rpc.stop()
+
+
+def _grpc_port(settings: CoordinatorSettings) -> int:
+    if settings.grpc_port is not None:
+        return settings.grpc_port
+    return GRPC_PORT if settings.port else 0
 
 
 class _Server(uvicorn.Server):
@@ -100,10 +114,10 @@ def _listening(settings: CoordinatorSettings) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _ready_file(state_dir: Path, url: str) -> Iterator[None]:
+def _ready_file(state_dir: Path, told: Mapping[str, object]) -> Iterator[None]:
     path = state_dir / READY_FILE
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"url": url, "pid": os.getpid()}))
+    temporary.write_text(json.dumps(told))
     temporary.replace(path)
     try:
         yield

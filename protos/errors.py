@@ -27,6 +27,12 @@ class BadRequest(ImbrexError):
     code: ClassVar[str] = "bad_request"
 
 
+class Unsupported(BadRequest):
+    """The caller asks for what a protocol has and imbrex has not."""
+
+    code: ClassVar[str] = "unsupported"
+
+
 class NotFound(ImbrexError):
     """The caller named something that does not exist here."""
 

@@ -20,12 +20,14 @@ from protos.errors import (
     NotFound,
     PeerViolation,
     Unavailable,
+    Unsupported,
 )
 
 _ERROR_KEY = "imbrex-error-bin"
 
 _STATUS: dict[type[ImbrexError], grpc.StatusCode] = {
     BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    Unsupported: grpc.StatusCode.UNIMPLEMENTED,
     PeerViolation: grpc.StatusCode.INVALID_ARGUMENT,
     NotFound: grpc.StatusCode.NOT_FOUND,
     Infeasible: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -30,6 +30,7 @@ from protos.errors import (
     NotFound,
     PeerViolation,
     Unavailable,
+    Unsupported,
 )
 
 log = structlog.get_logger(__name__)
@@ -60,12 +61,6 @@ class SlowBody(BadRequest):
     """The body did not come in time."""
 
     code: ClassVar[str] = "slow_body"
-
-
-class Unsupported(BadRequest):
-    """The caller asks for what a protocol has and imbrex has not."""
-
-    code: ClassVar[str] = "unsupported"
 
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]

@@ -12,9 +12,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from coordinator.serving import bodies, names
-from coordinator.serving.errors import Fault, Unsupported
+from coordinator.serving.errors import Fault
 from coordinator.serving.oip.json_form import read_json, read_request, write_answer
 from coordinator.serving.oip.service import Service
+from protos.errors import Unsupported
 
 PREFIX = "/v2"
 HEADER_LENGTH = "Inference-Header-Content-Length"

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coordinator.serving.errors import Unsupported
 from coordinator.serving.oip.tensors import classes
 from models.graph import Graph
-from protos.errors import BadRequest
+from protos.errors import BadRequest, Unsupported
 
 # An answer lists its outputs once each, and a client repeats the id that it chose.
 LONGEST_ID = 1024

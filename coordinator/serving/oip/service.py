@@ -6,11 +6,11 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from coordinator.answers import ServedModel
-from coordinator.serving.errors import Unsupported
 from coordinator.serving.oip.request import InferAnswer, InferRequest, answered
 from coordinator.serving.oip.statistics import Statistics
 from coordinator.serving.oip.tensors import datatype_of
 from models.graph import Graph
+from protos.errors import Unsupported
 
 if TYPE_CHECKING:
     from coordinator.core import Coordinator
