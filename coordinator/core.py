@@ -54,7 +54,7 @@ class Coordinator:
         for name in (settings.strategy, *settings.planners):
             strategy(name)  # a wrong name is refused at start
         self._settings = settings
-        self.names = Names(settings.models, settings.model_repository)
+        self.names = Names(settings.models, settings.model_repository, settings.detector)
         self.journal = Journal()
         self._library = Library(lambda source: self.names.public(source)[0])
         self._unloaded: set[str] = set()

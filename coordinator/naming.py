@@ -19,13 +19,24 @@ ONLY_VERSION = "1"
 
 
 class Names:
-    """Public names to sources (catalogue names or paths) and back."""
+    """Public names to sources (catalogue names or paths) and back. `detector` is the public name of
+    the model that finds objects, or empty; it may be given as a path too.
 
-    def __init__(self, configured: Sequence[str], repository: Path | None = None) -> None:
-        self._configured = {public_name(each): each for each in configured}
+    Raises:
+        NotFound: there is no such detector.
+    """
+
+    def __init__(
+        self, configured: Sequence[str], repository: Path | None = None, detector: str = ""
+    ) -> None:
+        self.detector = public_name(detector)
+        files = (*configured, detector) if detector != self.detector else configured
+        self._configured = {public_name(each): each for each in files}
         self._folder = repository
         self.stored: dict[str, Stored] = {}
         self.refresh()
+        if detector:
+            self.source(self.detector)
 
     def refresh(self) -> None:
         """Reads the repository's folder again."""
@@ -39,8 +50,9 @@ class Names:
     @property
     def configured(self) -> tuple[str, ...]:
         """Sources that are made ready at start: what was named, and the repository's latest."""
-        latest = [stored.latest for stored in self.stored.values() if stored.versions]
-        return tuple(dict.fromkeys((*self._configured.values(), *map(str, latest))))
+        latest = [str(stored.latest) for stored in self.stored.values() if stored.versions]
+        finds = [self.source(self.detector)] if self.detector else []
+        return tuple(dict.fromkeys((*self._configured.values(), *latest, *finds)))
 
     @property
     def known(self) -> tuple[str, ...]:

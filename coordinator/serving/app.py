@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
+from coordinator.serving.deepstack import answers as deepstack_answers
+from coordinator.serving.deepstack import http as deepstack
 from coordinator.serving.errors import add_error_handlers
 from coordinator.serving.intake import Intake
 from coordinator.serving.oip import http as oip
@@ -28,8 +30,9 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     )
     app.state.coordinator = coordinator
     app.state.oip = Service(coordinator)
-    add_error_handlers(app, {oip.PREFIX: oip.shape})
+    shapes = dict.fromkeys(deepstack.PREFIXES, deepstack_answers.shape) | {oip.PREFIX: oip.shape}
+    add_error_handlers(app, shapes)
     app.add_middleware(Intake, max_body_bytes=coordinator.settings.max_body_bytes)
-    for room in (infer, models, plans, devices, requests, health, oip):
+    for room in (infer, models, plans, devices, requests, health, oip, deepstack):
         app.include_router(room.router)
     return app

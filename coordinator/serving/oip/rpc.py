@@ -50,7 +50,8 @@ class RpcServer:
         self._server = grpc.aio.server(options=options)
         self._health = HealthServicer()
         self._watch: asyncio.Task[None] | None = None
-        inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Calls(service), self._server)
+        register: Any = inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server
+        register(_Calls(service), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
         reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)

@@ -1,0 +1,1 @@
+"""DeepStack and CodeProject.AI: what Frigate, Home Assistant and Blue Iris speak."""

@@ -1,0 +1,148 @@
+"""`/v1/vision` and its status."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.datastructures import FormData, UploadFile
+
+from coordinator.answers import ServedModel
+from coordinator.serving import bodies, names
+from coordinator.serving.deepstack.answers import MODULE, as_coco, document, rows
+from coordinator.serving.pictures import asked_of, found
+from coordinator.serving.state import Served
+from models.detection import Detection
+from protos.errors import BadConfiguration, BadRequest
+
+PREFIXES = ("/v1/vision", "/v1/status", "/v1/server")
+MIN_CONFIDENCE = 0.4
+# It reads handwriting: whoever asks what a camera sees must not get digits.
+NO_DETECTOR = "digits"
+
+router = APIRouter(prefix="/v1", include_in_schema=False)
+
+
+@router.post("/vision/detection")
+async def detection(request: Request, coordinator: Served) -> Response:
+    """What the configured object detector sees."""
+    started_s = time.perf_counter()
+    body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
+    source = _detector(coordinator)
+    return await _answer(request, body, coordinator, source, started_s, coco=True)
+
+
+@router.post("/vision/custom/list")
+@router.get("/vision/custom/list")
+async def custom_list(coordinator: Served) -> Response:
+    """The detectors that `custom` takes: those that are loaded."""
+    listed = [
+        coordinator.names.public(status.name)[0]
+        for status in coordinator.models()
+        if status.task == "detection"
+    ]
+    body = {"success": True, "models": listed, "code": 200, "command": "list-custom", **MODULE}
+    return JSONResponse(body)
+
+
+@router.post("/vision/custom/{model}")
+async def custom(model: str, request: Request, coordinator: Served) -> Response:
+    """What a detector sees, under its own labels."""
+    started_s = time.perf_counter()
+    body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
+    source = coordinator.names.source(model)
+    return await _answer(request, body, coordinator, source, started_s, coco=False)
+
+
+@router.get("/status/ping")
+@router.get("/server/status/ping")
+async def ping(coordinator: Served) -> Response:
+    """Whether requests can be answered."""
+    ready, reason = coordinator.readiness()
+    body = {"success": ready, "message": "ready" if ready else reason, "code": 200, **MODULE}
+    return JSONResponse(body)
+
+
+async def _answer(
+    request: Request,
+    body: bytes,
+    coordinator: Served,
+    source: str,
+    started_s: float,
+    *,
+    coco: bool,
+) -> Response:
+    served = await coordinator.model(source)
+    picture, least = await _form(request, body)
+    _require_detector(served)
+    assert served.sidecar is not None
+    asked = await asyncio.to_thread(asked_of, picture, served, served.sidecar)
+    answer = await coordinator.infer(source, asked.feeds)
+    seen = await asyncio.to_thread(found, served, asked, answer)
+    listed = rows([each for each in seen if isinstance(each, Detection)], least)
+    command = "detect" if coco else "custom"
+    taken_s = time.perf_counter() - started_s
+    told = document(as_coco(listed) if coco else listed, answer, command, taken_s)
+    return JSONResponse(told, headers={names.REQUEST_ID_HEADER: answer.request_id})
+
+
+async def _form(request: Request, body: bytes) -> tuple[bytes, float]:
+    """The picture, and the least confidence that is wanted."""
+    if bodies.media_type(request) != names.MULTIPART:
+        raise bodies.wrong_type(bodies.media_type(request), (names.MULTIPART,))
+    form = await bodies.read_form(request, body)
+    try:
+        file = form.get(names.IMAGE_PART)
+        if not isinstance(file, UploadFile):
+            raise BadRequest(
+                cause=f"the form has no file named {names.IMAGE_PART!r}",
+                cure="Send the picture under that name",
+            )
+        return await file.read(), _least(form)
+    finally:
+        await form.close()
+
+
+def _least(form: FormData) -> float:
+    text: Any = form.get("min_confidence", "")
+    if text == "":
+        return MIN_CONFIDENCE
+    try:
+        least = float(text)
+    except (TypeError, ValueError):
+        least = math.nan
+    if not 0.0 <= least <= 1.0:
+        raise BadRequest(
+            cause="min_confidence is no number from 0 to 1", cure="Send one, as 0.4, or none"
+        )
+    return least
+
+
+def _detector(coordinator: Served) -> str:
+    """The model behind `detection`.
+
+    Raises:
+        BadConfiguration: none is configured.
+    """
+    name = coordinator.names.detector
+    if not name or name == NO_DETECTOR:
+        raise BadConfiguration(
+            cause="no object detector is configured"
+            + (f": {NO_DETECTOR} reads handwriting" if name else ""),
+            cure="Start `imbrex coordinator --detector MODEL` with a detection model; "
+            f"{NO_DETECTOR} answers at /v1/vision/custom/{NO_DETECTOR}",
+        )
+    return str(coordinator.names.source(name))
+
+
+def _require_detector(served: ServedModel) -> None:
+    if served.sidecar is None or served.sidecar.task != "detection":
+        task = served.sidecar.task if served.sidecar else "tensor"
+        raise BadRequest(
+            cause=f"the model {served.name} does not find objects: its task is {task}",
+            cure="Use a detection model; a file needs a sidecar that says so",
+        )
