@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,19 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from protos.errors import BadRequest
-
 if TYPE_CHECKING:
-    from models.graph import TensorInfo
+    from models.shapes import TensorInfo
 
-# A folded constant larger than this stays a node: folding must not blow up a model.
+# Folding must not blow up a model: what would be larger than this stays a node.
 _FOLDED_ELEMENTS = 1 << 20
+_FOLDED_ELEMENTS_IN_ALL = 1 << 26
+# The reference evaluator loops over elements in Python, except for these.
+_LOOPED_ELEMENTS = 1 << 12
+_VECTORISED = frozenset(
+    {"Add", "Cast", "Concat", "Constant", "ConstantOfShape", "Div", "Expand", "Gather", "Mul"}
+    | {"Neg", "Reciprocal", "Reshape", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile"}
+    | {"Transpose", "Unsqueeze"}
+)
 _TRANSPARENT = frozenset({"Identity", "Dropout"})
 
 
@@ -24,45 +31,41 @@ def fold_constants(
     model: onnx.ModelProto,
     tensors: Mapping[str, TensorInfo],
     constants: Mapping[str, np.ndarray],
-) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray], list[str]]:
-    """Nodes that remain, the constants they use, and the (possibly renamed) graph outputs.
+) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray]]:
+    """Nodes that remain and the constants they use; `model`'s nodes are in topological order.
 
     Removes Identity and inference-time Dropout, turns Constant and Shape into constants, and
     evaluates nodes all of whose inputs are constant. Also drops nodes whose outputs nobody
-    reads, and requires topological order.
+    reads. Nodes that make an output of the model always stay.
     """
     known = dict(constants)
     renamed: dict[str, str] = {}
     opsets = list(model.opset_import)
-    outputs = [value.name for value in model.graph.output]
-    seen = {value.name for value in model.graph.input} | set(known) | {""}
+    outputs = {value.name for value in model.graph.output}
+    read = {name for node in model.graph.node for name in node.input} | outputs
     kept: list[onnx.NodeProto] = []
+    left = _FOLDED_ELEMENTS_IN_ALL
     for original in model.graph.node:
         node = onnx.NodeProto()
         node.CopyFrom(original)
         node.input[:] = [renamed.get(name, name) for name in node.input]
-        unknown = [name for name in node.input if name not in seen]
-        if unknown:
-            raise BadRequest(
-                cause=f"node {node.name or node.op_type!r} reads {unknown[0]!r}, which nothing "
-                "before it makes",
-                cure="The graph is cyclic, unordered or incomplete: export it again.",
-            )
-        seen.update(node.output)
-        if node.op_type in _TRANSPARENT and node.output[0] not in outputs:
+        if outputs.intersection(node.output):
+            kept.append(node)
+        elif node.op_type in _TRANSPARENT and not read.intersection(node.output[1:]):
             renamed[node.output[0]] = node.input[0]
-        elif (values := _evaluate(node, tensors, known, opsets)) is not None:
+        elif (values := _evaluate(node, tensors, known, opsets, left)) is not None:
             known.update(values)
+            left -= sum(value.size for value in values.values())
         else:
             kept.append(node)
-    needed = {renamed.get(name, name) for name in outputs}
+    needed = set(outputs)
     alive: list[onnx.NodeProto] = []
     for node in reversed(kept):
         if any(name in needed for name in node.output):
             needed.update(node.input)
             alive.append(node)
     alive.reverse()
-    return alive, {k: v for k, v in known.items() if k in needed}, outputs
+    return alive, {k: v for k, v in known.items() if k in needed}
 
 
 def _evaluate(
@@ -70,19 +73,22 @@ def _evaluate(
     tensors: Mapping[str, TensorInfo],
     known: Mapping[str, np.ndarray],
     opsets: list[onnx.OperatorSetIdProto],
+    most_elements: int,
 ) -> dict[str, np.ndarray] | None:
-    if node.domain not in ("", "ai.onnx"):
-        return None
+    """The node's outputs, if they are constant and small; None where the node must stay."""
     if node.op_type == "Shape" and node.input[0] in tensors and not node.attribute:
         shape = np.array(tensors[node.input[0]].shape, dtype=np.int64)
         return {node.output[0]: shape}
-    sizes = [int(np.prod(tensors[name].shape)) for name in node.output if name in tensors]
-    constant = all(name in known for name in node.input if name)
-    if not constant or any(size > _FOLDED_ELEMENTS for size in sizes):
+    made = [name for name in node.output if name]
+    feeds = {name: known[name] for name in node.input if name in known}
+    if not _foldable(node) or len(feeds) < len({name for name in node.input if name}):
         return None
-    if node.op_type.startswith("Random") or any(a.HasField("g") for a in node.attribute):
+    if not all(name in tensors for name in made):
+        return None  # of unknown, and so perhaps boundless size
+    size = sum(math.prod(tensors[name].shape) for name in made)
+    most = _FOLDED_ELEMENTS if node.op_type in _VECTORISED else _LOOPED_ELEMENTS
+    if size > min(most, most_elements):
         return None
-    feeds = {name: known[name] for name in node.input if name}
     model = helper.make_model(
         helper.make_graph(
             [node],
@@ -91,7 +97,7 @@ def _evaluate(
                 helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
                 for k, v in feeds.items()
             ],
-            [onnx.ValueInfoProto(name=name) for name in node.output if name],
+            [onnx.ValueInfoProto(name=name) for name in made],
         ),
         opset_imports=opsets,
     )
@@ -99,5 +105,12 @@ def _evaluate(
         results = ReferenceEvaluator(model).run(None, feeds)
     except Exception:  # the reference lacks an operator or a type: the node simply stays
         return None
-    names = [name for name in node.output if name]
-    return {name: np.asarray(value) for name, value in zip(names, results, strict=True)}
+    values = {name: np.asarray(value) for name, value in zip(made, results, strict=True)}
+    return values if all(value.dtype.kind in "fiub" for value in values.values()) else None
+
+
+def _foldable(node: onnx.NodeProto) -> bool:
+    """Whether it gives the same result each time, in bounded time."""
+    if node.domain not in ("", "ai.onnx") or node.op_type.startswith("Random"):
+        return False
+    return not any(attribute.HasField("g") for attribute in node.attribute)

@@ -6,7 +6,7 @@ to 1, shapes inferred, constants folded, automatic padding made explicit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,48 +16,16 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.fold import fold_constants
+from models.shapes import TensorInfo, infer, light_model
+from models.sizes import bind
+from models.soundness import is_numeric, sound_nodes
 from models.windows import Window, explicit_windows
-from models.wire import Encoding
 from protos.errors import BadRequest
 
 OPSETS = range(7, 24)
-# Initialisers up to this many elements may steer shapes (Reshape, Slice, Resize ...).
-_STEERING_ELEMENTS = 1024
+# What was folded may be what a shape was waiting for; exporters compute sizes in chains.
+_FOLDINGS = 4
 _WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool"})
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """Static shape and ONNX element type of a tensor. `wire`: how it travels; None: as it is."""
-
-    shape: tuple[int, ...]
-    data_type: int
-    wire: Encoding | None = None
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The numpy type of an element."""
-        return np.dtype(helper.tensor_dtype_to_np_dtype(self.data_type))
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return int(self.dtype.itemsize)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole tensor."""
-        return self.itemsize * int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def on_wire(self) -> TensorInfo:
-        """What travels in its place."""
-        return self if self.wire is None else TensorInfo(self.shape, self.wire.data_type)
-
-    @property
-    def wire_itemsize(self) -> int:
-        """Bytes of one element on the wire."""
-        return self.on_wire.itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,11 +93,16 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
         BadRequest: opset outside 7..23, a shape that stays unknown, an invalid graph.
     """
     opset = _opset(model)
+    nodes: Sequence[onnx.NodeProto] = sound_nodes(model.graph)
     constants = {tensor.name: _array(tensor) for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in constants]
-    light = _light_model(model, inputs, constants)
-    tensors = _infer(light, constants)
-    nodes, constants, outputs = fold_constants(light, tensors, constants)
+    inputs = _bound_inputs(model, constants)
+    for _ in range(_FOLDINGS):
+        light = light_model(model, nodes, inputs, constants)
+        tensors = infer(light, constants)
+        before = len(nodes)
+        nodes, constants = fold_constants(light, tensors, constants)
+        if len(nodes) == before or all(made in tensors for made in _made(nodes)):
+            break
     for key, array in constants.items():
         tensors[key] = TensorInfo(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
     graph = Graph(
@@ -137,12 +110,13 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
         opset=opset,
         opset_imports=tuple((entry.domain, entry.version) for entry in model.opset_import),
         inputs=tuple(value.name for value in inputs),
-        outputs=tuple(outputs),
+        outputs=tuple(value.name for value in model.graph.output),
         nodes=tuple(_node(proto, index, tensors) for index, proto in enumerate(nodes)),
         tensors=tensors,
         constants=constants,
     )
     _require_shapes(graph)
+    _require_computed(graph)
     return graph
 
 
@@ -162,74 +136,33 @@ def _opset(model: onnx.ModelProto) -> int:
 
 
 def _array(tensor: onnx.TensorProto) -> np.ndarray:
+    if not is_numeric(tensor.data_type):
+        raise BadRequest(
+            cause=f"the constant {tensor.name!r} is of ONNX type {tensor.data_type}, no number of "
+            "numpy's",
+            cure="Export the model with numeric weights.",
+        )
     try:
         return numpy_helper.to_array(tensor)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # of as many types as there are ways to damage a tensor
         raise BadRequest(
             cause=f"the constant {tensor.name!r} is damaged ({error})",
             cure="Export or download the model again.",
         ) from error
 
 
-def _light_model(
-    model: onnx.ModelProto, inputs: list[onnx.ValueInfoProto], constants: dict[str, np.ndarray]
-) -> onnx.ModelProto:
-    """The model without the bytes of large weights (shape inference needs only their shapes),
-    and with a symbolic batch bound to 1.
-    """
-    light = onnx.ModelProto()
-    light.ir_version = model.ir_version
-    light.opset_import.extend(model.opset_import)
-    light.graph.name = model.graph.name or "network"
-    light.graph.node.extend(model.graph.node)
-    light.graph.output.extend(model.graph.output)
-    for value in inputs:
-        light.graph.input.append(_bound(value))
-    for key, array in constants.items():
-        if array.size <= _STEERING_ELEMENTS:
-            light.graph.initializer.append(numpy_helper.from_array(array, key))
-        else:
-            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-            light.graph.input.append(helper.make_tensor_value_info(key, kind, array.shape))
-    for output in light.graph.output:
-        output.type.tensor_type.ClearField("shape")  # inferred again, with the batch bound
-    return light
+def _bound_inputs(
+    model: onnx.ModelProto, constants: Mapping[str, np.ndarray]
+) -> list[onnx.ValueInfoProto]:
+    """Copies of the graph's inputs, with an open batch bound to 1."""
+    copied = onnx.GraphProto()
+    copied.input.extend(value for value in model.graph.input if value.name not in constants)
+    bind(copied.input)
+    return list(copied.input)
 
 
-def _bound(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    bound = onnx.ValueInfoProto()
-    bound.CopyFrom(value)
-    for axis, dim in enumerate(bound.type.tensor_type.shape.dim):
-        if dim.HasField("dim_value") and dim.dim_value > 0:
-            continue
-        if axis == 0:
-            dim.dim_value = 1
-            continue
-        raise BadRequest(
-            cause=f"input {value.name!r} has no fixed size along dimension {axis}",
-            cure="Export the model with a fixed height and width.",
-        )
-    return bound
-
-
-def _infer(light: onnx.ModelProto, constants: dict[str, np.ndarray]) -> dict[str, TensorInfo]:
-    try:
-        inferred = onnx.shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
-    except Exception as error:  # onnx raises bare C++ exceptions of several types
-        raise BadRequest(
-            cause=f"the model is not a valid ONNX graph ({str(error).strip().splitlines()[0]})",
-            cure="Check it with onnx.checker.check_model and export it again.",
-        ) from error
-    tensors: dict[str, TensorInfo] = {}
-    graph = inferred.graph
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        kind = value.type.tensor_type
-        if all(dim.HasField("dim_value") for dim in kind.shape.dim) and kind.HasField("shape"):
-            shape = tuple(int(dim.dim_value) for dim in kind.shape.dim)
-            tensors[value.name] = TensorInfo(shape, kind.elem_type)
-    for key, array in constants.items():
-        tensors[key] = TensorInfo(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
-    return tensors
+def _made(nodes: Sequence[onnx.NodeProto]) -> list[str]:
+    return [name for node in nodes for name in node.output if name]
 
 
 def _node(proto: onnx.NodeProto, index: int, tensors: Mapping[str, TensorInfo]) -> Node:
@@ -259,3 +192,12 @@ def _require_shapes(graph: Graph) -> None:
                     cause=f"the shape of {name!r} (made by {node.op} {node.name!r}) is not known",
                     cure="Export the model with fixed shapes, or simplify it first.",
                 )
+
+
+def _require_computed(graph: Graph) -> None:
+    for name in graph.outputs:
+        if name not in graph.producer:
+            raise BadRequest(
+                cause=f"the output {name!r} does not depend on the input",
+                cure="Remove it from the model's outputs.",
+            )

@@ -13,9 +13,9 @@ from coordinator.execution.timeline import Passed, Sketch
 from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent, tile_works
 from models.boxes import Box
 from models.cutter import cut
-from models.graph import TensorInfo
 from models.partial import cut_partial
 from models.program import BlobSource, Program
+from models.shapes import TensorInfo
 from models.units import Network
 from models.work import Work
 

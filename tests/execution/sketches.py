@@ -17,8 +17,8 @@ from coordinator.execution.tasks import (
 )
 from coordinator.planning.plan import DeviceId, Plan, TrafficBytes
 from models.boxes import Box
-from models.graph import TensorInfo
 from models.program import BlobSource, Program
+from models.shapes import TensorInfo
 
 FLOAT = 1
 WIDTH = 12

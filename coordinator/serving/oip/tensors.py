@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from models.graph import TensorInfo
+from models.shapes import TensorInfo
 from protos.errors import BadRequest
 
 BYTES = "BYTES"

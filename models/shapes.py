@@ -1,0 +1,129 @@
+"""Static shapes of every tensor, by ONNX's inference, without the bytes of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from models.soundness import is_numeric
+from models.wire import Encoding
+from protos.errors import BadRequest
+
+# Initialisers up to this many elements may steer shapes (Reshape, Slice, Resize ...).
+_STEERING_ELEMENTS = 1024
+# Tensors travel, and protobuf holds no larger message.
+MAX_TENSOR_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Static shape and ONNX element type of a tensor. `wire`: how it travels; None: as it is."""
+
+    shape: tuple[int, ...]
+    data_type: int
+    wire: Encoding | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy type of an element."""
+        return np.dtype(helper.tensor_dtype_to_np_dtype(self.data_type))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return int(self.dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.itemsize * math.prod(self.shape)
+
+    @property
+    def on_wire(self) -> TensorInfo:
+        """What travels in its place."""
+        return self if self.wire is None else TensorInfo(self.shape, self.wire.data_type)
+
+    @property
+    def wire_itemsize(self) -> int:
+        """Bytes of one element on the wire."""
+        return self.on_wire.itemsize
+
+
+def light_model(
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    constants: Mapping[str, np.ndarray],
+) -> onnx.ModelProto:
+    """The model with these nodes and inputs, and without the bytes of large weights: inference
+    needs only their shapes. Outputs lose theirs: they are inferred again.
+    """
+    light = onnx.ModelProto()
+    light.ir_version = model.ir_version
+    light.opset_import.extend(model.opset_import)
+    light.graph.name = model.graph.name or "network"
+    light.graph.node.extend(nodes)
+    light.graph.input.extend(inputs)
+    light.graph.output.extend(model.graph.output)
+    for key, array in constants.items():
+        if array.size <= _STEERING_ELEMENTS:
+            light.graph.initializer.append(numpy_helper.from_array(array, key))
+        else:
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            light.graph.input.append(helper.make_tensor_value_info(key, kind, array.shape))
+    for output in light.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return light
+
+
+def infer(light: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> dict[str, TensorInfo]:
+    """Every tensor whose shape can be known.
+
+    Raises:
+        BadRequest: an operator's inputs don't fit it or each other, or a tensor is too large.
+    """
+    try:
+        inferred = onnx.shape_inference.infer_shapes(
+            light, check_type=True, strict_mode=True, data_prop=True
+        )
+    except Exception as error:  # onnx raises bare C++ exceptions of several types
+        raise BadRequest(
+            cause=f"the model is not a valid ONNX graph ({_first_line(error)})",
+            cure="Check it with onnx.checker.check_model and export it again.",
+        ) from error
+    tensors: dict[str, TensorInfo] = {}
+    graph = inferred.graph
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        kind = value.type.tensor_type
+        if all(dim.HasField("dim_value") for dim in kind.shape.dim) and kind.HasField("shape"):
+            shape = tuple(int(dim.dim_value) for dim in kind.shape.dim)
+            tensors[value.name] = _bounded(value.name, TensorInfo(shape, kind.elem_type))
+    for key, array in constants.items():
+        tensors[key] = TensorInfo(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
+    return tensors
+
+
+def _bounded(name: str, info: TensorInfo) -> TensorInfo:
+    if any(size < 1 for size in info.shape):
+        raise BadRequest(
+            cause=f"the tensor {name!r} has no elements: its shape is {list(info.shape)}",
+            cure="Export the model for larger inputs.",
+        )
+    if is_numeric(info.data_type) and info.nbytes > MAX_TENSOR_BYTES:
+        raise BadRequest(
+            cause=f"the tensor {name!r} would take {info.nbytes / 1e9:.3g} GB: its shape is "
+            f"{list(info.shape)}",
+            cure=f"The largest that can be used is {MAX_TENSOR_BYTES / 1e9:.2f} GB.",
+        )
+    return info
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,102 @@
+"""Fixed sizes for the dimensions that a model leaves open.
+
+Everything that is planned has static shapes. A batch that is left open is 1. Height and width that
+are left open are those of the model's sidecar, or are said with its name: `net.onnx@480x640` is
+`net.onnx` for maps of 480 rows and 640 columns, a *size class* of its own with its own plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from onnx import ValueInfoProto
+
+from protos.errors import BadRequest
+
+# A side of a model's input; more would only be a mistake or an attack.
+LARGEST_SIDE = 8192
+_NAMED = re.compile(r"(?P<model>.+)@(?P<height>\d{1,5})x(?P<width>\d{1,5})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Height and width of an input."""
+
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.height}x{self.width}"
+
+
+def split_name(text: str) -> tuple[str, Size | None]:
+    """The model that `MODEL@HEIGHTxWIDTH` names, and the size; None if it has none.
+
+    Raises:
+        BadRequest: a size of 0 or beyond the largest.
+    """
+    found = _NAMED.fullmatch(text)
+    if found is None:
+        return text, None
+    size = Size(int(found["height"]), int(found["width"]))
+    if not (1 <= size.height <= LARGEST_SIDE and 1 <= size.width <= LARGEST_SIDE):
+        raise BadRequest(
+            cause=f"{text!r} asks for maps of {size}",
+            cure=f"Height and width are from 1 to {LARGEST_SIDE}",
+        )
+    return found["model"], size
+
+
+def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
+    """Fixes every open dimension of a model's inputs, in place: the first to 1, the two others of
+    a picture (either layout) to `size`. A symbol has one value everywhere.
+
+    Raises:
+        BadRequest: a dimension stays open, or none is open and another size is asked for.
+    """
+    known: dict[str, int] = {}
+    used = size is None
+    for value in inputs:
+        dims = value.type.tensor_type.shape.dim
+        open_axes = []
+        for axis, dim in enumerate(dims):
+            if dim.HasField("dim_value") and dim.dim_value > 0:
+                continue
+            symbol = dim.dim_param
+            if axis == 0:
+                dim.dim_value = 1
+            elif symbol in known:
+                dim.dim_value = known[symbol]
+            else:
+                open_axes.append(axis)
+                continue
+            if symbol:
+                known[symbol] = dim.dim_value
+        if not open_axes:
+            used = used or (size is not None and _has(value, size))
+            continue
+        if size is None or len(open_axes) != 2:
+            raise BadRequest(
+                cause=f"input {value.name!r} has no fixed size along dimension {open_axes[0]}",
+                cure="Name a height and width with the model, as net.onnx@480x640"
+                if len(open_axes) == 2
+                else "Export the model with fixed sizes.",
+            )
+        used = True
+        for axis, side in zip(open_axes, (size.height, size.width), strict=True):
+            if dims[axis].dim_param:
+                known[dims[axis].dim_param] = side
+            dims[axis].dim_value = side
+    if not used:
+        raise BadRequest(
+            cause=f"the model's height and width are fixed, and are not {size}",
+            cure="Name the model without a size, or export it with an open height and width.",
+        )
+
+
+def _has(value: ValueInfoProto, size: Size) -> bool:
+    """Whether a fixed input is of this size, with its channels first or last."""
+    dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    return [size.height, size.width] in (dims[2:], dims[1:3])

@@ -1,0 +1,143 @@
+"""Whether an ONNX graph holds together: every name made once, before it is read, by something.
+
+ONNX's own inference and onnxruntime answer a damaged graph with anything from a vague sentence to
+a crash, so what can be wrong is looked for here first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from protos.errors import BadRequest
+
+_AGAIN = "Export or download the model again."
+
+
+def sound_nodes(graph: GraphProto) -> list[NodeProto]:
+    """The graph's nodes, each behind all that it reads.
+
+    Raises:
+        BadRequest: a name that nothing makes or that is made twice, a cycle, an input that is no
+            tensor of numbers, a nested graph that reads what is outside of it.
+    """
+    if graph.sparse_initializer:
+        raise BadRequest(
+            cause="the model has sparse initialisers", cure="Export it with dense weights."
+        )
+    given = [each.name for each in graph.initializer]
+    stored = set(given)
+    # Before IR version 4 every initialiser was an input too.
+    given += [each.name for each in graph.input if each.name not in stored]
+    for value in graph.input:
+        _require_tensor(value)
+    _require_once((*given, *(name for node in graph.node for name in node.output if name)))
+    known = {*given, *(name for node in graph.node for name in node.output), ""}
+    for node in graph.node:
+        _require_known(node, known)
+    for output in graph.output:
+        if output.name not in known:
+            raise BadRequest(
+                cause=f"nothing in the model makes its output {output.name!r}", cure=_AGAIN
+            )
+    return _ordered(graph.node, set(given))
+
+
+def _require_tensor(value: ValueInfoProto) -> None:
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
+        raise BadRequest(
+            cause=f"input {value.name!r} is no tensor of a known rank",
+            cure="Export the model with tensors of known rank as inputs.",
+        )
+    if not is_numeric(kind.elem_type):
+        raise BadRequest(
+            cause=f"input {value.name!r} is of ONNX type {kind.elem_type}, no number of numpy's",
+            cure="Export the model with numeric inputs.",
+        )
+
+
+def is_numeric(data_type: int) -> bool:
+    """Whether an ONNX element type is one that numpy computes with."""
+    try:
+        kind = helper.tensor_dtype_to_np_dtype(data_type).kind
+    except KeyError:
+        return False
+    return data_type != TensorProto.UNDEFINED and kind in "fiub"
+
+
+def _require_once(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise BadRequest(cause=f"the tensor {name!r} is made twice", cure=_AGAIN)
+        seen.add(name)
+
+
+def _require_known(node: NodeProto, known: set[str]) -> None:
+    for name in node.input:
+        if name not in known:
+            raise BadRequest(
+                cause=f"node {_called(node)} reads {name!r}, which is no input, initialiser or "
+                "output of another node",
+                cure=_AGAIN,
+            )
+    if not any(node.output):
+        raise BadRequest(cause=f"node {_called(node)} makes nothing", cure=_AGAIN)
+    for inner in _nested(node):
+        for name in _free_names(inner):
+            raise BadRequest(
+                cause=f"a graph inside node {_called(node)} reads {name!r} from outside of it",
+                cure="Simplify the model so that no such control flow remains.",
+            )
+
+
+def _free_names(graph: GraphProto) -> Iterator[str]:
+    own = {each.name for each in graph.input} | {each.name for each in graph.initializer}
+    own |= {name for node in graph.node for name in node.output} | {""}
+    for node in graph.node:
+        yield from (name for name in node.input if name not in own)
+        for inner in _nested(node):
+            yield from (name for name in _free_names(inner) if name not in own)
+    yield from (each.name for each in graph.output if each.name not in own)
+
+
+def _nested(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _ordered(nodes: Sequence[NodeProto], given: set[str]) -> list[NodeProto]:
+    """Kahn's algorithm, which keeps an order that is already right."""
+    maker = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    readers: list[list[int]] = [[] for _ in nodes]
+    waiting = []
+    for index, node in enumerate(nodes):
+        makers = {maker[name] for name in node.input if name and name not in given}
+        waiting.append(len(makers))
+        for each in makers:
+            readers[each].append(index)
+    ready = [index for index, count in enumerate(waiting) if not count]
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(nodes[index])
+        for reader in readers[index]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(nodes):
+        stuck = next(node for node, count in zip(nodes, waiting, strict=True) if count)
+        raise BadRequest(
+            cause=f"the graph is cyclic: node {_called(stuck)} waits for its own result",
+            cure=_AGAIN,
+        )
+    return order
+
+
+def _called(node: NodeProto) -> str:
+    return f"{node.name or node.output[0]!r} ({node.op_type})" if node.output else node.op_type
