@@ -26,7 +26,8 @@ from coordinator.serving.oip.tensors import (
     require,
     to_bytes,
 )
-from models.graph import Graph, TensorInfo
+from models.graph import Graph
+from models.shapes import TensorInfo
 from protos import inference_pb2 as pb
 from protos.errors import BadRequest
 
