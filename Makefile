@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRITON := .venv-triton
 
-.PHONY: help setup demo test test-slow check proto evaluate train-digits bench dist clean browser
+.PHONY: help setup demo test test-slow check proto evaluate train-digits bench lab lab-full dist clean browser
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,12 @@ train-digits: ## train the digits model again (PyTorch, in an environment of its
 bench: setup ## overhead and memory, as JSON
 	$(BIN)/python -m benchmarks.overhead --json
 	$(BIN)/python -m benchmarks.memory --json
+
+lab: setup ## speed-ups on 8 emulated Pis: needs root and iproute2, under 30 minutes
+	$(BIN)/python -m benchmarks.speedup
+
+lab-full: setup ## the same for every kind of Pi on 2, 4 and 8 of them: hours, goes on where it was
+	$(BIN)/python -m benchmarks.speedup --full --resume
 
 dist: setup ## wheel and source distribution
 	$(BIN)/python -m build

@@ -11,17 +11,15 @@ import sys
 import threading
 from typing import Any
 
-from benchmarks.lab.calibrate import emulated, machine
-from benchmarks.lab.cluster import Lab, lab, wait_until_measured
+from benchmarks.lab.bench import Setting, bench
+from benchmarks.lab.cluster import Lab, wait_until_measured
+from benchmarks.lab.measure import ask
 from benchmarks.lab.network import MOST_DEVICES, require_tools
-from benchmarks.lab.presets import fitting_scale, load_kind, names
+from benchmarks.lab.presets import names
 from benchmarks.report import emit
 from coordinator.choice import Choice
 from coordinator.commands.rounds import Case, Rounds
-from coordinator.serving.tensors import write_tensors
-from models import catalogue
-from models.graph import load_graph
-from models.reference import WholeModel, random_inputs
+from models.check import TOLERANCE
 from protos.errors import ImbrexError
 
 _REPEAT = 3
@@ -35,38 +33,23 @@ def main() -> int:
     except ImbrexError as error:
         print(f"error: {error.cause}\ncure:  {error.cure}", file=sys.stderr)
         return 1
-    emit(result, arguments.json, "\n".join(_lines(result)))
-    return 0 if not result["faults"] and result.get("max_rel_error", 0.0) <= 1e-5 else 1
+    emit(result, arguments.json, _text(result))
+    return 0 if not result["faults"] and result.get("max_rel_error", 0.0) <= TOLERANCE else 1
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Everything, as JSON."""
     require_tools()
-    kind = load_kind(arguments.preset)
-    preset = kind.preset
-    if arguments.medium:
-        preset = preset.model_copy(update={"medium": arguments.medium})
-    _say("measuring this machine")
-    here = machine()
-    scale = arguments.scale or fitting_scale(preset, arguments.devices, here.core_gflops)
-    wanted = preset.scaled(scale)
-    computer = here.computer(wanted)
-    with lab(wanted, arguments.devices, computer, _say) as running:
-        _say("calibrating")
-        found = emulated(running, wanted, computer)
-        result = {
-            "preset": kind.name,
-            "medium": wanted.medium,
-            "devices": arguments.devices,
-            "scale": scale,
-            "discovery": "static list",
-            "emulated": found.json(),
-            "faults": found.faults(),
-        }
+    setting = Setting(arguments.preset, arguments.devices, arguments.medium, arguments.scale)
+    with bench(setting, _say) as running:
+        result = running.about()
+        if not arguments.json:
+            print("\n".join(running.lines()), flush=True)
         if arguments.model:
-            result |= _answered(running, arguments.model, arguments.strategy)
+            result |= _answered(running.lab, arguments.model, arguments.strategy)
         if arguments.keep:
-            _say(f"coordinator: {running.client.url} in {running.network.host}; Ctrl-C ends it")
+            where = running.lab.network.host
+            _say(f"coordinator: {running.lab.client.url} in {where}; Ctrl-C ends it")
             _until_interrupted()
     return result
 
@@ -74,11 +57,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 def _answered(running: Lab, model: str, strategy: str) -> dict[str, Any]:
     """A few requests, compared with the whole model."""
     wait_until_measured(running, _say)
-    loaded = catalogue.load(model)
-    feeds = random_inputs(load_graph(loaded.proto, loaded.name))
-    whole = WholeModel(loaded.proto).run(feeds)
-    rounds = Rounds(running.client, model, write_tensors(feeds), whole)
-    case = Case(strategy, running.devices, Choice(strategy, running.devices))
+    question = ask(model)
+    rounds = Rounds(running.client, model, question.body, question.expected)
+    case = Case(strategy, running.devices, Choice(strategy))
     rounds.warm_up([case], _say)
     if case.reason:
         return {"model": model, "strategy": strategy, "reason": case.reason}
@@ -90,27 +71,17 @@ def _answered(running: Lab, model: str, strategy: str) -> dict[str, Any]:
         "latency_s": case.latency_s,
         "predicted_latency_s": case.predicted_s,
         "max_rel_error": case.comparison.max_rel_error,
+        "request_id": case.samples[-1].request_id,
     }
 
 
-def _lines(result: dict[str, Any]) -> list[str]:
-    text = [
-        f"{result['devices']} x {result['preset']}, {result['medium']}, {result['scale']:g} times "
-        f"as fast as they are; workers by {result['discovery']}"
-    ]
-    for name, row in result["emulated"].items():
-        if isinstance(row, dict):
-            values = row["measured"] or [row["wanted"]]
-            text.append(
-                f"  {name}: {min(values):.4g} to {max(values):.4g}, wanted {row['wanted']:.4g}"
-            )
-    text += [f"  OFF: {fault}" for fault in result["faults"]]
-    if "latency_s" in result:
-        text.append(
-            f"{result['model']}, {result['strategy']}: {result['latency_s']:.3f} s (predicted "
-            f"{result['predicted_latency_s']:.3f} s), difference {result['max_rel_error']:.2g}"
-        )
-    return text
+def _text(result: dict[str, Any]) -> str:
+    if "latency_s" not in result:
+        return str(result.get("reason", ""))
+    return (
+        f"{result['model']}, {result['strategy']}: {result['latency_s']:.3f} s (predicted "
+        f"{result['predicted_latency_s']:.3f} s), difference {result['max_rel_error']:.2g}"
+    )
 
 
 def _say(what: str) -> None:

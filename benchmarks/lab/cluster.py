@@ -106,10 +106,15 @@ def lab(
 def wait_until_measured(running: Lab, say: Say) -> None:
     """Until the coordinator has measured every device and its link."""
 
+    said = -1
+
     def measured() -> bool:
-        done = [each for each in running.client.devices() if each["profiled"]]
-        say(f"{len(done)} of {running.devices} devices measured by the coordinator")
-        return len(done) == running.devices
+        nonlocal said
+        done = sum(bool(each["profiled"]) for each in running.client.devices())
+        if done != said:
+            say(f"{done} of {running.devices} devices measured by the coordinator")
+        said = done
+        return done == running.devices
 
     everybody = [*running.workers, running.coordinator]
     _wait(measured, "not every device was measured", everybody, _PROFILE_S)

@@ -31,6 +31,7 @@ class Sample:
     latency_s: float
     predicted_s: float
     plan_version: int
+    request_id: str
     bytes: Mapping[str, int]
     comparison: Comparison
 
@@ -104,6 +105,7 @@ class Rounds:
                         latency_s=round((timing["total"] - timing["decode"]) / 1000, 6),
                         predicted_s=float(case.plan["predicted_latency_s"]),
                         plan_version=int(answer["plan_version"]),
+                        request_id=str(answer["request_id"]),
                         bytes=answer["bytes"],
                         comparison=compare(outputs, self.reference),
                     )

@@ -69,7 +69,8 @@ class Turns:
         wrong = choice.strategy == "b" and self.asked.count("b") == WARM_UP + 2
         timing = {"total": 9.0, "decode": 1.0}
         outputs = {"y": np.full(3, 1.5 if wrong else 1.0, np.float32)}
-        return outputs, {"plan_version": 1, "timing_ms": timing, "bytes": {}}
+        about = {"request_id": "r", "plan_version": 1, "timing_ms": timing, "bytes": {}}
+        return outputs, about
 
 
 def test_rounds_are_interleaved_and_every_answer_is_compared() -> None:

@@ -1,0 +1,82 @@
+"""A calibrated lab, and what one run in it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.lab.calibrate import Emulated, emulated, machine
+from benchmarks.lab.cluster import Lab, Say, lab
+from benchmarks.lab.presets import Preset, fitting_scale, load_kind
+from coordinator.planning.devices import Medium
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What to emulate; without a medium the preset's, without a scale the one that fits."""
+
+    preset: str
+    devices: int
+    medium: Medium | None = None
+    scale: float | None = None
+
+    @property
+    def name(self) -> str:
+        """For files and people."""
+        medium = self.medium or load_kind(self.preset).preset.medium
+        return f"{load_kind(self.preset).name}-{medium}-{self.devices}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A running lab. `wanted` is the preset at `scale`, `found` what was measured of it."""
+
+    lab: Lab
+    setting: Setting
+    scale: float
+    wanted: Preset
+    found: Emulated
+
+    def about(self) -> dict[str, Any]:
+        """What belongs beside every result."""
+        return {
+            "preset": load_kind(self.setting.preset).name,
+            "medium": self.wanted.medium,
+            "devices": self.lab.devices,
+            "scale": self.scale,
+            "discovery": "static list",
+            "emulated": self.found.json(),
+            "faults": self.found.faults(),
+        }
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        return [
+            f"{self.setting.name}, {self.scale:g} times as fast as it is; workers are listed, not "
+            "found over mDNS",
+            *(f"  {line}" for line in self.found.lines()),
+            *(f"  OFF: {fault}" for fault in self.found.faults()),
+        ]
+
+
+@contextmanager
+def bench(setting: Setting, say: Say) -> Iterator[Bench]:
+    """Brings up a lab and measures what it emulates.
+
+    Raises:
+        BadConfiguration: not root, no iproute2.
+        Unavailable: this machine cannot emulate it.
+    """
+    preset = load_kind(setting.preset).preset
+    if setting.medium:
+        preset = preset.model_copy(update={"medium": setting.medium})
+    say("measuring this machine")
+    here = machine()
+    scale = setting.scale or fitting_scale(preset, setting.devices, here.core_gflops)
+    wanted = preset.scaled(scale)
+    computer = here.computer(wanted)
+    with lab(wanted, setting.devices, computer, say) as running:
+        say("calibrating")
+        yield Bench(running, setting, scale, wanted, emulated(running, wanted, computer))

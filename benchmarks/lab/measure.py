@@ -1,0 +1,143 @@
+"""One model in a lab: the baseline and every strategy in turns, each answer compared."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from benchmarks.lab.cluster import SECRET, Lab, Say
+from benchmarks.lab.where import where
+from coordinator.choice import Choice
+from coordinator.cluster.programs import Programs, program_message
+from coordinator.commands.rounds import Case, Rounds, Sample
+from coordinator.library import Loaded
+from coordinator.library import load as load_whole
+from coordinator.serving.tensors import write_tensors
+from models.pixels import as_values
+from models.reference import WholeModel, random_inputs
+from protos import imbrex_pb2 as pb
+from protos.channels import HOST, Caller
+from protos.client import WorkerClient
+
+WAYS = ("scatter", "gather", "halo")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A model of the catalogue, its seeded input and the whole model's answer."""
+
+    name: str
+    loaded: Loaded = field(repr=False)
+    body: bytes = field(repr=False)
+    expected: dict[str, np.ndarray] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request: its sample, the coordinator's CPU seconds and its trace."""
+
+    sample: Sample
+    cpu_s: float
+    trace: Mapping[str, Any] = field(repr=False)
+
+
+def ask(model: str) -> Question:
+    """Loads a model and runs it whole, here."""
+    loaded = load_whole(model, model)
+    graph = loaded.served.network.graph
+    feeds = random_inputs(graph)
+    expected = WholeModel(loaded.proto).run(as_values(graph, feeds))
+    return Question(model, loaded, write_tensors(feeds), expected)
+
+
+def steps(strategies: Sequence[str], repeat: int) -> int:
+    """How often `measure` says something of one model."""
+    return len(strategies) + repeat * (len(strategies) + 1)
+
+
+def measure(
+    lab: Lab, question: Question, strategies: Sequence[str], repeat: int, say: Say
+) -> dict[str, Any]:
+    """Rounds of the baseline and each strategy, after every plan is warm: a b c a b c."""
+    rounds = Rounds(lab.client, question.name, question.body, question.expected)
+    cases = [Case(name, lab.devices, Choice(name)) for name in strategies]
+    rounds.warm_up(cases, say)
+    able = [case for case in cases if not case.reason]
+    seen: dict[str, list[Seen]] = {case.label: [] for case in able}
+    alone_s: list[float] = []
+    coordinator = psutil.Process(lab.coordinator.process.pid)
+    for number in range(1, repeat + 1):
+        turn = f"{question.name}, round {number} of {repeat}"
+        say(f"{turn}: the whole model on one device")
+        alone_s.append(asyncio.run(_alone(lab.addresses[0], question.loaded)))
+        before_s = _cpu_s(coordinator)
+        for case in rounds.measure(able, 1):
+            spent_s = _cpu_s(coordinator) - before_s
+            sample = case.samples[-1]
+            seen[case.label].append(Seen(sample, spent_s, lab.client.trace(sample.request_id)))
+            say(f"{turn}: {case.label} {sample.latency_s:.3f} s")
+            before_s = _cpu_s(coordinator)
+    baseline_s = statistics.median(alone_s)
+    return {
+        "baseline": {
+            "latency_s": round(baseline_s, 4),
+            "samples_s": [round(each, 4) for each in alone_s],
+            "threads": 1,
+        },
+        "strategies": {
+            case.label: {"reason": case.reason}
+            if case.reason
+            else _result(case, baseline_s, seen[case.label])
+            for case in cases
+        },
+    }
+
+
+def _result(case: Case, baseline_s: float, seen: Sequence[Seen]) -> dict[str, Any]:
+    moved = {way: case.samples[-1].bytes[way] for way in WAYS}
+    planned = {way: case.plan["bytes"][way] for way in WAYS}
+    # The request whose time is the median stands for the others.
+    middle = sorted(seen, key=lambda each: each.sample.latency_s)[len(seen) // 2]
+    return {
+        "latency_s": case.latency_s,
+        "speedup": round(baseline_s / case.latency_s, 3),
+        "predicted_latency_s": round(case.predicted_s, 4),
+        "prediction_error": round(case.predicted_s / case.latency_s - 1, 4),
+        "samples_s": [each.latency_s for each in case.samples],
+        "devices_used": len(case.plan["devices_used"]),
+        "blocks": len(case.plan["blocks"]),
+        "tasks": sum(len(block["tiles"]) for block in case.plan["blocks"]),
+        "redundant_flop_share": round(case.plan["redundant_flop"] / case.plan["total_flop"], 4),
+        "bytes": moved,
+        "planned_bytes": planned,
+        "bytes_error": round(sum(moved.values()) / max(1, sum(planned.values())) - 1, 4),
+        "max_rel_error": case.comparison.max_rel_error,
+        "coordinator_cpu_ms": round(statistics.median(each.cpu_s for each in seen) * 1e3, 1),
+        "where_s": where(middle.trace, case.plan, baseline_s).json(),
+    }
+
+
+async def _alone(address: str, loaded: Loaded) -> float:
+    """Seconds of the whole, unsplit model on one device, in plain onnxruntime under its pace."""
+    graph = loaded.served.network.graph
+    inputs = [
+        pb.TensorSpec(tensor=name, data_type=graph.tensors[name].data_type, dims=graph.shape(name))
+        for name in graph.inputs
+    ]
+    async with WorkerClient(address, Caller(HOST, SECRET)) as client:
+        await Programs(client).ensure([loaded.whole], loaded.blobs)
+        reply = await client.measure(
+            pb.MeasureRequest(program=program_message(loaded.whole), inputs=inputs, repeats=1)
+        )
+    return float(reply.seconds[0])
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)

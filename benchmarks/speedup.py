@@ -1,0 +1,247 @@
+"""Speed-ups on the lab's emulated clusters: every strategy against the best device alone, in turns.
+
+The baseline is the whole, unsplit model in plain onnxruntime on one device under the same pace (one
+thread: a pace is a share of one core). `lw`, `efl`, `ofl`, `aofl` are as published: inputs and
+outputs of every block pass the host, and each block waits for the one before it. Every answer is
+compared with the whole model's. Results are one JSON and one SVG per cluster.
+
+    python -m benchmarks.speedup                      (make lab)
+    python -m benchmarks.speedup --full --resume      (make lab-full)
+    python -m benchmarks.speedup --devices 4 --models digits --strategies aofl,halo --repeat 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab.bars import Bar, bars_svg
+from benchmarks.lab.bench import Bench, Setting, bench
+from benchmarks.lab.cluster import Say, wait_until_measured
+from benchmarks.lab.measure import ask, measure, steps
+from benchmarks.lab.network import MOST_DEVICES, require_tools
+from benchmarks.lab.presets import load_kind, names
+from benchmarks.report import ROOT, provenance
+from coordinator import terminal
+from coordinator.planning.strategies import strategy
+from models.check import TOLERANCE
+from protos.errors import ImbrexError
+
+RESULTS = ROOT / "benchmarks" / "results"
+STRATEGIES = ("lw", "efl", "ofl", "aofl", "halo", "auto")
+MODELS = ("vgg16-256-conv", "yolov2", "resnet50")
+FULL_MODELS = (*MODELS, "vgg16", "digits")
+FULL_DEVICES = (2, 4, 8)
+LEAST_REPEAT = 5
+# Of the bytes that a plan says; what recovery repeats would show here.
+BYTES_TOLERANCE = 0.02
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to measure in each cluster, and where results go; `resume` keeps models that a
+    result has already.
+    """
+
+    models: tuple[str, ...]
+    strategies: tuple[str, ...]
+    repeat: int
+    output: Path
+    resume: bool
+
+
+def main() -> int:
+    """The exit code: 1 if anything is off, an answer differs, or nothing could be measured."""
+    arguments = _arguments()
+    models = arguments.models or (FULL_MODELS if arguments.full else MODELS)
+    wish = Wish(
+        tuple(models),
+        tuple(arguments.strategies or STRATEGIES),
+        arguments.repeat,
+        arguments.output,
+        arguments.resume,
+    )
+    found: list[str] = []
+    try:
+        require_tools()
+        for name in wish.strategies:
+            strategy(name)  # a wrong name is refused before anything starts
+        for setting in _full_settings() if arguments.full else [_setting(arguments)]:
+            document = run(setting, wish)
+            print("\n".join(_lines(document)), flush=True)
+            found += faults(document)
+    except ImbrexError as error:
+        print(f"error: {error.cause}\ncure:  {error.cure}", file=sys.stderr)
+        return 1
+    for fault in found:
+        print(f"OFF: {fault}", file=sys.stderr)
+    return 1 if found else 0
+
+
+def run(setting: Setting, wish: Wish) -> Document:
+    """Measures what is missing in one cluster; writes after each model."""
+    path = wish.output / f"speedup-{setting.name}.json"
+    done = _before(path) if wish.resume else {}
+    missing = [model for model in wish.models if model not in done.get("models", {})]
+    if not missing:
+        return done
+    with terminal.progress_bar() as bar:
+        total = len(missing) * steps(wish.strategies, wish.repeat)
+        task = bar.add_task(setting.name, total=total)
+
+        def say(what: str) -> None:
+            _print(bar.console.is_terminal, f"{setting.name}: {what}")
+            bar.update(task, description=f"{setting.name}: {what}")
+
+        def step(what: str) -> None:
+            say(what)
+            bar.advance(task)
+
+        load = round(os.getloadavg()[0], 2)
+        with bench(setting, say) as running:
+            document = {**done, **running.about(), "load_average_before": load}
+            document.setdefault("models", {})
+            say("\n".join(running.lines()))
+            wait_until_measured(running.lab, say)
+            for model in missing:
+                document["models"][model] = _measured(running, model, wish, step)
+                _write(path, document)
+    return document
+
+
+def faults(document: Document) -> list[str]:
+    """What keeps a result from counting."""
+    found = [f"{document['preset']}: {fault}" for fault in document["faults"]]
+    for model, measured in document["models"].items():
+        for name, result in measured["strategies"].items():
+            if "reason" in result:
+                continue
+            if result["max_rel_error"] > TOLERANCE:
+                found.append(f"{model}, {name}: differs by {result['max_rel_error']:.2g}")
+            if abs(result["bytes_error"]) > BYTES_TOLERANCE:
+                found.append(f"{model}, {name}: bytes are {result['bytes_error']:+.1%} of planned")
+    return found
+
+
+def _measured(running: Bench, model: str, wish: Wish, step: Say) -> Document:
+    measured = measure(running.lab, ask(model), wish.strategies, wish.repeat, step)
+    return {**measured, "repeat": wish.repeat, "provenance": provenance()}
+
+
+def _before(path: Path) -> Document:
+    """An earlier result; nothing where there is none."""
+    try:
+        found: Document = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def _write(path: Path, document: Document) -> None:
+    """The result and its picture."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    groups: dict[str, Mapping[str, Bar]] = {}
+    for model, measured in document["models"].items():
+        alone_s = measured["baseline"]["latency_s"]
+        groups[model] = {
+            name: Bar(result["speedup"], alone_s / result["predicted_latency_s"])
+            for name, result in measured["strategies"].items()
+            if "reason" not in result
+        }
+    title = (
+        f"{document['devices']} x {document['preset']}, {document['medium']}: "
+        "times as fast as one device alone"
+    )
+    path.with_suffix(".svg").write_text(bars_svg(title, document["devices"], groups))
+
+
+def _lines(document: Document) -> Iterator[str]:
+    yield (
+        f"{document['devices']} x {document['preset']}, {document['medium']}, times at scale "
+        f"{document['scale']:g}; load before {document['load_average_before']}"
+    )
+    head = ("strategy", "seconds", "speed-up", "predicted", "error", "coordinator", "difference")
+    form = "  {:<10}{:>9}{:>10}{:>11}{:>8}{:>13}{:>12}"
+    for model, measured in document["models"].items():
+        yield f"{model}: one device alone {measured['baseline']['latency_s']:.3f} s"
+        yield form.format(*head)
+        for name, result in measured["strategies"].items():
+            if "reason" in result:
+                yield f"  {name:<10} {result['reason']}"
+                continue
+            yield form.format(
+                name,
+                f"{result['latency_s']:.3f}",
+                f"{result['speedup']:.2f}",
+                f"{result['predicted_latency_s']:.3f}",
+                f"{result['prediction_error']:+.0%}",
+                f"{result['coordinator_cpu_ms']:.0f} ms CPU",
+                f"{result['max_rel_error']:.1g}",
+            )
+            where = "  ".join(f"{part} {value:.3f}" for part, value in result["where_s"].items())
+            yield f"    {where}"
+
+
+def _full_settings() -> Iterator[Setting]:
+    """Every preset on 2, 4 and 8 devices; the papers' also on `air`."""
+    for name in names():
+        for devices in FULL_DEVICES:
+            yield Setting(name, devices)
+            if name == "pi3-1ghz":
+                yield Setting(name, devices, "air")
+
+
+def _setting(arguments: argparse.Namespace) -> Setting:
+    load_kind(arguments.preset)
+    made = Setting(arguments.preset, arguments.devices, scale=arguments.scale)
+    return replace(made, medium=arguments.medium) if arguments.medium else made
+
+
+def _print(on_terminal: bool, text: str) -> None:
+    if not on_terminal:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speedup", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--preset", default="pi3-1ghz", help=f"{', '.join(names())}, or a .toml")
+    parser.add_argument("--devices", type=_whole(1, MOST_DEVICES), default=8)
+    parser.add_argument("--medium", choices=("star", "air", "switch"), help="else the preset's")
+    parser.add_argument("--scale", type=float, help="how many times as fast; else what fits")
+    parser.add_argument("--models", type=_list, help=f"default: {','.join(MODELS)}")
+    parser.add_argument("--strategies", type=_list, help=f"default: {','.join(STRATEGIES)}")
+    parser.add_argument("--repeat", type=_whole(LEAST_REPEAT, 99), default=LEAST_REPEAT)
+    parser.add_argument("--full", action="store_true", help="every preset, 2, 4 and 8 devices")
+    parser.add_argument("--resume", action="store_true", help="keep what a result has already")
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS, help="folder of results")
+    return parser.parse_args()
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    """A whole number within bounds, for argparse."""
+
+    def read(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"from {least} to {most}")
+        return value
+
+    return read
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,136 @@
+"""What the benchmark makes of its measurements; and one whole run of it, marked slow."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from benchmarks import speedup
+from benchmarks.lab.bars import Bar, bars_svg
+from benchmarks.lab.bench import Setting
+from benchmarks.lab.where import where
+from coordinator.execution.timeline import Passed, Sketch, TaskTimes
+from coordinator.execution.trace import Lived, chrome_trace
+
+RESULT = {
+    "speedup": 2.0,
+    "predicted_latency_s": 0.4,
+    "max_rel_error": 0.0,
+    "bytes_error": 0.0,
+}
+
+
+def document(**changes):
+    result = {**RESULT, **changes}
+    model = {"baseline": {"latency_s": 1.0}, "strategies": {"halo": result}}
+    return {
+        "preset": "p",
+        "medium": "star",
+        "devices": 2,
+        "faults": [],
+        "models": {"m": model},
+    }
+
+
+def test_the_parts_of_a_request_are_its_latency():
+    tasks = [
+        TaskTimes(0, 0, "a", 11.0, 11.0, 13.0),
+        TaskTimes(1, 0, "b", 11.5, 11.5, 13.0),
+        TaskTimes(2, 0, "a", 14.0, 14.0, 15.0),
+        TaskTimes(3, 0, "b", 14.0, 14.0, 17.0),
+    ]
+    lived = Lived("r", "m", 9.0, 10.0, 18.0, tasks, Sketch((0, 0, 1, 1), (Passed(0, 3, 4),)), {})
+    plan = {"redundant_flop": 10, "total_flop": 100}
+    found = where(chrome_trace(lived), plan, baseline_s=6.0)
+    assert found.ideal == 3.0
+    assert found.redundant == pytest.approx(0.3)
+    assert found.slower_kernels == pytest.approx((3 + 4.5) / 2 - 3.3)
+    assert found.first_input == pytest.approx(1.25)
+    assert found.between_tasks == pytest.approx(1.0)
+    assert found.after_last_task == pytest.approx(2.0)
+    assert sum(found.json().values()) == pytest.approx(8.0)
+
+
+def test_a_good_result_has_no_fault():
+    assert speedup.faults(document()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [({"max_rel_error": 1e-4}, "differs"), ({"bytes_error": -0.03}, "bytes")],
+)
+def test_a_result_that_does_not_count_says_why(changes, named):
+    (fault,) = speedup.faults(document(**changes))
+    assert named in fault
+    assert "halo" in fault
+
+
+def test_a_lab_that_was_off_is_a_fault():
+    assert speedup.faults({**document(), "faults": ["Mbps is 80"]}) == ["p: Mbps is 80"]
+
+
+def test_what_could_not_be_planned_is_no_fault():
+    found = document()
+    found["models"]["m"]["strategies"]["halo"] = {"reason": "no memory"}
+    assert speedup.faults(found) == []
+
+
+def test_resuming_keeps_what_is_there(tmp_path, monkeypatch):
+    wish = speedup.Wish(("m",), ("halo",), 5, tmp_path, resume=True)
+    (tmp_path / "speedup-pi3-1ghz-star-2.json").write_text(json.dumps(document()))
+    monkeypatch.setattr(speedup, "bench", None)  # nothing must be started
+    assert speedup.run(Setting("pi3-1ghz", 2), wish) == document()
+
+
+def test_the_picture_is_well_formed_and_has_every_bar():
+    groups = {"a<b": {"halo": Bar(6.5, 7.0), "aofl": Bar(4.0, 4.2)}, "c": {"halo": Bar(5.0, 5.5)}}
+    root = ET.fromstring(bars_svg("title & more", 8, groups))
+    titles = [each for each in root.iter() if each.tag.endswith("text")]
+    assert {"6.5", "4.0", "5.0", "a<b", "title & more"} <= {each.text for each in titles}
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--preset", "pi9"], "pi3-1ghz"),
+        (["--strategies", "magic"], "magic"),
+        (["--devices", "0"], "from 1"),
+        (["--repeat", "2"], "from 5"),
+    ],
+)
+def test_wrong_usage_is_refused_before_anything_starts(flags, named):
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.speedup", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode != 0
+    assert named in ran.stderr or "root" in ran.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("tc") is None, reason="only root may make namespaces"
+)
+def test_a_whole_run(tmp_path):
+    """The lab may be off while tests run beside it; answers and bytes may not."""
+    flags = ["--devices", "2", "--models", "digits", "--strategies", "aofl,halo", "-o", tmp_path]
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.speedup", *map(str, flags)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = json.loads((tmp_path / "speedup-pi3-1ghz-star-2.json").read_text())
+    assert ran.returncode == (1 if found["faults"] else 0), ran.stderr
+    for result in found["models"]["digits"]["strategies"].values():
+        assert len(result["samples_s"]) == 5
+        assert result["max_rel_error"] <= 1e-5
+        assert result["bytes"] == result["planned_bytes"]
+        assert sum(result["where_s"].values()) == pytest.approx(result["latency_s"], rel=0.2)
+    assert (tmp_path / "speedup-pi3-1ghz-star-2.svg").exists()
