@@ -86,7 +86,7 @@ class Bench:
         began = time.monotonic()
         _, times = await self._driver.run(graph, feeds)
         seconds = time.monotonic() - began
-        self._live.observe(graph, loaded.served.network, times)
+        self._live.observe(graph, times)
         return seconds
 
 

@@ -79,7 +79,8 @@ class ModelStatus:
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
     """A device for people and scripts. `state`: connecting, ready, lost, refused, draining.
-    `fingerprint` is equal for devices that compute alike.
+    `fingerprint` is equal for devices that compute alike; `refused_results` counts what it sent
+    that could not be a task's result.
     """
 
     id: str
@@ -100,6 +101,7 @@ class DeviceStatus:
     correction: float
     last_seen_s: float
     fingerprint: str = ""
+    refused_results: int = 0
 
 
 @dataclass(frozen=True, slots=True)

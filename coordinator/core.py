@@ -35,7 +35,7 @@ from coordinator.making import NO_WORKER, PERIOD, Maker
 from coordinator.modes import Modes
 from coordinator.naming import Names
 from coordinator.planning.devices import Planner
-from coordinator.planning.plan import Plan
+from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import names as strategies
 from coordinator.planning.strategies import strategy
@@ -60,7 +60,7 @@ class Coordinator:
         self._unloaded: set[str] = set()
         self._admission = Admission(settings.max_in_flight, settings.max_queue)
         self._live = LiveCluster(settings, self._changed, self._received, self._admission.idle)
-        self._driver = Driver(self._live)
+        self._driver = Driver(self._live, self._live.expectations)
         maker = Maker(self._library, self._planner, self._live)
         self._plans = Plans(maker, self._live.cluster)
         self._modes = Modes(self._plans, maker, self._live.cluster, settings.objective)
@@ -132,7 +132,11 @@ class Coordinator:
 
     def devices(self) -> list[DeviceStatus]:
         """Every device that is known, ready or not."""
-        return self._live.statuses()
+        refused = self._driver.scheduler.refused
+        return [
+            replace(each, refused_results=refused[DeviceId(each.id)])
+            for each in self._live.statuses()
+        ]
 
     async def model(self, name: str) -> ServedModel:
         """A model, loaded on first use.
@@ -246,7 +250,7 @@ class Coordinator:
             self.journal.add(Ended(request, model, arrived_s, time.monotonic(), None, (), error))
             raise
         ended_s = time.monotonic()
-        self._live.observe(graph, served.network, times)
+        self._live.observe(graph, times)
         queue_s = started_s - arrived_s
         timing = replace(answer.timing, queue_s=queue_s, total_s=answer.timing.total_s + queue_s)
         answer = replace(answer, timing=timing)

@@ -19,6 +19,7 @@ from coordinator.cluster.trust import Trust
 from coordinator.costs.links import HOST_ENDPOINT
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
+from coordinator.expected import LiveExpectations
 from coordinator.library import Loaded
 from coordinator.making import NO_WORKER
 from coordinator.measured import Measured
@@ -26,7 +27,6 @@ from coordinator.planning.devices import Cluster, Device, Link, Medium
 from coordinator.planning.plan import DeviceId
 from coordinator.settings import CoordinatorSettings
 from models.program import BlobSource, Program
-from models.units import Network
 from protos import imbrex_pb2 as pb
 from protos.endpoint import Endpoint
 from protos.errors import LostWorker
@@ -53,6 +53,7 @@ class LiveCluster:
         )
         self._pool = Pool(self._trust, sink, self._membership_changed)
         self._measured = Measured()
+        self.expectations = LiveExpectations(self._measured, self._known, self._has)
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
         )
@@ -106,9 +107,22 @@ class LiveCluster:
         devices = tuple(self._device(device, each) for device, each in ready.items())
         return Cluster(devices, self._settings.medium, _uplink(self._settings.medium, devices))
 
-    def observe(self, graph: TaskGraph, network: Network, times: Sequence[TaskTimes]) -> None:
+    def observe(self, graph: TaskGraph, times: Sequence[TaskTimes]) -> None:
         """Observed task times correct the costs of the devices that ran them."""
-        self._measured.observe(graph, network, times, self.cluster, time.monotonic())
+        self._measured.observe(graph, times, self._known, time.monotonic())
+
+    def _known(self, device: DeviceId) -> Device | None:
+        """A device that can be used now."""
+        try:
+            return self._device(device, self._pool.connection(device))
+        except LostWorker:
+            return None
+
+    def _has(self, device: DeviceId, program: str) -> bool:
+        try:
+            return program in self._pool.connection(device).programs
+        except LostWorker:
+            return False
 
     def _device(self, device: DeviceId, connection: Connection) -> Device:
         facts = connection.facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
@@ -75,10 +75,15 @@ class Maker:
         loaded = await self._library.get(model)
         planner = self.planner(choice.strategy)
         chosen = fastest(cluster, choice.devices)
-        plan = await asyncio.to_thread(_proposed, planner, loaded.served.network, chosen)
-        if old is not None and not _is_better(plan, old.plan, chosen, causes):
-            return old
-        graph = await self.prepared(model, plan, loaded.blobs if choice == IN_FORCE else None)
+        while True:
+            plan = await asyncio.to_thread(_proposed, planner, loaded.served.network, chosen)
+            if old is not None and not _is_better(plan, old.plan, chosen, causes):
+                return old
+            blobs = loaded.blobs if choice == IN_FORCE else BlobSource()
+            graph, errors = await self._prepare(model, plan, blobs)
+            if not errors:
+                break
+            chosen = _without(chosen, errors, model)
         log.info(
             "plan",
             model=model,
@@ -115,23 +120,52 @@ class Maker:
     async def prepared(self, model: str, plan: Plan, blobs: BlobSource | None = None) -> TaskGraph:
         """The plan's tasks, with its programs ready on every device. Weights that it divides are
         copied to `blobs`, or to a source that goes with the plan.
+
+        Raises:
+            ImbrexError: a device cannot be prepared (too little memory or disk, or it is gone).
         """
+        graph, errors = await self._prepare(model, plan, BlobSource() if blobs is None else blobs)
+        for error in errors.values():
+            raise error
+        return graph
+
+    async def _prepare(
+        self, model: str, plan: Plan, blobs: BlobSource
+    ) -> tuple[TaskGraph, dict[DeviceId, ImbrexError]]:
+        """The plan's tasks, and the devices that can't be prepared for them."""
         loaded = await self._library.get(model)
-        blobs = BlobSource() if blobs is None else blobs
         self._versions[model] += 1
         plan = replace(plan, version=self._versions[model])
         graph = await asyncio.to_thread(compile_plan, plan, loaded.served.network, blobs)
         results = await asyncio.gather(
             *(
                 self._preparer.ensure(device, graph.programs_of(device), graph.blobs)
-                for device in graph.plan.devices
+                for device in plan.devices
             ),
             return_exceptions=True,
         )
-        for result in results:
-            if isinstance(result, BaseException):
+        errors: dict[DeviceId, ImbrexError] = {}
+        for device, result in zip(plan.devices, results, strict=True):
+            if isinstance(result, ImbrexError):
+                errors[device] = result
+            elif result is not None:
                 raise result
-        return graph
+        return graph, errors
+
+
+def _without(cluster: Cluster, errors: Mapping[DeviceId, ImbrexError], model: str) -> Cluster:
+    """The cluster without devices that could not be prepared. They are tried again with the next
+    plan; until then the others serve.
+
+    Raises:
+        ImbrexError: none is left.
+    """
+    for device, error in errors.items():
+        log.warning("device left out", model=model, device=device, cause=error.cause)
+    left = tuple(each for each in cluster.devices if each.id not in errors)
+    if not left:
+        raise next(iter(errors.values()))
+    return replace(cluster, devices=left)
 
 
 def _proposed(planner: Planner, network: Network, cluster: Cluster) -> Plan:

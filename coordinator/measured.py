@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 from coordinator.cluster.connection import Connection
@@ -14,9 +14,8 @@ from coordinator.costs.rates import flop_per_s, prior_costs
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
-from coordinator.planning.devices import Cluster, Device, Link
-from coordinator.planning.plan import DeviceId, tile_works
-from models.units import Network
+from coordinator.planning.devices import Device, Link
+from coordinator.planning.plan import DeviceId
 
 
 class Measured:
@@ -26,8 +25,9 @@ class Measured:
         self._links: dict[DeviceId, LinkEstimate] = {}
         self._probed: dict[DeviceId, Connection] = {}
         self._corrections = Corrections.none()
-        self._predicted: WeakKeyDictionary[TaskGraph, Mapping[tuple[int, DeviceId], float]]
-        self._predicted = WeakKeyDictionary()
+        self._computing: WeakKeyDictionary[TaskGraph, dict[tuple[int, DeviceId], float]]
+        self._computing = WeakKeyDictionary()  # uncorrected seconds
+        self._fitted: dict[DeviceId, tuple[LinkEstimate, Link]] = {}
 
     def is_new(self, device: DeviceId, connection: Connection) -> bool:
         """Whether this connection has not been probed; it is then taken as being probed."""
@@ -61,9 +61,15 @@ class Measured:
         self._links[device] = estimate
 
     def link(self, device: DeviceId) -> Link:
-        """The best estimate of a device's link."""
+        """The best estimate of a device's link; fitted again only after another transfer."""
         estimate = self._links.get(device)
-        return estimate.link if estimate else prior_link(0)
+        if estimate is None:
+            return prior_link(0)
+        before, link = self._fitted.get(device, (None, None))
+        if link is None or before is not estimate:
+            link = estimate.link
+            self._fitted[device] = (estimate, link)
+        return link
 
     def costs(self, facts: Facts, profile: Profile | None) -> Costs:
         """A device's costs: its profile (a prior without one), corrected by observed tasks."""
@@ -87,7 +93,7 @@ class Measured:
     def profiled(self, device: DeviceId) -> None:
         """A new profile: predictions and corrections of the old one mean nothing."""
         self._corrections = self._corrections.without(device)
-        self._predicted.clear()
+        self._computing.clear()
 
     def gflops(self, device: Device) -> float:
         """The rate on a typical convolution, in GFLOP/s."""
@@ -96,23 +102,17 @@ class Measured:
     def observe(
         self,
         graph: TaskGraph,
-        network: Network,
         times: Sequence[TaskTimes],
-        cluster: Callable[[], Cluster],
+        known: Callable[[DeviceId], Device | None],
         now: float,
     ) -> None:
         """Compares a request's observed task times with what was predicted without correction.
-
-        `cluster` is asked only at a plan's first request: predictions are made once per plan.
+        `known` is asked only once per plan and device: what is predicted is kept.
         """
-        predicted = self._predicted.get(graph)
-        if predicted is None:
-            known = {device.id: device for device in cluster().devices}
-            predicted = self._predicted[graph] = self._predictions(graph, network, known)
         sums: dict[DeviceId, tuple[float, float]] = {}
         for each in times:
             device = DeviceId(each.device)
-            predicted_s = predicted.get((each.task, device))
+            predicted_s = self._uncorrected_s(graph, each.task, device, known)
             if predicted_s is not None:
                 expected_s, observed_s = sums.get(device, (0.0, 0.0))
                 taken_s = each.stop_s - each.start_s
@@ -121,16 +121,31 @@ class Measured:
         for device, (expected_s, observed_s) in sums.items():
             self._corrections = self._corrections.observed(device, expected_s, observed_s, now)
 
-    def _predictions(
-        self, graph: TaskGraph, network: Network, devices: Mapping[DeviceId, Device]
-    ) -> Mapping[tuple[int, DeviceId], float]:
-        """Uncorrected seconds of every planned task. What runs elsewhere is not compared."""
-        tiles = [(block, tile) for block in graph.plan.blocks for tile in block.tiles]
-        return {
-            (task, tile.device): devices[tile.device].costs.block_s(
-                tile_works(network, block, tile)
-            )
-            / self.correction(tile.device)
-            for task, (block, tile) in enumerate(tiles)
-            if tile.device in devices
-        }
+    def computing_s(
+        self,
+        graph: TaskGraph,
+        task: int,
+        device: DeviceId,
+        known: Callable[[DeviceId], Device | None],
+    ) -> float | None:
+        """Seconds that a device should take for a task, by what it took lately; None if there is
+        no such device.
+        """
+        alone_s = self._uncorrected_s(graph, task, device, known)
+        return None if alone_s is None else alone_s * self.correction(device)
+
+    def _uncorrected_s(
+        self,
+        graph: TaskGraph,
+        task: int,
+        device: DeviceId,
+        known: Callable[[DeviceId], Device | None],
+    ) -> float | None:
+        memo = self._computing.setdefault(graph, {})
+        key = (task, device)
+        if key not in memo:
+            found = known(device)
+            if found is None:
+                return None
+            memo[key] = found.costs.block_s(graph.works[task]) / self.correction(device)
+        return memo[key]

@@ -67,12 +67,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Run the program now; `inputs` are contiguous and stay untouched until it has finished."""
+    """Run the program now; `inputs` are contiguous and stay untouched until it has finished.
+    `passed` are the outputs that go to peers, which the host never sees.
+    """
 
     key: TaskKey
     program: str
     inputs: Mapping[str, np.ndarray]
     yields: Mapping[str, Box]
+    passed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

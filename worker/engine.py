@@ -10,13 +10,14 @@ from typing import assert_never
 import numpy as np
 import structlog
 
+from models.finite import is_finite
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.errors import ImbrexError, PeerViolation
 from protos.frames import Received
 from worker.actions import Action, Discard, Failed, Run, SendToHost, SendToPeer, TaskKey
 from worker.compute import Compute
-from worker.failures import RunError, SendFailed
+from worker.failures import NotFinite, RunError, SendFailed
 from worker.outbox import Outbox
 from worker.peers import Peers
 from worker.sessions import Sessions
@@ -156,7 +157,14 @@ class Engine:
         shapes = {name: box.shape for name, box in action.yields.items()}
 
         def work() -> dict[str, np.ndarray]:
-            return self._sessions.get(action.program).run(action.inputs, shapes)
+            outputs = self._sessions.get(action.program).run(action.inputs, shapes)
+            for name in action.passed:
+                if not is_finite(outputs[name]):
+                    raise NotFinite(
+                        cause=f"the program made values of {name!r} that are not finite",
+                        cure="If only this device does, check its memory and its power supply",
+                    )
+            return outputs
 
         try:
             timed = await self._compute.run(work)

@@ -44,6 +44,14 @@ class SendFailed(Unavailable):
     code: ClassVar[str] = "send"
 
 
+class NotFinite(ImbrexError):
+    """A result holds NaN or infinity. The host judges whether that is the model's own doing or
+    this device's; peers can't, and a Relu of NaN may look sound.
+    """
+
+    code: ClassVar[str] = "not_finite"
+
+
 def from_runtime(error: Exception, doing: str) -> ImbrexError:
     """The branch for what onnxruntime raised; it has no class of its own for memory."""
     text = " ".join(str(error).split())

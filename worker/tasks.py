@@ -241,7 +241,8 @@ class Tasks:
             for name, entry in task.inputs.items()
         }
         yields = {entry.tensor: entry.yields for entry in task.spec.outputs}
-        return [Run(task.spec.key, task.spec.program, inputs, yields)]
+        passed = frozenset(entry.tensor for entry in task.spec.outputs if entry.to != HOST)
+        return [Run(task.spec.key, task.spec.program, inputs, yields, passed)]
 
     def _deliver(
         self, task: _Task, outputs: tuple[OutputSpec, ...], done: Done | None, now: float

@@ -17,6 +17,7 @@ import numpy as np
 import structlog
 
 from coordinator.answers import Answer
+from coordinator.execution.deadlines import SLACK_S, Expectations
 from coordinator.execution.events import (
     Abort,
     Action,
@@ -25,6 +26,7 @@ from coordinator.execution.events import (
     Cancel,
     Cancelled,
     Complete,
+    Delivered,
     Event,
     Failed,
     Finished,
@@ -32,20 +34,24 @@ from coordinator.execution.events import (
     Lost,
     Merge,
     Received,
+    Refused,
     Release,
     RequestId,
     Resend,
     Send,
     Submitted,
+    Tick,
 )
 from coordinator.execution.flight import Flight
 from coordinator.execution.messages import resend_item, task_item, tensor_items
 from coordinator.execution.outbox import Letter, Outbox
+from coordinator.execution.results import mismatch
 from coordinator.execution.scheduler import Scheduler
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes, Timeline
 from coordinator.planning.plan import DeviceId
 from models.boxes import Box
+from models.finite import is_finite
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.convert import dtype_of, ranges
@@ -54,6 +60,9 @@ from protos.frames import Payload
 
 log = structlog.get_logger(__name__)
 
+
+# How often somebody looks whether a device is overdue: a tenth of what it is granted at least.
+TICK_S = SLACK_S / 10
 
 # A task that sends only to peers can be reported after the answer that was made from it. Its
 # report left when the task ended, so it is seldom late, and never by more than a busy event loop.
@@ -89,16 +98,20 @@ class Transport(Protocol):
 
 
 class Driver:
-    """Runs requests on whatever devices there are."""
+    """Runs requests on whatever devices there are, and expects of them what is predicted."""
 
-    def __init__(self, transport: Transport) -> None:
-        self.scheduler = Scheduler()
+    def __init__(self, transport: Transport, expectations: Expectations | None = None) -> None:
+        self.scheduler = Scheduler(expectations)
         self._transport = transport
         self._flights: dict[RequestId, Flight] = {}
-        self._outbox = Outbox(transport, self._on_send_failure)
+        self._outbox = Outbox(transport, self._on_delivery, self._on_send_failure)
+        self._ticker: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Stops sending; requests in flight end with an error of the caller's choice."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
         await self._outbox.close()
 
     @property
@@ -113,7 +126,7 @@ class Driver:
 
         Raises:
             BadRequest: its id is in use.
-        ImbrexError: what the scheduler ended it with.
+            ImbrexError: what the scheduler ended it with.
         """
         request = RequestId(request_id or uuid.uuid4().hex[:12])
         if request in self._flights:
@@ -130,8 +143,10 @@ class Driver:
         done = asyncio.get_running_loop().create_future()
         flight = Flight(graph, arrays, done, Timeline(time.monotonic()))
         self._flights[request] = flight
+        finite = all(is_finite(arrays[name]) for name in graph.inputs)
         try:
-            self.step(Submitted(request, graph))
+            self.step(Submitted(request, graph, finite))
+            self._watch()
             await done
             flight.timeline.end(time.monotonic())
             if not flight.retried:
@@ -146,10 +161,19 @@ class Driver:
         if isinstance(event, Lost):
             self._outbox.forget(event.device)
         letters: dict[DeviceId, Letter] = {}
-        for action in self.scheduler.step(event):
+        for action in self.scheduler.step(event, time.monotonic()):
             self._act(action, payload, letters)
         for device, letter in letters.items():
             self._outbox.post(device, letter)
+
+    def _watch(self) -> None:
+        if self._ticker is None or self._ticker.done():
+            self._ticker = asyncio.create_task(self._tick())
+
+    async def _tick(self) -> None:
+        while self._flights:
+            await asyncio.sleep(TICK_S)
+            self.step(Tick())
 
     def devices(self, ready: Iterable[DeviceId]) -> None:
         """These are the devices that can be used now; those missing are lost."""
@@ -167,7 +191,7 @@ class Driver:
         now = time.monotonic()
         match item.WhichOneof("kind"):
             case "tensor" if isinstance(payload, np.ndarray):
-                self._tensor(item.tensor, payload, now)
+                self._tensor(device, item.tensor, payload, now)
             case "done":
                 self._done(device, item.done)
             case "failed":
@@ -179,25 +203,35 @@ class Driver:
 
     # ------------------------------------------------------------ from the devices
 
-    def _tensor(self, header: pb.Tensor, payload: np.ndarray, now: float) -> None:
+    def _tensor(self, device: DeviceId, header: pb.Tensor, payload: np.ndarray, now: float) -> None:
         request = RequestId(header.request)
         flight = self._flights.get(request)
-        if flight is None or header.plan_version != flight.graph.plan.version:
+        if flight is None:
             self.scheduler.dropped["late"] += 1
             return
-        array = flight.arrays.get(header.tensor)
-        if array is None or payload.dtype != array.dtype:
+        if flight.attempts.get((header.task, header.attempt)) != device:
             self.scheduler.dropped["stranger"] += 1
+            return
+        cause = mismatch(header, payload, flight)
+        if cause:
+            self._refused(device, Refused(request, header.task, header.attempt, cause))
             return
         flight.gather_bytes += payload.nbytes
         flight.timeline.received(header.task, header.attempt, payload.nbytes, now)
         box = Box.of(*ranges(header.box))
-        self.step(Received(request, header.task, header.attempt, header.tensor, box), payload)
+        event = Received(
+            request, header.task, header.attempt, header.tensor, box, is_finite(payload)
+        )
+        self.step(event, payload)
+
+    def _refused(self, device: DeviceId, event: Refused) -> None:
+        log.warning("result refused", device=device, task=event.task, cause=event.cause)
+        self.step(event)
 
     def _done(self, device: DeviceId, done: pb.TaskDone) -> None:
         request = RequestId(done.request)
         flight = self._flights.get(request)
-        if flight is None:
+        if flight is None or flight.attempts.get((done.task, done.attempt)) != device:
             return
         offset = self._transport.offset_s(device)
         times = TaskTimes(
@@ -214,17 +248,24 @@ class Driver:
     def _failed(self, device: DeviceId, failed: pb.TaskFailed) -> None:
         request = RequestId(failed.request)
         flight = self._flights.get(request)
-        if failed.code == "no_program" and flight is not None:
+        if flight is None or flight.attempts.get((failed.task, failed.attempt)) != device:
+            return
+        if failed.code == "no_program":
             self._transport.forget(device, flight.graph.tasks[failed.task].program)
         self.step(Failed(request, failed.task, failed.attempt, failed.code, failed.message))
 
+    def _on_delivery(self, device: DeviceId, letter: Letter) -> None:
+        """What a letter carried has left, its programs are ready: from now on time is taken."""
+        del device
+        now = time.monotonic()
+        for key in letter.attempts:
+            self.scheduler.step(Delivered(*key), now)
+
     def _on_send_failure(self, device: DeviceId, letter: Letter, error: ImbrexError) -> None:
         """A device that cannot prepare a program fails the tasks that need it."""
-        for item in letter.items:
-            if item.WhichOneof("kind") == "task":
-                task = item.task
-                request = RequestId(task.request)
-                self.step(Failed(request, task.task, task.attempt, error.code, str(error)))
+        del device
+        for key in letter.attempts:
+            self.step(Failed(*key, error.code, str(error)))
 
     # ------------------------------------------------------------ actions
 
@@ -237,8 +278,9 @@ class Driver:
             case Send():
                 self._send(action, letters)
             case Resend(request, device=device):
-                graph = self._flights[request].graph
-                letters.setdefault(device, Letter()).items.append(resend_item(action, graph))
+                letter = letters.setdefault(device, Letter())
+                letter.items.append(resend_item(action, self._flights[request].graph))
+                letter.attempts[request, action.task, action.attempt] = None
             case Cancel(request, number, attempt, device):
                 cancel = pb.Cancel(request=request, task=number, attempt=attempt)
                 letters.setdefault(device, Letter()).items.append(pb.Item(cancel=cancel))
@@ -271,12 +313,14 @@ class Driver:
             return  # it ended in the same step
         letter = letters.setdefault(action.device, Letter())
         letter.items.append(task_item(action, run, self._transport.address))
+        letter.attempts[action.request, action.task, action.attempt] = None
         program = graph.programs[graph.tasks[action.task].program]
         letter.programs.append((program, graph.blobs))
 
     def _send(self, action: Send, letters: dict[DeviceId, Letter]) -> None:
         flight = self._flights[action.request]
         letter = letters.setdefault(action.device, Letter())
+        letter.attempts[action.request, action.task, action.attempt] = None
         for item, view in tensor_items(action, flight.graph, flight.arrays[action.tensor]):
             flight.scatter_bytes += view.nbytes
             flight.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())

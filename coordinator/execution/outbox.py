@@ -9,6 +9,7 @@ from typing import Protocol
 
 import structlog
 
+from coordinator.execution.events import RequestId
 from coordinator.planning.plan import DeviceId
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
@@ -28,11 +29,14 @@ HOLD_S = 0.25
 
 @dataclass(slots=True)
 class Letter:
-    """Items for one device, with the payloads of its tensors and the programs it needs."""
+    """Items for one device, with the payloads of its tensors and the programs it needs;
+    `attempts` are those that it begins or feeds: request, task and number.
+    """
 
     items: list[pb.Item] = field(default_factory=list)
     payloads: list[Payload] = field(default_factory=list)
     programs: list[tuple[Program, BlobSource]] = field(default_factory=list)
+    attempts: dict[tuple[RequestId, int, int], None] = field(default_factory=dict)
 
     def messages(self) -> Iterator[tuple[list[pb.Item], list[Payload]]]:
         """The letter in messages of bounded size."""
@@ -74,9 +78,13 @@ class Outbox:
     """Letters to devices, each device at its own speed."""
 
     def __init__(
-        self, sender: Sender, on_failure: Callable[[DeviceId, Letter, ImbrexError], None]
+        self,
+        sender: Sender,
+        on_delivery: Callable[[DeviceId, Letter], None],
+        on_failure: Callable[[DeviceId, Letter, ImbrexError], None],
     ) -> None:
         self._sender = sender
+        self._on_delivery = on_delivery
         self._on_failure = on_failure
         self._queues: dict[DeviceId, asyncio.Queue[Letter]] = {}
         self._tasks: dict[DeviceId, asyncio.Task[None]] = {}
@@ -130,3 +138,5 @@ class Outbox:
             except ImbrexError as error:
                 log.warning("could not send", device=device, error=str(error))
                 self._on_failure(device, letter, error)
+            else:
+                self._on_delivery(device, letter)

@@ -128,8 +128,10 @@ class Scheduler:
 
     def _submit(self, event: Submitted) -> Iterator[Action]:
         request, graph = event.request, event.graph
-        run = RequestRun(graph, [TaskRun(spec) for spec in graph.tasks], graph.is_direct, self._now)
-        run.unusual = not event.finite or graph in self._unusual
+        unusual = not event.finite or graph in self._unusual
+        direct = graph.is_direct and not unusual  # devices don't pass on what is not finite
+        tasks = [TaskRun(spec) for spec in graph.tasks]
+        run = RequestRun(graph, tasks, direct, self._now, unusual=unusual)
         self.requests[request] = run
         if not self.devices:
             yield from self._abort(request, _no_device())
@@ -224,6 +226,9 @@ class Scheduler:
             self.dropped["late"] += 1
             return
         run, task, attempt = found
+        if event.code == "not_finite":
+            self.refused[attempt.device] += 1
+            task.refusals += 1
         if not attempt.resent:
             task.failures[attempt.device] += event.code not in _BLAMELESS
             task.failed += 1

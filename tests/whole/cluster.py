@@ -1,0 +1,77 @@
+"""A coordinator in this process and workers in processes of their own, for tests that harm them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+
+from coordinator.core import Coordinator
+from coordinator.execution.runs import Phase
+from coordinator.settings import CoordinatorSettings
+from models.catalogue import load
+from models.graph import load_graph
+from models.reference import WholeModel, compare, random_inputs
+
+Feeds = dict[str, np.ndarray]
+
+
+async def until(condition, within_s: float = 30.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def question(model: str) -> tuple[Feeds, Feeds]:
+    """An input and the whole model's answer."""
+    proto = load(model).proto
+    feeds = random_inputs(load_graph(proto))
+    return feeds, WholeModel(proto, 1).run(feeds)
+
+
+def assert_right(answer, whole: Feeds) -> None:
+    assert compare(answer.outputs, whole).max_rel_error <= 1e-5
+
+
+@contextlib.asynccontextmanager
+async def coordinator(
+    state: Path, addresses: list[str], strategy: str = "ofl", **changes: object
+) -> AsyncIterator[Coordinator]:
+    """Serves nothing yet; all of the workers are ready."""
+    settings = CoordinatorSettings(
+        state_dir=state,
+        workers=tuple(addresses),
+        mdns=False,
+        models=(),
+        strategy=strategy,
+        host_computes=False,
+        **({"profile": False} | changes),
+    )
+    made = Coordinator(settings)
+    await made.start()
+    try:
+        await until(lambda: ready(made) == len(addresses))
+        yield made
+    finally:
+        await made.stop()
+
+
+def ready(of: Coordinator) -> int:
+    return sum(device.state == "ready" for device in of.devices())
+
+
+def running(of: Coordinator) -> set[str]:
+    """Devices that compute something now."""
+    return {
+        attempt.device
+        for run in of._driver.scheduler.requests.values()
+        for task in run.tasks
+        if task.phase is Phase.RUNNING
+        for attempt in task.attempts.values()
+    }
+
+
+def plan_devices(of: Coordinator, model: str) -> tuple[str, ...]:
+    graph = of._plans.graph(model)
+    return graph.plan.devices if graph else ()
