@@ -18,7 +18,7 @@ from protos.channels import HOST, Caller
 from protos.client import WorkerClient
 from protos.credentials import Credentials
 from protos.endpoint import Endpoint
-from protos.errors import BadConfiguration
+from protos.errors import BadConfiguration, ImbrexError
 from protos.identity import RENEWED_BEFORE_END, certificate_end, now_utc
 from protos.invitation import Invitation
 
@@ -68,14 +68,16 @@ class Trust:
             )
 
     async def keep_valid(self, device: DeviceId, client: WorkerClient) -> None:
-        """Renews certificates that are due: ours, and that of a connected member.
-
-        Raises:
-            ImbrexError: the device did not take part.
+        """Renews certificates that are due: ours, and that of a connected member. There are
+        months to try it again.
         """
-        if self.certified is not None:
+        if self.certified is None:
+            return
+        try:
             self.certified.renew_own_if_due()
             await self.certified.renew_if_due(device, client)
+        except ImbrexError as error:
+            log.warning("certificate not renewed", device=device, cause=error.cause)
 
 
 class Certified:
