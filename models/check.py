@@ -8,19 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from models.boxes import Box
-from models.cutter import CutTile, cut
 from models.graph import Graph
 from models.operators import Kind, operator, splits_along
 from models.pixels import as_values
 from models.program import BlobSource
-from models.reference import EQUAL, Comparison, ProgramRunner, WholeModel, compare, random_inputs
+from models.reference import EQUAL, Comparison, WholeModel, compare, random_inputs
+from models.run_tiles import TileFault, TileRun
 from models.tiles import grid, tile_boxes, whole_map
 from models.units import Network
 from models.work import tile_works
 
 Blocking = Sequence[tuple[int, int]]
-TileFault = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 TOLERANCE = 1e-5
 
 
@@ -92,11 +90,11 @@ def check(
         ("planned blocks", planned),
         ("one fused block", fused(network)),
     ):
-        runner = _Tiles(network, grid_shape, blobs, fault)
+        run = TileRun(network, blobs, feeds, fault)
         for index, (start, stop) in enumerate(blocking):
             progress(label, index / len(blocking))
-            runner.run_block(start, stop, feeds)
-        worst = worst.worse(compare(runner.tensors, whole))
+            run.block(start, stop, grid(network, start, stop, *grid_shape))
+        worst = worst.worse(compare(run.tensors, whole))
     return CheckReport(
         model=network.name,
         grid=grid_shape,
@@ -152,52 +150,3 @@ def partitioned_flop_share(network: Network) -> float:
         total += flop
         split += flop if unit.splits else 0
     return split / total if total else 0.0
-
-
-class _Tiles:
-    """Runs blocks tile by tile, merging outputs into whole tensors."""
-
-    def __init__(
-        self, network: Network, grid_shape: tuple[int, int], blobs: BlobSource, fault: TileFault
-    ) -> None:
-        self.network = network
-        self.rows, self.cols = grid_shape
-        self.blobs = blobs
-        self.fault = fault
-        self.tensors: dict[str, np.ndarray] = {}
-
-    def run_block(self, start: int, stop: int, feeds: Mapping[str, np.ndarray]) -> None:
-        """Runs units [start, stop) in the grid, or whole where they can't be split."""
-        network, graph = self.network, self.network.graph
-        if network.splits(start, stop):
-            tiles = grid(network, start, stop, self.rows, self.cols)
-        else:
-            tiles = (whole_map(network, start, stop),)
-        runner = ProgramRunner(self.blobs)
-        self.tensors.update(
-            {
-                name: np.full(graph.shape(name), np.nan, dtype=np.float32)
-                for name in network.outputs(start, stop)
-            }
-        )
-        for tile in tiles:
-            boxes = tile_boxes(network, start, stop, tile)
-            if boxes:
-                piece = cut(graph, network.nodes(start, stop), boxes, self.blobs)
-                self._run_tile(runner, piece, boxes, {**feeds, **self.tensors})
-
-    def _run_tile(
-        self,
-        runner: ProgramRunner,
-        piece: CutTile,
-        boxes: Mapping[str, Box],
-        tensors: Mapping[str, np.ndarray],
-    ) -> None:
-        parts = {
-            name: np.ascontiguousarray(tensors[name][box.slices()])
-            for name, box in piece.inputs.items()
-        }
-        results = runner.run(piece.program, self.fault(parts), list(boxes))
-        for (name, box), result in zip(boxes.items(), results, strict=True):
-            own = result[box.slices(inside=piece.yields[name])]
-            self.tensors[name][box.slices()] = own

@@ -17,6 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from models.boxes import Box
 from models.geometry import Extent, extent
 from models.graph import Graph, Node
+from models.operators import Piece, operator
+from models.operators.declaration import Attribute, with_attributes
 from models.program import BlobSource, Program, WeightRef
 
 # Constants below this many bytes travel inside the graph.
@@ -64,7 +66,8 @@ class TileBuilder:
         self.graph = graph
         self.reach = reach
         self.blobs = blobs
-        self.static = static
+        # The shape inference of opset 10 lets a Slice keep the names of sizes that it changes.
+        self.static = static or graph.opset == 10
         self.nodes: list[onnx.NodeProto] = []
         self.inline: dict[str, np.ndarray] = {}
         self.weights: list[WeightRef] = []
@@ -82,11 +85,23 @@ class TileBuilder:
                 names.append(self._constant(name, box))
             else:
                 names.append(self._cropped(name, box))
-        proto = onnx.NodeProto()
-        proto.CopyFrom(node.proto)
-        proto.input[:] = names
-        if node.windows:
-            self._fix_window(proto, node)
+        box = self.reach.computed[node.outputs[0]]
+        piece = Piece(self.graph, node, box, self.reach.reads[position], tuple(names))
+        operator(node).build(piece, self)
+
+    @property
+    def opset(self) -> int:
+        """The ONNX opset of the program."""
+        return self.graph.opset
+
+    def emit(self, op: str, inputs: list[str], output: str, **attributes: Attribute) -> str:
+        """Appends a node that is not the network's own."""
+        proto = helper.make_node(op, inputs, [output], name=output)
+        self.nodes.append(with_attributes(proto, attributes))
+        return output
+
+    def append(self, proto: onnx.NodeProto) -> None:
+        """Appends a node."""
         self.nodes.append(proto)
 
     def copy(self, node: Node, inputs: Sequence[str] | None = None) -> None:
@@ -117,21 +132,6 @@ class TileBuilder:
             self.weights.append(WeightRef(label, self.blobs.add(array), kind, array.shape))
         return label
 
-    def _fix_window(self, proto: onnx.NodeProto, node: Node) -> None:
-        """Pads of this tile's border class, and the groups that it computes."""
-        box = self.reach.computed[node.outputs[0]]
-        sizes = self.graph.shape(node.inputs[0])[2:]
-        pads = [
-            window.pads(span, size)
-            for window, span, size in zip(node.windows, box.spans[2:], sizes, strict=True)
-        ]
-        _set(proto, "pads", [start for start, _ in pads] + [end for _, end in pads])
-        _set(proto, "auto_pad", None)
-        groups = node.int("group", 1)
-        if groups > 1:
-            all_channels = self.graph.shape(node.outputs[0])[1]
-            _set(proto, "group", groups * len(box[1]) // all_channels)
-
     def _constant(self, name: str, box: Box) -> str:
         key = (name, box)
         if key not in self._constants:
@@ -149,10 +149,10 @@ class TileBuilder:
             return self.source(name)
         key = (name, box)
         if key not in self._crops:
-            self._crops[key] = self._crop(name, have, box)
+            self._crops[key] = self.crop(name, have, box)
         return self._crops[key]
 
-    def _crop(self, name: str, have: Box, want: Box) -> str:
+    def crop(self, name: str, have: Box, want: Box) -> str:
         """A Slice counted from both ends, so that it does not depend on the tile's size."""
         source = self.source(name)
         axes = [axis for axis in range(len(have)) if have[axis] != want[axis]]
@@ -194,12 +194,3 @@ class TileBuilder:
         if not self.static and len(info.shape) > 2:
             dims[2:] = [f"{name}_d{axis}" for axis in range(2, len(dims))]
         return helper.make_tensor_value_info(name, info.data_type or TensorProto.FLOAT, dims)
-
-
-def _set(proto: onnx.NodeProto, name: str, value: list[int] | int | None) -> None:
-    for index, attribute in enumerate(proto.attribute):
-        if attribute.name == name:
-            del proto.attribute[index]
-            break
-    if value is not None:
-        proto.attribute.append(helper.make_attribute(name, value))

@@ -7,7 +7,7 @@ to 1, shapes inferred, constants folded, automatic padding made explicit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,16 +16,22 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.fold import fold_constants
+from models.operators import refusal
 from models.shapes import TensorInfo, infer, light_model
 from models.sizes import bind
 from models.soundness import is_numeric, sound_nodes
-from models.windows import Window, explicit_windows
+from models.windows import (
+    Window,
+    explicit_windows,
+    has_windows,
+    transposed_windows,
+    weights_position,
+)
 from protos.errors import BadRequest
 
 OPSETS = range(7, 24)
 # What was folded may be what a shape was waiting for; exporters compute sizes in chains.
 _FOLDINGS = 4
-_WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +39,7 @@ class Node:
     """One ONNX operator; a missing optional input is the empty string.
 
     `windows`: one per spatial dimension of a convolution or pool, empty for other operators.
+    `refusal`: why the operator table's declaration does not fit this node; empty where it does.
     """
 
     name: str
@@ -42,6 +49,7 @@ class Node:
     attributes: Mapping[str, Any]
     proto: onnx.NodeProto = field(repr=False)
     windows: tuple[Window, ...] = ()
+    refusal: str = ""
 
     def ints(self, name: str, default: Iterable[int]) -> tuple[int, ...]:
         """An integer-list attribute."""
@@ -117,7 +125,9 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
     )
     _require_shapes(graph)
     _require_computed(graph)
-    return graph
+    return replace(
+        graph, nodes=tuple(replace(each, refusal=refusal(graph, each)) for each in graph.nodes)
+    )
 
 
 def _opset(model: onnx.ModelProto) -> int:
@@ -169,10 +179,12 @@ def _node(proto: onnx.NodeProto, index: int, tensors: Mapping[str, TensorInfo]) 
     attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
     op = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
     windows: tuple[Window, ...] = ()
-    if op in _WINDOWED and proto.input[0] in tensors and proto.output[0] in tensors:
-        kernel = attributes.get("kernel_shape") or tensors[proto.input[1]].shape[2:]
+    if has_windows(op) and proto.input[0] in tensors and proto.output[0] in tensors:
+        kernel = attributes.get("kernel_shape")
+        kernel = kernel or tensors[proto.input[weights_position(op)]].shape[2:]
         sizes, outputs = tensors[proto.input[0]].shape[2:], tensors[proto.output[0]].shape[2:]
-        windows = explicit_windows(attributes, kernel, sizes, outputs)
+        explicit = transposed_windows if op == "ConvTranspose" else explicit_windows
+        windows = explicit(attributes, kernel, sizes, outputs)
     return Node(
         name=proto.name or f"{proto.op_type}_{index}",
         op=op,

@@ -46,10 +46,9 @@ def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]
     taps = math.prod(window.kernel for window in node.windows)
     channels_in = reads[0][1] if reads[0] is not None and len(reads[0]) > 1 else (0,)
     groups = node.int("group", 1)
-    per_group = graph.shape(node.inputs[1])[1] if node.op == "Conv" else 1
     return Work(
         layer_type=layer_type,
-        flop=_flop(graph, node, output, taps, per_group),
+        flop=operator(node).flop(graph, node, output),
         input_bytes=input_bytes,
         output_bytes=output.volume * graph.tensors[node.outputs[0]].itemsize,
         weight_bytes=weight_bytes,
@@ -59,19 +58,6 @@ def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]
         taps=taps,
         groups=groups,
     )
-
-
-def _flop(graph: Graph, node: Node, output: Box, taps: int, per_group: int) -> int:
-    if node.op == "Conv":
-        return 2 * taps * per_group * output.volume
-    if node.op == "Gemm":
-        inner = graph.shape(node.inputs[0])[0 if node.int("transA", 0) else 1]
-        return 2 * inner * output.volume
-    if node.windows:
-        return taps * output.volume
-    if node.op.startswith("Global"):
-        return math.prod(graph.shape(node.inputs[0]))
-    return output.volume
 
 
 def works(graph: Graph, nodes: Sequence[Node], reach: Extent) -> list[Work]:

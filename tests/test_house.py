@@ -18,7 +18,7 @@ MAY_IMPORT = {
 PURE = (
     "models/boxes.py",
     "models/geometry.py",
-    "models/operators.py",
+    "models/operators",
     "models/units.py",
     "models/cutter.py",
     "coordinator/planning",

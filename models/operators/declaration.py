@@ -1,0 +1,121 @@
+"""What the table says of an operator: how its output boxes depend on its input boxes, and how a
+node is written into the program of one tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import onnx
+
+from models.boxes import Box
+
+if TYPE_CHECKING:
+    from models.graph import Graph, Node
+
+Boxes = tuple[Box | None, ...]
+Attribute = int | float | str | list[int] | list[float]
+
+
+class Kind(StrEnum):
+    """How an operator's outputs depend on its inputs."""
+
+    POINTWISE = "pointwise"
+    WINDOWED = "windowed"
+    RESAMPLING = "resampling"
+    LAYOUT = "layout"
+    MIXING = "mixing"
+    REDUCING = "reducing"
+    OPAQUE = "opaque"
+
+
+class Emitter(Protocol):
+    """The program of a tile, into which nodes are written."""
+
+    @property
+    def opset(self) -> int:
+        """The ONNX opset of the nodes."""
+
+    def emit(self, op: str, inputs: list[str], output: str, **attributes: Attribute) -> str:
+        """Appends a node and returns the name of its output."""
+
+    def append(self, proto: onnx.NodeProto) -> None:
+        """Appends a node as it is."""
+
+    def constant(self, label: str, array: np.ndarray) -> str:
+        """Adds a constant, returning its name."""
+
+    def crop(self, name: str, have: Box, want: Box) -> str:
+        """What `want` names of a tensor that holds `have`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """One node's share of a tile. `inputs` names what holds exactly the boxes `reads`, and the
+    node is to write `output` into a tensor of its own name.
+    """
+
+    graph: Graph
+    node: Node
+    output: Box
+    reads: Boxes
+    inputs: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The tensor that it makes."""
+        return self.node.outputs[0]
+
+    def copy(self, program: Emitter, **changed: Attribute | None) -> None:
+        """Writes the node as it is, but for these attributes (None: left out)."""
+        proto = onnx.NodeProto()
+        proto.CopyFrom(self.node.proto)
+        proto.input[:] = self.inputs
+        kept = [each for each in proto.attribute if each.name not in changed]
+        del proto.attribute[:]
+        proto.attribute.extend(kept)
+        given = {key: value for key, value in changed.items() if value is not None}
+        program.append(with_attributes(proto, given))
+
+
+def with_attributes(proto: onnx.NodeProto, attributes: Mapping[str, Attribute]) -> onnx.NodeProto:
+    """The same node, with these attributes added."""
+    for key, value in attributes.items():
+        proto.attribute.append(onnx.helper.make_attribute(key, value))
+    return proto
+
+
+def as_it_is(piece: Piece, program: Emitter) -> None:
+    """The node does the same to a part as to the whole."""
+    piece.copy(program)
+
+
+def one_per_element(graph: Graph, node: Node, output: Box) -> int:
+    """FLOPs of what touches every element of its output once."""
+    return output.volume
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One row of the table.
+
+    `reads(graph, node, box)` gives the box of every input (None: not read) that the output box
+    needs. `yields(graph, node, box)` widens a demanded box to one that the operator can yield.
+    `build(piece, program)` writes the node for one tile. `flop(graph, node, box)` counts 2 per
+    multiply-add. `refuses(graph, node)` says why a node can't be declared so (empty: it can);
+    then it is opaque. `layer_type` names the cost regression that predicts it. `heavy` operators
+    begin a layer; the others belong to the layer before them.
+    """
+
+    kind: Kind
+    layer_type: str
+    reads: Callable[[Graph, Node, Box], Boxes]
+    yields: Callable[[Graph, Node, Box], Box] = lambda graph, node, box: box
+    build: Callable[[Piece, Emitter], None] = as_it_is
+    flop: Callable[[Graph, Node, Box], int] = one_per_element
+    refuses: Callable[[Graph, Node], str] = lambda graph, node: ""
+    heavy: bool = False

@@ -1,0 +1,60 @@
+"""Operators that move elements between rows, columns and channels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from models.boxes import Box, Span
+from models.operators.declaration import Boxes, Kind, Operator
+
+if TYPE_CHECKING:
+    from models.graph import Graph, Node
+
+
+def _concat_axis(node: Node, box: Box) -> int:
+    return node.int("axis", 1) % len(box)
+
+
+def _concat(graph: Graph, node: Node, box: Box) -> Boxes:
+    axis = _concat_axis(node, box)
+    return tuple(box.replace(axis, Span(0, graph.shape(name)[axis])) for name in node.inputs)
+
+
+def _concat_yields(graph: Graph, node: Node, box: Box) -> Box:
+    axis = _concat_axis(node, box)
+    return box.replace(axis, Span(0, graph.shape(node.outputs[0])[axis]))
+
+
+def _space_to_depth(graph: Graph, node: Node, box: Box) -> Boxes:
+    block = node.int("blocksize", 1)
+    channels = Span(0, graph.shape(node.inputs[0])[1])
+    rows, cols = (Span(s.start * block, s.stop * block) for s in box.spans[2:])
+    return (Box((box[0], channels, rows, cols)),)
+
+
+def whole_channels(graph: Graph, node: Node, box: Box) -> Box:
+    """All channels of a demanded box."""
+    return box.replace(1, Span(0, graph.shape(node.outputs[0])[1]))
+
+
+def _depth_to_space(graph: Graph, node: Node, box: Box) -> Boxes:
+    block = node.int("blocksize", 1)
+    channels = Span(0, graph.shape(node.inputs[0])[1])
+    rows, cols = (Span(s.start // block, s.stop // block) for s in box.spans[2:])
+    return (Box((box[0], channels, rows, cols)),)
+
+
+def _whole_blocks(graph: Graph, node: Node, box: Box) -> Box:
+    """All channels, and the rows and columns that whole input elements become."""
+    block = node.int("blocksize", 1)
+    rows, cols = (
+        Span(s.start // block * block, -(-s.stop // block) * block) for s in box.spans[2:]
+    )
+    return Box((box[0], Span(0, graph.shape(node.outputs[0])[1]), rows, cols))
+
+
+LAYOUT = {
+    "Concat": Operator(Kind.LAYOUT, "concat", _concat, yields=_concat_yields),
+    "SpaceToDepth": Operator(Kind.LAYOUT, "concat", _space_to_depth, yields=whole_channels),
+    "DepthToSpace": Operator(Kind.LAYOUT, "concat", _depth_to_space, yields=_whole_blocks),
+}

@@ -1,0 +1,103 @@
+"""Mixing operators need all of one axis, mostly channels, and the same elsewhere; reducing ones
+need all rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from models.boxes import Box, Span
+from models.operators.constants import computed_settings, first_only, setting
+from models.operators.declaration import Boxes, Kind, Operator
+from models.operators.layout import whole_channels
+from models.operators.pointwise import project
+
+if TYPE_CHECKING:
+    from models.graph import Graph, Node
+
+ROWS = 2
+
+
+def _same(graph: Graph, node: Node, box: Box) -> Boxes:
+    return first_only(node, box)
+
+
+def _along_axis(graph: Graph, node: Node, box: Box) -> Box:
+    """All of the axis over which Softmax and its like normalise."""
+    shape = graph.shape(node.outputs[0])
+    # Before opset 13, everything from `axis` on was flattened into one distribution.
+    flattens = graph.opset < 13 and node.op != "LpNormalization"
+    default = 1 if flattens else -1
+    axis = node.int("axis", default) % len(shape)
+    for each in range(axis, len(shape)) if flattens else (axis,):
+        box = box.replace(each, Span(0, shape[each]))
+    return box
+
+
+def _gemm(graph: Graph, node: Node, box: Box) -> Boxes:
+    inner = _inner(graph, node)
+    rows, cols, whole = box[0], box[1], Span(0, inner)
+    a = Box((whole, rows)) if node.int("transA", 0) else Box((rows, whole))
+    b = Box((cols, whole)) if node.int("transB", 0) else Box((whole, cols))
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return (a, b)
+    return (a, b, project(box, graph.shape(node.inputs[2])))
+
+
+def _inner(graph: Graph, node: Node) -> int:
+    return graph.shape(node.inputs[0])[0 if node.int("transA", 0) else 1]
+
+
+def _gemm_flop(graph: Graph, node: Node, output: Box) -> int:
+    return 2 * _inner(graph, node) * output.volume
+
+
+# ---------------------------------------------------------------- reducing
+
+
+def reduced_axes(graph: Graph, node: Node) -> tuple[int, ...]:
+    """The axes over which a Reduce operator or a global pool goes."""
+    rank = len(graph.shape(node.inputs[0]))
+    if node.op.startswith("Global"):
+        return tuple(range(ROWS, rank))
+    if node.op.startswith("Arg"):
+        return (node.int("axis", 0) % rank,)
+    axes = setting(graph, node, "axes", 1)
+    if not axes:
+        return () if node.int("noop_with_empty_axes", 0) else tuple(range(rank))
+    return tuple(sorted(axis % rank for axis in axes))
+
+
+def _reduce(graph: Graph, node: Node, box: Box) -> Boxes:
+    """Whole along what is reduced. The axes, where they are an input, go along."""
+    shape = graph.shape(node.inputs[0])
+    for axis in reduced_axes(graph, node):
+        box = box.replace(axis, Span(0, shape[axis]))
+    return (box, *(Box.whole(graph.shape(name)) if name else None for name in node.inputs[1:]))
+
+
+def _reduce_refuses(graph: Graph, node: Node) -> str:
+    if not node.int("keepdims", 1):
+        return f"{node.op} removes dimensions"
+    return computed_settings(graph, node, 1)
+
+
+def _reduce_flop(graph: Graph, node: Node, output: Box) -> int:
+    data = _reduce(graph, node, output)[0]
+    assert data is not None
+    return data.volume
+
+
+_NORMALISING = Operator(Kind.MIXING, "elementwise", _same, yields=_along_axis)
+_REDUCE = Operator(Kind.REDUCING, "pooling", _reduce, flop=_reduce_flop, refuses=_reduce_refuses)
+_REDUCE_OPS = (
+    "GlobalAveragePool GlobalMaxPool GlobalLpPool ReduceMean ReduceMax ReduceMin ReduceSum "
+    "ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp ArgMax ArgMin"
+)
+
+MIXING = {
+    **dict.fromkeys(["Softmax", "LogSoftmax", "Hardmax", "LpNormalization"], _NORMALISING),
+    **dict.fromkeys(_REDUCE_OPS.split(), _REDUCE),
+    "LRN": Operator(Kind.MIXING, "normalisation", _same, yields=whole_channels),
+    "Gemm": Operator(Kind.MIXING, "fully_connected", _gemm, flop=_gemm_flop, heavy=True),
+}

@@ -1,0 +1,60 @@
+"""Pointwise operators: an output element needs the elements at its own place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.boxes import Box, Span
+from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+
+if TYPE_CHECKING:
+    from models.graph import Graph, Node
+
+_OPS = (
+    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr "
+    "BitwiseXor Cast CastLike Ceil Celu Clip Cos Cosh Div Dropout Elu Equal Erf Exp Floor Gelu "
+    "Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual "
+    "Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid "
+    "Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"
+)
+_EXTENSIONS = "FastGelu Gelu QuickGelu QLinearAdd QLinearMul QLinearLeakyRelu QLinearSigmoid"
+
+
+def project(box: Box, shape: Sequence[int]) -> Box:
+    """The part of a broadcast operand of `shape` that an output box reads."""
+    spans = box.spans[len(box) - len(shape) :]
+    return Box(
+        tuple(Span(0, 1) if size == 1 else span for size, span in zip(shape, spans, strict=True))
+    )
+
+
+def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
+    return tuple(project(box, graph.shape(name)) if name else None for name in node.inputs)
+
+
+def _per_channel(graph: Graph, node: Node, box: Box) -> Boxes:
+    """First input as the output; the others are vectors over channels (BatchNormalization)."""
+    return (box, *(Box((box[1],)) if name else None for name in node.inputs[1:]))
+
+
+def _expand(graph: Graph, node: Node, box: Box) -> Boxes:
+    return (project(box, graph.shape(node.inputs[0])), None)
+
+
+def _build_expand(piece: Piece, program: Emitter) -> None:
+    shape = np.array(piece.output.shape, dtype=np.int64)
+    label = program.constant(f"{piece.name}__shape", shape)
+    program.emit("Expand", [piece.inputs[0], label], piece.name)
+
+
+_POINTWISE = Operator(Kind.POINTWISE, "elementwise", _reads)
+
+POINTWISE = {
+    **dict.fromkeys(_OPS.split(), _POINTWISE),
+    **{f"com.microsoft.{op}": _POINTWISE for op in _EXTENSIONS.split()},
+    "BatchNormalization": Operator(Kind.POINTWISE, "normalisation", _per_channel),
+    "Expand": Operator(Kind.POINTWISE, "elementwise", _expand, build=_build_expand),
+}

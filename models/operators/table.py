@@ -1,0 +1,83 @@
+"""The operator table: how each operator's output boxes depend on its input boxes.
+
+One declaration per operator. Backward geometry, cutting, the report of what is split, and the
+cost models' layer types all read this table; an operator that is not in it is *opaque*: it
+needs all of its inputs and yields all of its outputs, so it runs whole on one device.
+
+The kinds, for an output box `o` of a node:
+
+* pointwise: input box = `o`, projected through broadcasting;
+* windowed: rows and columns [o.start*s - p, (o.stop-1)*s - p + (k-1)*d + 1), clipped to the map;
+* resampling: the inputs of transposed convolutions, the neighbours of interpolated elements;
+* layout: elements move, rows and columns survive (Concat, Slice, Pad, SpaceToDepth ...);
+* mixing: whole along one axis (Gemm, Softmax), the same elsewhere;
+* reducing: whole along the reduced axes;
+* opaque: everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from models.boxes import Box, Span
+from models.operators.declaration import Boxes, Kind, Operator
+from models.operators.indexing import INDEXING
+from models.operators.layout import LAYOUT
+from models.operators.mixing import MIXING
+from models.operators.pointwise import POINTWISE
+from models.operators.quantised import QUANTISED
+from models.operators.resize import RESIZE
+from models.operators.transposed import TRANSPOSED
+from models.operators.windowed import WINDOWED
+
+if TYPE_CHECKING:
+    from models.graph import Graph, Node
+
+
+def _everything(graph: Graph, node: Node, box: Box) -> Boxes:
+    return tuple(Box.whole(graph.shape(name)) if name else None for name in node.inputs)
+
+
+def _whole_output(graph: Graph, node: Node, box: Box) -> Box:
+    return Box.whole(graph.shape(node.outputs[0]))
+
+
+_OPAQUE = Operator(Kind.OPAQUE, "opaque", _everything, yields=_whole_output, heavy=True)
+_RESHAPE = Operator(Kind.OPAQUE, "reshape", _everything, yields=_whole_output)
+
+TABLE: Mapping[str, Operator] = {
+    **POINTWISE,
+    **WINDOWED,
+    **TRANSPOSED,
+    **RESIZE,
+    **INDEXING,
+    **LAYOUT,
+    **MIXING,
+    **QUANTISED,
+    **dict.fromkeys(["Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose"], _RESHAPE),
+}
+
+
+def operator(node: Node) -> Operator:
+    """The declaration of a node's operator; opaque if the table has none for it."""
+    return _OPAQUE if node.refusal else TABLE.get(node.op, _OPAQUE)
+
+
+def refusal(graph: Graph, node: Node) -> str:
+    """Why a node is opaque although the table has its operator; empty where it is not."""
+    declared = TABLE.get(node.op)
+    if declared is None:
+        return ""
+    if len(node.outputs) > 1:
+        return f"{node.op} has several outputs"
+    return declared.refuses(graph, node)
+
+
+def splits_along(graph: Graph, node: Node, axis: int) -> bool:
+    """Whether a node can yield a part of its output along `axis`."""
+    shape = graph.shape(node.outputs[0])
+    if len(node.outputs) > 1 or len(shape) <= axis or shape[axis] < 2:
+        return False
+    first = Box.whole(shape).replace(axis, Span(0, 1))
+    return operator(node).yields(graph, node, first)[axis] != Span(0, shape[axis])

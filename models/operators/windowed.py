@@ -1,0 +1,135 @@
+"""Windowed operators: rows and columns [o.start*s - p, (o.stop-1)*s - p + (k-1)*d + 1), clipped
+to the map. Pads remain only on true borders.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from models.boxes import Box, Span
+from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.windows import weights_position
+
+if TYPE_CHECKING:
+    from models.graph import Graph, Node
+
+
+def input_channels(graph: Graph, node: Node, outputs: Span) -> Span:
+    """Channels that a convolution reads for these channels of its output."""
+    groups = node.int("group", 1)
+    per_output = graph.shape(node.outputs[0])[1] // groups
+    per_input = graph.shape(node.inputs[0])[1] // groups
+    return Span(outputs.start // per_output * per_input, -(-outputs.stop // per_output) * per_input)
+
+
+def whole_groups(graph: Graph, node: Node, box: Box) -> Box:
+    """A grouped convolution yields whole groups of output channels."""
+    groups = node.int("group", 1)
+    if groups == 1:
+        return box
+    size = graph.shape(node.outputs[0])[1] // groups
+    return box.replace(1, Span(box[1].start // size * size, -(-box[1].stop // size) * size))
+
+
+def groups_of(graph: Graph, node: Node, output: Box) -> int | None:
+    """How many groups a box of whole groups holds; None for one group of which any part may be."""
+    if node.int("group", 1) == 1:
+        return None
+    return node.int("group", 1) * len(output[1]) // graph.shape(node.outputs[0])[1]
+
+
+def per_output_channel(graph: Graph, name: str, channels: Span) -> Box | None:
+    """What is read of a bias, scale or zero point: a value per output channel, or one for all."""
+    if not name:
+        return None
+    shape = graph.shape(name)
+    return Box((channels,)) if len(shape) == 1 and shape[0] > 1 else Box.whole(shape)
+
+
+def _window_spans(graph: Graph, node: Node, box: Box) -> tuple[Span, ...]:
+    sizes = graph.shape(node.inputs[0])[2:]
+    return tuple(
+        window.input_span(span, size)
+        for window, span, size in zip(node.windows, box.spans[2:], sizes, strict=True)
+    )
+
+
+def _pool(graph: Graph, node: Node, box: Box) -> Boxes:
+    data = Box((box[0], box[1], *_window_spans(graph, node, box)))
+    return (data, *(per_output_channel(graph, name, box[1]) for name in node.inputs[1:]))
+
+
+def _conv(graph: Graph, node: Node, box: Box) -> Boxes:
+    channels = input_channels(graph, node, box[1])
+    place = weights_position(node.op)
+    reads: list[Box | None] = [per_output_channel(graph, name, box[1]) for name in node.inputs]
+    reads[0] = Box((box[0], channels, *_window_spans(graph, node, box)))
+    weights = graph.shape(node.inputs[place])
+    reads[place] = Box((box[1], *(Span(0, size) for size in weights[1:])))
+    return tuple(reads)
+
+
+def _reading_something(graph: Graph, node: Node, box: Box) -> Box:
+    """Windows that lie in the padding alone can only be computed beside one that doesn't."""
+    before, after = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
+    for axis, window in enumerate(node.windows, start=2):
+        box = box.replace(axis, window.touching(box[axis], before[axis], after[axis]))
+    return box
+
+
+def _conv_yields(graph: Graph, node: Node, box: Box) -> Box:
+    return whole_groups(graph, node, _reading_something(graph, node, box))
+
+
+def _build(piece: Piece, program: Emitter) -> None:
+    """With the pads of this tile's border class, and the groups that it computes."""
+    graph, node = piece.graph, piece.node
+    sizes = graph.shape(node.inputs[0])[2:]
+    pads = [
+        window.pads(span, size)
+        for window, span, size in zip(node.windows, piece.output.spans[2:], sizes, strict=True)
+    ]
+    piece.copy(
+        program,
+        pads=[start for start, _ in pads] + [end for _, end in pads],
+        auto_pad=None,
+        group=groups_of(graph, node, piece.output),
+    )
+
+
+def _taps(node: Node) -> int:
+    return math.prod(window.kernel for window in node.windows)
+
+
+def _conv_flop(graph: Graph, node: Node, output: Box) -> int:
+    per_group = graph.shape(node.inputs[0])[1] // node.int("group", 1)
+    return 2 * _taps(node) * per_group * output.volume
+
+
+def _pool_flop(graph: Graph, node: Node, output: Box) -> int:
+    return _taps(node) * output.volume
+
+
+_CONV = Operator(
+    Kind.WINDOWED,
+    "convolution",
+    _conv,
+    yields=_conv_yields,
+    build=_build,
+    flop=_conv_flop,
+    heavy=True,
+)
+_POOL = Operator(
+    Kind.WINDOWED, "pooling", _pool, yields=_reading_something, build=_build, flop=_pool_flop
+)
+
+WINDOWED = {
+    "Conv": _CONV,
+    "ConvInteger": _CONV,
+    "QLinearConv": _CONV,
+    "MaxPool": _POOL,
+    "AveragePool": _POOL,
+    "LpPool": _POOL,
+    "com.microsoft.QLinearAveragePool": _POOL,
+}

@@ -1,0 +1,71 @@
+"""Running blocks tile by tile in this process, merging outputs into whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from models.boxes import Box
+from models.cutter import CutTile, cut
+from models.graph import TensorInfo
+from models.program import BlobSource
+from models.reference import ProgramRunner
+from models.tiles import MapTile, tile_boxes, whole_map
+from models.units import Network
+
+TileFault = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+class TileRun:
+    """One pass through a network, block after block. `tensors` holds what blocks have yielded.
+
+    `fault` may damage a tile's inputs: a check that can't fail proves nothing.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        blobs: BlobSource,
+        feeds: Mapping[str, np.ndarray],
+        fault: TileFault = lambda feeds: feeds,
+    ) -> None:
+        self.tensors: dict[str, np.ndarray] = {}
+        self._network = network
+        self._blobs = blobs
+        self._feeds = feeds
+        self._fault = fault
+
+    def block(self, start: int, stop: int, tiles: Sequence[MapTile]) -> None:
+        """Runs units [start, stop) in these tiles, or whole where they can't be split."""
+        network, graph = self._network, self._network.graph
+        if not network.splits(start, stop):
+            tiles = (whole_map(network, start, stop),)
+        runner = ProgramRunner(self._blobs)
+        self.tensors.update(
+            {name: _unwritten(graph.tensors[name]) for name in network.outputs(start, stop)}
+        )
+        for tile in tiles:
+            boxes = tile_boxes(network, start, stop, tile)
+            if boxes:
+                piece = cut(graph, network.nodes(start, stop), boxes, self._blobs)
+                self._run_tile(runner, piece, boxes)
+
+    def _run_tile(self, runner: ProgramRunner, piece: CutTile, boxes: Mapping[str, Box]) -> None:
+        tensors = {**self._feeds, **self.tensors}
+        parts = {
+            name: np.ascontiguousarray(tensors[name][box.slices()])
+            for name, box in piece.inputs.items()
+        }
+        results = runner.run(piece.program, self._fault(parts), list(boxes))
+        for (name, box), result in zip(boxes.items(), results, strict=True):
+            own = result[box.slices(inside=piece.yields[name])]
+            self.tensors[name][box.slices()] = own
+
+
+def _unwritten(info: TensorInfo) -> np.ndarray:
+    """An array in which an element that no tile writes is noticed."""
+    shape, dtype = info.shape, info.dtype
+    if np.issubdtype(dtype, np.floating):
+        return np.full(shape, np.nan, dtype)
+    return np.full(shape, np.iinfo(dtype).min if np.issubdtype(dtype, np.integer) else 1, dtype)

@@ -1,0 +1,63 @@
+"""Split equals whole for random graphs in random uneven grids; and a wrong declaration is seen."""
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models.check import TOLERANCE, fused
+from models.graph import load_graph
+from models.program import BlobSource
+from models.reference import WholeModel, compare, random_inputs
+from models.run_tiles import TileRun
+from models.tiles import MapTile, map_size, weighted_spans
+from models.units import Network, divide
+from tests.models.proposals import PROPOSALS
+from tests.models.random_graphs import random_graphs
+
+WEIGHTS = st.lists(st.sampled_from([0.0, 0.2, 1.0, 1.0, 3.0]), min_size=1, max_size=4)
+
+
+@st.composite
+def uneven(draw: st.DrawFn, network: Network, start: int, stop: int) -> list[MapTile]:
+    """A grid with tiles of any size, empty ones among them."""
+    height, width = map_size(network, start, stop)
+    rows, cols = draw(WEIGHTS), draw(WEIGHTS)
+    return [
+        MapTile(r, c)
+        for r in weighted_spans(height, rows if any(rows) else [1.0])
+        for c in weighted_spans(width, cols if any(cols) else [1.0])
+    ]
+
+
+def blockings(network: Network) -> st.SearchStrategy[list[tuple[int, int]]]:
+    """Every unit alone, as much as possible in one block, or anything between."""
+    whole = list(fused(network))
+    alone = [(i, i + 1) for i in range(len(network.units))]
+    return st.sampled_from([whole, whole, alone])
+
+
+def split_error(data: st.DataObject, model: onnx.ModelProto) -> float:
+    """The worst relative error of the model cut at random."""
+    network = divide(load_graph(model))
+    feeds = random_inputs(network.graph)
+    run = TileRun(network, BlobSource(), feeds)
+    for start, stop in data.draw(blockings(network)):
+        tiles = data.draw(uneven(network, start, stop))
+        run.block(start, stop, tiles)
+    return compare(run.tensors, WholeModel(model, threads=1).run(feeds)).max_rel_error
+
+
+def check_graphs(count: int):
+    @settings(
+        max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(random_graphs(PROPOSALS), st.data())
+    def check(model: onnx.ModelProto, data: st.DataObject) -> None:
+        assert split_error(data, model) <= TOLERANCE
+
+    return check
+
+
+test_two_hundred_graphs = check_graphs(200)
+test_five_thousand_graphs = pytest.mark.slow(check_graphs(5000))
