@@ -8,9 +8,9 @@ import numpy as np
 
 from models.boxes import Box
 from models.cutter import CutTile, cut
-from models.graph import TensorInfo
 from models.program import BlobSource
 from models.reference import ProgramRunner
+from models.shapes import TensorInfo
 from models.tiles import MapTile, tile_boxes, whole_map
 from models.units import Network
 
