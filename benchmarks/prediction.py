@@ -31,7 +31,7 @@ from models.reference import random_inputs
 from protos.errors import Infeasible
 
 MODELS = ("vgg16-conv", "resnet50", "yolov2", "digits")
-STRATEGIES = ("lw", "efl", "aofl", "elimination")
+STRATEGIES = ("lw", "efl", "aofl", "elimination", "kcut", "halo", "auto")
 WORKERS = (2, 4)
 CORRECTING, MEASURED = 10, 7
 TARGET = 0.10

@@ -16,7 +16,7 @@ from coordinator.cluster.host_worker import HostWorker
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.trust import Trust
-from coordinator.costs.links import HOST_ENDPOINT
+from coordinator.costs.endpoints import HOST_ENDPOINT
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
 from coordinator.expected import LiveExpectations
@@ -31,6 +31,9 @@ from protos import imbrex_pb2 as pb
 from protos.endpoint import Endpoint
 from protos.errors import LostWorker
 from protos.frames import Payload
+
+# Requests after which what they showed of a device's event loop is kept with its profile.
+WORTH_KEEPING = frozenset({10, 100, 1000})
 
 
 class LiveCluster:
@@ -52,7 +55,12 @@ class LiveCluster:
             Enrolment(certified, settings.enrol_host, settings.enrol_port) if certified else None
         )
         self._pool = Pool(self._trust, sink, self._membership_changed)
-        self._measured = Measured()
+        near = replace(
+            HOST_ENDPOINT,
+            message_s=HOST_ENDPOINT.message_s + endpoint.message_s,
+            byte_s=HOST_ENDPOINT.byte_s + endpoint.byte_s,
+        )
+        self._measured = Measured(near)
         self.expectations = LiveExpectations(self._measured, self._known, self._has)
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
@@ -110,6 +118,10 @@ class LiveCluster:
     def observe(self, graph: TaskGraph, times: Sequence[TaskTimes]) -> None:
         """Observed task times correct the costs of the devices that ran them."""
         self._measured.observe(graph, times, self._known, time.monotonic())
+        for device, connection in self._pool.ready().items():
+            seen = self._measured.endpoint(device)
+            if seen.observations in WORTH_KEEPING:
+                self._profiler.learned(connection.facts, seen.endpoint)
 
     def _known(self, device: DeviceId) -> Device | None:
         """A device that can be used now."""
@@ -215,6 +227,7 @@ class LiveCluster:
     def _membership_changed(self, cause: str) -> None:
         for device, connection in self._pool.ready().items():
             if self._measured.is_new(device, connection):
+                self._measured.remember(device, self._profiler.profile(connection.facts))
                 self._start_probe(f"link of {device} measured", {device: connection})
                 if self._settings.profile:
                     self._profiler.want(connection)
@@ -279,18 +292,9 @@ def _mbps(link: Link) -> float:
 
 
 def _uplink(medium: Medium, devices: Sequence[Device]) -> Link | None:
-    """What all of the host's traffic shares: its one thread, and in a star its one cable, which is
-    as fast as the fastest link that crosses it.
-    """
+    """In a star, the host's one cable, as fast as the fastest link that crosses it."""
     cables = [device.link.bytes_per_s for device in devices if not device.host]
-    match medium:
-        case "air":
-            return None
-        case "star" if cables:
-            rate = min(max(cables), HOST_ENDPOINT.bytes_per_s)
-            return replace(HOST_ENDPOINT, bytes_per_s=rate)
-        case _:
-            return HOST_ENDPOINT
+    return Link(max(cables)) if medium == "star" and cables else None
 
 
 def _host_environment(settings: CoordinatorSettings, token: str) -> dict[str, str]:

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.facts import Facts
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts, Corrections
-from coordinator.costs.links import LOOPBACK, LinkEstimate, prior_link
+from coordinator.costs.endpoints import HOST_ENDPOINT, EndpointEstimate
+from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, prior_link
 from coordinator.costs.rates import flop_per_s, prior_costs
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
-from coordinator.planning.devices import Device, Link
+from coordinator.planning.devices import Device, Endpoint, Link
 from coordinator.planning.plan import DeviceId
+from coordinator.waits import message_waits, task_waits
 
 
 class Measured:
     """Per device, what probes, transfers and tasks have shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, near: Endpoint = HOST_ENDPOINT) -> None:
+        """`near`: what messages and tasks cost the host."""
+        self._near = near
+        self._endpoints: dict[DeviceId, EndpointEstimate] = {}
         self._links: dict[DeviceId, LinkEstimate] = {}
         self._probed: dict[DeviceId, Connection] = {}
         self._corrections = Corrections.none()
         self._computing: WeakKeyDictionary[TaskGraph, dict[tuple[int, DeviceId], float]]
         self._computing = WeakKeyDictionary()  # uncorrected seconds
-        self._fitted: dict[DeviceId, tuple[LinkEstimate, Link]] = {}
+        self._fitted: dict[DeviceId, tuple[LinkEstimate, EndpointEstimate, Link]] = {}
 
     def is_new(self, device: DeviceId, connection: Connection) -> bool:
         """Whether this connection has not been probed; it is then taken as being probed."""
@@ -43,7 +49,7 @@ class Measured:
             LostWorker: the connection ended.
         """
         loopback = connection.address.startswith(("127.", "localhost", "[::1]"))
-        fresh = LinkEstimate(LOOPBACK if loopback else prior_link(0))
+        fresh = LinkEstimate(LIVE_LOOPBACK if loopback else prior_link(0))
         estimate = self._links.setdefault(device, fresh)
         for seen in await connection.probe():
             estimate = estimate.observed(seen.size_bytes, seen.seconds)
@@ -61,15 +67,30 @@ class Measured:
         self._links[device] = estimate
 
     def link(self, device: DeviceId) -> Link:
-        """The best estimate of a device's link; fitted again only after another transfer."""
-        estimate = self._links.get(device)
-        if estimate is None:
-            return prior_link(0)
-        before, link = self._fitted.get(device, (None, None))
-        if link is None or before is not estimate:
-            link = estimate.link
-            self._fitted[device] = (estimate, link)
+        """The best estimate of a device's link and of what messages cost at its ends; fitted again
+        only after another transfer.
+        """
+        estimate = self._links.get(device) or LinkEstimate(prior_link(0))
+        end = self.endpoint(device)
+        before = self._fitted.get(device)
+        if before is not None and before[0] is estimate and before[1] is end:
+            return before[2]
+        prior = replace(estimate.prior, near=self._near, far=end.endpoint)
+        link = replace(estimate, prior=prior).link
+        if end.observations:
+            # Peers tell more of a device's event loop than a fit of what both ends need.
+            link = replace(link, far=replace(end.endpoint, byte_s=link.far.byte_s))
+        self._fitted[device] = (estimate, end, link)
         return link
+
+    def endpoint(self, device: DeviceId) -> EndpointEstimate:
+        """What is known of a device's event loop."""
+        return self._endpoints.get(device, EndpointEstimate())
+
+    def remember(self, device: DeviceId, profile: Profile | None) -> None:
+        """What earlier runs saw of such devices holds until this one is observed."""
+        if profile is not None and profile.endpoint is not None:
+            self._endpoints.setdefault(device, EndpointEstimate(profile.endpoint))
 
     def costs(self, facts: Facts, profile: Profile | None) -> Costs:
         """A device's costs: its profile (a prior without one), corrected by observed tasks."""
@@ -120,6 +141,11 @@ class Measured:
             self._transferred(device, each)
         for device, (expected_s, observed_s) in sums.items():
             self._corrections = self._corrections.observed(device, expected_s, observed_s, now)
+        links = {device: self.link(device) for device in sums}
+        starting, sending = task_waits(times), message_waits(graph, times, links)
+        for device in sums:
+            waits = starting.get(device, ()), sending.get(device, ())
+            self._endpoints[device] = self.endpoint(device).observed(*waits, now)
 
     def computing_s(
         self,

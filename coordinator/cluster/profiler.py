@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import structlog
@@ -19,6 +19,7 @@ from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import Profile
 from coordinator.costs.samples import Sample
 from coordinator.costs.sampling import Sampling
+from coordinator.planning.devices import Endpoint
 from coordinator.planning.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, LostWorker
@@ -60,6 +61,7 @@ class Profiler:
         self._work: asyncio.Task[None] | None = None
         self._current: DeviceId | None = None
         self._again: set[str] = set()
+        self._saving: set[asyncio.Task[None]] = set()
         self.measuring: tuple[DeviceId, float] | None = None
         self.failures: dict[DeviceId, ImbrexError] = {}
 
@@ -84,6 +86,17 @@ class Profiler:
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
 
+    def learned(self, facts: Facts, endpoint: Endpoint) -> None:
+        """Keeps with the profile of such devices what requests showed of their event loops."""
+        profile = self.profile(facts)
+        if profile is None or profile.endpoint == endpoint:
+            return
+        known = replace(profile, endpoint=endpoint)
+        self._keep(facts.fingerprint, known)
+        saving = asyncio.create_task(asyncio.to_thread(self._save, facts.fingerprint, known))
+        self._saving.add(saving)
+        saving.add_done_callback(self._saving.discard)
+
     def progress(self, device: DeviceId) -> float | None:
         """Share that is done of measuring a device, 0 while it waits; None if it does neither."""
         if self.measuring is not None and self.measuring[0] == device:
@@ -95,7 +108,8 @@ class Profiler:
         return facts.fingerprint in self._again or self.profile(facts) is None
 
     async def stop(self) -> None:
-        """Stops measuring."""
+        """Stops measuring; what was learned is on disk."""
+        await asyncio.gather(*self._saving)
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
@@ -108,6 +122,8 @@ class Profiler:
             device = self._current = connection.facts.id
             try:
                 profile = await self._measure(connection)
+                known = self.profile(connection.facts)
+                profile = replace(profile, endpoint=known.endpoint if known else None)
                 await asyncio.to_thread(self._save, connection.facts.fingerprint, profile)
             except LostWorker as error:
                 self._failed(device, error)

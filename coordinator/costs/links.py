@@ -1,5 +1,8 @@
 """Links fitted to transfers: a fixed cost per message and a cost per byte [AOFL, section 4.2].
 
+What the machines at the ends are said to need is taken from what was measured as a whole; the
+wire is the rest.
+
 Starts from a prior (the advertised or configured Mbps) and moves to what probes and transfers
 show. Robust: medians of slopes and of intercepts (Theil-Sen), so that a few transfers that
 waited behind others change nothing.
@@ -19,14 +22,13 @@ _LEAST_OBSERVATIONS = 5
 # Sizes closer than this say nothing of the cost per byte.
 _LEAST_SPREAD_BYTES = 20_000
 _SMALL_BYTES = 4096
-# The host's own worker over loopback (measured: gRPC streams, 0.6 to 1.1 GB/s and 0.4 ms).
+# The host's own worker over loopback (measured: gRPC streams, 0.6 to 1.1 GB/s and 0.4 ms), as
+# cluster files have it; of a live one the ends are known too.
 LOOPBACK = Link(bytes_per_s=0.6e9, message_s=0.0004)
+LIVE_LOOPBACK = Link(bytes_per_s=6e9)
 DEFAULT_MBPS = 50.0
 # Faster than any home's network (80 Gbit/s): what a fit of noise is held to.
 LEAST_BYTE_S = 1e-10
-# What the coordinator's one thread does for every message that it encodes, copies and writes;
-# devices wait for each other here (measured on x86-64: 1.1 ms for 530 KB).
-HOST_ENDPOINT = Link(bytes_per_s=0.75e9, message_s=0.0004)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +70,7 @@ class LinkEstimate:
             return self.prior
         if fitted is None:
             return self._fixed_only()
-        fixed_s, byte_s = fitted
-        # Latency is hidden where messages follow each other, occupancy is not; the prior's
-        # proportion divides what was measured as a whole.
-        prior_s = self.prior.fixed_s
-        share = self.prior.message_s / prior_s if prior_s else 1.0
-        return replace(
-            self.prior,
-            bytes_per_s=1.0 / max(byte_s - self.prior.endpoint_byte_s, LEAST_BYTE_S),
-            message_s=fixed_s * share,
-            latency_s=fixed_s * (1.0 - share),
-        )
+        return divided(self.prior, *fitted)
 
     def _fixed_only(self) -> Link:
         """All transfers of about one size: that size's cost is right, its slope the prior's if
@@ -87,14 +79,35 @@ class LinkEstimate:
         size = statistics.median(each.size_bytes for each in self.transfers)
         seconds = statistics.median(each.seconds for each in self.transfers)
         if size <= _SMALL_BYTES:
-            share = self.prior.message_s / self.prior.fixed_s if self.prior.fixed_s else 1.0
-            fixed_s = max(0.0, seconds - size * self.prior.byte_s)
-            return replace(self.prior, message_s=fixed_s * share, latency_s=fixed_s * (1.0 - share))
+            return divided(
+                self.prior, max(0.0, seconds - size * self.prior.byte_s), self.prior.byte_s
+            )
         fixed_s = min(self.prior.fixed_s, seconds / 2)
-        byte_s = (seconds - fixed_s) / size
-        return replace(
-            self.prior, bytes_per_s=1.0 / max(byte_s - self.prior.endpoint_byte_s, LEAST_BYTE_S)
-        )
+        return divided(self.prior, fixed_s, (seconds - fixed_s) / size)
+
+
+def divided(prior: Link, fixed_s: float, byte_s: float) -> Link:
+    """A link of these costs per message and byte. Its ends need what the prior says, or all there
+    is; of what is left per message, the wire is occupied for the share that the prior says.
+    """
+    ends_s = prior.near.message_s + prior.far.message_s
+    per_message = min(1.0, fixed_s / ends_s) if ends_s else 0.0
+    per_byte = min(1.0, byte_s / prior.endpoint_byte_s) if prior.endpoint_byte_s else 0.0
+    near, far = (
+        replace(end, message_s=end.message_s * per_message, byte_s=end.byte_s * per_byte)
+        for end in (prior.near, prior.far)
+    )
+    wire_s = prior.message_s + prior.latency_s
+    share = prior.message_s / wire_s if wire_s else 0.0
+    rest_s = fixed_s - ends_s * per_message
+    rest_byte_s = byte_s - prior.endpoint_byte_s * per_byte
+    return Link(
+        bytes_per_s=1.0 / max(rest_byte_s, LEAST_BYTE_S),
+        message_s=rest_s * share,
+        latency_s=rest_s * (1.0 - share),
+        near=near,
+        far=far,
+    )
 
 
 def fit_line(transfers: Sequence[Transfer]) -> tuple[float, float] | None:

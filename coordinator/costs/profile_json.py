@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.regression import LayerFit, Profile
+from coordinator.planning.devices import Endpoint
 from protos.errors import BadRequest
 
 FORMAT = 1
@@ -40,8 +41,9 @@ def parse_profile(text: str | bytes) -> Profile:
         kind: LayerFit(LayerRates(**each.rates.model_dump()), each.samples, each.mape, each.bias)
         for kind, each in file.fits.items()
     }
-    rest = file.model_dump(exclude={"format", "fits"})
-    return Profile(fits=fits, **rest)
+    rest = file.model_dump(exclude={"format", "fits", "endpoint"})
+    end = Endpoint(**file.endpoint.model_dump()) if file.endpoint else None
+    return Profile(fits=fits, endpoint=end, **rest)
 
 
 class _Strict(BaseModel):
@@ -63,6 +65,12 @@ class _FitFile(_Strict):
     bias: float
 
 
+class _EndpointFile(_Strict):
+    message_s: float = Field(ge=0)
+    byte_s: float = Field(ge=0)
+    task_s: float = Field(ge=0)
+
+
 class _ProfileFile(_Strict):
     format: Literal[1]
     fingerprint: dict[str, str]
@@ -72,3 +80,4 @@ class _ProfileFile(_Strict):
     blocks: int = Field(ge=0)
     block_mape: float = Field(ge=0)
     block_bias: float
+    endpoint: _EndpointFile | None = None

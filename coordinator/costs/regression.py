@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from coordinator.costs.affine import AffineCosts, LayerRates
 from coordinator.costs.samples import Sample
+from coordinator.planning.devices import Endpoint
 from models.work import Work
 
 Floats = NDArray[np.float64]
@@ -53,7 +54,8 @@ class LayerFit:
 class Profile:
     """What is known of a device: fits by kind, the two scalars, and the error of fused blocks.
 
-    `fingerprint` says of which device and runtime (CPU, cores, threads, pace ...).
+    `fingerprint` says of which device and runtime (CPU, cores, threads, pace ...); `endpoint` what
+    messages and tasks cost it besides, where requests have shown it.
     """
 
     fingerprint: Mapping[str, str]
@@ -63,6 +65,7 @@ class Profile:
     blocks: int = 0
     block_mape: float = 0.0
     block_bias: float = 0.0
+    endpoint: Endpoint | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.trust import Trust
+from coordinator.planning.devices import Endpoint
 from tests.cluster.support import until, worker_process
 from tests.worker.support import in_process
 
@@ -121,3 +122,18 @@ async def test_stopping_ends_a_measurement(tmp_path, connection):
     await profiles.profiler.stop()
     assert profiles.profiler.measuring is None
     assert not profiles.folder.exists()
+
+
+async def test_what_requests_show_is_kept_with_the_profile(tmp_path, connection):
+    seen = Endpoint(0.002, 3e-9, 0.001)
+    profiles = Profiles(tmp_path / "profiles")
+    profiles.profiler.learned(connection.facts, seen)  # nothing to keep it with
+    profiles.profiler.want(connection)
+    await until(lambda: profiles.done)
+    profiles.profiler.learned(connection.facts, seen)
+    await profiles.profiler.stop()
+    again = Profiles(profiles.folder)
+    assert again.profiler.profile(connection.facts).endpoint == seen
+    again.profiler.want(connection, again=True)
+    await until(lambda: again.done)
+    assert again.profiler.profile(connection.facts).endpoint == seen
