@@ -80,7 +80,7 @@ class ModelStatus:
 class DeviceStatus:
     """A device for people and scripts. `state`: connecting, ready, lost, refused, draining.
     `fingerprint` is equal for devices that compute alike; `refused_results` counts what it sent
-    that could not be a task's result.
+    that could not be a task's result; a `celsius` of 0 is not known.
     """
 
     id: str
@@ -102,6 +102,8 @@ class DeviceStatus:
     last_seen_s: float
     fingerprint: str = ""
     refused_results: int = 0
+    celsius: float = 0.0
+    throttled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Coordinator:
         self._live = LiveCluster(settings, self._changed, self._received, self._admission.idle)
         self._driver = Driver(self._live, self._live.expectations)
         maker = Maker(self._library, self._planner, self._live)
-        self._plans = Plans(maker, self._live.cluster)
+        self._plans = Plans(maker, self._live.cluster, self.journal.planned)
         self._modes = Modes(self._plans, maker, self._live.cluster, settings.objective)
         self._entrances = Entrances()
         self._background: list[asyncio.Task[None]] = []

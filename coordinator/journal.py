@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -49,7 +49,16 @@ class Ended:
         return self.answer.plan_version if self.answer else 0
 
 
-Listener = Callable[[Ended], None]
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan took over for a model."""
+
+    model: str
+    version: int
+    causes: tuple[str, ...]
+
+
+Listener = Callable[["Ended | Planned"], None]
 
 
 class Journal:
@@ -83,7 +92,7 @@ class Journal:
         )
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` after each request; the returned function ends that."""
+        """Calls `listener` after each request and new plan; the returned function ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -91,8 +100,15 @@ class Journal:
         """A request has ended."""
         self._latest.append(ended)
         _log(ended)
+        self._tell(ended)
+
+    def planned(self, model: str, version: int, causes: Sequence[str]) -> None:
+        """A plan took over."""
+        self._tell(Planned(model, version, tuple(causes)))
+
+    def _tell(self, entry: Ended | Planned) -> None:
         for listener in list(self._listeners):
-            listener(ended)
+            listener(entry)
 
 
 def _log(ended: Ended) -> None:

@@ -282,6 +282,8 @@ class LiveCluster:
                     correction=self._measured.correction(facts.id) if facts else 1.0,
                     last_seen_s=now - (connection.last_seen_s if connection else peer.alive_s),
                     fingerprint=facts.fingerprint if facts else "",
+                    celsius=facts.celsius if facts else 0.0,
+                    throttled=facts.throttled if facts else False,
                 )
             )
         return sorted(found, key=lambda status: (status.state != "ready", status.name))

@@ -12,7 +12,7 @@ plan that they began with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -65,8 +65,14 @@ class _Entry:
 class Plans:
     """Keeps one plan per model in force, and the latest that were chosen."""
 
-    def __init__(self, maker: Maker, cluster: Callable[[], Cluster]) -> None:
+    def __init__(
+        self,
+        maker: Maker,
+        cluster: Callable[[], Cluster],
+        planned: Callable[[str, int, Sequence[str]], None] = lambda *_: None,
+    ) -> None:
         self._maker = maker
+        self._planned = planned
         self._cluster = cluster
         self._entries: dict[tuple[str, Choice], _Entry] = {}
 
@@ -251,6 +257,8 @@ class Plans:
                 return  # somebody gave a plan meanwhile
             entry.causes = [cause for cause in entry.causes if cause not in causes]
             # Without a better one, the old plan goes on: what was lost of it runs elsewhere.
+            if graph is not None and graph is not entry.graph and entry.choice == IN_FORCE:
+                self._planned(entry.model, graph.plan.version, causes)
             keeps = graph is None and cluster.devices and entry.graph is not None
             entry.put(entry.graph if keeps else graph, error)
 

@@ -12,6 +12,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from protos.errors import BadConfiguration
 from protos.files import write_atomically
+from worker.condition import celsius, throttled
 from worker.settings import WorkerSettings
 
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -35,6 +36,8 @@ class Facts:
     runtime: str
     boot_id: str
     threads: int
+    celsius: float = 0.0
+    throttled: bool = False
 
 
 def device_id(state_dir: Path) -> str:
@@ -80,6 +83,8 @@ def facts(settings: WorkerSettings, own_id: str) -> Facts:
         runtime=ort.__version__,
         boot_id=_boot_id(),
         threads=settings.task_threads,
+        celsius=celsius(),
+        throttled=throttled(),
     )
 
 

@@ -33,6 +33,8 @@ class Facts:
     runtime: str
     boot_id: str
     threads: int
+    celsius: float = 0.0
+    throttled: bool = False
 
     @classmethod
     def of(cls, message: pb.DeviceFacts) -> Facts:
@@ -58,6 +60,8 @@ class Facts:
             runtime=message.runtime,
             boot_id=message.boot_id,
             threads=message.threads,
+            celsius=message.celsius,
+            throttled=message.throttled,
         )
 
     @property

@@ -11,6 +11,7 @@ from coordinator.serving.deepstack import answers as deepstack_answers
 from coordinator.serving.deepstack import http as deepstack
 from coordinator.serving.errors import add_error_handlers
 from coordinator.serving.intake import Intake
+from coordinator.serving.metrics import http as metrics
 from coordinator.serving.oip import http as oip
 from coordinator.serving.oip.service import Service
 from coordinator.serving.ours import devices, health, infer, models, plans, requests
@@ -29,10 +30,11 @@ def create_app(coordinator: Coordinator) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.coordinator = coordinator
+    app.state.metrics = metrics.registry_of(coordinator)
     app.state.oip = Service(coordinator)
     shapes = dict.fromkeys(deepstack.PREFIXES, deepstack_answers.shape) | {oip.PREFIX: oip.shape}
     add_error_handlers(app, shapes)
     app.add_middleware(Intake, max_body_bytes=coordinator.settings.max_body_bytes)
-    for room in (infer, models, plans, devices, requests, health, oip, deepstack):
+    for room in (infer, models, plans, devices, requests, health, metrics, oip, deepstack):
         app.include_router(room.router)
     return app

@@ -25,7 +25,7 @@ from models.sidecar import ClassScores, ImageInput, Sidecar
 from models.units import Network, divide
 from models.zoo.builder import Network as Builder
 from models.zoo.builder import square
-from protos.errors import NotFound, Unavailable
+from protos.errors import ImbrexError, NotFound, Unavailable
 
 LIMIT_BYTES = 500_000
 
@@ -62,6 +62,8 @@ class InPlace:
         )
     )
     no_workers: bool = False
+    queue_depth: int = 0
+    in_flight: int = 0
     fails_with: Exception | None = None
 
     def __post_init__(self) -> None:
@@ -126,6 +128,8 @@ class InPlace:
         choice: Choice = IN_FORCE,
     ) -> Answer:
         if self.fails_with is not None:
+            if isinstance(self.fails_with, ImbrexError):
+                self.journal.add(Ended("failed", model, 1.0, 1.01, None, (), self.fails_with))
             raise self.fails_with
         if self.no_workers:
             raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.journal import Ended
+from coordinator.journal import Ended, Planned
 
 _PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 
@@ -44,8 +44,10 @@ class Statistics:
     def __init__(self) -> None:
         self._models: defaultdict[str, _Model] = defaultdict(_Model)
 
-    def count(self, ended: Ended) -> None:
+    def count(self, ended: Ended | Planned) -> None:
         """One more."""
+        if isinstance(ended, Planned):
+            return
         model, seconds = self._models[ended.model], ended.ended_s - ended.arrived_s
         if ended.answer is None:
             model.fail.add(seconds)

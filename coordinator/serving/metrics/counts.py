@@ -1,0 +1,119 @@
+"""What is counted as it happens: requests, where their time went, tiles, bytes, plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from coordinator.answers import DeviceStatus
+from coordinator.execution.timeline import TaskTimes
+from coordinator.journal import Ended, Planned
+from coordinator.naming import Names
+
+# From a small network on a fast machine to a large one on a single Pi.
+SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 10.0, 20.0, 60.0)
+PHASES = {
+    "queue": "Waiting for its turn.",
+    "scatter": "Only inputs were on their way to devices.",
+    "compute": "At least one device computed.",
+    "gather": "Only outputs were on their way back.",
+}
+# Devices that were ever seen; their names are looked up once.
+MOST_DEVICES = 256
+
+
+class Counts:
+    """Listens to the journal. Labels are names that the operator gave, codes of ours, and devices:
+    nothing that a caller invents.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        names: Names,
+        devices: Callable[[], Sequence[DeviceStatus]],
+    ) -> None:
+        self._names = names
+        self._devices = devices
+        self._known: dict[str, str] = {}
+        self._requests = Counter(
+            "imbrex_requests",
+            "Requests that ended, by outcome: ok, or the error's code.",
+            ["model", "outcome"],
+            registry=registry,
+        )
+        self._seconds = _histogram(
+            registry, "imbrex_request_seconds", "From arrival to answer.", "model"
+        )
+        self._phases = {
+            phase: _histogram(registry, f"imbrex_{phase}_seconds", text, "model")
+            for phase, text in PHASES.items()
+        }
+        self._retried = Counter(
+            "imbrex_retried_tasks", "Tasks that ran again elsewhere.", ["model"], registry=registry
+        )
+        self._tiles = _histogram(
+            registry, "imbrex_tile_seconds", "A device computing one task.", "device", "name"
+        )
+        self._bytes = Counter(
+            "imbrex_device_bytes",
+            "Tensors between coordinator and device.",
+            ["device", "name", "direction"],
+            registry=registry,
+        )
+        self._replans = Counter(
+            "imbrex_replans",
+            "Plans that took over, by cause.",
+            ["model", "cause"],
+            registry=registry,
+        )
+
+    def count(self, entry: Ended | Planned) -> None:
+        """One more."""
+        match entry:
+            case Ended():
+                self._ended(entry)
+            case Planned(model, causes=causes):
+                for kind in {cause_kind(cause) for cause in causes}:
+                    self._replans.labels(self._names.public(model)[0], kind).inc()
+
+    def _ended(self, ended: Ended) -> None:
+        model = self._names.public(ended.model)[0]
+        self._requests.labels(model, ended.outcome).inc()
+        if ended.answer is None:
+            return
+        self._seconds.labels(model).observe(ended.ended_s - ended.arrived_s)
+        timing = ended.answer.timing
+        spent = (timing.queue_s, timing.scatter_s, timing.compute_s, timing.gather_s)
+        for histogram, seconds in zip(self._phases.values(), spent, strict=True):
+            histogram.labels(model).observe(seconds)
+        self._retried.labels(model).inc(ended.answer.retried_tasks)
+        for task in ended.tasks:
+            self._task(task)
+
+    def _task(self, task: TaskTimes) -> None:
+        labels = (task.device, self._name(task.device))
+        self._tiles.labels(*labels).observe(max(0.0, task.stop_s - task.start_s))
+        self._bytes.labels(*labels, "sent").inc(task.sent_bytes)
+        self._bytes.labels(*labels, "received").inc(task.received_bytes)
+
+    def _name(self, device: str) -> str:
+        if device not in self._known:
+            if len(self._known) >= MOST_DEVICES:
+                self._known.clear()
+            self._known |= {each.id: each.name for each in self._devices() if each.id}
+        return self._known.get(device, device)
+
+
+def cause_kind(cause: str) -> str:
+    """A plan's cause without the devices that it names."""
+    if "measured" in cause:
+        return "measured"
+    if cause in ("first use", "asked for", "period", "released"):
+        return cause.replace(" ", "_")
+    return "devices"
+
+
+def _histogram(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Histogram:
+    return Histogram(name, text, labels, registry=registry, buckets=SECONDS)

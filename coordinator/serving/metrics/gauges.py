@@ -1,0 +1,81 @@
+"""What is read when Prometheus asks: queue, devices, plans."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from coordinator.answers import DeviceStatus
+
+if TYPE_CHECKING:
+    from coordinator.core import Coordinator
+
+DEVICE = ("device", "name")
+
+
+class Gauges(Collector):
+    """Reads the coordinator at each scrape."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Every gauge as it is now."""
+        yield GaugeMetricFamily(
+            "imbrex_queue_depth", "Requests that wait.", self._coordinator.queue_depth
+        )
+        yield GaugeMetricFamily(
+            "imbrex_in_flight", "Requests that are computed.", self._coordinator.in_flight
+        )
+        yield from self._models()
+        yield from self._devices()
+
+    def _models(self) -> Iterator[GaugeMetricFamily]:
+        version = GaugeMetricFamily(
+            "imbrex_plan_version", "The plan in force; 0: none.", labels=("model",)
+        )
+        ready = GaugeMetricFamily("imbrex_model_ready", "Whether it is served.", labels=("model",))
+        for status in self._coordinator.models():
+            model = self._coordinator.names.public(status.name)[0]
+            version.add_metric((model,), status.plan_version)
+            ready.add_metric((model,), float(status.ready))
+        yield from (version, ready)
+
+    def _devices(self) -> Iterator[GaugeMetricFamily]:
+        def family(name: str, text: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"imbrex_device_{name}", text, labels=DEVICE)
+
+        up = family("ready", "Whether the device can be used.")
+        seen = family("last_seen_timestamp_seconds", "When it was last heard of.")
+        ratio = family("measured_ratio", "Observed over predicted seconds of its tasks.")
+        rate = family("flop_per_second", "Its rate on a typical convolution.")
+        link = family("link_bytes_per_second", "The measured rate of its link.")
+        celsius = family("temperature_celsius", "Its temperature, where it says.")
+        throttled = family("throttled", "Whether heat or power holds it back now.")
+        now = time.time()
+        for status in self._coordinator.devices():
+            labels = (status.id or status.address, status.name)
+            ready = status.state == "ready"
+            up.add_metric(labels, float(ready))
+            if math.isfinite(status.last_seen_s):
+                seen.add_metric(labels, now - status.last_seen_s)
+            if ready:
+                _add_measured(status, labels, (ratio, rate, link, celsius, throttled))
+        yield from (up, seen, ratio, rate, link, celsius, throttled)
+
+
+def _add_measured(
+    status: DeviceStatus, labels: tuple[str, str], families: tuple[GaugeMetricFamily, ...]
+) -> None:
+    ratio, rate, link, celsius, throttled = families
+    ratio.add_metric(labels, status.correction)
+    rate.add_metric(labels, status.gflops * 1e9)
+    link.add_metric(labels, status.mbps * 125e3)
+    if status.celsius:
+        celsius.add_metric(labels, status.celsius)
+    throttled.add_metric(labels, float(status.throttled))
