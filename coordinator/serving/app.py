@@ -15,6 +15,7 @@ from coordinator.serving.metrics import http as metrics
 from coordinator.serving.oip import http as oip
 from coordinator.serving.oip.service import Service
 from coordinator.serving.ours import devices, health, infer, models, plans, requests
+from coordinator.serving.ours.documented import ERRORS
 
 if TYPE_CHECKING:
     from coordinator.core import Coordinator
@@ -36,5 +37,5 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     add_error_handlers(app, shapes)
     app.add_middleware(Intake, max_body_bytes=coordinator.settings.max_body_bytes)
     for room in (infer, models, plans, devices, requests, health, metrics, oip, deepstack):
-        app.include_router(room.router)
+        app.include_router(room.router, responses=ERRORS)
     return app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Request
 
 if TYPE_CHECKING:
     from coordinator.core import Coordinator
@@ -20,3 +20,5 @@ if TYPE_CHECKING:
 else:
     # Any object with the coordinator's methods will do: FastAPI must not look at its type.
     Served = Annotated[Any, Depends(coordinator_of)]
+
+ModelName = Annotated[str, Path(description="As in GET /v1/models.", examples=["digits"])]

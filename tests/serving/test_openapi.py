@@ -25,7 +25,7 @@ CHECKS = (
 def run(service: Service, folder: Path, examples: int) -> None:
     command = [str(Path(sys.executable).with_name("schemathesis")), "run"]
     command += [service.url + "/openapi.json", "--checks", ",".join(CHECKS)]
-    command += ["--seed", "7", "--max-examples", str(examples), "--no-color", "--workers", "2"]
+    command += ["--seed", "7", "--max-examples", str(examples), "--no-color", "--workers", "1"]
     # Measuring takes seconds, and a baseline stops every other request meanwhile.
     command += ["--exclude-path-regex", "baseline", "--phases", "examples,coverage,fuzzing"]
     ran = subprocess.run(

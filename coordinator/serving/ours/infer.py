@@ -15,10 +15,11 @@ from coordinator.answers import Answer, ServedModel
 from coordinator.choice import Choice
 from coordinator.serving import bodies, names
 from coordinator.serving.errors import NotAcceptable
+from coordinator.serving.ours.documented import INFERENCE
 from coordinator.serving.ours.plans import Chosen
 from coordinator.serving.ours.views import answer_json, predictions_json
 from coordinator.serving.pictures import Asked, asked_of, drawn, found
-from coordinator.serving.state import Served
+from coordinator.serving.state import ModelName, Served
 from coordinator.serving.tensors import read_tensors, write_tensors
 from protos.errors import BadRequest
 
@@ -42,8 +43,10 @@ _BODIES = {
 }
 
 
-@router.post("/v1/models/{model}/infer", openapi_extra=_BODIES)
-async def infer(model: str, request: Request, coordinator: Served, chosen: Chosen) -> Response:
+@router.post("/v1/models/{model}/infer", openapi_extra=_BODIES, responses=INFERENCE)
+async def infer(
+    model: ModelName, request: Request, coordinator: Served, chosen: Chosen
+) -> Response:
     """Runs pictures, or one set of tensors (.npz), through a model.
 
     One picture is answered with JSON, with the annotated picture (`Accept: image/png`, or

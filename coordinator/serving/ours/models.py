@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from coordinator.serving.ours.views import baseline_json, models_json
-from coordinator.serving.state import Served
+from coordinator.serving.state import ModelName, Served
 
 router = APIRouter()
 
@@ -19,7 +19,7 @@ async def models(coordinator: Served) -> dict[str, Any]:
 
 
 @router.post("/v1/models/{model}/baseline")
-async def baseline(model: str, coordinator: Served) -> dict[str, Any]:
+async def baseline(model: ModelName, coordinator: Served) -> dict[str, Any]:
     """Measures the best device running the whole model, in plain onnxruntime."""
     source = coordinator.names.source(model)
     served = await coordinator.model(source)

@@ -10,7 +10,7 @@ from coordinator.choice import Choice
 from coordinator.cluster.membership import MAX_DEVICES
 from coordinator.planning.plan_json import plan_json
 from coordinator.serving import bodies
-from coordinator.serving.state import Served
+from coordinator.serving.state import ModelName, Served
 
 router = APIRouter()
 
@@ -38,13 +38,13 @@ Chosen = Annotated[Choice, Depends(choice)]
 
 
 @router.get("/v1/plans/{model}")
-async def get_plan(model: str, coordinator: Served, chosen: Chosen) -> dict[str, Any]:
+async def get_plan(model: ModelName, coordinator: Served, chosen: Chosen) -> dict[str, Any]:
     """The plan in force for a model, or the one that the query chooses; made if need be."""
     return plan_json(*await coordinator.plan(coordinator.names.source(model), chosen))
 
 
 @router.post("/v1/plans/{model}", openapi_extra=_TAKES)
-async def send_plan(model: str, request: Request, coordinator: Served) -> dict[str, Any]:
+async def send_plan(model: ModelName, request: Request, coordinator: Served) -> dict[str, Any]:
     """Keeps a plan for requests that choose it (`?plan=ID`); the one in force stays."""
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
     name, plan, network = await coordinator.give_plan(
@@ -54,7 +54,7 @@ async def send_plan(model: str, request: Request, coordinator: Served) -> dict[s
 
 
 @router.put("/v1/plans/{model}", openapi_extra=_TAKES)
-async def hold_plan(model: str, request: Request, coordinator: Served) -> dict[str, Any]:
+async def hold_plan(model: ModelName, request: Request, coordinator: Served) -> dict[str, Any]:
     """Puts a plan in force and holds it: nothing replaces it until it is deleted."""
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
     _, plan, network = await coordinator.give_plan(coordinator.names.source(model), body, hold=True)
@@ -62,7 +62,7 @@ async def hold_plan(model: str, request: Request, coordinator: Served) -> dict[s
 
 
 @router.delete("/v1/plans/{model}")
-async def release_plan(model: str, coordinator: Served) -> dict[str, Any]:
+async def release_plan(model: ModelName, coordinator: Served) -> dict[str, Any]:
     """Lets a held plan go: the coordinator plans for this model by itself again."""
     await coordinator.release_plan(coordinator.names.source(model))
     return {"model": model, "held": False}
