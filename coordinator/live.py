@@ -309,6 +309,7 @@ def _host_environment(settings: CoordinatorSettings, token: str) -> dict[str, st
         prefix + "NAME": "host",
         prefix + "MDNS": "0",
         prefix + "PACE": str(settings.host_pace),
+        prefix + "TASK_MS": str(settings.task_ms),
         prefix + "MESSAGE_MS": str(settings.message_ms),
         prefix + "BYTE_NS": str(settings.byte_ns),
         prefix + "SECRET": settings.secret,

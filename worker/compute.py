@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 _PR_SET_TIMERSLACK = 29
 # The kernel's default of 50 us would lengthen every paced run.
 _TIMER_SLACK_NS = 1_000
 
 T = TypeVar("T")
+# Sets up a run, and returns what computes.
+Work: TypeAlias = Callable[[], Callable[[], T]]
 
 
 class Clock(Protocol):
@@ -65,16 +67,24 @@ class Throttle:
     A run that took `cpu` seconds of this thread's CPU time ends `cpu / pace` after it began, by
     sleeping until that absolute moment. A run that other load made even slower isn't stretched
     further; such overruns are counted, since measurements then are not of the emulated device.
+
+    What comes before a run is Python, by which a small computer is not slower in the same measure
+    as by its kernels: it takes `task_s`, or as long as it takes here.
     """
 
-    def __init__(self, pace: float, clock: Clock) -> None:
+    def __init__(self, pace: float, clock: Clock, task_s: float = 0.0) -> None:
         self._pace = pace
         self._clock = clock
+        self._task_s = task_s
         self.overruns = 0
 
-    def run(self, work: Callable[[], T]) -> Timed[T]:
-        """Runs `work` in the calling thread; its exceptions pass, unstretched."""
+    def run(self, begin: Work[T]) -> Timed[T]:
+        """Runs in the calling thread what `begin` returns; exceptions pass, unstretched."""
         clock = self._clock
+        begun = clock.now_s()
+        work = begin()
+        if self._task_s:
+            clock.sleep_until(begun + self._task_s)
         start, cpu = clock.now_s(), clock.cpu_s()
         value = work()
         if self._pace < 1:
@@ -83,23 +93,23 @@ class Throttle:
                 self.overruns += 1
             else:
                 clock.sleep_until(deadline)
-        return Timed(value, start, clock.now_s())
+        return Timed(value, begun, clock.now_s())
 
 
 class Compute:
     """The thread that runs programs, first come, first served."""
 
-    def __init__(self, pace: float, nice: int = 0) -> None:
-        self.throttle = Throttle(pace, RealClock())
+    def __init__(self, pace: float, nice: int = 0, task_s: float = 0.0) -> None:
+        self.throttle = Throttle(pace, RealClock(), task_s)
         self._nice = nice
         self._thread = ThreadPoolExecutor(1, "compute", initializer=self._settle)
 
-    async def run(self, work: Callable[[], T]) -> Timed[T]:
-        """Runs `work` in its turn. Cancelling the caller takes it out of the queue, unless it
+    async def run(self, begin: Work[T]) -> Timed[T]:
+        """Sets up and runs in its turn. Cancelling the caller takes it out of the queue, unless it
         runs already.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self.throttle.run, work)
+        return await loop.run_in_executor(self._thread, self.throttle.run, begin)
 
     def close(self) -> None:
         """Waits for the run in progress; drops what is queued."""

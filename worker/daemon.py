@@ -64,7 +64,7 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
             settings.state_dir, settings.join, own_id, settings.shown_name
         )
         require_proof(settings.host, settings.secret, credentials)
-        compute = Compute(settings.pace, settings.nice)
+        compute = Compute(settings.pace, settings.nice, settings.task_ms * 1e-3)
         stack.callback(compute.close)
         sessions, store = _programs(settings)
         # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.

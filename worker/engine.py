@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -156,18 +156,12 @@ class Engine:
     async def _run(self, action: Run) -> None:
         shapes = {name: box.shape for name, box in action.yields.items()}
 
-        def work() -> dict[str, np.ndarray]:
-            outputs = self._sessions.get(action.program).run(action.inputs, shapes)
-            for name in action.passed:
-                if not is_finite(outputs[name]):
-                    raise NotFinite(
-                        cause=f"the program made values of {name!r} that are not finite",
-                        cure="If only this device does, check its memory and its power supply",
-                    )
-            return outputs
+        def begin() -> Callable[[], dict[str, np.ndarray]]:
+            compute = self._sessions.get(action.program).bound(action.inputs, shapes)
+            return lambda: _finite(compute(), action.passed)
 
         try:
-            timed = await self._compute.run(work)
+            timed = await self._compute.run(begin)
         except ImbrexError as error:
             _log.warning("task failed", code=error.code, cause=error.cause)
             self._apply(self.tasks.failed(action.key, error.code, str(error)))
@@ -191,3 +185,14 @@ class Engine:
         payload = bytes(min(ping.reply_bytes, _MAX_PROBE_BYTES))
         pong = pb.Ping(number=ping.number, sent_s=ping.sent_s, received_s=now)
         self._write(number, [([pb.Item(pong=pong)], [payload])])
+
+
+def _finite(outputs: dict[str, np.ndarray], passed: Iterable[str]) -> dict[str, np.ndarray]:
+    """The outputs, if those that nobody else checks are finite."""
+    for name in passed:
+        if not is_finite(outputs[name]):
+            raise NotFinite(
+                cause=f"the program made values of {name!r} that are not finite",
+                cure="If only this device does, check its memory and its power supply",
+            )
+    return outputs

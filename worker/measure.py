@@ -96,10 +96,10 @@ class Measurer:
     ) -> Measured:
         session, feed = await asyncio.to_thread(self._ready, program, inputs, threads)
         until = time.monotonic() + budget_s
-        await self._compute.run(lambda: session.run(feed, {}))
+        await self._compute.run(lambda: session.bound(feed, {}))
         seconds: list[float] = []
         while len(seconds) < repeats and (not seconds or time.monotonic() < until):
-            timed = await self._compute.run(lambda: session.run(feed, {}))
+            timed = await self._compute.run(lambda: session.bound(feed, {}))
             seconds.append(timed.stop_s - timed.start_s)
         return Measured(tuple(seconds), threads, psutil.Process().memory_info().rss)
 

@@ -4,7 +4,7 @@ Measured in docs/adr/0002-sessions.md.
 """
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -126,12 +126,19 @@ class Session:
     def run(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, np.ndarray]:
-        """The outputs named in `shapes`, written straight into fresh arrays of those shapes.
+        """What `bound` returns, run at once."""
+        return self.bound(inputs, shapes)()
 
-        `inputs` are C-contiguous.
+    def bound(
+        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+    ) -> Callable[[], dict[str, np.ndarray]]:
+        """Computes the outputs named in `shapes`, straight into fresh arrays of those shapes.
+
+        `inputs` are C-contiguous. All but the kernels is done before this returns.
 
         Raises:
-            ImbrexError: inputs or shapes that don't fit, too little memory, a failed kernel.
+            ImbrexError: inputs or shapes that don't fit, too little memory; when run, a failed
+                kernel.
         """
         self._check(inputs, shapes)
         try:
@@ -145,10 +152,17 @@ class Session:
                 binding.bind_ortvalue_output(name, value)
             for name in self._outputs.keys() - shapes.keys():
                 binding.bind_output(name, "cpu")
-            self._inference.run_with_iobinding(binding)
         except Exception as error:
             raise from_runtime(error, "running a program") from error
-        return results
+
+        def compute() -> dict[str, np.ndarray]:
+            try:
+                self._inference.run_with_iobinding(binding)
+            except Exception as error:
+                raise from_runtime(error, "running a program") from error
+            return results
+
+        return compute
 
     def _check(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]

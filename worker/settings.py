@@ -42,6 +42,9 @@ class WorkerSettings(BaseSettings):
     )
     name: str = Field("", max_length=60, description="for people; default: the host's name")
     pace: float = Field(1.0, gt=0, le=1, description="share of one core that computation takes")
+    task_ms: float = Field(
+        0.0, ge=0, le=1000, description="emulation: how long setting up a task takes"
+    )
     message_ms: float = Field(
         0.0, ge=0, le=1000, description="emulation: what a message costs more than it does here"
     )

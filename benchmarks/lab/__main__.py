@@ -1,14 +1,17 @@
 """Brings up the lab, says what it emulates, and sends one image through.
 
 python -m benchmarks.lab [--preset pi3-1ghz] [--devices 8] [--medium star] [--scale 2]
-                         [--model vgg16-256-conv] [--strategy halo] [--keep] [--json]
+                         [--model vgg16-256-conv] [--strategy halo]
+                             [--trace FILE] [--keep] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.bench import Setting, bench
@@ -47,6 +50,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             print("\n".join(running.lines()), flush=True)
         if arguments.model:
             result |= _answered(running.lab, arguments.model, arguments.strategy)
+            if arguments.trace and "request_id" in result:
+                trace = running.lab.client.trace(result["request_id"])
+                arguments.trace.write_text(json.dumps(trace))
         if arguments.keep:
             where = running.lab.network.host
             _say(f"coordinator: {running.lab.client.url} in {where}; Ctrl-C ends it")
@@ -104,6 +110,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, help="how many times as fast; else what fits")
     parser.add_argument("--model", default="", help="send requests for this one")
     parser.add_argument("--strategy", default="halo")
+    parser.add_argument("--trace", type=Path, help="write the last request's trace here")
     parser.add_argument("--keep", action="store_true", help="stay up until Ctrl-C")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

@@ -53,9 +53,8 @@ class Machine:
                 "ms per message) is slower than what it should emulate",
                 cure="Choose a smaller --scale",
             )
-        return Computer(
-            pace, round(message_ms, 4), round(max(0.0, preset.byte_ns - self.byte_ns), 4)
-        )
+        byte_ns = round(max(0.0, preset.byte_ns - self.byte_ns), 4)
+        return Computer(pace, round(message_ms, 4), byte_ns, preset.task_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,8 @@ class Emulated:
             name: {"wanted": wanted, "measured": [round(value, 3) for value in values]}
             for name, values, wanted in self._rows()
         }
-        return {**rows, "byte_ns_per_side": self.wanted.byte_ns}
+        told = {"byte_ns_per_side": self.wanted.byte_ns, "task_ms": self.wanted.task_ms}
+        return {**rows, **told}
 
     def _rows(self) -> list[tuple[str, tuple[float, ...], float]]:
         wanted = self.wanted

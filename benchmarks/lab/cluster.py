@@ -42,6 +42,7 @@ class Computer:
     pace: float
     message_ms: float
     byte_ns: float
+    task_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ def _worker(network: Network, number: int, computer: Computer, folder: Path) -> 
         "pace": computer.pace,
         "message_ms": computer.message_ms,
         "byte_ns": computer.byte_ns,
+        "task_ms": computer.task_ms,
     }
     file = _settings_file(folder / f"{name}.toml", told)
     within = network.inside(network.device(number))
@@ -162,6 +164,7 @@ def _coordinator(
         "host_pace": computer.pace,
         "message_ms": computer.message_ms,
         "byte_ns": computer.byte_ns,
+        "task_ms": computer.task_ms,
         "medium": preset.medium,
         "replan": 0,
         **settings,

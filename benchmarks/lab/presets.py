@@ -31,7 +31,8 @@ _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 class Preset(BaseModel):
     """One kind of device, and how they are connected. `gflops` is what a convolution gets,
-    `mbps` what a TCP stream gets, `message_ms` and `byte_ns` what messages cost at each side.
+    `mbps` what a TCP stream gets, `message_ms` and `byte_ns` what messages cost at each side,
+    `task_ms` what setting up a task costs beside its kernels.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,6 +41,7 @@ class Preset(BaseModel):
     mbps: _Positive
     message_ms: _NotNegative
     byte_ns: _NotNegative = 0.0
+    task_ms: _NotNegative = 0.0
     medium: Medium = "star"
 
     def scaled(self, scale: float) -> Preset:
@@ -50,6 +52,7 @@ class Preset(BaseModel):
                 "mbps": self.mbps * scale,
                 "message_ms": self.message_ms / scale,
                 "byte_ns": self.byte_ns / scale,
+                "task_ms": self.task_ms / scale,
             }
         )
 

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.lab import network as rooms
 from benchmarks.lab.calibrate import Emulated, Machine
+from benchmarks.lab.cluster import Computer
 from benchmarks.lab.guard import Guard
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import Network, Wiring, remove_leftovers, require_tools
@@ -25,6 +26,7 @@ needs_root = pytest.mark.skipif(
 
 OWNER = """
 import os, pathlib, sys, time
+from benchmarks.lab.cluster import Computer
 from benchmarks.lab.guard import Guard
 from benchmarks.lab.network import Network, Wiring
 folder = pathlib.Path(sys.argv[1])
@@ -138,7 +140,7 @@ def test_without_iproute2_it_says_so(monkeypatch):
     assert "iproute2" in caught.value.cure
 
 
-WANTED = Preset(gflops=4, mbps=100, message_ms=3)
+WANTED = Preset(gflops=4, mbps=100, message_ms=3, task_ms=1)
 
 
 def test_a_lab_that_emulates_something_else_is_at_fault():
@@ -153,7 +155,7 @@ def test_a_lab_that_emulates_something_else_is_at_fault():
 
 def test_daemons_are_told_the_difference_to_this_machine():
     computer = Machine(core_gflops=100, message_ms=0.5, byte_ns=1).computer(WANTED)
-    assert (computer.pace, computer.message_ms, computer.byte_ns) == (0.04, 2.5, 0)
+    assert computer == Computer(pace=0.04, message_ms=2.5, byte_ns=0, task_ms=1)
 
 
 def test_a_machine_that_is_too_slow_is_refused():

@@ -20,8 +20,9 @@ class FakeClock:
         return self.cpu
 
     def sleep_until(self, deadline_s):
-        self.slept.append(deadline_s - self.wall)
-        self.wall = deadline_s
+        if deadline_s > self.wall:
+            self.slept.append(deadline_s - self.wall)
+            self.wall = deadline_s
 
     def work(self, cpu_s, wall_s):
         self.cpu += cpu_s
@@ -43,25 +44,38 @@ def test_a_run_ends_its_cpu_time_over_the_pace_after_it_began(
 ):
     clock = FakeClock()
     throttle = Throttle(pace, clock)
-    timed = throttle.run(lambda: clock.work(cpu_s, wall_s))
+    timed = throttle.run(lambda: lambda: clock.work(cpu_s, wall_s))
     assert (timed.value, timed.start_s, timed.stop_s) == ("result", 100.0, pytest.approx(ends))
     assert clock.slept == pytest.approx(slept)
     assert throttle.overruns == overruns
+
+
+@pytest.mark.parametrize(("task_s", "begins"), [(0.0, 0.2), (0.1, 0.2), (0.5, 0.5)])
+def test_setting_up_is_not_paced_and_takes_what_it_takes(task_s, begins):
+    clock = FakeClock()
+
+    def begin():
+        clock.work(0.2, 0.2)
+        return lambda: clock.work(1.0, 1.0)
+
+    timed = Throttle(0.5, clock, task_s).run(begin)
+    assert timed.start_s == 100.0
+    assert timed.stop_s == pytest.approx(100 + begins + 2.0)
 
 
 def test_paced_runs_do_not_drift():
     clock = FakeClock()
     throttle = Throttle(0.1, clock)
     for _ in range(100):
-        throttle.run(lambda: clock.work(0.01, 0.013))
+        throttle.run(lambda: lambda: clock.work(0.01, 0.013))
     assert clock.wall == pytest.approx(100 + 100 * 0.1)
 
 
 async def test_errors_pass_and_the_thread_lives_on():
     compute = Compute(0.5)
     with pytest.raises(ZeroDivisionError):
-        await compute.run(lambda: 1 // 0)
-    timed = await compute.run(lambda: threading.current_thread().name)
+        await compute.run(lambda: lambda: 1 // 0)
+    timed = await compute.run(lambda: lambda: threading.current_thread().name)
     assert timed.value.startswith("compute")
     assert timed.stop_s >= timed.start_s
     compute.close()
