@@ -24,6 +24,7 @@ from coordinator.settings import GRPC_PORT, CoordinatorSettings
 from protos.errors import BadConfiguration
 from protos.heap import keep_buffers
 from protos.ports import holder_of
+from protos.supervision import serving
 
 READY_FILE = "ready.json"
 # Requests in flight may finish; then connections are closed.
@@ -69,7 +70,8 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, state_dir: P
         address = await rpc.start(settings.host, _grpc_port(settings))
         with _ready_file(state_dir, {"url": url, "grpc": address, "pid": os.getpid()}):
             log.info("ready", url=url, grpc=address)
-            await server.serve(sockets=[listener])
+            async with serving():
+                await server.serve(sockets=[listener])
     finally:
         await rpc.stop()
 

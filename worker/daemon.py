@@ -26,6 +26,7 @@ from protos.errors import BadConfiguration
 from protos.files import write_atomically
 from protos.heap import keep_buffers
 from protos.serving import SERVICE, register
+from protos.supervision import serving
 from worker.advertise import Advertisement, interfaces, service_info
 from worker.compute import Compute
 from worker.engine import Engine
@@ -109,7 +110,8 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
         if where:
             info = service_info(parts.facts(), version, settings.cluster, port, where)
             await _advertise(stack, Advertisement(info, where))
-        await stop.wait()
+        async with serving():
+            await stop.wait()
         _log.info("stopping")
         await _say(healthy, health_pb2.HealthCheckResponse.NOT_SERVING)
 

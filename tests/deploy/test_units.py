@@ -78,6 +78,29 @@ def test_systemd_understands_it(daemon: str, tmp_path: Path) -> None:
     assert verify(copy) == (0, "")
 
 
+@daemons
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
+def test_little_is_exposed(daemon: str) -> None:
+    file = UNITS / f"imbrex-{daemon}.service"
+    ran = analyze("security", "--offline=true", "--threshold=25", str(file))
+    assert ran[0] == 0, ran[1]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
+def test_a_unit_without_hardening_is_found_out(tmp_path: Path) -> None:
+    bare = tmp_path / "imbrex-worker.service"
+    bare.write_text("[Service]\nExecStart=/bin/true\n")
+    assert analyze("security", "--offline=true", "--threshold=25", str(bare))[0] != 0
+
+
+@daemons
+def test_systemd_waits_for_readiness_and_watches(daemon: str) -> None:
+    found = unit(daemon)
+    assert found["Type"] == ["notify"]
+    assert found["WatchdogSec"]
+    assert found["Restart"] == ["on-failure"]  # the watchdog's kill is a failure
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
 def test_verify_finds_a_misspelt_option(tmp_path: Path) -> None:
     copy = tmp_path / "imbrex-worker.service"
@@ -92,8 +115,12 @@ def test_the_drop_in_grows_the_pause() -> None:
 
 
 def verify(file: Path) -> tuple[int, str]:
+    return analyze("verify", "--man=no", "--recursive-errors=no", str(file))
+
+
+def analyze(*arguments: str) -> tuple[int, str]:
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(file)],
+        ["systemd-analyze", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -1,8 +1,10 @@
 """The authority, its invitations and its list of members, on disk."""
 
 import json
+import re
 import stat
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -189,3 +191,11 @@ def test_the_coordinators_own_certificate_is_renewed_when_due(trust, monkeypatch
     monkeypatch.setattr("coordinator.cluster.trust.now_utc", lambda: now_utc() + 300 * DAY)
     certified_.renew_own_if_due()
     assert certified_.credentials.identity.expires > before.expires + 200 * DAY
+
+
+def test_every_claim_of_the_document_has_its_test():
+    root = Path(__file__).parents[2]
+    named = set(re.findall(r"`(test_\w+)`", (root / "docs" / "security.md").read_text()))
+    assert len(named) > 20
+    sources = "".join(file.read_text() for file in (root / "tests").rglob("test_*.py"))
+    assert {name for name in named if f"def {name}(" not in sources} == set()

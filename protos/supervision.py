@@ -1,0 +1,65 @@
+"""Tells systemd that we serve, and that we still do: sd_notify(3), where systemd started us.
+
+The sign of life comes from the event loop that serves: a daemon whose loop hangs is restarted.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager, suppress
+
+_SOCKET = "NOTIFY_SOCKET"
+_WATCHDOG = "WATCHDOG_USEC"
+_FOR_PROCESS = "WATCHDOG_PID"
+
+
+@asynccontextmanager
+async def serving(environ: MutableMapping[str, str] = os.environ) -> AsyncIterator[None]:
+    """Ready while this context is open; nothing where systemd does not ask.
+
+    Its variables are taken out of the environment: processes that we start are not the service.
+    """
+    address = environ.pop(_SOCKET, "")
+    period_s = _watchdog_period_s(environ)
+    if not address:
+        yield
+        return
+    with _connected(address) as to_systemd:
+        _tell(to_systemd, "READY=1")
+        alive = asyncio.create_task(_stay_alive(to_systemd, period_s)) if period_s else None
+        try:
+            yield
+        finally:
+            if alive is not None:
+                alive.cancel()
+            _tell(to_systemd, "STOPPING=1")
+
+
+def _watchdog_period_s(environ: MutableMapping[str, str]) -> float:
+    """Seconds between signs of life, half of what systemd waits for; 0 where it does not wait."""
+    process, timeout_us = environ.pop(_FOR_PROCESS, ""), environ.pop(_WATCHDOG, "")
+    if process and process != str(os.getpid()):
+        return 0.0
+    return int(timeout_us) / 2e6 if timeout_us.isdecimal() else 0.0
+
+
+def _connected(address: str) -> socket.socket:
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    found.setblocking(False)
+    # An @ stands for the null byte of an abstract address.
+    with suppress(OSError):
+        found.connect("\0" + address[1:] if address.startswith("@") else address)
+    return found
+
+
+async def _stay_alive(to_systemd: socket.socket, period_s: float) -> None:
+    while True:
+        _tell(to_systemd, "WATCHDOG=1")
+        await asyncio.sleep(period_s)
+
+
+def _tell(to_systemd: socket.socket, state: str) -> None:
+    # systemd that does not listen is systemd's to notice: it restarts us.
+    with suppress(OSError):
+        to_systemd.send(state.encode())
