@@ -1,39 +1,84 @@
-"""Who may be computed now: a cap on requests in flight, and on those that wait."""
+"""Who may be computed now: a cap on requests in flight, on those that wait, and on how long."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
 
-from protos.errors import Unavailable
+from protos.errors import Overloaded
+
+# A change of the load or of the plan is believed within a few requests.
+_NEWEST_SHARE = 0.3
+
+
+class Throughput:
+    """How often requests end while there are any. Pure: it takes `now`."""
+
+    def __init__(self) -> None:
+        self._since_s = 0.0
+        self.interval_s = 0.0
+
+    def busy(self, now: float) -> None:
+        """The first request after a pause begins."""
+        self._since_s = now
+
+    def ended(self, now: float) -> None:
+        """A request ended."""
+        seconds, self._since_s = now - self._since_s, now
+        if not self.interval_s:
+            self.interval_s = seconds
+        self.interval_s += _NEWEST_SHARE * (seconds - self.interval_s)
 
 
 class Admission:
-    """An async context manager around each request; first come, first served."""
+    """An async context manager around each request; first come, first served. Nobody is let in who
+    would have to wait for longer than `most_wait_s`, by how fast requests end now.
+    """
 
-    def __init__(self, in_flight: int, queue: int) -> None:
+    def __init__(
+        self,
+        in_flight: int,
+        queue: int,
+        most_wait_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._slots = asyncio.Semaphore(in_flight)
         self._in_flight = in_flight
         self._queue = queue
+        self._most_wait_s = most_wait_s
+        self._clock = clock
+        self._throughput = Throughput()
         self._idle = asyncio.Event()
         self._idle.set()
         self._alone = asyncio.Lock()
         self.waiting = 0
         self.running = 0
 
+    @property
+    def wait_s(self) -> float:
+        """How long a request that came now would wait."""
+        ahead = self.waiting + self.running - self._in_flight
+        return max(0, ahead + 1) * self._throughput.interval_s
+
     async def __aenter__(self) -> None:
-        if self.waiting >= self._queue:
-            raise Unavailable(
-                cause=f"{self.waiting} requests are waiting already",
-                cure="Try again in a moment, or send fewer requests at a time.",
+        wait_s = self.wait_s
+        if self.waiting >= self._queue or wait_s > self._most_wait_s:
+            raise Overloaded(
+                cause=f"{self.waiting} requests are waiting already, about {wait_s:.1f} s",
+                cure="Try again later, or send fewer requests at a time.",
+                # When as many have ended as there are too many, or a tenth of the queue.
+                retry_after_s=max(wait_s - self._most_wait_s, wait_s / 10),
             )
         self.waiting += 1
         try:
             await self._slots.acquire()
         finally:
             self.waiting -= 1
+        if not self.running:
+            self._throughput.busy(self._clock())
         self.running += 1
         self._idle.clear()
 
@@ -44,6 +89,8 @@ class Admission:
         trace: TracebackType | None,
     ) -> None:
         self.running -= 1
+        if error is None:  # refusals and cancelled requests say nothing of the cluster's speed
+            self._throughput.ended(self._clock())
         self._slots.release()
         if not self.running:
             self._idle.set()

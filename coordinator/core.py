@@ -58,7 +58,7 @@ class Coordinator:
         self.journal = Journal()
         self._library = Library(lambda source: self.names.public(source)[0])
         self._unloaded: set[str] = set()
-        self._admission = Admission(settings.max_in_flight, settings.max_queue)
+        self._admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self._live = LiveCluster(settings, self._changed, self._received, self._admission.idle)
         self._driver = Driver(self._live, self._live.expectations)
         maker = Maker(self._library, self._planner, self._live)
@@ -235,7 +235,8 @@ class Coordinator:
         Raises:
             BadRequest: tensors that the model does not take.
             NotFound: no such strategy, or no such plan was sent.
-            Unavailable: the queue is full, or no worker is left.
+            Overloaded: too many wait already.
+            Unavailable: no worker is left.
         """
         arrived_s = time.monotonic()
         served = await self.model(model)

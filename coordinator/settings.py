@@ -30,6 +30,7 @@ class CoordinatorSettings(BaseSettings):
     ready beside `models`. `detector` names the model that answers to DeepStack's clients.
     `enrol_host` and `enrol_port` are where devices join a cluster that has an authority (`imbrex
     cluster init`); without one, `secret` is what every daemon must know.
+    A request that would wait for longer than `max_wait_s` is told to come back later.
     `replan` is a period in seconds, or 0 for off: a plan then changes only by hand or when its
     devices do. `planners` names `package.module:function`s that requests may ask for beside the
     installed strategies. `profile_s` bounds what measuring one device takes. `host_computes`
@@ -71,6 +72,7 @@ class CoordinatorSettings(BaseSettings):
     message_ms: float = Field(default=0.0, ge=0, le=1000)
     byte_ns: float = Field(default=0.0, ge=0, le=1000)
     max_queue: int = 64
+    max_wait_s: float = Field(default=30.0, gt=0)
     objective: Objective = "auto"
     max_in_flight: int = 16
     max_body_bytes: int = 64 * 1024 * 1024

@@ -51,6 +51,16 @@ class Unavailable(ImbrexError):
     code: ClassVar[str] = "unavailable"
 
 
+class Overloaded(Unavailable):
+    """Too much waits already; there may be room in `retry_after_s`."""
+
+    code: ClassVar[str] = "overloaded"
+
+    def __init__(self, *, cause: str, cure: str, retry_after_s: float) -> None:
+        super().__init__(cause=cause, cure=cure)
+        self.retry_after_s = retry_after_s
+
+
 class LostWorker(Unavailable):
     """A worker went away while it was needed."""
 

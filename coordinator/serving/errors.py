@@ -10,6 +10,7 @@ it as their clients expect: a `Shape` for every path that begins with a prefix o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -28,6 +29,7 @@ from protos.errors import (
     ImbrexError,
     Infeasible,
     NotFound,
+    Overloaded,
     PeerViolation,
     Unavailable,
     Unsupported,
@@ -123,7 +125,8 @@ def fault_of(error: ImbrexError) -> Fault:
     """One of our errors; a caller who is too early is told when to come back."""
     status, headers = status_of(error), {}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
-        headers["Retry-After"] = str(RETRY_AFTER_S)
+        wait_s = error.retry_after_s if isinstance(error, Overloaded) else 0.0
+        headers["Retry-After"] = str(max(RETRY_AFTER_S, math.ceil(wait_s)))
     if status is HTTPStatus.REQUEST_TIMEOUT:
         headers["Connection"] = "close"
     return Fault(status, error.code, error.cause, error.cure, headers)

@@ -1,12 +1,14 @@
 """What comes in, bounded: bodies that are held at one time, requests that are open, patience.
 
 A body is read before its request is admitted to the cluster's queue, so the queue's cap does not
-bound memory: this does. Slow senders end with an answer instead of holding a place for ever.
+bound memory: this does. Slow senders end with an answer instead of holding a place for ever, and
+one that goes away frees what is computed for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -41,7 +43,7 @@ class Intake:
         body = _Body(self, receive)
         self.open += 1
         try:
-            await self._app(scope, body.receive, send)
+            await _while_wanted(self._app(scope, body.receive, send), body.gone())
         finally:
             self.open -= 1
             self.held_bytes -= body.held_bytes
@@ -71,13 +73,13 @@ class _Body:
     def __init__(self, intake: Intake, receive: Receive) -> None:
         self._intake = intake
         self._receive = receive
-        self._complete = False
+        self._complete = asyncio.Event()
         self._deadline = asyncio.get_running_loop().time() + BODY_S
         self.held_bytes = 0
 
     async def receive(self) -> Message:
         """The next piece; after the last one, the wait for the end of the connection."""
-        if self._complete:
+        if self._complete.is_set():
             return await self._receive()
         now = asyncio.get_running_loop().time()
         try:
@@ -95,7 +97,27 @@ class _Body:
         if message["type"] == "http.request":
             size = len(message.get("body", b""))
             self.held_bytes += size
-            self._complete = not message.get("more_body", False)
+            if not message.get("more_body", False):
+                self._complete.set()
             self._intake.take(size)
         else:
-            self._complete = True
+            self._complete.set()
+
+    async def gone(self) -> None:
+        """Returns when the sender of a whole body has gone away."""
+        await self._complete.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+async def _while_wanted(answer: Awaitable[None], gone: Awaitable[None]) -> None:
+    """The answer, given up when nobody waits for it: what it computes is freed."""
+    answering, going = asyncio.ensure_future(answer), asyncio.ensure_future(gone)
+    try:
+        await asyncio.wait((answering, going), return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            answering.result()
+    finally:
+        for each in (answering, going):
+            each.cancel()
+        await asyncio.gather(answering, going, return_exceptions=True)

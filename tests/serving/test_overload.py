@@ -1,0 +1,134 @@
+"""More than the cluster can do: a queue with an end, an honest Retry-After, and nothing computed
+for those who left.
+"""
+
+import asyncio
+
+import httpx
+import pytest
+
+from coordinator.admission import Admission, Throughput
+from coordinator.serving.intake import Intake
+from protos.errors import Overloaded
+from tests.cluster.support import until
+from tests.serving.in_place import InPlace, picture
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_throughput_is_how_often_requests_end_while_busy() -> None:
+    seen = Throughput()
+    seen.busy(100.0)
+    for moment in (102.0, 104.0, 106.0):
+        seen.ended(moment)
+    assert seen.interval_s == pytest.approx(2.0)
+    seen.busy(500.0)  # a pause is not slowness
+    seen.ended(502.0)
+    assert seen.interval_s == pytest.approx(2.0)
+    for moment in range(503, 520):
+        seen.ended(float(moment))
+    assert seen.interval_s == pytest.approx(1.0, abs=0.01)
+
+
+async def hold(admission: Admission, until_set: asyncio.Event) -> None:
+    async with admission:
+        await until_set.wait()
+
+
+async def admitted(admission: Admission, clock: Clock, seconds: float) -> None:
+    async with admission:
+        clock.now += seconds
+
+
+async def test_a_queue_ends_by_length_and_by_predicted_wait() -> None:
+    clock = Clock()
+    admission = Admission(in_flight=2, queue=5, most_wait_s=10.0, clock=clock)
+    assert admission.wait_s == 0
+    for _ in range(3):
+        await admitted(admission, clock, 4.0)  # one per four seconds
+    done = asyncio.Event()
+    waiting = [asyncio.create_task(hold(admission, done)) for _ in range(4)]
+    await until(lambda: admission.waiting == 2)
+    assert admission.wait_s == pytest.approx(12.0)
+    with pytest.raises(Overloaded, match="2 requests are waiting") as refused:
+        await hold(admission, done)
+    assert refused.value.retry_after_s == pytest.approx(2.0)
+    done.set()
+    await asyncio.gather(*waiting)
+    fresh = Admission(in_flight=1, queue=1, most_wait_s=10.0, clock=clock)  # nothing known yet
+    done.clear()
+    waiting = [asyncio.create_task(hold(fresh, done)) for _ in range(2)]
+    await until(lambda: fresh.waiting == 1)
+    with pytest.raises(Overloaded):
+        await hold(fresh, done)
+    done.set()
+    await asyncio.gather(*waiting)
+
+
+async def test_failures_say_nothing_of_the_speed() -> None:
+    clock = Clock()
+    admission = Admission(in_flight=1, queue=5, most_wait_s=10.0, clock=clock)
+    await admitted(admission, clock, 4.0)
+
+    async def fails() -> None:
+        async with admission:
+            raise Overloaded(cause="no", cure="no", retry_after_s=0)
+
+    with pytest.raises(Overloaded):
+        await fails()
+    done = asyncio.Event()
+    waiting = asyncio.create_task(hold(admission, done))
+    await until(lambda: admission.running)
+    assert admission.wait_s == pytest.approx(4.0)
+    done.set()
+    await waiting
+
+
+async def test_the_answer_says_when_to_come_back(
+    http: httpx.AsyncClient, coordinator: InPlace
+) -> None:
+    coordinator.fails_with = Overloaded(cause="full", cure="Wait.", retry_after_s=6.2)
+    answer = await http.post(
+        "/v1/models/tiny/infer", content=picture(), headers={"content-type": "image/png"}
+    )
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"] == "7"
+    assert answer.json()["error"]["code"] == "overloaded"
+
+
+async def test_a_sender_that_goes_away_frees_what_is_computed_for_it() -> None:
+    begun, freed, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def computes(scope, receive, send) -> None:
+        assert (await receive())["body"] == b"picture"
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            freed.set()
+
+    messages = [{"type": "http.request", "body": b"picture"}]
+
+    async def receive():
+        if messages:
+            return messages.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message) -> None:
+        raise AssertionError("nobody reads this")
+
+    intake = Intake(computes, max_body_bytes=1000)
+    serving = asyncio.create_task(intake({"type": "http"}, receive, send))
+    await begun.wait()
+    assert (intake.open, intake.held_bytes) == (1, 7)
+    left.set()
+    await serving
+    assert freed.is_set()
+    assert (intake.open, intake.held_bytes) == (0, 0)
