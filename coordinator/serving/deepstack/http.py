@@ -14,7 +14,7 @@ from starlette.datastructures import FormData, UploadFile
 from coordinator.answers import ServedModel
 from coordinator.serving import bodies, names
 from coordinator.serving.deepstack.answers import MODULE, as_coco, document, rows
-from coordinator.serving.pictures import asked_of, found
+from coordinator.serving.pictures import asked_of, beside, found
 from coordinator.serving.state import Served
 from models.detection import Detection
 from protos.errors import BadConfiguration, BadRequest
@@ -80,7 +80,7 @@ async def _answer(
     picture, least = await _form(request, body)
     _require_detector(served)
     assert served.sidecar is not None
-    asked = await asyncio.to_thread(asked_of, picture, served, served.sidecar)
+    asked = await beside(asked_of, picture, served, served.sidecar)
     answer = await coordinator.infer(source, asked.feeds)
     seen = await asyncio.to_thread(found, served, asked, answer)
     listed = rows([each for each in seen if isinstance(each, Detection)], least)

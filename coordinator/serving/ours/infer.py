@@ -18,7 +18,7 @@ from coordinator.serving.errors import NotAcceptable
 from coordinator.serving.ours.documented import INFERENCE
 from coordinator.serving.ours.plans import Chosen
 from coordinator.serving.ours.views import answer_json, predictions_json
-from coordinator.serving.pictures import Asked, asked_of, drawn, found
+from coordinator.serving.pictures import Asked, asked_of, beside, drawn, found
 from coordinator.serving.state import ModelName, Served
 from coordinator.serving.tensors import read_tensors, write_tensors
 from protos.errors import BadRequest
@@ -69,7 +69,7 @@ async def infer(
         [_picture(each, source, served, coordinator, chosen) for each in pictures]
     )
     if not several:
-        return await asyncio.to_thread(_response, accepted, served, *answered[0])
+        return await beside(_response, accepted, served, *answered[0])
     documents = [await asyncio.to_thread(_document, served, *each) for each in answered]
     return JSONResponse({"answers": documents})
 
@@ -112,7 +112,7 @@ async def _picture(
     """A picture, its answer, and the seconds from its bytes to the model's input."""
     assert served.sidecar is not None
     started_s = time.perf_counter()
-    asked = await asyncio.to_thread(asked_of, body, served, served.sidecar)
+    asked = await beside(asked_of, body, served, served.sidecar)
     decode_s = time.perf_counter() - started_s
     return asked, await coordinator.infer(source, asked.feeds, choice=chosen), decode_s
 
