@@ -25,6 +25,8 @@ from protos import imbrex_pb2 as pb
 from protos.channels import HOST, Caller
 from protos.client import WorkerClient
 
+# What the coordinator had found out about each device when it planned.
+BELIEVED = ("name", "gflops", "mbps", "correction")
 WAYS = ("scatter", "gather", "halo")
 
 
@@ -96,6 +98,7 @@ def measure(
             else _result(case, baseline_s, seen[case.label])
             for case in cases
         },
+        "believed": [{key: each[key] for key in BELIEVED} for each in lab.client.devices()],
     }
 
 

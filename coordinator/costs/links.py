@@ -14,6 +14,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from coordinator.planning.devices import Link
 
 # Pairwise slopes are quadratic in this; the newest transfers are kept.
@@ -114,14 +116,15 @@ def fit_line(transfers: Sequence[Transfer]) -> tuple[float, float] | None:
     """(fixed seconds, seconds per byte) by the medians of pairwise slopes and of intercepts; None
     if the sizes are too close together to tell.
     """
-    slopes = [
-        (b.seconds - a.seconds) / (b.size_bytes - a.size_bytes)
-        for i, a in enumerate(transfers)
-        for b in transfers[:i]
-        if abs(b.size_bytes - a.size_bytes) >= _LEAST_SPREAD_BYTES
-    ]
-    if len(slopes) < _LEAST_OBSERVATIONS:
+    sizes = np.array([each.size_bytes for each in transfers], dtype=np.float64)
+    seconds = np.array([each.seconds for each in transfers], dtype=np.float64)
+    # Each pair once: the coordinator fits after every request, and a slow core feels it.
+    one, other = np.tril_indices(len(transfers), -1)
+    spread = sizes[other] - sizes[one]
+    told = np.abs(spread) >= _LEAST_SPREAD_BYTES
+    if np.count_nonzero(told) < _LEAST_OBSERVATIONS:
         return None
-    byte_s = max(0.0, statistics.median(slopes))
-    rests = [each.seconds - byte_s * each.size_bytes for each in transfers]
-    return max(0.0, statistics.median(rests)), max(byte_s, LEAST_BYTE_S)
+    slopes = (seconds[other] - seconds[one])[told] / spread[told]
+    byte_s = max(0.0, float(np.median(slopes)))
+    rest_s = float(np.median(seconds - byte_s * sizes))
+    return max(0.0, rest_s), max(byte_s, LEAST_BYTE_S)
