@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 
 from coordinator.repository import Stored, read_repository
 from models import catalogue
+from models.sizes import split_name
 from protos.errors import NotFound
 
 # Of a model that is no repository's.
@@ -60,11 +61,16 @@ class Names:
         return tuple(dict.fromkeys((*self._configured, *self.stored, *catalogue.names())))
 
     def source(self, name: str, version: str = "") -> str:
-        """What is behind a public name; without a version, its latest.
+        """What is behind a public name; without a version, its latest. A size class of a model,
+        `NAME@480x640`, is there where the model is.
 
         Raises:
             NotFound: nothing that may be asked for.
+            BadRequest: an impossible size.
         """
+        plain, size = split_name(name)
+        if size is not None and name not in self._configured and name not in self.stored:
+            return f"{self.source(plain, version)}@{size}"
         if name in self._configured or name not in self.stored:
             return self._plain(name, version)
         stored = self.stored[name]
@@ -79,7 +85,11 @@ class Names:
 
     def public(self, source: str) -> tuple[str, str]:
         """The public name and version of a source."""
-        return self._public.get(source) or (public_name(source), ONLY_VERSION)
+        plain, size = split_name(source)
+        if plain not in self._public:
+            return public_name(source), ONLY_VERSION
+        name, version = self._public[plain]
+        return (name if size is None else f"{name}@{size}"), version
 
     def versions(self, name: str) -> tuple[str, ...]:
         """Every version of a public name that can be asked for."""
@@ -106,8 +116,10 @@ class Names:
 
 def public_name(source: str) -> str:
     """A configured model's name in URLs."""
-    path = PurePath(source)
-    return path.stem if path.suffix.lower() == ".onnx" else source
+    plain, size = split_name(source)
+    path = PurePath(plain)
+    name = path.stem if path.suffix.lower() == ".onnx" else plain
+    return name if size is None else f"{name}@{size}"
 
 
 def _no_version(name: str, version: str, known: Iterable[str]) -> NotFound:

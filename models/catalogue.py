@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from onnx import ModelProto
 from models.model_file import read_model
 from models.sidecar import Sidecar, Task, sidecar_path
 from models.sidecar import load as load_sidecar
+from models.sizes import Size, bind, open_axes, split_name
 from models.zoo.alexnet import alexnet
 from models.zoo.builder import UNTRAINED, WEIGHTS_KEY
 from models.zoo.convnext import convnext_tiny
@@ -155,28 +156,54 @@ def entry(name: str) -> Entry:
 
 
 def load(name_or_path: str | Path) -> LoadedModel:
-    """Builds or reads a network. A string is a catalogue name first, then a path.
+    """Builds or reads a network. A string is a catalogue name first, then a path; it may end in
+    a size for what the network leaves open, as `net.onnx@480x640`.
 
     Raises:
         NotFound: no such name, or no such file.
-        BadRequest: the file is not a usable ONNX model, or its sidecar is wrong.
+        BadRequest: the file is not a usable ONNX model, its sidecar is wrong, or it has another
+            size.
     """
-    if not _is_path(name_or_path):
-        found = entry(str(name_or_path))
-        match found.source:
-            case Built(build):
-                return LoadedModel(found.name, build(), sidecar=None, trained=found.trained)
-            case Shipped(path):
-                return _load_file(path)
-    return _load_file(Path(name_or_path))
+    if isinstance(name_or_path, str):
+        named, size = split_name(name_or_path)
+        loaded = _load_named(named)
+    else:
+        size, loaded = None, _load_file(name_or_path)
+    return loaded if size is None and loaded.sidecar is None else _of_size(loaded, size)
 
 
-def _is_path(name_or_path: str | Path) -> bool:
-    if isinstance(name_or_path, Path):
-        return True
-    if name_or_path in _ENTRIES:
+def _load_named(name_or_path: str) -> LoadedModel:
+    if _is_path(name_or_path):
+        return _load_file(Path(name_or_path))
+    found = entry(name_or_path)
+    match found.source:
+        case Built(build):
+            return LoadedModel(found.name, build(), sidecar=None, trained=found.trained)
+        case Shipped(path):
+            return _load_file(path)
+
+
+def _of_size(loaded: LoadedModel, size: Size | None) -> LoadedModel:
+    """The model with its open dimensions fixed: to `size`, else to its sidecar's."""
+    stored = {each.name for each in loaded.proto.graph.initializer}
+    inputs = [each for each in loaded.proto.graph.input if each.name not in stored]
+    sidecar = loaded.sidecar
+    if size is None:
+        assert sidecar is not None
+        if any(open_axes(each) for each in inputs):
+            bind(inputs, Size(*sidecar.input.size))
+        return loaded
+    bind(inputs, size)
+    if sidecar is not None:
+        shown = replace(sidecar.input, size=(size.height, size.width))
+        sidecar = replace(sidecar, input=shown)
+    return replace(loaded, name=f"{loaded.name}@{size}", sidecar=sidecar)
+
+
+def _is_path(text: str) -> bool:
+    if text in _ENTRIES:
         return False
-    return name_or_path.lower().endswith(".onnx") or os.sep in name_or_path
+    return text.lower().endswith(".onnx") or os.sep in text
 
 
 def _load_file(path: Path) -> LoadedModel:

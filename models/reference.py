@@ -12,22 +12,34 @@ import onnxruntime as ort
 from models.graph import Graph
 from models.program import BlobSource, Program
 from models.wire import Pixels
+from protos.errors import BadRequest
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class WholeModel:
-    """The unsplit model in plain onnxruntime."""
+    """The unsplit model in plain onnxruntime.
+
+    Raises:
+        BadRequest: onnxruntime refuses the model, or its inputs.
+    """
 
     def __init__(self, model: onnx.ModelProto, threads: int = 0) -> None:
-        self._session = ort.InferenceSession(
-            model.SerializeToString(), _options(threads), providers=["CPUExecutionProvider"]
-        )
+        try:
+            self._session = ort.InferenceSession(
+                model.SerializeToString(), _options(threads), providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime has a type of its own for each of its codes
+            raise _refused(error) from error
         self.outputs: tuple[str, ...] = tuple(o.name for o in self._session.get_outputs())
 
     def run(self, feeds: Arrays) -> dict[str, np.ndarray]:
         """All outputs by name."""
-        return dict(zip(self.outputs, self._session.run(None, dict(feeds)), strict=True))
+        try:
+            results = self._session.run(None, dict(feeds))
+        except Exception as error:
+            raise _refused(error) from error
+        return dict(zip(self.outputs, results, strict=True))
 
 
 class ProgramRunner:
@@ -120,6 +132,14 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
         else:
             feeds[name] = rng.integers(0, 100, info.shape).astype(info.dtype)
     return feeds
+
+
+def _refused(error: Exception) -> BadRequest:
+    said = " ".join(str(error).split())
+    return BadRequest(
+        cause=f"onnxruntime cannot run the model ({said[:300]})",
+        cure="Check it with onnx.checker.check_model and export it again.",
+    )
 
 
 def _options(threads: int) -> ort.SessionOptions:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from onnx import ValueInfoProto
+from onnx import TensorShapeProto, ValueInfoProto
 
 from protos.errors import BadRequest
 
@@ -49,6 +49,12 @@ def split_name(text: str) -> tuple[str, Size | None]:
     return found["model"], size
 
 
+def open_axes(value: ValueInfoProto) -> list[int]:
+    """Dimensions behind the first that an input leaves open."""
+    dims = value.type.tensor_type.shape.dim
+    return [axis for axis, dim in enumerate(dims) if axis and dim.dim_value < 1]
+
+
 def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
     """Fixes every open dimension of a model's inputs, in place: the first to 1, the two others of
     a picture (either layout) to `size`. A symbol has one value everywhere.
@@ -60,40 +66,34 @@ def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
     used = size is None
     for value in inputs:
         dims = value.type.tensor_type.shape.dim
-        open_axes = []
-        for axis, dim in enumerate(dims):
-            if dim.HasField("dim_value") and dim.dim_value > 0:
-                continue
-            symbol = dim.dim_param
-            if axis == 0:
-                dim.dim_value = 1
-            elif symbol in known:
-                dim.dim_value = known[symbol]
-            else:
-                open_axes.append(axis)
-                continue
-            if symbol:
-                known[symbol] = dim.dim_value
-        if not open_axes:
-            used = used or (size is not None and _has(value, size))
-            continue
-        if size is None or len(open_axes) != 2:
+        if dims and dims[0].dim_value < 1:
+            _fix(dims[0], 1, known)
+        for axis in open_axes(value):
+            if dims[axis].dim_param in known:
+                _fix(dims[axis], known[dims[axis].dim_param], known)
+        left = open_axes(value)
+        if left and (size is None or len(left) != 2):
             raise BadRequest(
-                cause=f"input {value.name!r} has no fixed size along dimension {open_axes[0]}",
+                cause=f"input {value.name!r} has no fixed size along dimension {left[0]}",
                 cure="Name a height and width with the model, as net.onnx@480x640"
-                if len(open_axes) == 2
+                if len(left) == 2
                 else "Export the model with fixed sizes.",
             )
-        used = True
-        for axis, side in zip(open_axes, (size.height, size.width), strict=True):
-            if dims[axis].dim_param:
-                known[dims[axis].dim_param] = side
-            dims[axis].dim_value = side
+        if size is not None:
+            for axis, side in zip(left, (size.height, size.width), strict=False):
+                _fix(dims[axis], side, known)
+            used = used or _has(value, size)
     if not used:
         raise BadRequest(
             cause=f"the model's height and width are fixed, and are not {size}",
             cure="Name the model without a size, or export it with an open height and width.",
         )
+
+
+def _fix(dim: TensorShapeProto.Dimension, size: int, known: dict[str, int]) -> None:
+    if dim.dim_param:
+        known.setdefault(dim.dim_param, size)
+    dim.dim_value = size
 
 
 def _has(value: ValueInfoProto, size: Size) -> bool:

@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto
 
 from models.zoo.builder import Network, square
+
+SIDECAR: dict[str, Any] = {
+    "name": "tiny",
+    "task": "tensor",
+    "description": "one convolution",
+    "licence": "Apache-2.0",
+    "source": "tests",
+    "trained": True,
+    "labels": [],
+    "input": {
+        "name": "image",
+        "size": [8, 8],
+        "resize": "stretch",
+        "color": "RGB",
+        "scale": 1.0,
+        "mean": [0.0, 0.0, 0.0],
+        "std": [1.0, 1.0, 1.0],
+        "pad_value": 0,
+    },
+}
 
 
 def tiny(opset: int = 17) -> ModelProto:

@@ -8,7 +8,7 @@ import pytest
 
 from models import catalogue
 from protos.errors import BadRequest, NotFound
-from tests.models.model_files import saved, tiny
+from tests.models.model_files import SIDECAR, saved, tiny
 
 
 def test_unknown_name_lists_the_names_and_suggests_one():
@@ -47,27 +47,6 @@ def test_file_is_trusted_to_be_trained_unless_it_says_otherwise(tmp_path):
     assert not catalogue.load(saved(tmp_path, model)).trained
     model.ClearField("metadata_props")
     assert catalogue.load(saved(tmp_path, model)).trained
-
-
-SIDECAR = {
-    "name": "tiny",
-    "task": "tensor",
-    "description": "one convolution",
-    "licence": "Apache-2.0",
-    "source": "tests",
-    "trained": True,
-    "labels": [],
-    "input": {
-        "name": "image",
-        "size": [8, 8],
-        "resize": "stretch",
-        "color": "RGB",
-        "scale": 1.0,
-        "mean": [0.0, 0.0, 0.0],
-        "std": [1.0, 1.0, 1.0],
-        "pad_value": 0,
-    },
-}
 
 
 def test_sidecar_beside_a_file_is_read_and_knows_best_whether_it_is_trained(tmp_path):

@@ -1,0 +1,128 @@
+"""Open dimensions are fixed: by default, by the model's name, or by its sidecar."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from coordinator.naming import Names, public_name
+from models import catalogue
+from models.check import check, fused
+from models.graph import load_graph
+from models.sizes import Size, split_name
+from models.units import divide
+from protos.errors import BadRequest
+from tests.models.model_files import SIDECAR, saved, tiny
+
+Dims = tuple[int | str | None, ...]
+
+
+def opened(*inputs: Dims) -> ModelProto:
+    """A convolution of the sum of its inputs, (N, C, H, W) with such dimensions."""
+    model = tiny()
+    graph = model.graph
+    del graph.input[:]
+    names = [f"in{index}" for index in range(len(inputs))]
+    for name, dims in zip(names, inputs, strict=True):
+        graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
+    graph.node.insert(0, helper.make_node("Sum", names, ["image"], name="sum"))
+    graph.output[0].type.tensor_type.ClearField("shape")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "size"),
+    [
+        ("net.onnx", "net.onnx", None),
+        ("a/net.onnx@480x640", "a/net.onnx", Size(480, 640)),
+        ("a@b/net.onnx", "a@b/net.onnx", None),
+        ("net@8x9@10x11", "net@8x9", Size(10, 11)),
+        ("net@x9", "net@x9", None),
+    ],
+)
+def test_a_name_may_end_in_a_size(text, model, size):
+    assert split_name(text) == (model, size)
+
+
+@pytest.mark.parametrize("text", ["net@0x5", "net@5x0", "net@8193x5", "net@99999x99999"])
+def test_impossible_sizes_are_refused(text):
+    with pytest.raises(BadRequest, match="asks for maps of"):
+        split_name(text)
+
+
+@pytest.mark.parametrize("batch", ["N", None, 0])
+def test_an_open_batch_is_one(batch):
+    assert load_graph(opened((batch, 3, 8, 8))).shape("in0") == (1, 3, 8, 8)
+
+
+def test_a_named_size_fixes_height_and_width(tmp_path):
+    path = saved(tmp_path, opened(("N", 3, "H", "W")))
+    loaded = catalogue.load(f"{path}@20x24")
+    assert loaded.name == "tiny@20x24"
+    network = divide(load_graph(loaded.proto, loaded.name))
+    assert network.graph.shape("conv1_relu") == (1, 4, 20, 24)
+    assert check(loaded.proto, network, (3, 2), fused(network)).ok
+
+
+def test_a_symbol_has_one_value_for_all_inputs(tmp_path):
+    path = saved(tmp_path, opened(("N", 3, "H", "W"), (1, 1, "H", "W")))
+    graph = load_graph(catalogue.load(f"{path}@20x24").proto)
+    assert [graph.shape(name) for name in graph.inputs] == [(1, 3, 20, 24), (1, 1, 20, 24)]
+
+
+def test_an_open_size_asks_to_be_named(tmp_path):
+    path = saved(tmp_path, opened((1, 3, "H", "W")))
+    with pytest.raises(BadRequest, match=r"'in0' has no fixed size.*net\.onnx@480x640"):
+        load_graph(catalogue.load(path).proto)
+
+
+def test_open_channels_cannot_be_named(tmp_path):
+    path = saved(tmp_path, opened((1, "C", "H", "W")))
+    with pytest.raises(BadRequest, match=r"along dimension 1.*Export"):
+        catalogue.load(f"{path}@8x8")
+
+
+def test_a_fixed_size_is_no_other(tmp_path):
+    path = saved(tmp_path, tiny())
+    assert catalogue.load(f"{path}@8x8").name == "tiny@8x8"
+    with pytest.raises(BadRequest, match="are fixed, and are not 8x9"):
+        catalogue.load(f"{path}@8x9")
+    with pytest.raises(BadRequest, match="are fixed"):
+        catalogue.load("lenet5@30x30")
+
+
+def test_the_sidecars_size_fixes_what_is_open_and_gives_way_to_a_named_one(tmp_path):
+    path = saved(tmp_path, opened(("N", 3, "H", "W")))
+    side = {**SIDECAR, "input": {**SIDECAR["input"], "name": "in0"}}
+    path.with_suffix(".json").write_text(json.dumps(side))
+    assert load_graph(catalogue.load(path).proto).shape("in0") == (1, 3, 8, 8)
+    other = catalogue.load(f"{path}@16x12")
+    assert load_graph(other.proto).shape("in0") == (1, 3, 16, 12)
+    assert other.sidecar is not None
+    assert other.sidecar.input.size == (16, 12)
+
+
+def test_size_classes_go_by_their_models_name():
+    names = Names(["/models/net.onnx"])
+    assert names.source("net@8x9") == "/models/net.onnx@8x9"
+    assert names.public("/models/net.onnx@8x9")[0] == "net@8x9"
+    assert names.source("lenet5@8x9") == "lenet5@8x9"
+    assert public_name("/models/net.onnx@8x9") == "net@8x9"
+
+
+def test_float16_and_several_inputs_and_outputs(tmp_path):
+    model = opened((1, 3, 9, 7), (1, 3, 1, 1))
+    graph = model.graph
+    for value in (*graph.input, *graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for weight in graph.initializer:
+        half = np.frombuffer(weight.raw_data, np.float32).astype(np.float16)
+        weight.data_type, weight.raw_data = TensorProto.FLOAT16, half.tobytes()
+    graph.output.append(helper.make_tensor_value_info("conv1", TensorProto.FLOAT16, None))
+    network = divide(load_graph(catalogue.load(saved(tmp_path, model)).proto))
+    report = check(model, network, (2, 3), fused(network))
+    assert report.ok, report
+    assert report.partitioned_flop_share == 1.0
