@@ -15,11 +15,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from models.fitting import fitting, require_fitting
 from models.fold import fold_constants
 from models.operators import refusal
 from models.shapes import TensorInfo, infer, light_model
 from models.sizes import bind
-from models.soundness import is_numeric, sound_nodes
+from models.soundness import is_numeric, require_schema, sound_nodes
 from models.windows import (
     Window,
     explicit_windows,
@@ -102,6 +103,8 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
     """
     opset = _opset(model)
     nodes: Sequence[onnx.NodeProto] = sound_nodes(model.graph)
+    for node in nodes:
+        require_schema(node, opset)
     constants = {tensor.name: _array(tensor) for tensor in model.graph.initializer}
     inputs = _bound_inputs(model, constants)
     for _ in range(_FOLDINGS):
@@ -125,9 +128,10 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
     )
     _require_shapes(graph)
     _require_computed(graph)
-    return replace(
-        graph, nodes=tuple(replace(each, refusal=refusal(graph, each)) for each in graph.nodes)
-    )
+    graph = replace(graph, nodes=tuple(_with_refusal(graph, each) for each in graph.nodes))
+    for each in graph.nodes:
+        require_fitting(graph, each)
+    return graph
 
 
 def _opset(model: onnx.ModelProto) -> int:
@@ -176,17 +180,19 @@ def _made(nodes: Sequence[onnx.NodeProto]) -> list[str]:
 
 
 def _node(proto: onnx.NodeProto, index: int, tensors: Mapping[str, TensorInfo]) -> Node:
-    attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+    name = proto.name or f"{proto.op_type}_{index}"
     op = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
-    windows: tuple[Window, ...] = ()
-    if has_windows(op) and proto.input[0] in tensors and proto.output[0] in tensors:
-        kernel = attributes.get("kernel_shape")
-        kernel = kernel or tensors[proto.input[weights_position(op)]].shape[2:]
-        sizes, outputs = tensors[proto.input[0]].shape[2:], tensors[proto.output[0]].shape[2:]
-        explicit = transposed_windows if op == "ConvTranspose" else explicit_windows
-        windows = explicit(attributes, kernel, sizes, outputs)
+    with fitting(name, op):
+        attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+        windows: tuple[Window, ...] = ()
+        if has_windows(op) and proto.input[0] in tensors and proto.output[0] in tensors:
+            kernel = attributes.get("kernel_shape")
+            kernel = kernel or tensors[proto.input[weights_position(op)]].shape[2:]
+            sizes, outputs = tensors[proto.input[0]].shape[2:], tensors[proto.output[0]].shape[2:]
+            explicit = transposed_windows if op == "ConvTranspose" else explicit_windows
+            windows = explicit(attributes, kernel, sizes, outputs)
     return Node(
-        name=proto.name or f"{proto.op_type}_{index}",
+        name=name,
         op=op,
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
@@ -194,6 +200,11 @@ def _node(proto: onnx.NodeProto, index: int, tensors: Mapping[str, TensorInfo]) 
         proto=proto,
         windows=windows,
     )
+
+
+def _with_refusal(graph: Graph, node: Node) -> Node:
+    with fitting(node.name, node.op):
+        return replace(node, refusal=refusal(graph, node))
 
 
 def _require_shapes(graph: Graph) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto
 
 from models.external_data import load_external_data, too_large
@@ -25,6 +26,8 @@ def read_model(path: Path) -> ModelProto:
         BadRequest: not ONNX, too large, of another opset, or weights that cannot be read.
     """
     model = _parse(path)
+    if not _is_text(model):
+        raise _not_onnx(path)
     _require_onnx(path, model)
     load_external_data(path, model, MAX_MODEL_BYTES)
     return model
@@ -46,6 +49,18 @@ def _parse(path: Path) -> ModelProto:
         raise BadRequest(
             cause=f"{path} cannot be read ({error.strerror})", cure="Check its permissions."
         ) from error
+
+
+def _is_text(message: Message) -> bool:
+    """Whether every name in it is UTF-8; protobuf gives what isn't as bytes."""
+    for field, value in message.ListFields():
+        several = (value,) if isinstance(value, str | bytes | Message) else value
+        if field.type == FieldDescriptor.TYPE_STRING:
+            if not all(isinstance(each, str) for each in several):
+                return False
+        elif field.type == FieldDescriptor.TYPE_MESSAGE and not all(map(_is_text, several)):
+            return False
+    return True
 
 
 def _require_onnx(path: Path, model: ModelProto) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, defs, helper
 
 from protos.errors import BadRequest
 
@@ -43,6 +43,45 @@ def sound_nodes(graph: GraphProto) -> list[NodeProto]:
                 cause=f"nothing in the model makes its output {output.name!r}", cure=_AGAIN
             )
     return _ordered(graph.node, set(given))
+
+
+def require_schema(node: NodeProto, opset: int) -> None:
+    """Refuses a node that ONNX's own declaration of its operator does not allow. Operators that
+    ONNX doesn't know are left to onnxruntime.
+
+    Raises:
+        BadRequest: too few or too many inputs or outputs, or an attribute of another type.
+    """
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.UNDEFINED or attribute.ref_attr_name:
+            raise _misuse(node, f"attribute {attribute.name!r} has no value")
+    if node.domain not in ("", "ai.onnx"):
+        return
+    try:
+        schema = defs.get_schema(node.op_type, opset, "")
+    except defs.SchemaError:
+        return
+    given = [attribute.name for attribute in node.attribute]
+    for attribute in node.attribute:
+        known = schema.attributes.get(attribute.name)
+        if known is not None and int(known.type) != attribute.type:  # type: ignore[call-overload]
+            raise _misuse(node, f"attribute {attribute.name!r} is of another type")
+    missing = [k for k, each in schema.attributes.items() if each.required and k not in given]
+    if missing:
+        raise _misuse(node, f"attribute {missing[0]!r} is missing")
+    for what, names, least, most in (
+        ("inputs", node.input, schema.min_input, schema.max_input),
+        ("outputs", node.output, schema.min_output, schema.max_output),
+    ):
+        if not least <= len(names) <= most:
+            raise _misuse(node, f"it has {len(names)} {what}")
+
+
+def _misuse(node: NodeProto, what: str) -> BadRequest:
+    return BadRequest(
+        cause=f"node {_called(node)} does not follow its operator's declaration: {what}",
+        cure=_AGAIN,
+    )
 
 
 def _require_tensor(value: ValueInfoProto) -> None:

@@ -25,6 +25,7 @@ def add_planning(app: typer.Typer) -> None:
     app.command()(bench)
     app.command()(check)
     _models.command("list")(models_list)
+    _models.command("show")(models_show)
     app.add_typer(_models, name="models")
 
 
@@ -174,6 +175,25 @@ def models_list(as_json: Json = False) -> None:
     from coordinator.commands import catalogue as command
 
     raise typer.Exit(command.list_models(as_json=as_json))
+
+
+def models_show(
+    model: ModelArgument,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Predict for this cluster. [default: four Pis 3]"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What a model consists of, what of it is split and what not and why, and what that gains.
+
+    \b
+    imbrex models show yolov8n
+    imbrex models show my-model.onnx@480x640 --cluster eight-pis.toml --json
+    """
+    from coordinator.commands import show as command
+
+    raise typer.Exit(command.show(model, cluster, as_json=as_json))
 
 
 def _parsed(parse: Callable[[str], _T], text: str, option: str) -> _T:

@@ -1,0 +1,50 @@
+"""Whether every node fits the operator table's declaration of it.
+
+Inference lets many a damaged attribute pass: no groups, a stride of zero, a kernel of another rank
+than its map. Applying each declaration once to the whole output finds what it can't be applied to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from models.boxes import Box
+from models.operators import operator
+from protos.errors import BadRequest
+
+if TYPE_CHECKING:
+    from models.graph import Graph, Node
+
+# What arithmetic on shapes and attributes of the wrong size, rank or type raises.
+_MISFITS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+
+@contextmanager
+def fitting(name: str, op: str) -> Iterator[None]:
+    """What is computed inside from the node `name`, an `op`, fails only if the node is wrong."""
+    try:
+        yield
+    except _MISFITS as error:
+        raise BadRequest(
+            cause=f"node {name!r} ({op}) does not follow its operator's declaration",
+            cure="Check the model with onnx.checker.check_model and export it again.",
+        ) from error
+
+
+def require_fitting(graph: Graph, node: Node) -> None:
+    """Applies the node's declaration to its whole output.
+
+    Raises:
+        BadRequest: that fails, or reads beyond an input.
+    """
+    with fitting(node.name, node.op):
+        declared = operator(node)
+        whole = Box.whole(graph.shape(node.outputs[0]))
+        yields = declared.yields(graph, node, whole)
+        reads = declared.reads(graph, node, yields)
+        declared.flop(graph, node, yields)
+        for name, box in zip(node.inputs, reads, strict=False):
+            if name and box is not None and not Box.whole(graph.shape(name)).contains(box):
+                raise ValueError(f"{box} of {name!r} is read")

@@ -1,0 +1,120 @@
+"""What a network consists of: its units, the boundaries between them, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from models.boxes import Box
+from models.check import Refusal, partitioned_flop_share, refusals
+from models.shapes import TensorInfo
+from models.units import Network, Unit
+from models.work import tile_works
+
+LARGEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A tensor that a node makes."""
+
+    name: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {"tensor": self.name, "shape": list(self.shape), "bytes": self.nbytes}
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSummary:
+    """One unit, with what crosses the boundary behind it; `reason` says why it runs whole, and is
+    empty where it is split. `bypass`: a shortcut passes that boundary.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    flop: int
+    weight_bytes: int
+    output: Activation
+    reason: str
+    live: tuple[str, ...]
+    live_bytes: int
+    bypass: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "name": self.name,
+            "operators": list(self.operators),
+            "flop": self.flop,
+            "weight_bytes": self.weight_bytes,
+            "output": self.output.as_json(),
+            "splits": not self.reason,
+            "reason": self.reason,
+            "boundary": {
+                "tensors": list(self.live),
+                "bytes": self.live_bytes,
+                "bypass": self.bypass,
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A network in numbers. FLOPs count 2 per multiply-add."""
+
+    units: tuple[UnitSummary, ...]
+    flop: int
+    weight_bytes: int
+    partitioned_flop_share: float
+    refusals: tuple[Refusal, ...]
+    largest: tuple[Activation, ...]
+
+
+def summarise(network: Network) -> Summary:
+    """The summary of a network."""
+    graph = network.graph
+    refused = refusals(network)
+    reasons = {each.layer: each.reason for each in refused}
+    units = tuple(
+        _unit(network, unit, index, reasons) for index, unit in enumerate(network.units, start=1)
+    )
+    made = [_activation(name, graph.tensors[name]) for name in graph.producer]
+    return Summary(
+        units=units,
+        flop=sum(unit.flop for unit in units),
+        weight_bytes=sum(array.nbytes for array in graph.constants.values()),
+        partitioned_flop_share=partitioned_flop_share(network),
+        refusals=refused,
+        largest=tuple(sorted(made, key=lambda each: -each.nbytes)[:LARGEST]),
+    )
+
+
+def _unit(network: Network, unit: Unit, behind: int, reasons: dict[str, str]) -> UnitSummary:
+    graph, boundary = network.graph, network.boundaries[behind]
+    whole = {name: Box.whole(graph.shape(name)) for name in unit.outputs}
+    why = [reasons[node.name] for node in unit.nodes if node.name in reasons]
+    main = unit.outputs[-1]
+    return UnitSummary(
+        name=unit.name,
+        operators=tuple(node.op for node in unit.nodes),
+        flop=sum(work.flop for work in tile_works(graph, unit.nodes, whole)),
+        weight_bytes=_weight_bytes(unit),
+        output=_activation(main, graph.tensors[main]),
+        reason="" if unit.splits else (why or ["it is too small to be split"])[0],
+        live=boundary.live,
+        live_bytes=sum(graph.tensors[name].nbytes for name in boundary.live),
+        bypass=boundary.bypass,
+    )
+
+
+def _weight_bytes(unit: Unit) -> int:
+    constants = unit.graph.constants
+    used = {name for node in unit.nodes for name in node.inputs if name in constants}
+    return sum(constants[name].nbytes for name in used)
+
+
+def _activation(name: str, info: TensorInfo) -> Activation:
+    return Activation(name, info.shape, info.nbytes)
