@@ -157,6 +157,8 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray:
             cure="Export the model with numeric weights.",
         )
     try:
+        if any(size < 0 for size in tensor.dims):
+            raise ValueError(f"its shape is {list(tensor.dims)}")
         return numpy_helper.to_array(tensor)
     except Exception as error:  # of as many types as there are ways to damage a tensor
         raise BadRequest(

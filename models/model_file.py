@@ -26,9 +26,9 @@ def read_model(path: Path) -> ModelProto:
         BadRequest: not ONNX, too large, of another opset, or weights that cannot be read.
     """
     model = _parse(path)
+    _require_onnx(path, model)
     if not _is_text(model):
         raise _not_onnx(path)
-    _require_onnx(path, model)
     load_external_data(path, model, MAX_MODEL_BYTES)
     return model
 
@@ -83,7 +83,9 @@ def _require_onnx(path: Path, model: ModelProto) -> None:
 
 
 def _nodes_in(graph: GraphProto) -> int:
-    """Nodes, with those of nested graphs."""
+    """Nodes, with those of nested graphs; counted no further than necessary."""
+    if len(graph.node) > MAX_NODES:
+        return len(graph.node)
     nested = (
         inner
         for node in graph.node

