@@ -31,7 +31,7 @@ from coordinator.given import adopt, plan_id
 from coordinator.journal import Ended, Journal
 from coordinator.library import Library
 from coordinator.live import LiveCluster
-from coordinator.making import NO_WORKER, PERIOD, Maker
+from coordinator.making import DRIFT, NO_WORKER, PERIOD, Maker
 from coordinator.modes import Modes
 from coordinator.naming import Names
 from coordinator.planning.devices import Planner
@@ -41,6 +41,7 @@ from coordinator.planning.strategies import names as strategies
 from coordinator.planning.strategies import strategy
 from coordinator.plans import Plans
 from coordinator.settings import CoordinatorSettings
+from coordinator.switching import Switching
 from models.units import Network
 from protos.errors import ImbrexError, NotFound, Unavailable
 
@@ -61,7 +62,8 @@ class Coordinator:
         self._admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self._live = LiveCluster(settings, self._changed, self._received, self._admission.idle)
         self._driver = Driver(self._live, self._live.expectations)
-        maker = Maker(self._library, self._planner, self._live)
+        self._switching = Switching()
+        maker = Maker(self._library, self._planner, self._live, self._switching)
         self._plans = Plans(maker, self._live.cluster, self.journal.planned)
         self._modes = Modes(self._plans, maker, self._live.cluster, settings.objective)
         self._entrances = Entrances()
@@ -169,6 +171,7 @@ class Coordinator:
     def _drop(self, model: str) -> None:
         self._library.drop(model)
         self._plans.drop(model)
+        self._switching.forget(model)
 
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         """The plan in force for a model, or the chosen one, made if need be; its latency is
@@ -252,6 +255,7 @@ class Coordinator:
             raise
         ended_s = time.monotonic()
         self._live.observe(graph, times)
+        self._follow(model, ended_s)
         queue_s = started_s - arrived_s
         timing = replace(answer.timing, queue_s=queue_s, total_s=answer.timing.total_s + queue_s)
         answer = replace(answer, timing=timing)
@@ -312,6 +316,11 @@ class Coordinator:
         """Devices came or went, or something was measured."""
         self._driver.devices(device.id for device in self._live.cluster().devices)
         self._plans.refresh(cause)
+
+    def _follow(self, model: str, now: float) -> None:
+        """Looks for another plan where devices or links are not what its plan was made for."""
+        if self._settings.replan and self._switching.is_due(model, self._live.observed(now), now):
+            self._plans.refresh(DRIFT, model)
 
     def _received(self, device: str, item: object, payload: object) -> None:
         self._driver.received(device, item, payload)  # type: ignore[arg-type]

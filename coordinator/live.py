@@ -26,6 +26,7 @@ from coordinator.measured import Measured
 from coordinator.planning.devices import Cluster, Device, Link, Medium
 from coordinator.planning.plan import DeviceId
 from coordinator.settings import CoordinatorSettings
+from coordinator.switching import Observed
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.endpoint import Endpoint
@@ -122,6 +123,10 @@ class LiveCluster:
             seen = self._measured.endpoint(device)
             if seen.observations in WORTH_KEEPING:
                 self._profiler.learned(connection.facts, seen.endpoint)
+
+    def observed(self, now: float) -> Mapping[str, Observed]:
+        """How fast devices and links are now, by what tasks showed."""
+        return self._measured.observed(list(self._pool.ready()), now)
 
     def _known(self, device: DeviceId) -> Device | None:
         """A device that can be used now."""

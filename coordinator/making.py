@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,16 +19,19 @@ from coordinator.planning.devices import Cluster, Planner
 from coordinator.planning.groups import Grouping, divided, grouping, service
 from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.propose import propose
+from coordinator.planning.simulator import simulate
+from coordinator.switching import Switching
 from models.program import BlobSource, Program
 from models.units import Network
 from protos.errors import BadConfiguration, ImbrexError, Infeasible, Unavailable
 
 log = structlog.get_logger(__name__)
 
-# A periodic plan must promise this much to be worth new sessions on the devices.
-WORTHWHILE_GAIN = 0.05
-# The cause of planning again when nothing has happened.
+# Causes of planning again after which the old plan would still do: nothing has happened, or
+# devices and links are not as fast as they were.
 PERIOD = "period"
+DRIFT = "drift"
+CONSIDERED = (PERIOD, DRIFT)
 
 NO_WORKER = Unavailable(
     cause="no worker is ready",
@@ -46,14 +50,21 @@ class Preparer(Protocol):
 
 
 class Maker:
-    """Makes plans whose programs are ready on their devices. `planner` finds one by its name."""
+    """Makes plans whose programs are ready on their devices. `planner` finds one by its name,
+    `switching` judges whether a plan is worth the change.
+    """
 
     def __init__(
-        self, library: Library, planner: Callable[[str], Planner], preparer: Preparer
+        self,
+        library: Library,
+        planner: Callable[[str], Planner],
+        preparer: Preparer,
+        switching: Switching,
     ) -> None:
         self._library = library
         self.planner = planner
         self._preparer = preparer
+        self._switching = switching
         self._versions: Counter[str] = Counter()
 
     async def successor(
@@ -77,7 +88,7 @@ class Maker:
         chosen = fastest(cluster, choice.devices)
         while True:
             plan = await asyncio.to_thread(_proposed, planner, loaded.served.network, chosen)
-            if old is not None and not _is_better(plan, old.plan, chosen, causes):
+            if old is not None and not await self._is_better(plan, old.plan, chosen, causes):
                 return old
             blobs = loaded.blobs if choice == IN_FORCE else BlobSource()
             graph, errors = await self._prepare(model, plan, blobs)
@@ -129,6 +140,21 @@ class Maker:
             raise error
         return graph
 
+    async def _is_better(
+        self, new: Plan, old: Plan, cluster: Cluster, causes: Sequence[str]
+    ) -> bool:
+        """Whether to switch: always when a device of the old plan is gone or others were measured,
+        never for the same plan, and otherwise only if the gain is worth it, by present costs.
+        """
+        if new.blocks == old.blocks:
+            return False
+        present = {device.id for device in cluster.devices}
+        if not present.issuperset(old.devices) or not set(causes) <= set(CONSIDERED):
+            return True
+        network = (await self._library.get(new.model)).served.network
+        now = await asyncio.to_thread(simulate, old, network, cluster)
+        return self._switching.is_worthwhile(new.model, now.latency_s, new.predicted_latency_s)
+
     async def _prepare(
         self, model: str, plan: Plan, blobs: BlobSource
     ) -> tuple[TaskGraph, dict[DeviceId, ImbrexError]]:
@@ -137,6 +163,7 @@ class Maker:
         self._versions[model] += 1
         plan = replace(plan, version=self._versions[model])
         graph = await asyncio.to_thread(compile_plan, plan, loaded.served.network, blobs)
+        began_s = time.monotonic()
         results = await asyncio.gather(
             *(
                 self._preparer.ensure(device, graph.programs_of(device), graph.blobs)
@@ -144,6 +171,7 @@ class Maker:
             ),
             return_exceptions=True,
         )
+        self._switching.prepared(time.monotonic() - began_s)
         errors: dict[DeviceId, ImbrexError] = {}
         for device, result in zip(plan.devices, results, strict=True):
             if isinstance(result, ImbrexError):
@@ -186,15 +214,3 @@ def _proposed(planner: Planner, network: Network, cluster: Cluster) -> Plan:
             cause=f"the planner {name!r} fails: {type(error).__name__}: {error}",
             cure="Mend it, or use another strategy; the log has its traceback",
         ) from error
-
-
-def _is_better(new: Plan, old: Plan, cluster: Cluster, causes: Sequence[str]) -> bool:
-    """Whether to switch: always when a device of the old plan is gone, never for the same plan,
-    and otherwise only if the gain is worth new sessions.
-    """
-    if new.blocks == old.blocks:
-        return False
-    present = {device.id for device in cluster.devices}
-    if not present.issuperset(old.devices) or list(causes) != [PERIOD]:
-        return True
-    return new.predicted_latency_s < (1 - WORTHWHILE_GAIN) * old.predicted_latency_s

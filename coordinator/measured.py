@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -18,7 +19,13 @@ from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
 from coordinator.planning.devices import Device, Endpoint, Link
 from coordinator.planning.plan import DeviceId
+from coordinator.switching import LINK_DRIFT, Observed
 from coordinator.waits import message_waits, task_waits
+
+# Fitting a link takes milliseconds.
+LINKS_EVERY_S = 1.0
+# A tile on its way: what a link is judged by.
+TYPICAL_BYTES = 200_000
 
 
 class Measured:
@@ -33,6 +40,8 @@ class Measured:
         self._corrections = Corrections.none()
         self._computing: WeakKeyDictionary[TaskGraph, dict[tuple[int, DeviceId], float]]
         self._computing = WeakKeyDictionary()  # uncorrected seconds
+        self._links_seen: dict[str, Observed] = {}
+        self._links_seen_s = -math.inf
         self._fitted: dict[DeviceId, tuple[LinkEstimate, EndpointEstimate, Link]] = {}
 
     def is_new(self, device: DeviceId, connection: Connection) -> bool:
@@ -110,6 +119,23 @@ class Measured:
     def correction(self, device: DeviceId) -> float:
         """Observed over predicted seconds."""
         return self._corrections.factor(device)
+
+    def observed(self, devices: Sequence[DeviceId], now: float) -> Mapping[str, Observed]:
+        """The devices and their links as tasks show them; links are looked at once a second."""
+        if now - self._links_seen_s >= LINKS_EVERY_S:
+            self._links_seen_s = now
+            self._links_seen = {
+                f"link of {device}": Observed(
+                    math.log(self.link(device).transfer_s(TYPICAL_BYTES)), drift=LINK_DRIFT
+                )
+                for device in devices
+                if device in self._links
+            }
+        seen = dict(self._links_seen)
+        for device in devices:
+            correction = self._corrections.of(device)
+            seen[device] = Observed(correction.log_factor, correction.surprise)
+        return seen
 
     def profiled(self, device: DeviceId) -> None:
         """A new profile: predictions and corrections of the old one mean nothing."""

@@ -20,7 +20,7 @@ import structlog
 from coordinator.choice import IN_FORCE, Choice
 from coordinator.execution.tasks import TaskGraph
 from coordinator.given import plan_id
-from coordinator.making import PERIOD, Maker
+from coordinator.making import CONSIDERED, Maker
 from coordinator.planning.devices import Cluster
 from coordinator.planning.plan import Plan
 from protos.errors import ImbrexError, NotFound, Unavailable
@@ -151,14 +151,16 @@ class Plans:
         assert found.graph is not None
         return found.graph
 
-    def refresh(self, cause: str) -> None:
-        """Plans again for every model that is loaded, in the background. Chosen plans change only
-        with the devices and what is known of them, and when they are next asked for.
+    def refresh(self, cause: str, model: str = "") -> None:
+        """Plans again for a model (or every one) that is loaded, in the background. Chosen plans
+        change only with the devices and what is measured of them, and when they are next asked for.
         """
         for entry in list(self._entries.values()):
+            if model and entry.model != model:
+                continue
             if entry.choice == IN_FORCE:
                 self._request(entry, cause)
-            elif cause != PERIOD and not entry.choice.plan:
+            elif cause not in CONSIDERED and not entry.choice.plan:
                 entry.stale = True
 
     def drop(self, model: str) -> None:

@@ -3,7 +3,8 @@
 The state is pure and takes `now`. Each device has one factor, observed over predicted seconds,
 followed by an exponential average in the logarithm whose time constant is in seconds, so that a
 burst of tasks counts no more than a steady trickle. One odd task moves it by no more than a
-bounded step; a lasting change wins within a few observations.
+bounded step; a second one that is odd the same way counts for half: a lasting change wins within
+a few observations.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from models.work import Work
 _TIME_CONSTANT_S = 20.0
 # However close together they are, ten tasks should settle a first estimate.
 _LEAST_WEIGHT = 0.2
+# Observations this far off twice in the same direction are a change, not noise.
+_SURPRISE = math.log(1.25)
+_CHANGE_WEIGHT = 0.5
 # A task that was ten times slower than predicted counts as one this much slower.
 _LARGEST_STEP = math.log(2.0)
 _BOUNDS = (math.log(0.05), math.log(20.0))
@@ -28,11 +32,14 @@ _LEAST_PREDICTED_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """One device's factor, as its logarithm, and what it rests on."""
+    """One device's factor, as its logarithm, and what it rests on; `surprise` is by how much the
+    logarithm of the last observation was off.
+    """
 
     log_factor: float = 0.0
     observations: int = 0
     updated_s: float = 0.0
+    surprise: float = 0.0
 
     @property
     def factor(self) -> float:
@@ -47,10 +54,11 @@ class Correction:
         step = max(-_LARGEST_STEP, min(_LARGEST_STEP, error))
         elapsed = max(0.0, now - self.updated_s) if self.observations else _TIME_CONSTANT_S
         weight = max(_LEAST_WEIGHT, 1.0 - math.exp(-elapsed / _TIME_CONSTANT_S))
+        if min(abs(error), abs(self.surprise)) > _SURPRISE and error * self.surprise > 0:
+            weight = max(weight, _CHANGE_WEIGHT)
         low, high = _BOUNDS
-        return Correction(
-            min(high, max(low, self.log_factor + weight * step)), self.observations + 1, now
-        )
+        factor = min(high, max(low, self.log_factor + weight * step))
+        return Correction(factor, self.observations + 1, now, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +74,15 @@ class Corrections:
 
     def factor(self, device: str) -> float:
         """Observed over predicted seconds of a device; 1 if nothing was observed."""
-        return self.by_device.get(device, Correction()).factor
+        return self.of(device).factor
+
+    def of(self, device: str) -> Correction:
+        """What is known of a device."""
+        return self.by_device.get(device, Correction())
 
     def observed(self, device: str, predicted_s: float, seconds: float, now: float) -> Corrections:
         """After one task of a device. `predicted_s` is its uncorrected prediction."""
-        before = self.by_device.get(device, Correction())
+        before = self.of(device)
         after = before.observed(predicted_s, seconds, now)
         return self if after is before else Corrections({**self.by_device, device: after})
 
