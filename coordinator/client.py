@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, ClassVar, Self
 from urllib.parse import quote, urlencode
 
@@ -10,6 +11,7 @@ import httpx
 import numpy as np
 
 from coordinator.choice import IN_FORCE, Choice
+from coordinator.keys import NoKey, NotAllowed
 from coordinator.serving import names
 from protos.errors import (
     BadConfiguration,
@@ -23,6 +25,8 @@ from protos.errors import (
 )
 
 CONNECT_TIMEOUT_S = 5.0
+# In the environment and not a flag: a command line is for every user of a machine to see.
+KEY_VARIABLE = "IMBREX_API_KEY"
 # A model's first request may wait for its weights to reach slow devices over a home's Wi-Fi.
 ANSWER_TIMEOUT_S = 600.0
 
@@ -31,6 +35,8 @@ _KINDS = {
     for kind in (
         BadRequest,
         NotFound,
+        NoKey,
+        NotAllowed,
         Infeasible,
         Unavailable,
         LostWorker,
@@ -164,6 +170,8 @@ class CoordinatorClient:
         self, method: str, path: str, body: bytes = b"", media_type: str = "", accept: str = ""
     ) -> httpx.Response:
         headers = {"Accept": accept or names.JSON}
+        if key := os.environ.get(KEY_VARIABLE):
+            headers["X-API-Key"] = key
         if media_type:
             headers["Content-Type"] = media_type
         try:

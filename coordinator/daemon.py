@@ -65,7 +65,7 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, state_dir: P
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     settings = coordinator.settings
-    rpc = RpcServer(app.state.oip, settings.max_body_bytes)
+    rpc = RpcServer(app.state.oip, app.state.keys, settings.max_body_bytes)
     try:
         address = await rpc.start(settings.host, _grpc_port(settings))
         with _ready_file(state_dir, {"url": url, "grpc": address, "pid": os.getpid()}):

@@ -55,10 +55,7 @@ class SecretGate(Interceptor):
         if method.startswith(_HEALTH) or self._knows_it(handler_call_details):
             return handler
 
-        async def refuse(_request: Any, context: Context) -> None:
-            await _refuse(context, method, "the cluster secret is missing or wrong")
-
-        return _like(handler, refuse)
+        return refusing(handler, method, "the cluster secret is missing or wrong")
 
     def _knows_it(self, details: grpc.HandlerCallDetails) -> bool:
         sent = dict(details.invocation_metadata or ()).get(SECRET_KEY, "")
@@ -141,6 +138,15 @@ class CertificateGate(Interceptor):
 
 
 Gate = SecretGate | CertificateGate
+
+
+def refusing(handler: Handler, method: str, why: str) -> Handler:
+    """A handler of the same shape that only says no."""
+
+    async def refuse(_request: Any, context: Context) -> None:
+        await _refuse(context, method, why)
+
+    return _like(handler, refuse)
 
 
 async def _refuse(context: Context, method: str, why: str) -> None:

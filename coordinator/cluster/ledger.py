@@ -33,6 +33,34 @@ def read_entries(path: Path) -> Entries:
     return found
 
 
+class Followed:
+    """The entries of a file that somebody else changes; read again only when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int] | None = None
+        self._entries: Entries = {}
+
+    def entries(self) -> Entries:
+        """As they are now.
+
+        Raises:
+            BadConfiguration: the file cannot be read.
+        """
+        stamp = self._now()
+        if stamp != self._stamp:
+            self._entries = read_entries(self._path)
+            self._stamp = stamp
+        return self._entries
+
+    def _now(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return None
+        return found.st_mtime_ns, found.st_ino
+
+
 @contextmanager
 def changing(path: Path) -> Iterator[Entries]:
     """The entries, to be changed in place; written back at the end if they were. Nobody else

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from coordinator.cluster.authority import FOLDER
-from coordinator.cluster.ledger import changing, read_entries
+from coordinator.cluster.ledger import Followed, changing
 from coordinator.planning.plan import DeviceId
 from protos.errors import NotFound
 
@@ -30,25 +29,23 @@ class Roster:
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / FOLDER / "devices.json"
-        self._seen: tuple[int, int] | None = None
-        self._members: dict[DeviceId, Member] = {}
+        self._file = Followed(self._path)
 
     def members(self) -> dict[DeviceId, Member]:
-        """All of them, as they are now; reads the file only if it has changed."""
-        stamp = self._stamp()
-        if stamp != self._seen:
-            entries = read_entries(self._path)
-            self._members = {
-                DeviceId(device): Member(
-                    DeviceId(device),
-                    str(entry["name"]),
-                    datetime.fromisoformat(entry["since"]),
-                    datetime.fromisoformat(entry["expires"]),
-                )
-                for device, entry in entries.items()
-            }
-            self._seen = stamp
-        return dict(self._members)
+        """All of them, as they are now."""
+        return {
+            DeviceId(device): Member(
+                DeviceId(device),
+                str(entry["name"]),
+                datetime.fromisoformat(entry["since"]),
+                datetime.fromisoformat(entry["expires"]),
+            )
+            for device, entry in self._file.entries().items()
+        }
+
+    def ids(self) -> frozenset[DeviceId]:
+        """Their ids: asked several times a second."""
+        return frozenset(map(DeviceId, self._file.entries()))
 
     def admit(self, member: Member) -> None:
         """Adds a device, or notes its new certificate."""
@@ -76,10 +73,3 @@ class Roster:
         with changing(self._path) as entries:
             entries.pop(named[0].id, None)
         return named[0]
-
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self._path)
-        except FileNotFoundError:
-            return None
-        return found.st_mtime_ns, found.st_ino

@@ -53,7 +53,7 @@ class Trust:
 
     def members(self) -> frozenset[DeviceId] | None:
         """Devices that may take part; None where every one that knows the secret may."""
-        return None if self.certified is None else frozenset(self.certified.roster.members())
+        return None if self.certified is None else self.certified.roster.ids()
 
     def require_member(self, device: DeviceId, address: str) -> None:
         """Raises:

@@ -4,6 +4,7 @@ directory. Nothing but typer is imported here: `--help` stays fast.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -11,6 +12,14 @@ import typer
 from coordinator.commands.options import Config, Json, StateDir
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+class Role(StrEnum):
+    """As `coordinator.keys.Role`, which would be slow to import for `--help`."""
+
+    infer = "infer"
+    admin = "admin"
+
 
 _STATE = "Run them on the coordinator's device, as its user or as root."
 
@@ -65,6 +74,50 @@ def members(config: Config = None, state_dir: StateDir = None, as_json: Json = F
     from coordinator.commands import cluster_trust as command
 
     raise typer.Exit(command.members(config, state_dir, as_json=as_json))
+
+
+@app.command()
+def key(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")],
+    role: Annotated[
+        Role, typer.Option(help="infer: ask and look; admin: change things, too.")
+    ] = Role.infer,
+    config: Config = None,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """Makes an API key; from the first one on, nobody gets an answer without.
+
+    \b
+    imbrex cluster key frigate
+    imbrex cluster key me --role admin
+    curl -H "X-API-Key: KEY" http://pi-1:8460/v1/devices
+    IMBREX_API_KEY=KEY imbrex status
+    """
+    from coordinator.commands import cluster_keys as command
+
+    raise typer.Exit(command.add(config, state_dir, name, role.value, as_json=as_json))
+
+
+@app.command()
+def keys(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
+    """The API keys, without their secrets."""
+    from coordinator.commands import cluster_keys as command
+
+    raise typer.Exit(command.show(config, state_dir, as_json=as_json))
+
+
+@app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")],
+    config: Config = None,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """Ends an API key, at once. With the last one, everybody may do everything again."""
+    from coordinator.commands import cluster_keys as command
+
+    raise typer.Exit(command.revoke(config, state_dir, name, as_json=as_json))
 
 
 @app.command()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
+from coordinator.keys import Keys
+from coordinator.serving.access import guard
 from coordinator.serving.deepstack import answers as deepstack_answers
 from coordinator.serving.deepstack import http as deepstack
 from coordinator.serving.errors import add_error_handlers
@@ -29,11 +31,15 @@ def create_app(coordinator: Coordinator) -> FastAPI:
         summary="One CNN inference across the devices of a home.",
         redoc_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(guard)],
     )
     app.state.coordinator = coordinator
+    app.state.keys = Keys(coordinator.settings.state_dir)
     app.state.metrics = metrics.registry_of(coordinator)
     app.state.oip = Service(coordinator)
-    shapes = dict.fromkeys(deepstack.PREFIXES, deepstack_answers.shape) | {oip.PREFIX: oip.shape}
+    shapes = dict.fromkeys(deepstack_answers.PREFIXES, deepstack_answers.shape) | {
+        oip.PREFIX: oip.shape
+    }
     add_error_handlers(app, shapes)
     app.add_middleware(Intake, max_body_bytes=coordinator.settings.max_body_bytes)
     for room in (infer, models, plans, devices, requests, health, metrics, oip, deepstack):

@@ -23,6 +23,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from coordinator.keys import NoKey, NotAllowed
 from protos.errors import (
     BadConfiguration,
     BadRequest,
@@ -74,6 +75,8 @@ STATUS: dict[type[ImbrexError], HTTPStatus] = {
     NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
     SlowBody: HTTPStatus.REQUEST_TIMEOUT,
     Unsupported: HTTPStatus.NOT_IMPLEMENTED,
+    NoKey: HTTPStatus.UNAUTHORIZED,
+    NotAllowed: HTTPStatus.FORBIDDEN,
     BadRequest: HTTPStatus.BAD_REQUEST,
     NotFound: HTTPStatus.NOT_FOUND,
     Infeasible: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -127,6 +130,8 @@ def fault_of(error: ImbrexError) -> Fault:
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         wait_s = error.retry_after_s if isinstance(error, Overloaded) else 0.0
         headers["Retry-After"] = str(max(RETRY_AFTER_S, math.ceil(wait_s)))
+    if status is HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Basic realm="imbrex, the key as password", charset="UTF-8"'
     if status is HTTPStatus.REQUEST_TIMEOUT:
         headers["Connection"] = "close"
     return Fault(status, error.code, error.cause, error.cure, headers)

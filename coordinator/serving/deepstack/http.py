@@ -13,13 +13,13 @@ from starlette.datastructures import FormData, UploadFile
 
 from coordinator.answers import ServedModel
 from coordinator.serving import bodies, names
+from coordinator.serving.access import guard_form
 from coordinator.serving.deepstack.answers import MODULE, as_coco, document, rows
 from coordinator.serving.pictures import asked_of, beside, found
 from coordinator.serving.state import Served
 from models.detection import Detection
 from protos.errors import BadConfiguration, BadRequest
 
-PREFIXES = ("/v1/vision", "/v1/status", "/v1/server")
 MIN_CONFIDENCE = 0.4
 # It reads handwriting: whoever asks what a camera sees must not get digits.
 NO_DETECTOR = "digits"
@@ -76,8 +76,8 @@ async def _answer(
     *,
     coco: bool,
 ) -> Response:
-    served = await coordinator.model(source)
     picture, least = await _form(request, body)
+    served = await coordinator.model(source)
     _require_detector(served)
     assert served.sidecar is not None
     asked = await beside(asked_of, picture, served, served.sidecar)
@@ -96,6 +96,7 @@ async def _form(request: Request, body: bytes) -> tuple[bytes, float]:
         raise bodies.wrong_type(bodies.media_type(request), (names.MULTIPART,))
     form = await bodies.read_form(request, body)
     try:
+        guard_form(request, form)
         file = form.get(names.IMAGE_PART)
         if not isinstance(file, UploadFile):
             raise BadRequest(

@@ -23,6 +23,8 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 COMPRESSION = 1
 _SAME = frozenset(
     {
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.FORBIDDEN,
         HTTPStatus.NOT_FOUND,
         HTTPStatus.METHOD_NOT_ALLOWED,
         HTTPStatus.INTERNAL_SERVER_ERROR,

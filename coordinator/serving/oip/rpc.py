@@ -13,13 +13,17 @@ from google.protobuf import json_format
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
+from starlette.datastructures import Headers
 
+from coordinator.keys import Keys, Role
+from coordinator.serving.access import shown_key
 from coordinator.serving.oip.messages import read_request, write_answer
 from coordinator.serving.oip.service import Service
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.channels import SERVER_OPTIONS
 from protos.errors import BadConfiguration, ImbrexError
+from protos.gates import Handler, Interceptor, refusing
 from protos.ports import holder_of
 from protos.status import abort
 
@@ -30,6 +34,9 @@ DRAIN_S = 5.0
 HEALTH_S = 0.5
 # A request's messages besides its tensors.
 ENVELOPE_BYTES = 1 << 20
+# Asked before anybody has a key, as over HTTP; and those that change something.
+_OPEN = frozenset({"ServerLive", "ServerReady"})
+_ADMIN = frozenset({"RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 T = TypeVar("T")
@@ -39,7 +46,7 @@ log = structlog.get_logger(__name__)
 class RpcServer:
     """The protocol on a port of its own."""
 
-    def __init__(self, service: Service, max_body_bytes: int) -> None:
+    def __init__(self, service: Service, keys: Keys, max_body_bytes: int) -> None:
         limit = max_body_bytes + ENVELOPE_BYTES
         options = [
             *((key, value) for key, value in SERVER_OPTIONS if "message_length" not in key),
@@ -47,7 +54,7 @@ class RpcServer:
             ("grpc.max_send_message_length", limit),
         ]
         self._service = service
-        self._server = grpc.aio.server(options=options)
+        self._server = grpc.aio.server(options=options, interceptors=[_KeyGate(keys)])
         self._health = HealthServicer()
         self._watch: asyncio.Task[None] | None = None
         register: Any = inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server
@@ -94,6 +101,31 @@ class RpcServer:
         state = states.SERVING if self._service.ready() else states.NOT_SERVING
         for name in ("", SERVICE):
             await self._health.set(name, state)
+
+
+class _KeyGate(Interceptor):
+    """Admits by API key, in the metadata under the names that HTTP has for it."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Every call comes by here."""
+        handler = await continuation(handler_call_details)
+        service, _, call = handler_call_details.method.removeprefix("/").partition("/")
+        if handler is None or service != SERVICE or call in _OPEN:
+            return handler
+        sent = {key: str(value) for key, value in handler_call_details.invocation_metadata or ()}
+        role = Role.ADMIN if call in _ADMIN else Role.INFER
+        try:
+            self._keys.require(shown_key(Headers(sent)), role)
+        except ImbrexError as error:
+            return refusing(handler, handler_call_details.method, str(error))
+        return handler
 
 
 class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):

@@ -1,0 +1,205 @@
+"""API keys on every surface: who may ask, who may change things, who is refused."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import stat
+from http import HTTPStatus
+
+import grpc
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator.cluster import ledger
+from coordinator.keys import MAX_KEYS, Keys, Role
+from coordinator.serving.access import role_of
+from coordinator.serving.app import create_app
+from coordinator.serving.oip.rpc import RpcServer
+from coordinator.serving.oip.service import Service
+from protos import inference_pb2 as pb
+from protos import inference_pb2_grpc
+from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound
+from tests.cli.run_cli import imbrex
+from tests.serving.in_place import InPlace
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return Keys(tmp_path)
+
+
+@pytest.fixture
+async def http(keys, tmp_path):
+    plain = InPlace()
+    settings = plain.settings.model_copy(update={"state_dir": tmp_path})
+    app = create_app(dataclasses.replace(plain, settings=settings))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+async def test_without_keys_everybody_may_ask(http):
+    assert (await http.get("/v1/devices")).is_success
+
+
+@pytest.mark.parametrize("path", ["/v1/devices", "/v1/models", "/metrics", "/v2", "/v1/plans/tiny"])
+async def test_with_a_key_nobody_may_ask_without(http, keys, path):
+    keys.add("me", Role.ADMIN)
+    with capture_logs() as logs:
+        refused = await http.get(path)
+    assert refused.status_code == HTTPStatus.UNAUTHORIZED
+    assert refused.headers["www-authenticate"].startswith("Basic")
+    assert [each["event"] for each in logs] == ["client refused"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/v1/status/ping"]
+)
+async def test_health_needs_no_key(http, keys, path):
+    keys.add("me", Role.ADMIN)
+    assert (await http.get(path)).status_code == HTTPStatus.OK
+
+
+def ways(key):
+    login = base64.b64encode(f"anybody:{key}".encode()).decode()
+    return [
+        {"X-API-Key": key},
+        {"Authorization": f"Bearer {key}"},
+        {"Authorization": f"bearer {key}"},
+        {"Authorization": f"Basic {login}"},
+    ]
+
+
+async def test_a_key_is_taken_in_every_way_that_clients_have(http, keys):
+    for headers in ways(keys.add("me", Role.INFER)):
+        assert (await http.get("/v1/devices", headers=headers)).is_success
+    for headers in [*ways("imbrex_wrong"), {"Authorization": "Basic !"}, {"Authorization": "x"}]:
+        refused = await http.get("/v1/devices", headers=headers)
+        assert refused.status_code == HTTPStatus.UNAUTHORIZED, headers
+        assert "imbrex_wrong" not in refused.text
+
+
+async def test_the_kept_hash_is_no_key(http, keys, tmp_path):
+    keys.add("me", Role.ADMIN)
+    (entry,) = ledger.read_entries(tmp_path / "keys.json").values()
+    refused = await http.get("/v1/devices", headers={"X-API-Key": entry["sha256"]})
+    assert refused.status_code == HTTPStatus.UNAUTHORIZED
+
+
+async def test_a_key_to_ask_changes_nothing(http, keys):
+    asks = {"X-API-Key": keys.add("camera", Role.INFER)}
+    for method, path in (
+        ("PUT", "/v1/plans/tiny"),
+        ("POST", "/v1/plans/infer"),
+        ("DELETE", "/v1/plans/tiny"),
+        ("POST", "/v1/devices/pi/profile"),
+        ("POST", "/v1/models/tiny/baseline"),
+        ("POST", "/v2/repository/models/tiny/load"),
+        ("POST", "/v2/repository/models/tiny/unload"),
+        ("POST", "/v2/repository/models/index/unload"),
+    ):
+        refused = await http.request(method, path, headers=asks)
+        assert refused.status_code == HTTPStatus.FORBIDDEN, path
+        assert "admin" in refused.text
+
+
+async def test_a_revoked_key_ends_at_once(http, keys):
+    keys.add("me", Role.ADMIN)
+    headers = {"X-API-Key": keys.add("camera", Role.INFER)}
+    assert (await http.get("/v1/devices", headers=headers)).is_success
+    keys.remove("camera")
+    assert (await http.get("/v1/devices", headers=headers)).status_code == HTTPStatus.UNAUTHORIZED
+
+
+async def test_deepstacks_clients_send_their_key_in_the_form(http, keys):
+    key, path = keys.add("frigate", Role.INFER), "/v1/vision/custom/tiny"
+    picture = {"image": b"x"}
+    for form in ({}, {"api_key": ""}, {"api_key": "wrong"}):
+        refused = await http.post(path, files=picture, data=form)
+        assert (refused.status_code, refused.json()["success"]) == (401, False)
+    assert (await http.post(path, content=b"no form")).status_code not in (200, 404)
+    allowed = await http.post(path, files=picture, data={"api_key": key})
+    assert "does not find objects" in allowed.json()["error"]
+
+
+async def test_a_page_of_another_site_cannot_give_orders(http):
+    for origin in ("http://evil.example", "null"):
+        refused = await http.delete("/v1/plans/tiny", headers={"Origin": origin})
+        assert refused.status_code == HTTPStatus.FORBIDDEN
+    own = await http.delete("/v1/plans/tiny", headers={"Origin": "http://test"})
+    assert own.status_code != HTTPStatus.FORBIDDEN
+
+
+def test_every_order_takes_admin():
+    app = create_app(InPlace())
+    asking = {
+        (method, route.path)
+        for route in app.routes
+        for method in getattr(route, "methods", None) or ()
+        if method not in ("GET", "HEAD", "OPTIONS") and role_of(method, route.path) is Role.INFER
+    }
+    assert {path.rpartition("/")[2] for _, path in asking} <= {
+        "infer",
+        "index",
+        "detection",
+        "list",
+        "{model}",
+    }
+
+
+def test_only_hashes_are_kept_and_for_the_owner_alone(keys, tmp_path):
+    secret = keys.add("me", Role.ADMIN)
+    file = tmp_path / "keys.json"
+    assert secret not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_names_are_unique_and_keys_capped(keys):
+    keys.add("me", Role.INFER)
+    with pytest.raises(BadRequest, match="a key called 'me'"):
+        keys.add("me", Role.ADMIN)
+    with pytest.raises(NotFound, match="There are me"):
+        keys.remove("you")
+    for number in range(MAX_KEYS - 1):
+        keys.add(str(number), Role.INFER)
+    with pytest.raises(Infeasible):
+        keys.add("one more", Role.INFER)
+
+
+def test_a_damaged_file_opens_nothing(keys, tmp_path):
+    (tmp_path / "keys.json").write_text("nonsense")
+    with pytest.raises(BadConfiguration):
+        keys.require(None, Role.INFER)
+
+
+def test_the_commands(tmp_path):
+    state = ("--state-dir", str(tmp_path))
+    made = imbrex("cluster", "key", "me", "--role", "admin", *state, "--json").json()
+    assert made["key"].startswith("imbrex_")
+    Keys(tmp_path).require(made["key"], Role.ADMIN)
+    listed = imbrex("cluster", "keys", *state, "--json").json()
+    assert listed == {"keys": [{"name": "me", "role": "admin"}]}
+    assert imbrex("cluster", "revoke", "me", *state, "--json").json()["keys_left"] == 0
+
+
+async def test_the_inference_protocols_grpc_takes_keys_in_its_metadata(keys):
+    server = RpcServer(Service(InPlace()), keys, 1 << 20)
+    address = await server.start("127.0.0.1", 0)
+    asks, admin = keys.add("camera", Role.INFER), keys.add("me", Role.ADMIN)
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert (await stub.ServerLive(pb.ServerLiveRequest())).live
+        listed, load = pb.RepositoryIndexRequest(), pb.RepositoryModelLoadRequest(model_name="tiny")
+        for shown in ((), (("x-api-key", "wrong"),)):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.RepositoryIndex(listed, metadata=shown)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        await stub.RepositoryIndex(listed, metadata=(("authorization", f"Bearer {asks}"),))
+        with pytest.raises(grpc.aio.AioRpcError, match="not change things"):
+            await stub.RepositoryModelLoad(load, metadata=(("x-api-key", asks),))
+        with pytest.raises(grpc.aio.AioRpcError) as other:
+            await stub.RepositoryModelLoad(load, metadata=(("x-api-key", admin),))
+        assert other.value.code() is not grpc.StatusCode.UNAUTHENTICATED
+    await server.stop()
