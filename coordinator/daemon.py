@@ -61,9 +61,14 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, state_dir: P
     server = _Server(config)
     host, port = listener.getsockname()[:2]
     url = f"http://{host}:{port}"
+
+    def stop() -> None:
+        app.state.page.close()
+        server.stop()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
+        loop.add_signal_handler(number, stop)
     settings = coordinator.settings
     rpc = RpcServer(app.state.oip, app.state.keys, settings.max_body_bytes)
     try:

@@ -18,6 +18,8 @@ from coordinator.serving.oip import http as oip
 from coordinator.serving.oip.service import Service
 from coordinator.serving.ours import devices, health, infer, models, plans, requests
 from coordinator.serving.ours.documented import ERRORS
+from coordinator.serving.page import http as page
+from coordinator.serving.page.hub import Hub
 
 if TYPE_CHECKING:
     from coordinator.core import Coordinator
@@ -36,12 +38,13 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     app.state.coordinator = coordinator
     app.state.keys = Keys(coordinator.settings.state_dir)
     app.state.metrics = metrics.registry_of(coordinator)
+    app.state.page = Hub(coordinator)
     app.state.oip = Service(coordinator)
     shapes = dict.fromkeys(deepstack_answers.PREFIXES, deepstack_answers.shape) | {
         oip.PREFIX: oip.shape
     }
     add_error_handlers(app, shapes)
     app.add_middleware(Intake, max_body_bytes=coordinator.settings.max_body_bytes)
-    for room in (infer, models, plans, devices, requests, health, metrics, oip, deepstack):
+    for room in (infer, models, plans, devices, requests, health, metrics, oip, deepstack, page):
         app.include_router(room.router, responses=ERRORS)
     return app

@@ -1,0 +1,121 @@
+"""The page's files, its events, and the plan as it lies over a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse, StreamingResponse
+
+from coordinator.planning.picture import Rect, image_tiles
+from coordinator.planning.strategies import names as strategies
+from coordinator.serving.ours.plans import Chosen
+from coordinator.serving.page.hub import Hub
+from coordinator.serving.state import ModelName, Served
+from models.digits.examples import examples
+from models.graph import Graph
+from protos.errors import NotFound
+
+STATIC = Path(__file__).parent / "static"
+KINDS = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in KINDS}
+# Nothing from elsewhere, nothing inline, nobody's frame: the page shows what cameras see.
+SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+async def index() -> Response:
+    """The page."""
+    return _file("index.html")
+
+
+@router.get("/page/events")
+async def events(request: Request) -> Response:
+    """What happens, as it happens."""
+    hub: Hub = request.app.state.page
+    hub.require_room()
+    return StreamingResponse(hub.watch(), media_type="text/event-stream", headers=SECURITY)
+
+
+@router.get("/page/sample")
+async def sample() -> Response:
+    """A picture to try it with."""
+    return FileResponse(examples()[0].path, media_type="image/png", headers=SECURITY)
+
+
+@router.get("/page/strategies")
+async def planners() -> dict[str, Any]:
+    """How one can plan."""
+    return {"strategies": list(strategies())}
+
+
+@router.get("/page/plans/{model}")
+async def plan(model: ModelName, coordinator: Served, chosen: Chosen) -> dict[str, Any]:
+    """A plan for people: what it promises, and its first block's tiles as shares of the model's
+    input, with what each of them reads beyond itself.
+    """
+    source = coordinator.names.source(model)
+    served = await coordinator.model(source)
+    made, network = await coordinator.plan(source, chosen)
+    width, height = _size(network.graph)
+    tiles = image_tiles(made, network, (width, height))
+    form = served.sidecar.input if served.sidecar else None
+    return {
+        "model": model,
+        "strategy": made.strategy,
+        "version": made.version,
+        "predicted_ms": round(made.predicted_latency_s * 1000, 2),
+        "alone_ms": round(made.single_device_latency_s * 1000, 2),
+        "blocks": len(made.blocks),
+        "devices": list(made.devices),
+        "unused": [{"device": each.device, "reason": each.reason} for each in made.unused],
+        "input": {"width": width, "height": height},
+        "resize": form.resize if form else None,
+        "resize_shorter": form.resize_shorter if form else None,
+        "tiles": [
+            {"device": tile.device, "own": _box(tile.own), "read": _box(tile.read)}
+            for tile in tiles
+        ],
+    }
+
+
+@router.get("/page/{name}")
+async def asset(name: str) -> Response:
+    """A file of the page."""
+    return _file(name)
+
+
+def _file(name: str) -> Response:
+    if name not in FILES:
+        raise NotFound(cause=f"the page has no file {name[:80]!r}", cure="Open /")
+    path = FILES[name]
+    return FileResponse(path, media_type=KINDS[path.suffix], headers=SECURITY)
+
+
+def _size(graph: Graph) -> tuple[int, int]:
+    """Width and height of the first input."""
+    shape = graph.shape(graph.inputs[0])
+    return (shape[3], shape[2]) if len(shape) == 4 else (1, 1)
+
+
+def _box(rect: Rect) -> list[float]:
+    return [round(each, 2) for each in (rect.x, rect.y, rect.width, rect.height)]

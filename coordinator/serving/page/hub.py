@@ -1,0 +1,214 @@
+"""What the page shows, as server-sent events: `state` every second, `request` as each one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from coordinator.answers import DeviceStatus
+from coordinator.journal import Ended, Planned
+from protos.errors import Unavailable
+
+if TYPE_CHECKING:
+    from coordinator.core import Coordinator
+
+# Each watcher is a connection and a queue; a home has few screens.
+MOST_WATCHERS = 16
+# A watcher that does not read misses requests; the next state tells it all that matters.
+QUEUED = 32
+STATE_S = 1.0
+HISTORY_S = 60
+LOAD_S = 5.0
+# Bounds the history at thousands of requests per second.
+MOST_KEPT = 20_000
+
+
+class Hub:
+    """Listens to the journal and tells every page that watches."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._watchers: set[asyncio.Queue[str | None]] = set()
+        # (when it ended, seconds it took, whether it was answered), and (when, device, seconds).
+        self._ends: deque[tuple[float, float, bool]] = deque(maxlen=MOST_KEPT)
+        self._busy: deque[tuple[float, str, float]] = deque(maxlen=MOST_KEPT)
+        self._last: dict[str, Any] | None = None
+        self._closed = False
+        # What devices were called while they were here, by id.
+        self._called: dict[str, str] = {}
+        coordinator.journal.listen(self._heard)
+
+    def close(self) -> None:
+        """Ends every watch, so that the server can stop."""
+        self._closed = True
+        for queue in self._watchers:
+            while queue.full():
+                queue.get_nowait()
+            queue.put_nowait(None)
+
+    def require_room(self) -> None:
+        """Raises:
+        Unavailable: too many pages are open.
+        """
+        if len(self._watchers) >= MOST_WATCHERS:
+            raise Unavailable(
+                cause=f"{MOST_WATCHERS} pages are watching already", cure="Close one of them"
+            )
+
+    async def watch(self) -> AsyncIterator[str]:
+        """Events for one page, until it goes away or the server stops."""
+        queue: asyncio.Queue[str | None] = asyncio.Queue(QUEUED)
+        self._watchers.add(queue)
+        try:
+            yield _event("state", self.state())  # devices have their colours first
+            if self._last is not None:
+                yield _event("request", self._last)
+            while not self._closed:
+                yield _event("state", self.state())
+                deadline = asyncio.get_running_loop().time() + STATE_S
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        while True:
+                            told = await queue.get()
+                            if told is None:
+                                return
+                            yield told
+                except TimeoutError:
+                    continue
+        finally:
+            self._watchers.discard(queue)
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the latest request."""
+        now = time.monotonic()
+        ready, reason = self._coordinator.readiness()
+        load = self._loads(now)
+        return {
+            "ready": ready,
+            "reason": reason,
+            "queue": self._coordinator.queue_depth,
+            "in_flight": self._coordinator.in_flight,
+            "devices": [self._device(each, load) for each in self._coordinator.devices()],
+            "models": [
+                {
+                    "name": self._coordinator.names.public(each.name)[0],
+                    "task": each.task,
+                    "ready": each.ready,
+                    "state": each.state,
+                    "plan_version": each.plan_version,
+                }
+                for each in self._coordinator.models()
+            ],
+            "requests": self._requests(now),
+        }
+
+    # ------------------------------------------------------------ from the journal
+
+    def _heard(self, entry: Ended | Planned) -> None:
+        if isinstance(entry, Planned):
+            return
+        self._ends.append((entry.ended_s, entry.ended_s - entry.arrived_s, entry.error is None))
+        for task in entry.tasks:
+            self._busy.append((task.stop_s, task.device, task.stop_s - task.start_s))
+        name = self._coordinator.names.public(entry.model)[0]
+        self._last = _request(entry, name)
+        if self._watchers:
+            event = _event("request", self._last)
+            for queue in self._watchers:
+                if not queue.full():
+                    queue.put_nowait(event)
+
+    def _loads(self, now: float) -> dict[str, float]:
+        """Each device's share of the last seconds that it computed."""
+        load: dict[str, float] = {}
+        for stopped_s, device, seconds in reversed(self._busy):
+            if stopped_s < now - LOAD_S:
+                break
+            load[device] = load.get(device, 0.0) + seconds / LOAD_S
+        return load
+
+    def _device(self, status: DeviceStatus, load: dict[str, float]) -> dict[str, Any]:
+        """One device; a lost one keeps the name that it had."""
+        if status.state == "ready" and len(self._called) < MOST_KEPT:
+            self._called[status.id] = status.name
+        return {**_facts(status, load), "name": self._called.get(status.id, status.name)}
+
+    def _requests(self, now: float) -> dict[str, Any]:
+        """Answers and errors of the last minute by second, oldest first, and their latencies."""
+        answered, failed = [0] * HISTORY_S, [0] * HISTORY_S
+        taken: list[float] = []
+        for ended_s, seconds, good in reversed(self._ends):
+            age = int(now - ended_s)
+            if age >= HISTORY_S:
+                break
+            (answered if good else failed)[HISTORY_S - 1 - max(0, age)] += 1
+            if good:
+                taken.append(seconds)
+        taken.sort()
+        return {
+            "answered": answered,
+            "failed": failed,
+            "median_ms": _ms(taken[len(taken) // 2]) if taken else None,
+            "p99_ms": _ms(taken[math.ceil(len(taken) * 0.99) - 1]) if taken else None,
+        }
+
+
+def _request(ended: Ended, model: str) -> dict[str, Any]:
+    """One request for the page: its bars in milliseconds since its arrival."""
+    start_s = ended.arrived_s
+    told: dict[str, Any] = {
+        "id": ended.request_id,
+        "model": model,
+        "outcome": ended.outcome,
+        "total_ms": _ms(ended.ended_s - start_s),
+        "tasks": [],
+    }
+    if ended.error is not None:
+        return {**told, "cause": ended.error.cause}
+    assert ended.answer is not None
+    told |= {"plan_version": ended.plan_version, "queue_ms": _ms(ended.answer.timing.queue_s)}
+    for task in ended.tasks:
+        marks = (task.sent_s, task.ready_s, task.start_s, task.stop_s, task.received_s)
+        sent, ready, start, stop, received = (
+            _ms(mark - start_s) if mark else None for mark in marks
+        )
+        told["tasks"].append(
+            {
+                "device": task.device,
+                "sent": sent,
+                "ready": ready,
+                "start": start,
+                "stop": stop,
+                "received": received,
+            }
+        )
+    return told
+
+
+def _facts(status: DeviceStatus, load: dict[str, float]) -> dict[str, Any]:
+    return {
+        "id": status.id or status.address,
+        "state": status.state,
+        "reason": status.reason,
+        "cpu": status.cpu,
+        "cores": status.cores,
+        "host": status.host,
+        "gflops": round(status.gflops, 2),
+        "mbps": round(status.mbps, 1) if math.isfinite(status.mbps) else None,
+        "celsius": status.celsius or None,
+        "throttled": status.throttled,
+        "load": round(min(1.0, load.get(status.id, 0.0)), 3),
+    }
+
+
+def _event(name: str, data: dict[str, Any]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 2)

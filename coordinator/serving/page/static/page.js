@@ -1,0 +1,206 @@
+// The page: events in, elements out; a picture in, an answer out.
+
+import { showDevices } from "./devices.js";
+import { byId, counted, milliseconds, setText } from "./dom.js";
+import { showMinute } from "./minute.js";
+import { drawOverlay, listFound } from "./picture.js";
+import { showRequest } from "./timeline.js";
+
+const AUTO = "as configured";
+const now = { names: new Map(), plan: null, planned: "", answer: null, file: null, last: null, alone: new Map() };
+
+// ------------------------------------------------------------ live
+
+function watch() {
+  const source = new EventSource("/page/events");
+  source.addEventListener("state", (event) => showState(JSON.parse(event.data)));
+  source.addEventListener("request", (event) => {
+    now.last = JSON.parse(event.data);
+    showRequest(now.last, now.names);
+    showRace();
+  });
+  source.onerror = () => pill("connection lost", "bad");
+}
+
+function showState(state) {
+  now.names = new Map(state.devices.map((each) => [each.id, each.name]));
+  const ready = state.devices.filter((each) => each.state === "ready").length;
+  pill(state.ready ? `${counted(ready, "device")} ready` : state.reason.split(". ")[0], state.ready ? "good" : "bad");
+  showDevices(state.devices);
+  showMinute(state);
+  showModels(state.models);
+  const model = state.models.find((each) => each.name === byId("model").value);
+  const planned = model ? `${model.name} ${model.plan_version} ${byId("strategy").value} ${ready}` : "";
+  if (planned && planned !== now.planned) {
+    now.planned = planned;
+    showPlan();
+  }
+}
+
+function pill(text, kind) {
+  setText("status", text);
+  byId("status").className = `pill ${kind}`;
+}
+
+function showModels(models) {
+  const select = byId("model");
+  const names = models.map((each) => each.name);
+  if ([...select.options].map((each) => each.value).join() === names.join()) return;
+  const chosen = select.value;
+  select.replaceChildren(...names.map((name) => new Option(name, name)));
+  if (names.includes(chosen)) select.value = chosen;
+}
+
+// ------------------------------------------------------------ the plan
+
+function query() {
+  const strategy = byId("strategy").value;
+  return strategy ? `?strategy=${encodeURIComponent(strategy)}` : "";
+}
+
+async function showPlan() {
+  const model = byId("model").value;
+  const asked = query();
+  if (asked) setText("plan", "planning …");
+  try {
+    const plan = await answered(await fetch(`/page/plans/${encodeURIComponent(model)}${asked}`));
+    if (model !== byId("model").value || asked !== query()) return;
+    now.plan = plan;
+    const used = plan.devices.map((each) => now.names.get(each) ?? each);
+    setText("plan", `${plan.strategy}: ${counted(plan.blocks, "block")} on ${used.join(", ")}; predicted ${milliseconds(plan.predicted_ms)}`);
+  } catch (error) {
+    now.plan = null;
+    setText("plan", error.message);
+  }
+  showRace();
+  drawOverlay(now.plan, now.answer, now.names);
+}
+
+// Like is compared with like: two measurements once both are there, else two predictions.
+function showRace() {
+  const model = byId("model").value;
+  const alone = now.alone.get(model);
+  const last = now.last;
+  const fits = last?.outcome === "ok" && last.model === model && last.plan_version === now.plan?.version;
+  const measured = fits ? last.total_ms - last.queue_ms : null;
+  const both = alone !== undefined && measured !== null;
+  const [before, after] = both ? [alone, measured] : [now.plan?.alone_ms ?? null, now.plan?.predicted_ms ?? null];
+  setText("alone", milliseconds(before));
+  setText("together", milliseconds(after));
+  setText("alone-note", both ? "best device, measured" : "best device, predicted");
+  setText("together-note", both ? "last request, measured" : `predicted${measured === null ? "" : `; last request ${milliseconds(measured)}`}`);
+  setText("gain", before && after ? `${(before / after).toFixed(1)}×` : "–");
+  const most = Math.max(before ?? 0, after ?? 0) || 1;
+  byId("alone-bar").style.width = `${((before ?? 0) / most) * 50}%`;
+  byId("together-bar").style.width = `${((after ?? 0) / most) * 50}%`;
+}
+
+async function measureAlone() {
+  const button = byId("measure");
+  const model = byId("model").value;
+  button.disabled = true;
+  setText("race-note", "measuring the whole model on the best device; requests wait meanwhile …");
+  try {
+    const found = await answered(await fetch(`/v1/models/${encodeURIComponent(model)}/baseline`, { method: "POST" }));
+    now.alone.set(model, found.latency_s * 1000);
+    setText("race-note", `${now.names.get(found.device) ?? found.device} alone takes ${milliseconds(found.latency_s * 1000)}`);
+  } catch (error) {
+    setText("race-note", error.message);
+  }
+  button.disabled = false;
+  showRace();
+}
+
+// ------------------------------------------------------------ a picture
+
+function take(file) {
+  if (!file) return;
+  const image = byId("picture");
+  URL.revokeObjectURL(image.src);
+  now.file = file;
+  now.answer = null;
+  image.onload = () => drawOverlay(now.plan, now.answer, now.names);
+  image.src = URL.createObjectURL(file);
+  byId("stage").hidden = false;
+  byId("hint").hidden = true;
+  byId("drop").classList.add("filled");
+  byId("again").disabled = false;
+  ask();
+}
+
+async function ask() {
+  const stage = byId("stage");
+  const model = byId("model").value;
+  stage.classList.add("busy");
+  say("asking …");
+  try {
+    const url = `/v1/models/${encodeURIComponent(model)}/infer${query()}`;
+    const headers = { "Content-Type": "application/octet-stream", Accept: "application/json" };
+    now.answer = await answered(await fetch(url, { method: "POST", body: now.file, headers }));
+    const count = now.answer.predictions.length;
+    say(`${count} found in ${milliseconds(now.answer.timing_ms.total)} on ${counted(now.answer.devices.length, "device")}`);
+    listFound(now.answer.predictions);
+  } catch (error) {
+    now.answer = null;
+    listFound([]);
+    say(error.message, true);
+  }
+  stage.classList.remove("busy");
+  drawOverlay(now.plan, now.answer, now.names);
+}
+
+function say(text, bad = false) {
+  setText("answer", text);
+  byId("answer").classList.toggle("bad", bad);
+}
+
+async function answered(response) {
+  const document = await response.json();
+  if (!response.ok) throw new Error(document.error.message);
+  return document;
+}
+
+// ------------------------------------------------------------ wiring
+
+function wire() {
+  const drop = byId("drop");
+  byId("file").addEventListener("change", (event) => take(event.target.files[0]));
+  for (const kind of ["dragenter", "dragover"]) {
+    drop.addEventListener(kind, (event) => {
+      event.preventDefault();
+      drop.classList.add("over");
+    });
+  }
+  for (const kind of ["dragleave", "drop"]) drop.addEventListener(kind, () => drop.classList.remove("over"));
+  drop.addEventListener("drop", (event) => {
+    event.preventDefault();
+    take(event.dataTransfer.files[0]);
+  });
+  byId("sample").addEventListener("click", async () => take(await (await fetch("/page/sample")).blob()));
+  byId("measure").addEventListener("click", measureAlone);
+  addEventListener("resize", () => now.last && showRequest(now.last, now.names));
+  byId("again").addEventListener("click", ask);
+  byId("model").addEventListener("change", showPlan);
+  byId("strategy").addEventListener("change", showPlan);
+  for (const id of ["show-tiles", "show-found"]) {
+    byId(id).addEventListener("change", () => drawOverlay(now.plan, now.answer, now.names));
+  }
+  byId("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme !== "dark"));
+}
+
+function theme(dark) {
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  byId("theme").setAttribute("aria-pressed", String(dark));
+}
+
+async function fillStrategies() {
+  const { strategies } = await answered(await fetch("/page/strategies"));
+  byId("strategy").append(new Option(AUTO, ""), ...strategies.map((name) => new Option(name, name)));
+}
+
+const darker = matchMedia("(prefers-color-scheme: dark)");
+theme(darker.matches);
+darker.addEventListener("change", () => theme(darker.matches));
+wire();
+await fillStrategies();
+watch();

@@ -1,0 +1,98 @@
+// The picture that is tried: the plan's tiles and what was found, over it.
+
+import { byId, element, svg, tint } from "./dom.js";
+
+const HUES = 0.618034;
+
+// Where the model's input lies in the picture, in the picture's pixels.
+function placement(plan, width, height) {
+  const model = plan.input;
+  if (plan.resize === "letterbox") {
+    const scale = Math.min(model.width / width, model.height / height);
+    const left = (model.width - width * scale) / 2;
+    const top = (model.height - height * scale) / 2;
+    return { scaleX: 1 / scale, scaleY: 1 / scale, left: -left / scale, top: -top / scale };
+  }
+  if (plan.resize === "centre-crop") {
+    const scale = plan.resize_shorter / Math.min(width, height);
+    const left = (width * scale - model.width) / 2;
+    const top = (height * scale - model.height) / 2;
+    return { scaleX: 1 / scale, scaleY: 1 / scale, left: left / scale, top: top / scale };
+  }
+  return { scaleX: width / model.width, scaleY: height / model.height, left: 0, top: 0 };
+}
+
+export function drawOverlay(plan, answer, names) {
+  const image = byId("picture");
+  const overlay = byId("overlay");
+  const width = image.naturalWidth;
+  const height = image.naturalHeight;
+  overlay.replaceChildren();
+  if (!width) return;
+  overlay.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  const unit = Math.max(width, height) / 640;
+  if (plan && byId("show-tiles").checked) tiles(overlay, plan, width, height, unit, names);
+  if (answer && byId("show-found").checked) found(overlay, answer.predictions, unit);
+}
+
+function tiles(overlay, plan, width, height, unit, names) {
+  const at = placement(plan, width, height);
+  const box = ([x, y, w, h], inset = 0) => ({
+    x: x * at.scaleX + at.left + inset,
+    y: y * at.scaleY + at.top + inset,
+    width: Math.max(0, w * at.scaleX - 2 * inset),
+    height: Math.max(0, h * at.scaleY - 2 * inset),
+  });
+  for (const tile of plan.tiles) {
+    const colour = tint(tile.device);
+    const halo = { fill: "none", stroke: colour, "stroke-width": unit, "stroke-dasharray": `${4 * unit} ${3 * unit}` };
+    overlay.append(svg("rect", { ...box(tile.read, unit), ...halo, class: "halo" }));
+  }
+  for (const tile of plan.tiles) {
+    const colour = tint(tile.device);
+    const own = box(tile.own, 1.5 * unit);
+    overlay.append(svg("rect", { ...own, fill: colour, "fill-opacity": plan.tiles.length > 1 ? 0.1 : 0, stroke: colour, "stroke-width": 2.5 * unit, class: "tile" }));
+    tag(overlay, names.get(tile.device) ?? tile.device, own.x + own.width, own.y + own.height, colour, "#fff", unit, true);
+  }
+}
+
+function found(overlay, predictions, unit) {
+  for (const each of [...predictions].reverse().filter((one) => one.box)) {
+    const [left, top, right, bottom] = each.box;
+    const colour = hue(each.index);
+    const shape = { x: left, y: top, width: right - left, height: bottom - top, fill: "none", rx: unit };
+    overlay.append(svg("rect", { ...shape, stroke: "#000", "stroke-opacity": 0.55, "stroke-width": 4 * unit }));
+    overlay.append(svg("rect", { ...shape, stroke: colour, "stroke-width": 2 * unit, class: "found" }));
+    tag(overlay, `${each.label} ${Math.round(each.score * 100)}`, left, top, colour, "#000", unit, false);
+  }
+}
+
+// A label in a box: at its lower right corner inside, or above its upper left one.
+function tag(overlay, text, x, y, fill, ink, unit, inside) {
+  const size = 12 * unit;
+  const width = (text.length * 0.6 + 0.7) * size;
+  const left = inside ? x - width : x;
+  const top = inside ? y - size * 1.35 : Math.max(0, y - size * 1.35);
+  overlay.append(svg("rect", { x: left, y: top, width, height: size * 1.35, fill, rx: 2 * unit }));
+  const label = svg("text", { x: left + 0.35 * size, y: top + size }, text);
+  label.style.fontSize = `${size}px`;
+  label.style.fill = ink;
+  overlay.append(label);
+}
+
+function hue(index) {
+  return `hsl(${((index * HUES) % 1) * 360} 90% 66%)`;
+}
+
+export function listFound(predictions) {
+  const body = byId("found");
+  const named = predictions.filter((each) => each.label !== undefined);
+  body.replaceChildren(...named.slice(0, 100).map((each) => {
+    const row = element("tr");
+    const where = each.box ? each.box.map((edge) => Math.round(edge)).join(", ") : "the whole picture";
+    row.append(element("td", "", each.label), element("td", "", `${(each.score * 100).toFixed(1)} %`), element("td", "", where));
+    return row;
+  }));
+  byId("listed").hidden = !named.length;
+  byId("listed-title").textContent = `What was found (${named.length})`;
+}

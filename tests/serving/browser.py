@@ -1,0 +1,42 @@
+"""Headless Chromium with what it says on its console."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from selenium import webdriver
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+MISSING = "there is no chromium with chromedriver: `make browser`"
+
+
+def present() -> bool:
+    return bool(CHROMIUM and DRIVER)
+
+
+@contextmanager
+def browser(width: int = 1280, height: int = 1000, *, dark: bool = False) -> Iterator:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
+        options.add_argument(f"--{flag}")
+    options.add_argument(f"--window-size={width},{height}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        yield driver
+    finally:
+        driver.quit()
+
+
+def errors(driver) -> list[str]:
+    return [each["message"] for each in driver.get_log("browser") if each["level"] == "SEVERE"]

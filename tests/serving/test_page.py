@@ -1,0 +1,213 @@
+"""The page in a real browser, over a real cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from coordinator.serving.page.http import FILES, SECURITY
+from tests.serving.browser import MISSING, browser, errors, present
+from tests.serving.in_place import InPlace, picture
+from tests.serving.processes import Service, serving, wait
+
+needs_browser = pytest.mark.skipif(not present(), reason=MISSING)
+
+DROP = """
+const done = arguments[arguments.length - 1];
+fetch("/page/sample").then((response) => response.blob()).then((blob) => {
+  const data = new DataTransfer();
+  data.items.add(new File([blob], "sheet.png", { type: "image/png" }));
+  const target = document.getElementById("drop");
+  for (const kind of ["dragenter", "dragover", "drop"]) {
+    const how = { bubbles: true, cancelable: true, dataTransfer: data };
+    target.dispatchEvent(new DragEvent(kind, how));
+  }
+  done();
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("page")
+    with serving(folder, ["--model", "digits", "--strategy", "lw"], workers=2) as running:
+        yield running
+
+
+def count(driver, selector: str) -> int:
+    return driver.execute_script("return document.querySelectorAll(arguments[0]).length", selector)
+
+
+def text(driver, identity: str) -> str:
+    return driver.execute_script(
+        "return document.getElementById(arguments[0]).textContent", identity
+    )
+
+
+def choose(driver, identity: str, value: str) -> None:
+    driver.execute_script(
+        "const it = document.getElementById(arguments[0]); it.value = arguments[1];"
+        "it.dispatchEvent(new Event('change'))",
+        identity,
+        value,
+    )
+
+
+@needs_browser
+def test_a_picture_is_dropped_and_boxes_appear(cluster: Service) -> None:
+    with browser() as driver:
+        driver.get(cluster.url)
+        wait(lambda: "2 devices ready" in text(driver, "status"))
+        wait(lambda: count(driver, "#devices li") == 2)
+        wait(lambda: "predicted" in text(driver, "plan"))
+        driver.execute_async_script(DROP)
+        wait(lambda: count(driver, "#overlay .found") > 4)
+        assert count(driver, "#overlay .tile") == 2
+        assert count(driver, "#overlay .halo") == 2
+        assert count(driver, "#found tr") == count(driver, "#overlay .found")
+        wait(lambda: count(driver, "#timeline rect") > 2)
+        wait(lambda: text(driver, "answers") == "1")
+        assert re.fullmatch(r"\d+\.\d\u00d7", text(driver, "gain"))
+        driver.execute_script("document.getElementById('show-tiles').click()")
+        assert count(driver, "#overlay .tile") == 0
+        assert errors(driver) == []
+
+
+@needs_browser
+def test_another_strategy_changes_the_prediction(cluster: Service) -> None:
+    with browser() as driver:
+        driver.get(cluster.url)
+        wait(lambda: text(driver, "plan").startswith("lw"))
+        before = text(driver, "together")
+        choose(driver, "strategy", "single")
+        wait(lambda: text(driver, "plan").startswith("single"))
+        assert text(driver, "together") != before
+        choose(driver, "strategy", "ofl")
+        wait(lambda: text(driver, "plan").startswith("ofl"))
+        assert errors(driver) == []
+
+
+@needs_browser
+@pytest.mark.parametrize(("width", "dark"), [(360, False), (768, True), (1280, True)])
+def test_it_fits_every_screen(cluster: Service, width: int, dark: bool) -> None:
+    with browser(width, 800, dark=dark) as driver:
+        driver.get(cluster.url)
+        wait(lambda: count(driver, "#devices li") == 2)
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        theme = driver.execute_script("return document.documentElement.dataset.theme")
+        assert theme == ("dark" if dark else "light")
+        driver.execute_script("document.getElementById('theme').click()")
+        pressed = driver.execute_script("return document.getElementById('theme').ariaPressed")
+        assert pressed == str(not dark).lower()
+        assert errors(driver) == []
+
+
+NAMELESS = """
+const named = (each) => each.ariaLabel || each.textContent.trim() || each.title
+  || each.closest("label")?.textContent.trim();
+return [...document.querySelectorAll("a, button, input, select, meter, [role=img]")]
+  .filter((each) => !each.hidden && !named(each)).map((each) => each.outerHTML);
+"""
+
+
+@needs_browser
+def test_it_can_be_used_without_a_mouse_or_eyes(cluster: Service) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    def press(driver, key: str) -> None:
+        ActionChains(driver).send_keys(key).perform()
+
+    with browser() as driver:
+        driver.get(cluster.url)
+        wait(lambda: count(driver, "#devices li") == 2)
+        assert driver.execute_script(NAMELESS) == []
+        reached: list[str] = []
+        for _ in range(14):
+            press(driver, Keys.TAB)
+            active = driver.switch_to.active_element
+            reached.append(active.get_attribute("id") or active.text)
+            if reached[-1] == "sample":
+                press(driver, Keys.ENTER)
+        assert {"theme", "model", "strategy", "sample", "file", "show-tiles"} <= set(reached)
+        wait(lambda: "found in" in text(driver, "answer"))
+        levels = driver.execute_script(
+            "return [...document.querySelectorAll('h1, h2, h3')].map((each) => +each.tagName[1])"
+        )
+        assert levels[0] == 1
+        assert set(levels[1:]) == {2}
+
+
+@needs_browser
+def test_a_worker_that_is_killed_is_seen(tmp_path) -> None:
+    with serving(tmp_path, ["--model", "digits"], workers=2) as running, browser() as driver:
+        driver.get(running.url)
+        wait(lambda: count(driver, "#devices li[data-state=ready]") == 2)
+        running.workers[0].process.kill()
+        wait(lambda: count(driver, "#devices li[data-state=ready]") == 1)
+        wait(lambda: "1 device ready" in text(driver, "status"))
+        assert count(driver, "#devices li.away") == 1
+        assert "worker-1 is" in text(driver, "devices-news")
+        assert errors(driver) == []
+
+
+# ---------------------------------------------------------------- without a browser
+
+
+async def test_nothing_comes_from_elsewhere(http: httpx.AsyncClient) -> None:
+    page = await http.get("/")
+    assert page.headers["Content-Type"].startswith("text/html")
+    for name in FILES:
+        response = page if name == "index.html" else await http.get(f"/page/{name}")
+        assert response.status_code == 200
+        assert all(response.headers[key] == value for key, value in SECURITY.items())
+        body = response.text.replace("http://www.w3.org/2000/svg", "")
+        assert "http" not in body.replace("https://ui.perfetto.dev", ""), name
+        assert "innerHTML" not in body, name
+    policy = page.headers["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert not re.search(r"<script(?! type=\"module\" src=)|<style|\son\w+=|style=", page.text)
+    linked = set(re.findall(r'(?:src|href)="/page/([\w.]+)"', page.text))
+    linked |= {
+        name
+        for file in FILES.values()
+        for name in re.findall(r'from "\./([\w.]+)"', file.read_text())
+    }
+    assert linked <= set(FILES)
+    for name in ("nothing.js", "..%2Fhttp.py", "http.py"):
+        assert (await http.get(f"/page/{name}")).status_code == 404
+
+
+async def test_events_tell_state_and_requests(
+    http: httpx.AsyncClient, coordinator: InPlace
+) -> None:
+    await http.post("/v1/models/tiny/infer", content=picture())
+    hub = http._transport.app.state.page  # type: ignore[attr-defined]
+    told = {}
+    async for event in hub.watch():
+        name, data = re.fullmatch(r"event: (\w+)\ndata: (.*)\n\n", event).groups()
+        told[name] = json.loads(data)
+        if "request" in told:
+            hub.close()
+    assert told["state"]["devices"][0]["name"] == "pi-1"
+    assert told["state"]["requests"]["answered"][-1] >= 0
+    assert (told["request"]["model"], told["request"]["outcome"]) == ("tiny", "ok")
+    plan = (await http.get("/page/plans/tiny")).json()
+    assert [tile["own"] for tile in plan["tiles"]] == [[0, 0, 16, 16]]
+    assert plan["input"] == {"width": 16, "height": 16}
+    assert (await http.get("/page/plans/nothing")).status_code == 404
+
+
+async def test_pages_that_watch_have_a_cap(http: httpx.AsyncClient) -> None:
+    hub = http._transport.app.state.page  # type: ignore[attr-defined]
+    watching = [hub.watch() for _ in range(16)]
+    for each in watching:
+        await anext(each)
+    refused = await http.get("/page/events")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+    for each in watching:
+        await each.aclose()
