@@ -23,7 +23,19 @@ from protos.frames import MAX_MESSAGE_BYTES
 from protos.gates import HOST, SECRET_KEY, SENDER_KEY, CertificateGate, Gate, SecretGate
 from protos.identity import WORKER_NAME
 
-__all__ = ["HOST", "SENDER_KEY", "Caller", "make_channel", "make_gate", "make_server"]
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "HOST",
+    "KEEPALIVE_MS",
+    "SENDER_KEY",
+    "SERVER_OPTIONS",
+    "Caller",
+    "make_channel",
+    "make_gate",
+    "make_server",
+    "pinned_channel",
+    "require_proof",
+]
 
 # Three lost pings are about what a worker's loss may cost; a server that sees pings more often
 # than its minimum interval answers GOAWAY too_many_pings, so both sides share these values.

@@ -11,7 +11,7 @@ import grpc.aio
 import structlog
 
 from protos.identity import COORDINATOR_NAME, device_of
-from protos.serving import EXCHANGE, SERVICE
+from protos.serving import EXCHANGE, SERVICE, Context
 
 SENDER_KEY = "imbrex-sender"
 SECRET_KEY = "imbrex-secret"  # noqa: S105 - the name of a metadata key
@@ -22,7 +22,6 @@ _FOR_PEERS = frozenset({f"/{SERVICE}/Hello", EXCHANGE})
 _HEALTH = "/grpc.health.v1."
 _NAMES_KEY = "x509_subject_alternative_name"
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
 

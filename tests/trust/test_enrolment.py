@@ -1,5 +1,6 @@
 """Joining by a token: real enrolment over the network, by real workers and the command line."""
 
+import asyncio
 import os
 import re
 import stat
@@ -195,8 +196,6 @@ async def test_join_only_reads_the_token_from_standard_input_and_says_nothing_of
 
 
 async def run_worker(arguments, state_dir, token):
-    import asyncio
-
     return await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "imbrex", *arguments],

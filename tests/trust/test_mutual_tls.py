@@ -3,15 +3,17 @@
 import asyncio
 import os
 
+import grpc
 import pytest
 from structlog.testing import capture_logs
 
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import Caller
+from protos.channels import Caller, pinned_channel
 from protos.client import WorkerClient
 from protos.errors import BadConfiguration, ImbrexError, LostWorker
-from protos.identity import read_identity
+from protos.identity import device_name, read_identity
+from protos.serving import SERVICE
 from tests.cluster.support import until, watched_pool
 from tests.trust.support import (
     DAY,
@@ -84,12 +86,6 @@ def test_whoever_cannot_prove_itself_is_refused_with_a_log_line(trust, tmp_path,
 
 
 async def attempt(address, who, ours, strangers, folder):
-    import grpc
-
-    from protos.channels import pinned_channel
-    from protos.identity import device_name
-    from protos.serving import SERVICE
-
     name = device_name(KITCHEN)
     authority = ours.authority.certificate_pem
     match who:
