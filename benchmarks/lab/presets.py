@@ -22,6 +22,8 @@ FOLDER = Path(__file__).parent / "presets"
 # What all devices together may take of this machine's cores while everybody computes: messages,
 # the kernel's buckets and the coordinator need the rest.
 _MOST_CORES = 0.6
+# A bandwidth that Python's and gRPC's streams of eight workers fill here with a core to spare.
+_MOST_MBPS = 250.0
 # Faster than this, an event loop's wakeups (a millisecond apart) are too coarse for messages.
 _MOST_SCALE = 2.0
 
@@ -100,5 +102,6 @@ def load_kind(name: str) -> Kind:
 
 def fitting_scale(preset: Preset, devices: int, core_gflops: float) -> float:
     """The largest power of two at which so many devices leave this machine headroom."""
-    most = min(_MOST_SCALE, _MOST_CORES * core_gflops / (devices * preset.gflops))
+    by_cores = _MOST_CORES * core_gflops / (devices * preset.gflops)
+    most = min(_MOST_SCALE, by_cores, _MOST_MBPS / preset.mbps)
     return float(2.0 ** math.floor(math.log2(most)))

@@ -10,11 +10,13 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from benchmarks import speedup
+from benchmarks.lab import tables
 from benchmarks.lab.bars import Bar, bars_svg
 from benchmarks.lab.bench import Setting
 from benchmarks.lab.where import where
 from coordinator.execution.timeline import Passed, Sketch, TaskTimes
 from coordinator.execution.trace import Lived, chrome_trace
+from protos.errors import BadConfiguration
 
 RESULT = {
     "speedup": 2.0,
@@ -91,6 +93,31 @@ def test_the_picture_is_well_formed_and_has_every_bar():
     root = ET.fromstring(bars_svg("title & more", 8, groups))
     titles = [each for each in root.iter() if each.tag.endswith("text")]
     assert {"6.5", "4.0", "5.0", "a<b", "title & more"} <= {each.text for each in titles}
+
+
+def test_tables_replace_only_what_is_between_the_marks():
+    found = document(
+        latency_s=0.5,
+        prediction_error=0.04,
+        bytes={"scatter": 10**6, "gather": 0, "halo": 500_000},
+        coordinator_cpu_ms=12.0,
+        where_s=dict.fromkeys(tables._PARTS, 0.1),
+    )
+    found |= {"scale": 2.0, "load_average_before": 9.0}
+    found["models"]["m"]["repeat"] = 5
+    page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
+    made = tables.with_results(page, [found])
+    assert made.startswith("before\n")
+    assert made.endswith("after\n")
+    assert "old" not in made
+    assert "| `halo` | 0.500 | **2.00** | +4% | 1.5 | 12 ms |" in made
+    assert "under load" in made
+    assert tables.with_results(made, [found]) == made
+
+
+def test_a_page_without_marks_is_refused():
+    with pytest.raises(BadConfiguration):
+        tables.with_results("nothing here", [])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""Writes the tables of docs/performance.md from the results: `python -m benchmarks.lab.tables`.
+
+What stands between the two marks is replaced; the rest of the page is written by people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.report import ROOT
+from protos.errors import BadConfiguration
+
+PAGE = ROOT / "docs" / "performance.md"
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+# More than this share of the cores in use by others, and times are of this machine, not of a Pi.
+_BUSY_LOAD = 0.5
+
+_HEAD = (*("", "seconds", "speed-up", "predicted", "MB moved", "coordinator's CPU", "difference"),)
+_PARTS = {
+    "ideal": "ideal",
+    "redundant": "redundant",
+    "slower_kernels": "slower kernels",
+    "first_input": "first input",
+    "between_tasks": "between tasks",
+    "after_last_task": "after the last",
+}
+
+
+def main() -> None:
+    """Rewrites the page."""
+    found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("speedup-*.json"))]
+    PAGE.write_text(with_results(PAGE.read_text(), found))
+
+
+def with_results(page: str, documents: list[dict[str, Any]]) -> str:
+    """The page with these results between its marks.
+
+    Raises:
+        BadConfiguration: it has no marks.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise BadConfiguration(
+            cause=f"the page has no {BEGIN} and {END}", cure="Put both where the tables belong"
+        )
+    tables = "\n".join(line for each in documents for line in _document(each))
+    return f"{before}{BEGIN}\n{tables}\n{END}{after}"
+
+
+def _document(found: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"### {found['devices']} x {found['preset']}, {found['medium']}"
+    yield ""
+    yield (
+        f"Everything runs {found['scale']:g} times as fast as on the devices. "
+        + (
+            f"Off: {'; '.join(found['faults'])}. "
+            if found["faults"]
+            else "Calibrated within 10 %. "
+        )
+        + _load(found["load_average_before"])
+    )
+    for model, measured in found["models"].items():
+        yield from _model(model, measured)
+
+
+def _load(load: float) -> str:
+    if load <= _BUSY_LOAD:
+        return f"The machine was idle before (load {load:g})."
+    return f"**Measured under load**: others were using the machine (load {load:g} before)."
+
+
+def _model(model: str, measured: Mapping[str, Any]) -> Iterator[str]:
+    alone_s = measured["baseline"]["latency_s"]
+    yield ""
+    yield f"`{model}`, {alone_s:.2f} s on one device alone; medians of {measured['repeat']}:"
+    yield ""
+    yield f"| {' | '.join(_HEAD)} | {' | '.join(_PARTS.values())} |"
+    yield "|---" * (len(_HEAD) + len(_PARTS)) + "|"
+    for name, result in measured["strategies"].items():
+        if "reason" in result:
+            yield f"| `{name}` | {result['reason']} |"
+            continue
+        cells = [
+            f"`{name}`",
+            f"{result['latency_s']:.3f}",
+            f"**{result['speedup']:.2f}**",
+            f"{result['prediction_error']:+.0%}",
+            f"{sum(result['bytes'].values()) * 1e-6:.1f}",
+            f"{result['coordinator_cpu_ms']:.0f} ms",
+            f"{result['max_rel_error']:.1g}",
+            *(f"{result['where_s'][part]:.3f}" for part in _PARTS),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
