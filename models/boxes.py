@@ -76,6 +76,14 @@ class Box:
         """The common part; may be empty."""
         return Box(tuple(a.intersect(b) for a, b in zip(self.spans, other.spans, strict=True)))
 
+    def overlaps(self, other: Box) -> bool:
+        """Whether the common part holds an element."""
+        for a, b in zip(self.spans, other.spans, strict=True):
+            start = a.start if a.start > b.start else b.start
+            if start >= a.stop or start >= b.stop:
+                return False
+        return True
+
     def hull(self, other: Box) -> Box:
         """The smallest box that holds both; an empty box adds nothing."""
         if other.is_empty:

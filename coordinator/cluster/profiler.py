@@ -62,6 +62,8 @@ class Profiler:
         self._current: DeviceId | None = None
         self._again: set[str] = set()
         self._saving: set[asyncio.Task[None]] = set()
+        # Alike devices share a file.
+        self._writing = asyncio.Lock()
         self.measuring: tuple[DeviceId, float] | None = None
         self.failures: dict[DeviceId, ImbrexError] = {}
 
@@ -93,7 +95,7 @@ class Profiler:
             return
         known = replace(profile, endpoint=endpoint)
         self._keep(facts.fingerprint, known)
-        saving = asyncio.create_task(asyncio.to_thread(self._save, facts.fingerprint, known))
+        saving = asyncio.create_task(self._write(facts.fingerprint, known))
         self._saving.add(saving)
         saving.add_done_callback(self._saving.discard)
 
@@ -124,7 +126,7 @@ class Profiler:
                 profile = await self._measure(connection)
                 known = self.profile(connection.facts)
                 profile = replace(profile, endpoint=known.endpoint if known else None)
-                await asyncio.to_thread(self._save, connection.facts.fingerprint, profile)
+                await self._write(connection.facts.fingerprint, profile)
             except LostWorker as error:
                 self._failed(device, error)
                 log.info("profiling stopped: the device left", device=device)
@@ -180,6 +182,10 @@ class Profiler:
         except (OSError, ImbrexError) as error:
             log.warning("a saved profile is ignored and measured again", error=str(error))
             return None
+
+    async def _write(self, key: str, profile: Profile) -> None:
+        async with self._writing:
+            await asyncio.to_thread(self._save, key, profile)
 
     def _save(self, key: str, profile: Profile) -> None:
         """Replaces the file as a whole, so that a power cut leaves the old one or the new."""

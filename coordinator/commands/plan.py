@@ -65,15 +65,15 @@ def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_jso
         if network is not None and drawn:
             text = plan_svg(parse_plan(text, network), network)
         write(save, text)
+    told = list(_explanation(shown, network, source.choice.strategy)) if explain else []
     if as_json:
-        terminal.print_json(shown.plan)
+        terminal.print_json({**shown.plan, "explanation": told} if explain else shown.plan)
         return 0
     console = terminal.out()
     console.print(f"{shown.plan['model']}, {terminal.plan_sentence(shown.plan)}")
     console.print(terminal.plan_table(shown.plan, shown.names))
-    if explain:
-        for sentence in _explanation(shown, network, source.choice.strategy):
-            console.print(sentence, soft_wrap=not console.is_terminal)
+    for sentence in told:
+        console.print(sentence, soft_wrap=not console.is_terminal)
     if save is not None:
         console.print(f"saved: {save}")
     return 0

@@ -8,6 +8,7 @@ definition stays `block_s`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -63,7 +64,7 @@ class Costs(Protocol):
         ...
 
 
-class AffineCosts:
+class AffineCosts(ABC):
     """`block_s` from `task_s` and `layer_rates`, for cost models to inherit."""
 
     __slots__ = ()
@@ -73,9 +74,9 @@ class AffineCosts:
         """Seconds that any run of a program costs, whatever it computes."""
         return 0.0
 
+    @abstractmethod
     def layer_rates(self, work: Work) -> LayerRates:
         """Rates of a node; equal for all tiles of it that keep its channels."""
-        raise NotImplementedError
 
     def block_s(self, works: Sequence[Work]) -> float:
         """Seconds to run these nodes as one program: task_s + sum over nodes of their rates."""

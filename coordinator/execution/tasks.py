@@ -214,6 +214,7 @@ class _Outliner:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.tasks: list[TaskSpec] = []
+        self._summed: set[str] = set()
         graph = network.graph
         self._made: dict[str, list[Piece]] = {
             name: [Piece(None, Box.whole(graph.shape(name)))] for name in graph.inputs
@@ -227,6 +228,8 @@ class _Outliner:
         for task in self.tasks[first:]:
             for output in task.outputs:
                 self._made.setdefault(output.tensor, []).append(Piece(task.id, output.box))
+                if output.reduce:
+                    self._summed.add(output.tensor)
 
     def _add_tile(self, index: int, block: Block, tile: Tile) -> None:
         reach = tile_extent(self.network, block, tile)
@@ -247,13 +250,9 @@ class _Outliner:
         )
 
     def _input(self, tensor: str, box: Box) -> TaskInput:
-        made = self._made[tensor]
-        parts = (Piece(each.source, each.box.intersect(box)) for each in made)
-        pieces = tuple(part for part in parts if not part.box.is_empty)
-        summed = any(
-            output.reduce and output.tensor == tensor
-            for each in made
-            if each.source is not None
-            for output in self.tasks[each.source].outputs
+        pieces = tuple(
+            Piece(each.source, each.box.intersect(box))
+            for each in self._made[tensor]
+            if each.box.overlaps(box)
         )
-        return TaskInput(tensor, box, pieces, summed)
+        return TaskInput(tensor, box, pieces, tensor in self._summed)

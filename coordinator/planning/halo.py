@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.planning.devices import Cluster, Device
-from coordinator.planning.plan import Block, Plan, Tile, TrafficBytes, Unused, tile_works
+from coordinator.planning.plan import Block, Exchange, Plan, Tile, TrafficBytes, Unused, tile_works
 from coordinator.planning.simulator import Simulation, simulate
 from coordinator.planning.single import single
 from models.boxes import Span
@@ -64,6 +64,7 @@ class _Search:
         self._seconds = {device.id: device.costs.block_s(works) for device in cluster.devices}
         self._order = sorted(cluster.devices, key=lambda device: self._seconds[device.id])
         self._left = EVALUATIONS
+        self._blocks: dict[Part, Block] = {}
 
     def run(self) -> tuple[list[Part], Simulation]:
         """The best parts found, and what is predicted of them."""
@@ -79,16 +80,16 @@ class _Search:
 
     def blocks(self, parts: Sequence[Part]) -> tuple[Block, ...]:
         """The blocks of a plan."""
-        return tuple(
-            Block(
-                part.start,
-                part.stop,
-                tuple(self._tiles(part)),
-                barrier=False,
-                exchange="peer" if part.start else "host",
-            )
-            for part in parts
-        )
+        return tuple(self._block(part) for part in parts)
+
+    def _block(self, part: Part) -> Block:
+        found = self._blocks.get(part)
+        if found is None:
+            exchange: Exchange = "peer" if part.start else "host"
+            tiles = tuple(self._tiles(part))
+            found = Block(part.start, part.stop, tiles, barrier=False, exchange=exchange)
+            self._blocks[part] = found
+        return found
 
     # ------------------------------------------------------------ moves
 

@@ -179,6 +179,8 @@ class _PlanFile(_Strict):
     redundant_flop: int
     bytes: _BytesFile
     notes: list[str] = []
+    # What `imbrex plan --explain --json` adds for people.
+    explanation: list[str] = []
 
 
 def _block(index: int, block: _BlockFile, network: Network) -> Block:

@@ -72,10 +72,14 @@ def test_the_fastest_devices() -> None:
 
 
 def test_a_described_cluster_explained(cluster: Path) -> None:
-    ran = imbrex("plan", "lenet5", "--cluster", cluster, "--strategy", "single", "--explain")
+    asked = ("plan", "lenet5", "--cluster", cluster, "--strategy", "single")
+    ran = imbrex(*asked, "--explain")
     assert ran.code == 0, ran.err
     for wanted in ("Why ", "Other strategies would take", "slow left out: "):
         assert wanted in ran.out
+    told = imbrex(*asked, "--explain", "--json").json()["explanation"]
+    assert any(sentence.startswith("Other strategies would take: ") for sentence in told)
+    assert "explanation" not in imbrex(*asked, "--json").json()
     fewer = ("plan", "lenet5", "--cluster", cluster, "--devices", 1)
     assert imbrex(*fewer, "--json").json()["devices_used"] == ["worker-1"]
     assert (

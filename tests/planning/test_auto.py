@@ -1,0 +1,66 @@
+"""`auto`: never slower than one device, and which strategies it tries."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from coordinator.planning.auto import CANDIDATES, auto
+from coordinator.planning.devices import Cluster, Link, Medium
+from coordinator.planning.legal import check_plan
+from coordinator.planning.simulator import simulate
+from coordinator.planning.single import single
+from coordinator.planning.strategies import STRATEGIES
+from models.catalogue import names
+from models.units import Network
+from tests.planning.support import cluster, real, small
+
+MEDIA = get_args(Medium)
+WIRE = Link(93.7e6 / 8, message_s=1e-3, latency_s=2e-3)
+
+
+def pis(count: int, medium: Medium, link: Link = WIRE) -> Cluster:
+    """Cores of a Raspberry Pi 3, the host's among them."""
+    some = cluster(*[1.85] * count, link=link)
+    return replace(some, medium=medium, uplink=None if medium == "air" else link)
+
+
+def never_slower(network: Network, some: Cluster) -> None:
+    plan = auto(network, some)
+    check_plan(plan, network, some)
+    alone = simulate(single(network, some), network, some).latency_s
+    assert plan.predicted_latency_s <= alone * (1 + 1e-9)
+    assert plan.predicted_latency_s == pytest.approx(simulate(plan, network, some).latency_s)
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_never_slower_than_one_device(medium: Medium, count: int) -> None:
+    never_slower(small(), pis(count, medium))
+    never_slower(small(), pis(count, medium, Link(1e4, message_s=0.1)))
+    never_slower(real("digits"), pis(count, medium))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("medium", MEDIA)
+@pytest.mark.parametrize("count", range(1, 9))
+@pytest.mark.parametrize("name", names())
+def test_never_slower_over_the_catalogue(name: str, count: int, medium: Medium) -> None:
+    never_slower(real(name), pis(count, medium))
+
+
+def test_every_strategy_is_a_candidate() -> None:
+    assert {*CANDIDATES, "auto"} == set(STRATEGIES)
+
+
+def test_what_can_not_win_is_not_searched() -> None:
+    told = " ".join(auto(real("digits"), pis(4, "star")).notes)
+    assert "halo" in told.partition("Not searched")[0]
+    assert "Not searched, as they can't win here: elimination, kcut." in told
+    near = Link(1e9, message_s=1e-5)
+    told = " ".join(auto(real("digits"), pis(2, "switch", near)).notes)
+    assert "elimination " in told.partition("Not searched")[0]
+    assert "kcut " in told.partition("Not searched")[0]
+    assert "Not searched, as they can't win here: halo." in " ".join(
+        auto(real("digits"), pis(1, "star")).notes
+    )
