@@ -5,6 +5,7 @@ directory. Nothing but typer is imported here: `--help` stays fast.
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -74,6 +75,37 @@ def members(config: Config = None, state_dir: StateDir = None, as_json: Json = F
     from coordinator.commands import cluster_trust as command
 
     raise typer.Exit(command.members(config, state_dir, as_json=as_json))
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE.tgz", help="Where to; keep it safe.")],
+    config: Config = None,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """Writes the authority, members, API keys and measurements into one file.
+
+    \b
+    imbrex cluster backup home.tgz
+    imbrex cluster restore home.tgz            (on a new coordinator, before it starts)
+    """
+    from coordinator.commands import cluster_trust as command
+
+    raise typer.Exit(command.save(config, state_dir, file, as_json=as_json))
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE.tgz", help="What backup wrote.")],
+    config: Config = None,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """Puts a backup in place, where there is no cluster yet."""
+    from coordinator.commands import cluster_trust as command
+
+    raise typer.Exit(command.put_back(config, state_dir, file, as_json=as_json))
 
 
 @app.command()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coordinator import terminal
 from coordinator.cluster.authority import Authority
+from coordinator.cluster.backup import backup, restore
 from coordinator.cluster.roster import Member
 from coordinator.cluster.trust import Certified, Trust
 from coordinator.settings import CoordinatorSettings, load_settings
@@ -76,6 +77,26 @@ def remove(config: Path | None, state_dir: Path | None, device: str, *, as_json:
         terminal.print_json({"id": removed.id, "name": removed.name})
     else:
         terminal.out().print(f"{removed.name} ({removed.id}) is not a member any more")
+    return 0
+
+
+def save(config: Path | None, state_dir: Path | None, file: Path, *, as_json: bool) -> int:
+    """Writes a backup."""
+    names = backup(_settings(config, state_dir).state_dir, file)
+    return _tell(names, f"{len(names)} files are in {file}: keep it safe", as_json=as_json)
+
+
+def put_back(config: Path | None, state_dir: Path | None, file: Path, *, as_json: bool) -> int:
+    """Restores a backup."""
+    names = restore(file, _settings(config, state_dir).state_dir)
+    return _tell(names, f"{len(names)} files are back; start the coordinator", as_json=as_json)
+
+
+def _tell(names: list[str], told: str, *, as_json: bool) -> int:
+    if as_json:
+        terminal.print_json({"files": names})
+    else:
+        terminal.out().print(told, highlight=False)
     return 0
 
 
