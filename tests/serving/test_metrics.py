@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
 from coordinator.serving.metrics.counts import cause_kind
 from protos.errors import Unavailable
@@ -119,3 +120,16 @@ def test_a_pi_says_when_it_is_throttled(tmp_path: Path) -> None:
         file.write_text(text + "\n")
         assert throttled(file) is held
     assert throttled(tmp_path / "nothing") is False
+
+
+async def test_the_log_names_request_plan_and_devices(
+    http: httpx.AsyncClient, coordinator: InPlace
+) -> None:
+    with capture_logs() as logs:
+        answer = (await http.post("/v1/models/tiny/infer", content=picture())).json()
+        coordinator.fails_with = Unavailable(cause="full", cure="Wait")
+        await http.post("/v1/models/tiny/infer", content=picture())
+    good, bad = (line for line in logs if "request" in line)
+    assert good["request"] == answer["request_id"]
+    assert (good["plan"], good["devices"]) == (answer["plan_version"], answer["devices"])
+    assert (bad["event"], bad["code"], bad["cause"]) == ("request failed", "unavailable", "full")

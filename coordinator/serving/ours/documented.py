@@ -30,6 +30,8 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     int(status): {"description": text, "content": _ERROR}
     for status, text in {
         HTTPStatus.BAD_REQUEST: "What was sent cannot be used.",
+        HTTPStatus.UNAUTHORIZED: "API keys are in use, and none that is known was sent.",
+        HTTPStatus.FORBIDDEN: "The key may not do this, or a page of another site asks.",
         HTTPStatus.NOT_FOUND: "No such model, device, plan or request.",
         HTTPStatus.METHOD_NOT_ALLOWED: "The path takes other methods.",
         HTTPStatus.NOT_ACCEPTABLE: "The answer cannot be given as any type that is accepted.",
