@@ -8,10 +8,13 @@ import shutil
 import signal
 import socket
 import threading
+import time
+from dataclasses import replace
 
 import psutil
 import pytest
 
+from coordinator.switching import PERIOD_S
 from protos.errors import ImbrexError
 from tests.cluster.support import worker_process
 from tests.whole.cluster import (
@@ -24,6 +27,7 @@ from tests.whole.cluster import (
     until,
 )
 from tests.worker.support import in_process
+from worker.compute import RealClock, Throttle
 from worker.runtime import Session
 
 MODEL = "digits"
@@ -202,4 +206,37 @@ async def test_a_straggler_that_answers_pings_is_hedged(tmp_path, monkeypatch) -
             assert ready(host) == 2
         finally:
             goes_on.set()
+        assert_right(await host.infer(MODEL, feeds), whole)
+
+
+@pytest.mark.slow
+async def test_a_worker_that_slows_to_a_third_gets_less_to_do(tmp_path, monkeypatch) -> None:
+    feeds, whole = question(MODEL)
+    run = Throttle.run
+
+    def throttled(self, work):
+        timed = run(self, work)
+        RealClock().sleep_until(timed.start_s + 3 * (timed.stop_s - timed.start_s))
+        return replace(timed, stop_s=time.monotonic())
+
+    async with (
+        workers(tmp_path, 2) as (one, other),
+        in_process(tmp_path / "here", pace=0.02) as here,
+        coordinator(tmp_path / "host", [one.address, other.address, here.address], "auto") as host,
+    ):
+        for _ in range(8):  # corrections settle, and the plan with them
+            await host.infer(MODEL, feeds)
+
+        def share() -> float:
+            tiles = [tile for block in host._plans.graph(MODEL).plan.blocks for tile in block.tiles]
+            flop = sum(tile.flop for tile in tiles)
+            return sum(tile.flop for tile in tiles if tile.device == here.id) / flop
+
+        await until(lambda: host._switching._watched[MODEL].looked_s < time.monotonic() - PERIOD_S)
+        before = share()
+        assert before > 0.2
+        monkeypatch.setattr(Throttle, "run", throttled)  # of this process's worker alone
+        async with asyncio.timeout(30):
+            while share() > 0.7 * before:
+                assert_right(await host.infer(MODEL, feeds), whole)
         assert_right(await host.infer(MODEL, feeds), whole)
