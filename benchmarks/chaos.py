@@ -44,8 +44,8 @@ MODEL = "digits"
 WORKERS = 6
 STRATEGIES = ("", "halo", "ofl", "lw", "aofl", "single")
 # Slow enough that a fault comes in the middle of a request, and that all fit on two cores.
-PACES = (0.02, 0.04)
-REQUEST_EVERY_S = 0.5
+PACES = (0.04, 0.08)
+REQUEST_EVERY_S = 1.0
 FAULT_EVERY_S = (2.0, 5.0)
 STOPPED_S = (0.3, 6.0)
 GONE_S = (0.0, 3.0)

@@ -13,8 +13,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# docs/adr/0004-replanning.md: ten times what preparing a plan's sessions took on a slow device.
+# docs/adr/0005-replanning.md: requests are up to half slower while a plan is prepared, so a period
+# of ten times that costs 5 % at worst; and at least so long that estimates have settled.
 PERIOD_S = 10.0
+PERIOD_IN_PREPARINGS = 10.0
 # Smaller drifts don't move a cut by a row; transfers that wait for each other look like slow links.
 DRIFT = math.log(1.2)
 LINK_DRIFT = math.log(1.5)
@@ -25,7 +27,7 @@ SETTLE_S = 3.0
 HORIZON_S = 60.0
 # Predictions err by more than this; and a plan that gains nothing else is not worth the change.
 LEAST_GAIN = 0.05
-# A device prepares sessions beside what it computes, and is slower for that long.
+# Requests are slower by up to this much while devices prepare sessions beside what they compute.
 PREPARING_SHARE = 0.5
 _NEWEST_SHARE = 0.5
 
@@ -67,6 +69,11 @@ class Switching:
     preparing_s: float = 0.0
     _watched: dict[str, _Watch] = field(default_factory=dict)
 
+    @property
+    def period_s(self) -> float:
+        """At most one look for another plan in this time."""
+        return max(PERIOD_S, PERIOD_IN_PREPARINGS * self.preparing_s)
+
     def is_due(self, model: str, seen: Mapping[str, Observed], now: float) -> bool:
         """After a request: whether another plan is to be looked for, now."""
         factors = {name: each.log_factor for name, each in seen.items()}
@@ -84,7 +91,7 @@ class Switching:
         if watch.moved_s is None:
             watch.moved_s = now
         settled = all(abs(seen[name].surprise) < SURPRISE for name in moved)
-        if now - watch.looked_s < PERIOD_S or not (settled or now - watch.moved_s >= SETTLE_S):
+        if now - watch.looked_s < self.period_s or not (settled or now - watch.moved_s >= SETTLE_S):
             return False
         watch.basis, watch.looked_s, watch.moved_s = factors, now, None
         return True

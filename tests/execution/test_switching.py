@@ -145,6 +145,19 @@ def test_what_has_not_settled_is_waited_for_but_not_for_ever() -> None:
     assert settled.is_due("m", {"a": Observed(2 * DRIFT)}, 1.0)
 
 
+def test_the_period_grows_with_what_preparing_takes() -> None:
+    switching = Switching()
+    assert switching.period_s == PERIOD_S
+    for _ in range(20):
+        switching.prepared(5.0)
+    assert switching.period_s == pytest.approx(50.0, rel=1e-3)
+    moved = {"a": Observed(0.0)}
+    switching.is_due("m", moved, 0.0)
+    assert switching.is_due("m", {"a": Observed(2 * DRIFT)}, 1.0)
+    assert not switching.is_due("m", moved, 45.0)
+    assert switching.is_due("m", moved, 51.1)
+
+
 def test_a_gain_is_weighed_against_the_cost_of_the_change() -> None:
     switching = Switching()
     assert switching.is_worthwhile("m", 1.0, 0.9)

@@ -1,0 +1,99 @@
+"""What it costs to change a plan: the seconds that preparing takes, and what requests feel of it.
+
+    python -m benchmarks.switching --json
+
+Three workers; one request after the other by the plan in force, while another strategy's plan is
+prepared that shares no program with it, then made again when everything is prepared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import structlog
+
+from benchmarks.local import local_cluster
+from benchmarks.report import emit
+from coordinator.choice import Choice
+from coordinator.core import Coordinator
+from models.catalogue import load
+from models.graph import load_graph
+from models.reference import random_inputs
+
+MODELS = ("digits", "vgg16-conv", "resnet50")
+WORKERS = 3
+FROM, TO = "ofl", "lw"
+REQUESTS = 5
+
+
+async def case(coordinator: Coordinator, model: str) -> dict[str, Any]:
+    """One model: alone, while a plan is prepared, and with nothing left to prepare."""
+    feeds = random_inputs(load_graph(load(model).proto))
+    old, new = Choice(FROM), Choice(TO)
+    await coordinator.infer(model, feeds, choice=old)
+    alone = [await _request(coordinator, model, feeds, old) for _ in range(REQUESTS)]
+    planned = asyncio.create_task(_seconds(coordinator, model, new))
+    meanwhile = []
+    while not planned.done():
+        meanwhile.append(await _request(coordinator, model, feeds, old))
+    again_s = await _seconds(coordinator, model, new)
+    return {
+        "model": model,
+        "preparing_s": await planned,
+        "again_s": again_s,
+        "alone_s": statistics.median(alone),
+        "meanwhile_s": statistics.median(meanwhile),
+        "worst_meanwhile_s": max(meanwhile),
+        "slowdown": statistics.median(meanwhile) / statistics.median(alone),
+    }
+
+
+async def _request(
+    coordinator: Coordinator, model: str, feeds: dict[str, np.ndarray], choice: Choice
+) -> float:
+    began = time.monotonic()
+    await coordinator.infer(model, feeds, choice=choice)
+    return time.monotonic() - began
+
+
+async def _seconds(coordinator: Coordinator, model: str, choice: Choice) -> float:
+    """Until a plan is made, and prepared on every device."""
+    began = time.monotonic()
+    await coordinator.plan(model, choice)
+    return time.monotonic() - began
+
+
+async def measure(models: list[str]) -> list[dict[str, Any]]:
+    """Every model on workers of its own."""
+    results = []
+    for model in models:
+        async with local_cluster(WORKERS, profile=False) as cluster:
+            results.append(await case(cluster.coordinator, model))
+    return results
+
+
+def main() -> int:
+    """Prints the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--models", default=",".join(MODELS))
+    chosen = parser.parse_args()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    results = asyncio.run(measure(chosen.models.split(",")))
+    lines = [
+        f"{each['model']:14} prepared in {each['preparing_s']:5.2f} s, again {each['again_s']:5.3f}"
+        f" s; requests meanwhile x{each['slowdown']:.2f}"
+        for each in results
+    ]
+    emit({"workers": WORKERS, "cases": results}, chosen.json, "\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
