@@ -15,11 +15,12 @@ from models.program import BlobSource
 from models.reference import EQUAL, Comparison, WholeModel, compare, random_inputs
 from models.run_tiles import TileFault, TileRun
 from models.tiles import grid, tile_boxes, whole_map
+from models.tolerance import PLAIN, tolerance
 from models.units import Network
 from models.work import tile_works
 
 Blocking = Sequence[tuple[int, int]]
-TOLERANCE = 1e-5
+TOLERANCE = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """Outcome of a check; `blocks` counts the blocks of the planner-like blocking."""
+    """Outcome of a check; `blocks` counts the blocks of the planner-like blocking. `tolerance` is
+    the largest relative error with which it is ok.
+    """
 
     model: str
     grid: tuple[int, int]
@@ -41,11 +44,12 @@ class CheckReport:
     partitioned_flop_share: float
     comparison: Comparison
     refusals: tuple[Refusal, ...]
+    tolerance: float = TOLERANCE
 
     @property
     def ok(self) -> bool:
         """Whether the split answer equals the whole one within the tolerance."""
-        return self.comparison.max_rel_error <= TOLERANCE
+        return self.comparison.max_rel_error <= self.tolerance
 
     def as_json(self) -> dict[str, object]:
         """The JSON of the contract."""
@@ -102,6 +106,7 @@ def check(
         partitioned_flop_share=partitioned_flop_share(network),
         comparison=worst,
         refusals=refusals(network),
+        tolerance=tolerance(network.graph),
     )
 
 

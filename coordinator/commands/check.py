@@ -11,7 +11,7 @@ from coordinator.planning.aofl import aofl
 from coordinator.planning.devices import Cluster, Device, Link
 from coordinator.planning.plan import DeviceId
 from models import catalogue
-from models.check import TOLERANCE, Blocking, CheckReport
+from models.check import Blocking, CheckReport
 from models.check import check as run_check
 from models.graph import load_graph
 from models.pixels import with_pixels
@@ -84,7 +84,7 @@ def _show(report: CheckReport, console: Console) -> None:
         Text(
             f"{verdict}: largest difference {comparison.max_abs_error:.3g}, "
             f"{comparison.max_rel_error:.3g} of the output's largest magnitude "
-            f"(limit {TOLERANCE:g})",
+            f"(limit {report.tolerance:g})",
             "green" if report.ok else "red",
         )
     )

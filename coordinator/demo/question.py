@@ -16,6 +16,7 @@ from models.graph import Graph, load_graph
 from models.quality import Truth
 from models.reference import WholeModel, random_inputs
 from models.sidecar import Sidecar
+from models.tolerance import tolerance
 from protos.errors import BadRequest
 
 
@@ -24,7 +25,8 @@ class Question:
     """A request body, and what is known of the right answer.
 
     `argument` names the model to `imbrex coordinator`, `model` is its name there. `expected` are
-    the whole model's raw outputs, `truth` what is really in the picture, where that is known.
+    the whole model's raw outputs, which an answer equals within `tolerance`, `truth` what is really
+    in the picture, where that is known.
     """
 
     argument: str
@@ -34,6 +36,7 @@ class Question:
     media_type: str
     shown_as: str
     expected: dict[str, np.ndarray] = field(repr=False)
+    tolerance: float
     truth: tuple[Truth, ...] | None = None
 
 
@@ -67,6 +70,7 @@ def prepare(model: str, image: Path | None) -> Question:
         media_type=kind,
         shown_as=shown,
         expected=WholeModel(loaded.proto).run(feeds),
+        tolerance=tolerance(graph),
         truth=_truth(body) if loaded.sidecar and loaded.name == "digits" else None,
     )
 

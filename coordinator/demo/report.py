@@ -13,7 +13,6 @@ from rich.text import Text
 from coordinator import terminal
 from coordinator.demo.measure import Measured, all_right, labels
 from coordinator.demo.question import Question
-from models.check import TOLERANCE
 
 # Predictions are good to about a tenth; beyond this something else is going on.
 SLOWER = 1.3
@@ -44,7 +43,7 @@ class Outcome:
     @property
     def same(self) -> bool:
         """Whether the cluster's raw answers equal the whole model's."""
-        return self.measured.comparison.max_rel_error <= TOLERANCE
+        return self.measured.comparison.max_rel_error <= self.question.tolerance
 
     @property
     def ok(self) -> bool:
@@ -183,7 +182,7 @@ def _compared(outcome: Outcome, console: Console) -> None:
         Text(
             f"whole model: {verdict}: largest difference {error.max_abs_error:.3g}, "
             f"{error.max_rel_error:.3g} of the output's largest magnitude "
-            f"(limit {TOLERANCE:g}), over {len(measured.answers)} answers",
+            f"(limit {outcome.question.tolerance:g}), over {len(measured.answers)} answers",
             "green" if outcome.same else "red",
         )
     )

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto
+import numpy as np
+from onnx import ModelProto, TensorProto, helper
 
 from models.zoo.builder import Network, square
+
+Dims = tuple[int | str | None, ...]
 
 SIDECAR: dict[str, Any] = {
     "name": "tiny",
@@ -35,6 +38,31 @@ def tiny(opset: int = 17) -> ModelProto:
     x = net.input("image", (1, 3, 8, 8)).conv("conv1", 4, square(3)).relu()
     model = net.model(x)
     model.opset_import[0].version = opset
+    return model
+
+
+def opened(*inputs: Dims) -> ModelProto:
+    """A convolution of the sum of its inputs, (N, C, H, W) with such dimensions."""
+    model = tiny()
+    graph = model.graph
+    del graph.input[:]
+    names = [f"in{index}" for index in range(len(inputs))]
+    for name, dims in zip(names, inputs, strict=True):
+        graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
+    graph.node.insert(0, helper.make_node("Sum", names, ["image"], name="sum"))
+    graph.output[0].type.tensor_type.ClearField("shape")
+    return model
+
+
+def halved(model: ModelProto) -> ModelProto:
+    """The model in half precision."""
+    graph = model.graph
+    for value in (*graph.input, *graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for weight in graph.initializer:
+        if weight.data_type == TensorProto.FLOAT:
+            half = np.frombuffer(weight.raw_data, np.float32).astype(np.float16)
+            weight.data_type, weight.raw_data = TensorProto.FLOAT16, half.tobytes()
     return model
 
 

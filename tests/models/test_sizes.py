@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper
 
 from coordinator.naming import Names, public_name
 from models import catalogue
@@ -15,22 +13,7 @@ from models.graph import load_graph
 from models.sizes import Size, split_name
 from models.units import divide
 from protos.errors import BadRequest
-from tests.models.model_files import SIDECAR, saved, tiny
-
-Dims = tuple[int | str | None, ...]
-
-
-def opened(*inputs: Dims) -> ModelProto:
-    """A convolution of the sum of its inputs, (N, C, H, W) with such dimensions."""
-    model = tiny()
-    graph = model.graph
-    del graph.input[:]
-    names = [f"in{index}" for index in range(len(inputs))]
-    for name, dims in zip(names, inputs, strict=True):
-        graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
-    graph.node.insert(0, helper.make_node("Sum", names, ["image"], name="sum"))
-    graph.output[0].type.tensor_type.ClearField("shape")
-    return model
+from tests.models.model_files import SIDECAR, opened, saved, tiny
 
 
 @pytest.mark.parametrize(
@@ -111,18 +94,3 @@ def test_size_classes_go_by_their_models_name():
     assert names.public("/models/net.onnx@8x9")[0] == "net@8x9"
     assert names.source("lenet5@8x9") == "lenet5@8x9"
     assert public_name("/models/net.onnx@8x9") == "net@8x9"
-
-
-def test_float16_and_several_inputs_and_outputs(tmp_path):
-    model = opened((1, 3, 9, 7), (1, 3, 1, 1))
-    graph = model.graph
-    for value in (*graph.input, *graph.output):
-        value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    for weight in graph.initializer:
-        half = np.frombuffer(weight.raw_data, np.float32).astype(np.float16)
-        weight.data_type, weight.raw_data = TensorProto.FLOAT16, half.tobytes()
-    graph.output.append(helper.make_tensor_value_info("conv1", TensorProto.FLOAT16, None))
-    network = divide(load_graph(catalogue.load(saved(tmp_path, model)).proto))
-    report = check(model, network, (2, 3), fused(network))
-    assert report.ok, report
-    assert report.partitioned_flop_share == 1.0
