@@ -150,7 +150,9 @@ def _boundary(graph: Graph, mark: int) -> Boundary:
         for name in (*graph.inputs, *made)
         if any(index >= mark for index in graph.consumers.get(name, ()))
     )
-    return Boundary(live, bypass=len(live) > 1 and _inside_residual(graph, mark, live))
+    # Before the first node there is no block to be inside of, however many inputs are added up.
+    inside = mark > 0 and len(live) > 1 and _inside_residual(graph, mark, live)
+    return Boundary(live, bypass=inside)
 
 
 def _inside_residual(graph: Graph, mark: int, live: Sequence[str]) -> bool:

@@ -40,6 +40,7 @@ def test_several_inputs_and_outputs(kind: int, limit: float) -> None:
     assert report.ok, report
     assert report.tolerance == limit
     assert report.partitioned_flop_share == 1.0
+    assert network.marks[0] == 0
     broken = check(model, network, (2, 3), fused(network), fault=blank_a_row)
     assert broken.comparison.max_rel_error > 10 * limit
 
