@@ -18,7 +18,7 @@ from protos.channels import HOST, Caller
 from protos.client import WorkerClient
 from protos.credentials import Credentials
 from protos.endpoint import Endpoint
-from protos.errors import BadConfiguration, ImbrexError
+from protos.errors import BadConfiguration, BadRequest, ImbrexError
 from protos.identity import RENEWED_BEFORE_END, certificate_end, now_utc
 from protos.invitation import Invitation
 
@@ -108,9 +108,16 @@ class Certified:
 
         Raises:
             NotInvited: the invitation admits nobody.
-            BadRequest: the signing request is unusable.
+            BadRequest: the signing request is unusable, or the device is a member already.
         """
         now = now_utc()
+        known = self.roster.members().get(device)
+        if known is not None and known.expires > now:
+            raise BadRequest(
+                cause=f"device {device} is a member already, {known.name}",
+                cure="If it has lost its certificate, `imbrex cluster remove` it first; if it was "
+                "copied from another device's card, delete the file id in its state directory",
+            )
         # Signed first: an unusable request does not use the invitation up.
         certificate = self.authority.sign(request_pem, device, now)
         self.invitations.take(invitation, now)

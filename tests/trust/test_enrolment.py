@@ -17,10 +17,10 @@ from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.enrolment import enrol
 from protos.errors import BadConfiguration, BadRequest, PeerViolation, Unavailable
-from protos.identity import device_name, fingerprint
+from protos.identity import device_name, fingerprint, now_utc
 from protos.invitation import Invitation
 from tests.cli.run_cli import imbrex
-from tests.trust.support import HALL, KITCHEN, identity, make_trust
+from tests.trust.support import DAY, HALL, KITCHEN, admit, identity, make_trust
 from tests.worker.support import environment, in_process
 from worker.membership import IDENTITY_FILE, credentials_in
 
@@ -144,6 +144,19 @@ async def test_a_new_token_enrols_a_removed_device_again(trust, address, tmp_pat
     credentials = await credentials_in(folder, second, KITCHEN, "kitchen")
     assert trust.members() == {KITCHEN}
     assert device_name(KITCHEN) in credentials.identity.names
+
+
+async def test_an_invited_device_cannot_become_another_member(trust, address):
+    await enrol(trust.certified.invite(address), KITCHEN, "kitchen")
+    with pytest.raises(BadRequest, match=r"is a member already, kitchen.*remove"):
+        await enrol(trust.certified.invite(address), KITCHEN, "thief")
+    assert trust.certified.roster.members()[KITCHEN].name == "kitchen"
+
+
+async def test_a_member_whose_certificate_has_ended_may_join_again(trust, address):
+    admit(trust.certified, KITCHEN, expires=now_utc() - DAY)
+    await enrol(trust.certified.invite(address), KITCHEN, "kitchen")
+    assert trust.certified.roster.members()[KITCHEN].expires > now_utc()
 
 
 async def test_a_plain_caller_gets_nothing_from_the_enrolment_port(address):
