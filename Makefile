@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRITON := .venv-triton
 
-.PHONY: help setup demo test test-slow check proto evaluate train-digits bench lab lab-full dist clean browser
+.PHONY: help setup demo test test-slow check proto evaluate train-digits bench lab lab-full dist clean browser test-deploy
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,12 @@ browser: ## what the page's tests drive (Debian, as root); without it they skip
 
 test-slow: setup ## kills, stalls, long comparisons
 	$(BIN)/pytest -m slow
+
+test-deploy: setup ## the playbook on Debian machines that really boot (as root; some minutes)
+	$(PYTHON) -m venv .venv-deploy
+	.venv-deploy/bin/pip install --quiet ansible-core
+	IMBREX_DEPLOY_ANSIBLE=$(CURDIR)/.venv-deploy/bin/ansible-playbook \
+		$(BIN)/pytest -m slow tests/deploy/test_machines.py
 
 check: setup ## lint, types, fresh stubs, import directions
 	$(BIN)/ruff check .
@@ -67,4 +73,4 @@ dist: setup ## wheel and source distribution
 	$(BIN)/python -m build
 
 clean: ## remove what was generated
-	rm -rf $(VENV) $(TRITON) .venv-train build dist *.egg-info
+	rm -rf $(VENV) .venv-deploy $(TRITON) .venv-train build dist *.egg-info

@@ -1,0 +1,221 @@
+"""Debian machines that really boot: systemd in containers, on a bridge of their own.
+
+Everything is in a network namespace: nothing of this computer's network is changed, and the
+machines see each other and nobody else. They install from wheels that lie in a folder here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NAMESPACE = "imbrex-deploy"
+BRIDGE = "imbrex0"
+OURS = "10.77.0.1"
+PACKAGES = (
+    "systemd,systemd-sysv,dbus,python3,python3-venv,python3-apt,openssh-server,iproute2,"
+    "ca-certificates,procps,sudo"
+)
+MIRROR = "http://deb.debian.org/debian"
+PROGRAMS = ("debootstrap", "systemd-nspawn", "ip", "nsenter", "ssh", "ssh-keygen", "mount")
+# Four machines boot on two shared cores.
+BOOT_TIMEOUT_S = 300.0
+# systemd-nspawn's exit code when the machine asks to be booted again.
+_REBOOT = 133
+
+_NETWORK = "[Match]\nName=host0\n[Network]\nAddress={address}/24\nLinkLocalAddressing=no\n"
+
+
+def why_not() -> str:
+    """Why machines cannot be booted here; empty if they can."""
+    if os.geteuid() != 0:
+        return "machines are booted by root only"
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    return f"not installed here: {', '.join(missing)}" if missing else ""
+
+
+def run(*command: str | Path, timeout_s: float = 600, check: bool = True) -> str:
+    """What a command prints; its error output is in the exception."""
+    ran = subprocess.run(
+        [str(each) for each in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+    if check and ran.returncode:
+        raise AssertionError(f"{command} -> {ran.returncode}\n{ran.stdout}\n{ran.stderr}")
+    return ran.stdout
+
+
+def inside(*command: str | Path) -> tuple[str, ...]:
+    """The command that runs another in the machines' network."""
+    return ("nsenter", f"--net=/run/netns/{NAMESPACE}", *map(str, command))
+
+
+def image(suite: str, folder: Path) -> Path:
+    """An installed Debian, made once."""
+    target = folder / suite
+    if not (target / "usr/sbin/sshd").exists():
+        shutil.rmtree(target, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        include = f"--include={PACKAGES}"
+        run("debootstrap", "--variant=minbase", include, suite, target, MIRROR, timeout_s=3600)
+    return target
+
+
+def wheels(wheel: Path, folder: Path) -> Path:
+    """What the wheel needs, for the Pythons of both suites."""
+    platforms = [f"manylinux_2_{minor}_x86_64" for minor in (34, 28, 27, 17, 12, 5)]
+    platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
+    for version in ("3.11", "3.13"):
+        run(
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"),
+            *(f"--platform={each}" for each in platforms),
+            *(f"--python-version={version}", "--implementation=cp", f"--dest={folder}"),
+            f"{wheel}[coordinator]",
+            timeout_s=1800,
+        )
+    return folder
+
+
+@contextlib.contextmanager
+def network() -> Iterator[None]:
+    """A namespace with a bridge; multicast passes, as it does at home."""
+    run("ip", "netns", "del", NAMESPACE, check=False)
+    run("ip", "netns", "add", NAMESPACE)
+    try:
+        run(*inside("ip", "link", "set", "lo", "up"))
+        bridge = ("ip", "link", "add", BRIDGE, "type", "bridge", "mcast_snooping", "0")
+        run(*inside(*bridge))
+        run(*inside("ip", "address", "add", f"{OURS}/24", "dev", BRIDGE))
+        run(*inside("ip", "link", "set", BRIDGE, "up"))
+        yield
+    finally:
+        run("ip", "netns", "del", NAMESPACE, check=False)
+
+
+@dataclass
+class Machine:
+    """One of them; `root` is what it sees as its disk."""
+
+    name: str
+    suite: str
+    address: str
+    folder: Path
+    key: Path
+    wheels: Path
+    boots: int = 0
+    _process: subprocess.Popen[bytes] | None = None
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _keeper: threading.Thread | None = None
+
+    @property
+    def root(self) -> Path:
+        """Its disk, while it runs."""
+        return self.folder / "root"
+
+    def start(self, installed: Path) -> None:
+        """Boots it from an image, which stays as it is; boots it again when it reboots."""
+        for name in ("root", "changed", "work"):
+            (self.folder / name).mkdir(parents=True)
+        layers = f"lowerdir={installed},upperdir={self.folder}/changed,workdir={self.folder}/work"
+        run("mount", "-t", "overlay", "overlay", "-o", layers, self.root)
+        self._configure()
+        self._keeper = threading.Thread(target=self._keep_booted)
+        self._keeper.start()
+
+    def stop(self) -> None:
+        """Switches it off."""
+        self._stopping.set()
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if self._keeper is not None:
+            self._keeper.join(60)
+        run("umount", self.root, check=False)
+
+    def ssh(self, *command: str, check: bool = True) -> str:
+        """What a command prints there."""
+        options = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
+        options += ("-o", "ConnectTimeout=5", "-o", "LogLevel=ERROR", "-i", str(self.key))
+        return run(*inside("ssh", *options, f"root@{self.address}", *command), check=check)
+
+    def is_up(self) -> bool:
+        """Whether its system has started."""
+        state = self.ssh("systemctl", "is-system-running", check=False).strip()
+        return state in {"running", "degraded"}
+
+    def boot_id(self) -> str:
+        """Changes with every boot: the kernel's own does not, for the kernel is shared."""
+        return self.ssh("systemctl", "show", "--value", "-p", "UserspaceTimestampMonotonic").strip()
+
+    def _configure(self) -> None:
+        root = self.root
+        (root / "etc/hostname").write_text(f"{self.name}\n")
+        (root / "etc/machine-id").write_text("")
+        network = root / "etc/systemd/network/10-host0.network"
+        network.write_text(_NETWORK.format(address=self.address))
+        wanted = root / "etc/systemd/system/multi-user.target.wants"
+        wanted.mkdir(parents=True, exist_ok=True)
+        for unit in ("systemd-networkd.service", "ssh.service"):
+            (wanted / unit).unlink(missing_ok=True)
+            (wanted / unit).symlink_to(f"/lib/systemd/system/{unit}")
+        keys = root / "root/.ssh/authorized_keys"
+        keys.parent.mkdir(mode=0o700, exist_ok=True)
+        keys.write_text(self.key.with_suffix(".pub").read_text())
+
+    def _keep_booted(self) -> None:
+        command = inside(
+            "systemd-nspawn",
+            *("-D", str(self.root), f"--machine={self.name}", "--boot", "--register=no"),
+            *("--keep-unit", "--resolv-conf=off", "--timezone=off", f"--network-bridge={BRIDGE}"),
+            f"--bind-ro={self.wheels}:/srv/wheels",
+        )
+        with (self.folder / "console.log").open("ab") as console:
+            while not self._stopping.is_set():
+                self.boots += 1
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=console,
+                    stderr=console,
+                    start_new_session=True,
+                )
+                if self._process.wait() != _REBOOT:
+                    return
+
+
+def wait_for(condition: Callable[[], object], what: str, within_s: float = BOOT_TIMEOUT_S) -> None:
+    """Waits until something is true."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
+        time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def booted(machines: Sequence[Machine], images: Path) -> Iterator[None]:
+    """All of them, up."""
+    try:
+        for machine in machines:
+            machine.start(image(machine.suite, images))
+        for machine in machines:
+            wait_for(machine.is_up, f"{machine.name} is up; see {machine.folder}/console.log")
+        yield
+    finally:
+        for machine in machines:
+            machine.stop()
