@@ -61,7 +61,7 @@ class LiveCluster:
             message_s=HOST_ENDPOINT.message_s + endpoint.message_s,
             byte_s=HOST_ENDPOINT.byte_s + endpoint.byte_s,
         )
-        self._measured = Measured(near, shared=settings.medium != "switch")
+        self._measured = Measured(near)
         self.expectations = LiveExpectations(self._measured, self._known, self._has)
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s

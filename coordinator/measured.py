@@ -20,7 +20,6 @@ from coordinator.execution.timeline import TaskTimes
 from coordinator.planning.devices import Device, Endpoint, Link
 from coordinator.planning.plan import DeviceId
 from coordinator.switching import LINK_DRIFT, Observed
-from coordinator.transfers import transfers
 from coordinator.waits import message_waits, task_waits
 
 # Fitting a link takes milliseconds.
@@ -32,12 +31,9 @@ TYPICAL_BYTES = 200_000
 class Measured:
     """Per device, what probes, transfers and tasks have shown."""
 
-    def __init__(self, near: Endpoint = HOST_ENDPOINT, *, shared: bool = False) -> None:
-        """`near`: what messages and tasks cost the host. `shared`: the devices' links share one
-        medium.
-        """
+    def __init__(self, near: Endpoint = HOST_ENDPOINT) -> None:
+        """`near`: what messages and tasks cost the host."""
         self._near = near
-        self._shared = shared
         self._endpoints: dict[DeviceId, EndpointEstimate] = {}
         self._links: dict[DeviceId, LinkEstimate] = {}
         self._probed: dict[DeviceId, Connection] = {}
@@ -66,6 +62,17 @@ class Measured:
         estimate = self._links.setdefault(device, fresh)
         for seen in await connection.probe():
             estimate = estimate.observed(seen.size_bytes, seen.seconds)
+        self._links[device] = estimate
+
+    def _transferred(self, device: DeviceId, times: TaskTimes) -> None:
+        estimate = self._links.get(device)
+        if estimate is None:
+            return
+        if times.sent_bytes:
+            estimate = estimate.observed(times.sent_bytes, times.ready_s - times.sent_s)
+        if times.received_bytes:
+            seconds = times.received_s - times.stop_s
+            estimate = estimate.observed(times.received_bytes, seconds)
         self._links[device] = estimate
 
     def link(self, device: DeviceId) -> Link:
@@ -157,12 +164,9 @@ class Measured:
                 expected_s, observed_s = sums.get(device, (0.0, 0.0))
                 taken_s = each.stop_s - each.start_s
                 sums[device] = (expected_s + predicted_s, observed_s + taken_s)
+            self._transferred(device, each)
         for device, (expected_s, observed_s) in sums.items():
             self._corrections = self._corrections.observed(device, expected_s, observed_s, now)
-        for seen in transfers(times, shared=self._shared):
-            if seen.device in self._links:
-                estimate = self._links[seen.device]
-                self._links[seen.device] = estimate.observed(seen.size_bytes, seen.seconds)
         links = {device: self.link(device) for device in sums}
         starting, sending = task_waits(times), message_waits(graph, times, links)
         for device in sums:
