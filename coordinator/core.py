@@ -34,11 +34,12 @@ from coordinator.live import LiveCluster
 from coordinator.making import DRIFT, NO_WORKER, PERIOD, Maker
 from coordinator.modes import Modes
 from coordinator.naming import Names
-from coordinator.planning.devices import Planner
+from coordinator.planning.devices import Cluster, Planner
 from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import names as strategies
 from coordinator.planning.strategies import strategy
+from coordinator.planning.unit_plan import best_alone
 from coordinator.plans import Plans
 from coordinator.settings import CoordinatorSettings
 from coordinator.switching import Switching
@@ -174,8 +175,8 @@ class Coordinator:
         self._switching.forget(model)
 
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
-        """The plan in force for a model, or the chosen one, made if need be; its latency is
-        predicted by what is known of the devices now.
+        """The plan in force for a model, or the chosen one, made if need be; its latency,
+        and that of the best device alone, are predicted by what is known of the devices now.
 
         Raises:
             NotFound: no such strategy, or no such plan was sent.
@@ -185,8 +186,7 @@ class Coordinator:
         plan = (await self._plans.current(model, choice)).plan
         cluster = self._live.cluster()
         if {device.id for device in cluster.devices}.issuperset(plan.devices):
-            simulation = await asyncio.to_thread(simulate, plan, network, cluster)
-            plan = replace(plan, predicted_latency_s=simulation.latency_s)
+            plan = await asyncio.to_thread(_predicted, plan, network, cluster)
         return plan, network
 
     async def give_plan(self, model: str, text: bytes, *, hold: bool) -> tuple[str, Plan, Network]:
@@ -353,3 +353,14 @@ class Coordinator:
             held=self._plans.held(name),
             load=self._modes.status(name),
         )
+
+
+def _predicted(plan: Plan, network: Network, cluster: Cluster) -> Plan:
+    """The plan with both of its predictions by the same costs."""
+    alone = best_alone(network, cluster.devices)
+    return replace(
+        plan,
+        predicted_latency_s=simulate(plan, network, cluster).latency_s,
+        single_device_latency_s=alone.seconds,
+        baseline_device=alone.device.id,
+    )

@@ -29,6 +29,8 @@ from protos.supervision import serving
 READY_FILE = "ready.json"
 # Requests in flight may finish; then connections are closed.
 DRAIN_S = 5
+# Cameras ask now and then over one session; a closed one costs them a connection, or an error.
+KEEP_ALIVE_S = 75
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +59,7 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, state_dir: P
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=DRAIN_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     server = _Server(config)
     host, port = listener.getsockname()[:2]

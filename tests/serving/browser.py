@@ -6,6 +6,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -20,8 +21,9 @@ def present() -> bool:
 
 
 @contextmanager
-def browser(width: int = 1280, height: int = 1000, *, dark: bool = False) -> Iterator:
+def browser(width: int = 1280, height: int = 1000, *, dark: bool = False) -> Iterator[Any]:
     options = webdriver.ChromeOptions()
+    assert CHROMIUM
     options.binary_location = CHROMIUM
     for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
         options.add_argument(f"--{flag}")
@@ -38,5 +40,5 @@ def browser(width: int = 1280, height: int = 1000, *, dark: bool = False) -> Ite
         driver.quit()
 
 
-def errors(driver) -> list[str]:
+def errors(driver: Any) -> list[str]:
     return [each["message"] for each in driver.get_log("browser") if each["level"] == "SEVERE"]

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from PIL import Image
 
+from benchmarks import screenshots
 from coordinator.serving.page.http import FILES, SECURITY
 from tests.serving.browser import MISSING, browser, errors, present
 from tests.serving.in_place import InPlace, picture
@@ -153,6 +155,15 @@ def test_a_worker_that_is_killed_is_seen(tmp_path) -> None:
         assert count(driver, "#devices li.away") == 1
         assert "worker-1 is" in text(driver, "devices-news")
         assert errors(driver) == []
+
+
+@needs_browser
+def test_the_pictures_of_the_readme_can_be_made(cluster: Service, tmp_path) -> None:
+    screenshots.page(cluster.url, tmp_path / "page.png")
+    screenshots.annotated(cluster.url, tmp_path / "answer.png")
+    for name in ("page.png", "answer.png"):
+        with Image.open(tmp_path / name) as made:
+            assert len(made.convert("RGB").getcolors(1 << 24)) > 500
 
 
 # ---------------------------------------------------------------- without a browser
