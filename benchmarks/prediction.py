@@ -2,7 +2,8 @@
 
 For 2 and 4 workers, together at most 1.6 cores, every model runs under every strategy: ten
 requests correct the costs, then the plan is predicted again by the simulator and compared with
-the median of further requests. Real workers, real gRPC, one run.
+the median of further requests. Real workers, real gRPC, one run. It means something only on an
+idle machine, so the load average is told.
 
     python -m benchmarks.prediction [--json] [--models a,b] [--strategies a,b] [-o FILE]
 """
@@ -12,8 +13,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +106,21 @@ async def measure(models: list[str], strategies: list[str]) -> list[dict[str, An
     return results
 
 
+def _by_strategy(cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Per strategy the median of |error| and the median error."""
+    errors: dict[str, list[float]] = {}
+    for each in cases:
+        if "error" in each:
+            errors.setdefault(each["strategy"], []).append(each["error"])
+    return {
+        name: {
+            "median_error": statistics.median(map(abs, found)),
+            "bias": statistics.median(found),
+        }
+        for name, found in errors.items()
+    }
+
+
 def main() -> int:
     """Prints the result; fails if the median error is above the target."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -114,7 +132,15 @@ def main() -> int:
     cases = asyncio.run(measure(arguments.models.split(","), arguments.strategies.split(",")))
     errors = [abs(each["error"]) for each in cases if "error" in each]
     median = statistics.median(errors)
-    result = {"cases": cases, "median_error": median, "target": TARGET, "ok": median <= TARGET}
+    by_strategy = _by_strategy(cases)
+    result = {
+        "cases": cases,
+        "median_error": median,
+        "by_strategy": by_strategy,
+        "load_average": os.getloadavg()[0],
+        "target": TARGET,
+        "ok": median <= TARGET,
+    }
     if arguments.output:
         arguments.output.write_text(json.dumps({**result, "provenance": provenance()}, indent=1))
     lines = [
@@ -127,7 +153,14 @@ def main() -> int:
         )
         for each in cases
     ]
-    lines.append(f"median absolute error {median:.1%} (target {TARGET:.0%})")
+    lines += [
+        f"{name:12} median absolute error {of['median_error']:.1%}, bias {of['bias']:+.1%}"
+        for name, of in by_strategy.items()
+    ]
+    lines.append(
+        f"median absolute error {median:.1%} (target {TARGET:.0%}), at a load average of "
+        f"{result['load_average']:.1f} on {os.cpu_count()} cores"
+    )
     emit(result, arguments.json, "\n".join(lines))
     return 0 if result["ok"] else 1
 

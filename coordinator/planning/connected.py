@@ -27,7 +27,7 @@ from models.units import Network, Unit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Divided:
-    """One fully connected layer, divided over devices; `sums` if over its input."""
+    """One unit divided over devices, by output channels or (`sums`) over its input."""
 
     tiles: Shares
     sums: bool
@@ -91,16 +91,16 @@ def divided(network: Network, tables: Tables, subsets: Sequence[Sequence[int]]) 
             rates = [1.0 / device.costs.block_s(work) for device in devices]
             for tiles in divisions(network, unit, rates) if len(devices) > 1 else ():
                 costs = np.full((2, tables.marks, tables.marks), np.inf)
-                costs[:, start, start + 1] = _seconds(network, devices, tiles)
+                costs[:, start, start + 1] = divided_s(network, devices, tiles)
                 shares = tuple(zip(devices, tiles, strict=True))
                 found.append(Divided(shares, tiles[0].part is not None, *costs))
     return found
 
 
-def _seconds(
+def divided_s(
     network: Network, devices: Sequence[Device], tiles: Sequence[UnitTile]
 ) -> tuple[float, float]:
-    """By Eq. 3, and by Eq. 6."""
+    """What a divided unit costs by Eq. 3, and by Eq. 6."""
     moving = slowest = finish = 0.0
     for device, tile in zip(devices, tiles, strict=True):
         if tile.weight_bytes > weight_room_bytes(device):

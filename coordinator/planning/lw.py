@@ -1,13 +1,18 @@
 """`lw`: layer-wise parallelism, every unit its own block [AOFL, Eq. 1 and 2].
 
-Each unit is divided into equal tiles over all devices, in the best of the grids, and gathered
-before the next one. AOFL's baseline; it pays where links are fast and maps are small.
+Each unit is divided into equal tiles over all devices, in the best of the grids over height and
+width or over its output channels, and gathered before the next one. What has no map to divide (a
+fully connected layer) stays whole where that costs less. AOFL's baseline; it pays where links are
+fast and maps are small.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
+from coordinator.planning.channels import channel_slices
 from coordinator.planning.decide import Decision, planned
 from coordinator.planning.devices import Cluster
 from coordinator.planning.options import alone, grids
@@ -19,15 +24,18 @@ from models.units import Network
 
 def lw(network: Network, cluster: Cluster) -> Plan:
     """Every unit alone, in as many equal tiles as there are devices."""
-    return planned(network, cluster, "lw", _decide)
+    return planned(network, cluster, "lw", partial(_decide, network))
 
 
-def _decide(tables: Tables) -> Decision:
-    split_s, split = cheapest(grids(tables, [len(tables.devices)])[0])
-    _, whole = cheapest(alone(tables))
+def _decide(network: Network, tables: Tables) -> Decision:
+    tiled = grids(tables, [len(tables.devices)])[0]
+    sliced = channel_slices(network, tables)
+    map_s, _ = cheapest(tiled)
+    _, split = cheapest([*tiled, *sliced])
+    _, unforced = cheapest([*alone(tables), *sliced])
     blocks = []
     for start in range(tables.marks - 1):
         end = start + 1
-        splits = np.isfinite(split_s[start, end])
-        blocks.append((start, end, (split if splits else whole)(start, end)))
+        has_map = np.isfinite(map_s[start, end])
+        blocks.append((start, end, (split if has_map else unforced)(start, end)))
     return Decision(blocks, otherwise="the maps have fewer rows and columns than devices")

@@ -107,6 +107,20 @@ def test_lw_splits_every_unit_over_all_devices() -> None:
         assert len(block.tiles) in ((7, 8) if splits else (1,))
 
 
+def test_lw_divides_fully_connected_layers_over_channels_where_that_costs_less() -> None:
+    network = real("vgg16")
+    for link, tiles in ((Link(1e12), 4), (Link(1e6), 1)):
+        some = cluster(*[4.0] * 4, link=link, host=False)
+        plan = strategy("lw")(network, some)
+        check_plan(plan, network, some)
+        assert_complete(plan, network, some)
+        for block in plan.blocks[-3:]:
+            (name,) = network.outputs(block.start, block.stop)
+            assert len(block.tiles) == tiles
+            widths = [len(tile.boxes[name][1]) for tile in block.tiles]
+            assert sum(widths) == network.graph.shape(name)[1]
+
+
 def test_efl_is_one_split_block_and_one_device() -> None:
     plan = strategy("efl")(real("yolov2"), CLUSTERS["alike"])
     assert [len(block.tiles) for block in plan.blocks] == [8, 1]
