@@ -19,6 +19,7 @@ from models.fitting import fitting, require_fitting
 from models.fold import fold_constants
 from models.operators import refusal
 from models.shapes import TensorInfo, infer, light_model
+from models.simplify import arranged, simplified
 from models.sizes import bind
 from models.soundness import is_numeric, require_schema, sound_nodes
 from models.windows import (
@@ -114,6 +115,11 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
         nodes, constants = fold_constants(light, tensors, constants)
         if len(nodes) == before or all(made in tensors for made in _made(nodes)):
             break
+    outputs = tuple(value.name for value in model.graph.output)
+    if all(made in tensors for made in _made(nodes)):
+        nodes, constants = simplified(nodes, tensors, constants, outputs, opset)
+        tensors |= infer(light_model(model, nodes, inputs, constants), constants)
+        nodes = arranged(nodes, tensors, outputs)
     for key, array in constants.items():
         tensors[key] = TensorInfo(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
     graph = Graph(
@@ -121,7 +127,7 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
         opset=opset,
         opset_imports=tuple((entry.domain, entry.version) for entry in model.opset_import),
         inputs=tuple(value.name for value in inputs),
-        outputs=tuple(value.name for value in model.graph.output),
+        outputs=outputs,
         nodes=tuple(_node(proto, index, tensors) for index, proto in enumerate(nodes)),
         tensors=tensors,
         constants=constants,

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from models.boxes import Box
 from models.geometry import Extent, extent
 from models.graph import Graph, Node
-from models.operators import Kind, operator, splits_along
+from models.operators import Kind, depends_on_constants, operator, splits_along
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +117,23 @@ def divide(graph: Graph) -> Network:
     """Divides a graph into units, as finely as any plan may cut it."""
     edges = [0, *_layer_starts(graph), len(graph.nodes)]
     units = tuple(Unit(graph, start, stop) for start, stop in itertools.pairwise(edges))
-    return Network(graph, units, tuple(_boundary(graph, edge) for edge in edges))
+    boundaries = [_boundary(graph, edge) for edge in edges]
+    for index, (before, after) in enumerate(itertools.pairwise(units), start=1):
+        # No block goes beyond what can't be split, so a plan may always cut there: a gate or a
+        # normalisation between two convolutions does not keep these from being split.
+        if before.splits != after.splits:
+            boundaries[index] = replace(boundaries[index], bypass=False)
+    return Network(graph, units, tuple(boundaries))
 
 
 def _layer_starts(graph: Graph) -> list[int]:
     """Node indices, after the first, at which a new layer begins."""
     starts: list[int] = []
     made: set[str] = set()
-    has_heavy = splits_here = after_sum = False
+    begun = has_heavy = splits_here = after_sum = False
     for index, node in enumerate(graph.nodes):
+        if depends_on_constants(graph, node):
+            continue  # it belongs to whoever reads it
         heavy = operator(node).heavy
         splits = splits_along(graph, node, 2)
         joined = bool(made.intersection(node.inputs))
@@ -133,14 +141,21 @@ def _layer_starts(graph: Graph) -> list[int]:
         # follows a fully connected node begins the next layer: its partial sums must be added
         # before the activation.
         begins = (heavy and has_heavy) or (splits != splits_here) or not joined or after_sum
-        if index and begins:
-            starts.append(index)
+        if begun and begins:
+            starts.append(_first_of_layer(graph, index, starts[-1] + 1 if starts else 1))
             made, has_heavy = set(), False
         made.update(node.outputs)
         has_heavy = has_heavy or heavy
-        splits_here = splits
+        begun, splits_here = True, splits
         after_sum = heavy and operator(node).kind is Kind.MIXING
     return starts
+
+
+def _first_of_layer(graph: Graph, index: int, lowest: int) -> int:
+    """What a node reads dequantised belongs to its layer: what is live before is quantised."""
+    while index > lowest and graph.nodes[index - 1].op == "DequantizeLinear":
+        index -= 1
+    return index
 
 
 def _boundary(graph: Graph, mark: int) -> Boundary:

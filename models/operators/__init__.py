@@ -1,6 +1,17 @@
 """The operator table, by kind of operator."""
 
 from models.operators.declaration import Kind, Operator, Piece
-from models.operators.table import TABLE, operator, refusal, splits_along
+from models.operators.mixing import REDUCING
+from models.operators.table import TABLE, depends_on_constants, operator, refusal, splits_along
 
-__all__ = ["TABLE", "Kind", "Operator", "Piece", "operator", "refusal", "splits_along"]
+__all__ = [
+    "REDUCING",
+    "TABLE",
+    "Kind",
+    "Operator",
+    "Piece",
+    "depends_on_constants",
+    "operator",
+    "refusal",
+    "splits_along",
+]

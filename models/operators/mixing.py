@@ -90,14 +90,27 @@ def _reduce_flop(graph: Graph, node: Node, output: Box) -> int:
 
 _NORMALISING = Operator(Kind.MIXING, "elementwise", _same, yields=_along_axis)
 _REDUCE = Operator(Kind.REDUCING, "pooling", _reduce, flop=_reduce_flop, refuses=_reduce_refuses)
-_REDUCE_OPS = (
-    "GlobalAveragePool GlobalMaxPool GlobalLpPool ReduceMean ReduceMax ReduceMin ReduceSum "
-    "ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp ArgMax ArgMin"
+REDUCING = tuple(
+    [
+        "ReduceMean",
+        "ReduceMax",
+        "ReduceMin",
+        "ReduceSum",
+        "ReduceProd",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceSumSquare",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "ArgMax",
+        "ArgMin",
+    ]
 )
+_GLOBAL_POOLS = ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 
 MIXING = {
     **dict.fromkeys(["Softmax", "LogSoftmax", "Hardmax", "LpNormalization"], _NORMALISING),
-    **dict.fromkeys(_REDUCE_OPS.split(), _REDUCE),
+    **dict.fromkeys((*REDUCING, *_GLOBAL_POOLS), _REDUCE),
     "LRN": Operator(Kind.MIXING, "normalisation", _same, yields=whole_channels),
     "Gemm": Operator(Kind.MIXING, "fully_connected", _gemm, flop=_gemm_flop, heavy=True),
 }

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from models.boxes import Box, Span
+from models.operators.arrange import ARRANGE
 from models.operators.declaration import Boxes, Kind, Operator
 from models.operators.indexing import INDEXING
 from models.operators.layout import LAYOUT
@@ -53,6 +54,7 @@ TABLE: Mapping[str, Operator] = {
     **RESIZE,
     **INDEXING,
     **LAYOUT,
+    **ARRANGE,
     **MIXING,
     **QUANTISED,
     **dict.fromkeys(["Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose"], _RESHAPE),
@@ -74,8 +76,17 @@ def refusal(graph: Graph, node: Node) -> str:
     return declared.refuses(graph, node)
 
 
+def depends_on_constants(graph: Graph, node: Node) -> bool:
+    """Whether everything that a node reads is constant."""
+    return all(name in graph.constants for name in node.inputs if name)
+
+
 def splits_along(graph: Graph, node: Node, axis: int) -> bool:
-    """Whether a node can yield a part of its output along `axis`."""
+    """Whether a node can yield a part of its output along `axis`. What depends on constants alone
+    (weights that are kept quantised) stands in nobody's way.
+    """
+    if depends_on_constants(graph, node):
+        return True
     shape = graph.shape(node.outputs[0])
     if len(node.outputs) > 1 or len(shape) <= axis or shape[axis] < 2:
         return False

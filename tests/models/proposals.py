@@ -10,8 +10,10 @@ from tests.models.random_graphs import Draw, Drawing, Proposal, Proposed
 Pick = st.sampled_from
 ACTIVATIONS = (
     "Relu LeakyRelu Sigmoid HardSigmoid HardSwish Tanh Elu Selu Softplus Softsign Abs Neg Exp "
-    "Floor Ceil Erf Gelu Mish Celu ThresholdedRelu Sign Round Sin Cos Identity Dropout"
+    "Erf Gelu Mish Celu Sin Cos Identity Dropout"
 )
+# Where these jump, the last bit of their input decides: they take the network's, which is exact.
+JUMPING = "Floor Ceil Sign Round ThresholdedRelu"
 
 
 def _spatial(drawing: Drawing, source: str) -> int:
@@ -110,6 +112,10 @@ def activation(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
     return Proposed(op, [source])
 
 
+def jump(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    return Proposed(draw(Pick(JUMPING.split())), ["x"])
+
+
 def clip(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
     if drawing.opset < 11:
         return Proposed("Clip", [source], {"min": -0.5, "max": 0.7})
@@ -153,7 +159,7 @@ def with_another(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
         for name, array in drawing.values.items()
         if array.dtype == np.float32 and _broadcasts(drawing.values[source].shape, array.shape)
     ]
-    other = draw(Pick(others))
+    other = draw(Pick(others or [source]))
     return Proposed(draw(Pick(["Add", "Mul", "Sub", "Max", "Sum"])), [source, other])
 
 
@@ -279,6 +285,113 @@ def over_channels(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
     return Proposed(op, [source], {"axis": draw(Pick([1, 1, 2, -1]))})
 
 
+def statistics(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    """A normalisation over the map, or a reduction of it."""
+    channels = drawing.values[source].shape[1]
+    parts = [drawing.floats(channels), drawing.floats(channels)]
+    op = draw(Pick(["InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"]))
+    if op == "MeanVarianceNormalization":
+        return Proposed(op, [source])
+    attributes: dict[str, object] = {"epsilon": 1e-2}
+    if op == "GroupNormalization":
+        groups = draw(Pick([g for g in (1, 2, 3, channels) if channels % g == 0]))
+        attributes["num_groups"] = groups
+        if drawing.opset < 21:
+            parts = [drawing.floats(groups), drawing.floats(groups)]
+    return Proposed(op, [source, *parts], attributes)
+
+
+def layer_norm(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    axis = draw(Pick([1, 1, -1, 2]))
+    shape = drawing.values[source].shape[axis:]
+    inputs = [source, drawing.floats(*shape), drawing.floats(*shape)]
+    more = {"axis": axis, "epsilon": 1e-2}
+    return Proposed("LayerNormalization", inputs[: draw(st.integers(2, 3))], more)
+
+
+def reduction(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    rank = drawing.values[source].ndim
+    op = draw(Pick(["Mean", "Max", "Min", "Sum", "L2", "LogSumExp", "SumSquare"]))
+    axes = draw(Pick([[2, 3], [-1, -2], [1], [2], [3], [1, 2, 3]]))
+    if max(axes) >= rank:
+        return None
+    keeps = {"keepdims": draw(Pick([1, 1, 1, 0]))}
+    if drawing.opset >= (13 if op == "Sum" else 18):
+        return Proposed(f"Reduce{op}", [source, drawing.ints(*axes)], keeps)
+    return Proposed(f"Reduce{op}", [source], {"axes": axes, **keeps})
+
+
+def arg(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    more = {"axis": draw(Pick([1, 1, 2])), "keepdims": draw(Pick([1, 0]))}
+    return Proposed(draw(Pick(["ArgMax", "ArgMin"])), ["x"], more)
+
+
+def global_pool(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    return Proposed(draw(Pick(["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])), [source])
+
+
+def reshape(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    """Channels, rows and columns taken apart or put together, as far as they divide."""
+    shape = list(drawing.values[source].shape)
+    for _ in range(draw(st.integers(1, 3))):
+        axis = draw(st.integers(1, len(shape) - 1))
+        factor = draw(Pick([2, 2, 3]))
+        if draw(st.integers(0, 2)) and shape[axis] % factor == 0:
+            parts = [factor, shape[axis] // factor]
+            shape[axis : axis + 1] = parts if draw(st.booleans()) else parts[::-1]
+        elif axis + 1 < len(shape):
+            shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
+    return Proposed("Reshape", [source, drawing.ints(*shape)])
+
+
+def transpose(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    rank = drawing.values[source].ndim
+    return Proposed("Transpose", [source], {"perm": [0, *draw(st.permutations(range(1, rank)))]})
+
+
+def shuffle(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    """A channel shuffle, a detector's head or Darknet's reorg, whole."""
+    shape = drawing.values[source].shape
+    if len(shape) != 4:
+        return None
+    _, c, h, w = shape
+    ways = []
+    if c % 2 == 0:
+        ways.append(([1, 2, c // 2, h, w], [0, 2, 1, 3, 4], [1, c, h, w]))
+        ways.append(([1, 2, c // 2, h, w], [0, 1, 3, 4, 2], None))
+    if c % 4 == 0 and h % 2 == 0 and w % 2 == 0:
+        taken = [1, c // 4, h, 2, w, 2]
+        ways.append((taken, [0, 3, 5, 1, 2, 4], [1, 4 * c, h // 2, w // 2]))
+    if not ways:
+        return None
+    apart, perm, together = draw(Pick(ways))
+    first = drawing.add(Proposed("Reshape", [source, drawing.ints(*apart)]))
+    if first is None:
+        return None
+    moved = Proposed("Transpose", first, {"perm": perm})
+    if together is None:
+        return moved
+    second = drawing.add(moved)
+    return second and Proposed("Reshape", [second[0], drawing.ints(*together)])
+
+
+def product(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    """A fully connected layer behind a Flatten, or a product along the last axis."""
+    array = drawing.values[source]
+    if draw(st.booleans()):
+        return Proposed(
+            "MatMul", [source, drawing.floats(array.shape[-1], draw(st.integers(1, 5)))]
+        )
+    flat = drawing.add(Proposed("Flatten", [source]))
+    if flat is None:
+        return None
+    inner = drawing.values[flat[0]].shape[1]
+    weights = drawing.floats(inner, 3)
+    if draw(st.booleans()):
+        return Proposed("MatMul", [flat[0], weights])
+    return Proposed("Gemm", [flat[0], weights, drawing.floats(3)])
+
+
 PROPOSALS: dict[str, Proposal] = {
     "conv": conv,
     "conv again": conv,
@@ -287,6 +400,7 @@ PROPOSALS: dict[str, Proposal] = {
     "pool": pool,
     "activation": activation,
     "clip": clip,
+    "jump": jump,
     "prelu": prelu,
     "cast": cast,
     "batch norm": batch_norm,
@@ -302,4 +416,13 @@ PROPOSALS: dict[str, Proposal] = {
     "resize": resize,
     "depth and space": depth_space,
     "over channels": over_channels,
+    "statistics": statistics,
+    "layer norm": layer_norm,
+    "reduction": reduction,
+    "arg": arg,
+    "global pool": global_pool,
+    "reshape": reshape,
+    "transpose": transpose,
+    "shuffle": shuffle,
+    "product": product,
 }

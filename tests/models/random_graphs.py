@@ -20,6 +20,7 @@ Proposal = Callable[[Draw, "Drawing", str], "Proposed | None"]
 # Small enough for thousands of graphs; large enough for interiors beside borders.
 MOST_ELEMENTS = 40_000
 LARGEST = 1e4
+SMALLEST = 1e-3
 
 
 @dataclass
@@ -138,8 +139,13 @@ def _useful(array: np.ndarray) -> bool:
     if not 0 < array.size <= MOST_ELEMENTS:
         return False
     if array.dtype == np.float32:
-        return bool(np.isfinite(array).all()) and float(np.abs(array).max()) < LARGEST
+        # Of what cancelled to nothing, only rounding is left to compare.
+        return bool(np.isfinite(array).all()) and SMALLEST < float(np.abs(array).max()) < LARGEST
     return True
+
+
+def _is_map(array: np.ndarray) -> bool:
+    return array.ndim >= 3 and array.dtype == np.float32
 
 
 @st.composite
@@ -154,7 +160,8 @@ def random_graphs(draw: Draw, proposals: dict[str, Proposal], most: int = 10) ->
     made = ["x"]
     for _ in range(draw(st.integers(1, most))):
         # Mostly on from the latest tensor, at times from an older one: branches.
-        source = made[-1] if draw(st.integers(0, 3)) else draw(st.sampled_from(made))
+        maps = [each for each in made if _is_map(drawing.values[each])]
+        source = maps[-1] if draw(st.integers(0, 3)) else draw(st.sampled_from(maps))
         name = draw(st.sampled_from(sorted(proposals)))
         made += drawing.add(proposals[name](draw, drawing, source)) or []
     read = {name for node in drawing.nodes for name in node.input}

@@ -48,13 +48,19 @@ def split_error(data: st.DataObject, model: onnx.ModelProto) -> float:
     return compare(run.tensors, WholeModel(model, threads=1).run(feeds)).max_rel_error
 
 
+def tolerance(model: onnx.ModelProto) -> float:
+    """Statistics over the map are combined in another order."""
+    combined = ("Normalization", "Reduce", "GlobalAverage")
+    return 1e-4 if any(op in n.op_type for n in model.graph.node for op in combined) else TOLERANCE
+
+
 def check_graphs(count: int):
     @settings(
         max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(random_graphs(PROPOSALS), st.data())
     def check(model: onnx.ModelProto, data: st.DataObject) -> None:
-        assert split_error(data, model) <= TOLERANCE
+        assert split_error(data, model) <= tolerance(model)
 
     return check
 

@@ -1,0 +1,70 @@
+"""A graph that is being rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from models.operators.declaration import Attribute, with_attributes
+from models.shapes import TensorInfo
+
+
+@dataclass
+class Draft:
+    """Nodes in order, written one after the other; `tensors` knows those of the model."""
+
+    opset: int
+    tensors: Mapping[str, TensorInfo]
+    constants: dict[str, np.ndarray]
+    outputs: frozenset[str]
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """The shape of a tensor of the model."""
+        return self.tensors[tensor].shape
+
+    def constant(self, name: str, array: np.ndarray) -> str:
+        """Adds a constant."""
+        self.constants[name] = array
+        return name
+
+    def ints(self, name: str, values: Sequence[int]) -> str:
+        """Adds a constant list of integers."""
+        return self.constant(name, np.array(values, dtype=np.int64))
+
+    def emit(self, op: str, inputs: list[str], output: str, **attributes: Attribute) -> str:
+        """Appends a node named after its output."""
+        proto = helper.make_node(op, inputs, [output], name=output)
+        self.nodes.append(with_attributes(proto, attributes))
+        return output
+
+    def reduce(self, op: str, source: str, output: str, axes: list[int]) -> str:
+        """A Reduce operator that keeps dimensions, in the words of the opset."""
+        if self.opset >= (13 if op == "ReduceSum" else 18):
+            return self.emit(op, [source, self.ints(f"{output}__axes", axes)], output)
+        return self.emit(op, [source], output, axes=axes)
+
+    def reshape(self, source: str, output: str, shape: Sequence[int]) -> str:
+        """The same elements in another shape."""
+        return self.emit("Reshape", [source, self.ints(f"{output}__shape", shape)], output)
+
+    def over_map(self, op: str, source: str, output: str, rank: int, *, channels: bool) -> str:
+        """A reduction over the map (and channels), in two steps: along each row, which every
+        device can do for the rows it has, then over what is left of the rows.
+        """
+        if rank > 3:
+            across = [*([1] if channels else []), *range(3, rank)]
+            source = self.reduce(op, source, f"{output}__rows", across)
+        elif channels:
+            source = self.reduce(op, source, f"{output}__rows", [1])
+        return self.reduce(op, source, output, [2])
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes of a node by name."""
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}

@@ -1,0 +1,183 @@
+"""One rule per operator that is written in simpler ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import onnx
+
+from models.operators import REDUCING
+from models.shapes import TensorInfo
+from models.simplify.draft import Draft, attributes_of
+from models.simplify.normalise import RULES as NORMALISATIONS
+
+Rule = Callable[[Draft, onnx.NodeProto], bool]
+
+
+def simplified(
+    nodes: Iterable[onnx.NodeProto],
+    tensors: Mapping[str, TensorInfo],
+    constants: Mapping[str, np.ndarray],
+    outputs: Iterable[str],
+    opset: int,
+) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray]]:
+    """The nodes and constants of the same network in simpler operators."""
+    draft = Draft(opset, tensors, dict(constants), frozenset(outputs))
+    nodes = list(nodes)
+    read = {name for node in nodes for name in node.input} | draft.outputs
+    quantised = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear"}
+    for original in nodes:
+        node = onnx.NodeProto()
+        node.CopyFrom(original)
+        while len(node.output) > 1 and node.output[-1] not in read:
+            node.output.pop()
+        rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        # onnxruntime computes quantised averages in integers: these stay what they are.
+        exact = node.op_type in _MEANS and node.input[0] in quantised
+        if rule is None or exact or not rule(draft, node):
+            draft.nodes.append(node)
+    return _dequantised_late(draft), draft.constants
+
+
+def _split(draft: Draft, node: onnx.NodeProto) -> bool:
+    """Each output is a slice."""
+    if node.input[0] not in draft.tensors:
+        return False
+    shape = draft.shape(node.input[0])
+    axis = int(attributes_of(node).get("axis", 0)) % len(shape)
+    ends = list(itertools.accumulate(draft.shape(name)[axis] for name in node.output))
+    for output, start, end in zip(node.output, [0, *ends], ends, strict=False):
+        if draft.opset < 10:
+            draft.emit("Slice", [node.input[0]], output, starts=[start], ends=[end], axes=[axis])
+        else:
+            parts = {"starts": start, "ends": end, "axes": axis}
+            labels = [draft.ints(f"{output}__{key}", [value]) for key, value in parts.items()]
+            draft.emit("Slice", [node.input[0], *labels], output)
+    return True
+
+
+def _global_pool(draft: Draft, node: onnx.NodeProto) -> bool:
+    rank = len(draft.shape(node.input[0]))
+    op = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}[node.op_type]
+    if rank != 4:
+        return False
+    draft.over_map(op, node.input[0], node.output[0], rank, channels=False)
+    draft.nodes[-1].name = node.name or draft.nodes[-1].name
+    return True
+
+
+def _reduce(draft: Draft, node: onnx.NodeProto) -> bool:
+    """Over rows and more: in two steps. Dimensions are removed afterwards."""
+    shape, attributes = draft.shape(node.input[0]), attributes_of(node)
+    given = attributes.get("axes")
+    if given is None and len(node.input) > 1 and node.input[1] in draft.constants:
+        given = draft.constants[node.input[1]].tolist()
+    axes = sorted(axis % len(shape) for axis in given or ())
+    if node.op_type not in _IN_STEPS or len(shape) != 4 or axes not in ([2, 3], [1, 2, 3]):
+        return _kept(draft, node)
+    keeps = attributes.get("keepdims", 1)
+    target = node.output[0] if keeps else f"{node.output[0]}__kept"
+    draft.over_map(node.op_type, node.input[0], target, len(shape), channels=1 in axes)
+    draft.nodes[-1].name = node.name or target
+    if not keeps:
+        draft.reshape(target, node.output[0], draft.shape(node.output[0]))
+    return True
+
+
+def _kept(draft: Draft, node: onnx.NodeProto) -> bool:
+    """Dimensions that an operator removes are removed by a Reshape after it."""
+    if attributes_of(node).get("keepdims", 1):
+        return False
+    kept = onnx.NodeProto()
+    kept.CopyFrom(node)
+    kept.output[0] = f"{node.output[0]}__kept"
+    for attribute in kept.attribute:
+        if attribute.name == "keepdims":
+            attribute.i = 1
+    draft.nodes.append(kept)
+    draft.reshape(kept.output[0], node.output[0], draft.shape(node.output[0]))
+    return True
+
+
+def _product(draft: Draft, node: onnx.NodeProto) -> bool:
+    """A matrix product of two matrices is a fully connected layer."""
+    ranks = [len(draft.shape(name)) for name in node.input]
+    if ranks != [2, 2] or draft.tensors[node.output[0]].dtype != np.float32:
+        return False
+    inputs = list(node.input)
+    if draft.opset < 11:
+        zero = np.zeros(draft.shape(node.output[0])[1], dtype=np.float32)
+        inputs.append(draft.constant(f"{node.output[0]}__zero", zero))
+    draft.emit("Gemm", inputs, node.output[0])
+    draft.nodes[-1].name = node.name or node.output[0]
+    return True
+
+
+def _dynamic_quantise(draft: Draft, node: onnx.NodeProto) -> bool:
+    """The extremes of the whole tensor, then elementwise [ONNX, DynamicQuantizeLinear]."""
+    x, made = node.input[0], node.output[0]
+    rank = len(draft.shape(x))
+    if rank not in (3, 4) or draft.shape(x)[0] != 1:
+        return False
+    zero = draft.constant(f"{made}__zero", np.zeros((), np.float32))
+    steps = draft.constant(f"{made}__steps", np.array(255, np.float32))
+    extremes = []
+    for op, bound in (("ReduceMin", "Min"), ("ReduceMax", "Max")):
+        found = draft.over_map(op, x, f"{made}__{bound}", rank, channels=True)
+        scalar = draft.reshape(found, f"{found}_scalar", [])
+        extremes.append(draft.emit(bound, [scalar, zero], f"{found}_bound"))
+    low, high = extremes
+    span = draft.emit("Sub", [high, low], f"{made}__span")
+    names = [*node.output, *(f"{made}__{k}" for k in range(len(node.output), 3))]
+    scale = draft.emit("Div", [span, steps], names[1])
+    shift = draft.emit("Sub", [zero, low], f"{made}__shift")
+    exact = draft.emit("Div", [shift, scale], f"{made}__exact")
+    bounded = draft.emit("Clip", [exact, zero, steps], f"{made}__bounded")
+    rounded = draft.emit("Round", [bounded], f"{made}__rounded")
+    point = draft.emit("Cast", [rounded], names[2], to=onnx.TensorProto.UINT8)
+    draft.emit("QuantizeLinear", [x, scale, point], made)
+    return True
+
+
+def _dequantised_late(draft: Draft) -> list[onnx.NodeProto]:
+    """The nodes with every DequantizeLinear right before the one node that reads it: whatever is
+    live between layers is then still of eight bits.
+    """
+    sources = {node.output[0]: node for node in draft.nodes if node.op_type == "DequantizeLinear"}
+    if not sources:
+        return draft.nodes
+    copies: dict[str, int] = {}
+    placed: list[onnx.NodeProto] = []
+    for node in draft.nodes:
+        if node.op_type == "DequantizeLinear":
+            if node.output[0] in draft.outputs:
+                copies[node.output[0]] = 1
+                placed.append(node)
+            continue
+        for place, name in enumerate(node.input):
+            if name not in sources:
+                continue
+            number = copies[name] = copies.get(name, 0) + 1
+            late = onnx.NodeProto()
+            late.CopyFrom(sources[name])
+            if number > 1:
+                late.name = late.output[0] = node.input[place] = f"{name}__{number}"
+            placed.append(late)
+        placed.append(node)
+    return placed
+
+
+# A reduction of reductions is the reduction of all.
+_IN_STEPS = frozenset({"ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"})
+_MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
+_RULES: dict[str, Rule] = {
+    "Split": _split,
+    "GlobalAveragePool": _global_pool,
+    "GlobalMaxPool": _global_pool,
+    **dict.fromkeys(REDUCING, _reduce),
+    "MatMul": _product,
+    "DynamicQuantizeLinear": _dynamic_quantise,
+    **NORMALISATIONS,
+}
