@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from models.graph import Graph
+from models.graph import Graph, Node
 from models.operators import Kind, operator, splits_along
 from models.pixels import as_values
 from models.program import BlobSource
@@ -125,7 +125,7 @@ def refusals(network: Network) -> tuple[Refusal, ...]:
     """Every node that keeps its unit whole, with the reason."""
     graph = network.graph
     return tuple(
-        Refusal(node.name, node.op, _reason(graph, node.op, operator(node).kind))
+        Refusal(node.name, node.op, _reason(graph, node))
         for unit in network.units
         if not unit.splits
         for node in unit.nodes
@@ -133,13 +133,20 @@ def refusals(network: Network) -> tuple[Refusal, ...]:
     )
 
 
-def _reason(graph: Graph, op: str, kind: Kind) -> str:
-    reasons = {
-        Kind.OPAQUE: f"{op} needs all of its input: it runs whole on one device",
-        Kind.REDUCING: f"{op} reduces the whole map to one value per channel",
-        Kind.MIXING: f"{op} mixes all inputs into every output",
-    }
-    return reasons.get(kind, f"the output of {op} has a single row")
+def _reason(graph: Graph, node: Node) -> str:
+    if node.refusal:
+        return f"{node.refusal}: it runs whole on one device"
+    shape = graph.shape(node.outputs[0])
+    match operator(node).kind:
+        case Kind.OPAQUE:
+            return f"{node.op} needs all of its input: it runs whole on one device"
+        case Kind.REDUCING:
+            return f"{node.op} reduces what is left of the rows to one value per channel"
+        case Kind.MIXING:
+            return f"{node.op} mixes all inputs into every output"
+    if len(shape) > 2 and shape[2] > 1:
+        return f"{node.op} needs all rows for any of its output"
+    return f"the output of {node.op} has a single row"
 
 
 def partitioned_flop_share(network: Network) -> float:

@@ -132,8 +132,10 @@ def _layer_starts(graph: Graph) -> list[int]:
     made: set[str] = set()
     begun = has_heavy = splits_here = after_sum = False
     for index, node in enumerate(graph.nodes):
-        if depends_on_constants(graph, node):
-            continue  # it belongs to whoever reads it
+        if node.op == "DequantizeLinear" or depends_on_constants(graph, node):
+            # It belongs to whoever reads it.
+            made.update(node.outputs if made.intersection(node.inputs) else ())
+            continue
         heavy = operator(node).heavy
         splits = splits_along(graph, node, 2)
         joined = bool(made.intersection(node.inputs))

@@ -83,12 +83,14 @@ def depends_on_constants(graph: Graph, node: Node) -> bool:
 
 def splits_along(graph: Graph, node: Node, axis: int) -> bool:
     """Whether a node can yield a part of its output along `axis`. What depends on constants alone
-    (weights that are kept quantised) stands in nobody's way.
+    (weights that are kept quantised), and a gate of one row that is dequantised where it is
+    used, stand in nobody's way.
     """
-    if depends_on_constants(graph, node):
-        return True
     shape = graph.shape(node.outputs[0])
-    if len(node.outputs) > 1 or len(shape) <= axis or shape[axis] < 2:
+    single = len(shape) > axis and shape[axis] < 2
+    if depends_on_constants(graph, node) or (single and node.op == "DequantizeLinear"):
+        return True
+    if len(node.outputs) > 1 or len(shape) <= axis or single:
         return False
     first = Box.whole(shape).replace(axis, Span(0, 1))
     return operator(node).yields(graph, node, first)[axis] != Span(0, shape[axis])

@@ -1,12 +1,16 @@
 """Split equals whole for random graphs in random uneven grids; and a wrong declaration is seen."""
 
+from dataclasses import replace
+
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from models.boxes import Box, Span
 from models.check import TOLERANCE, fused
-from models.graph import load_graph
+from models.graph import Graph, Node, load_graph
+from models.operators import TABLE
 from models.program import BlobSource
 from models.reference import WholeModel, compare, random_inputs
 from models.run_tiles import TileRun
@@ -67,3 +71,37 @@ def check_graphs(count: int):
 
 test_two_hundred_graphs = check_graphs(200)
 test_five_thousand_graphs = pytest.mark.slow(check_graphs(5000))
+
+
+def one_short(graph: Graph, node: Node, box: Box) -> tuple[Box | None, ...]:
+    """A declaration that forgets the last row of what it reads."""
+    reads = TABLE_READS[node.op](graph, node, box)
+    data = reads[0]
+    if data is None or len(data) < 3 or len(data[2]) < 2:
+        return reads
+    return (data.replace(2, Span(data[2].start, data[2].stop - 1)), *reads[1:])
+
+
+TABLE_READS = {op: TABLE[op].reads for op in ("Conv", "ConvTranspose", "Pad", "MaxPool")}
+WRONG = {"Conv": "conv", "ConvTranspose": "conv transpose", "Pad": "pad", "MaxPool": "pool"}
+
+
+@pytest.mark.parametrize("op", WRONG)
+def test_a_row_that_a_declaration_forgets_is_noticed(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TABLE, op, replace(TABLE[op], reads=one_short))
+    noticed = 0
+
+    @settings(max_examples=15, deadline=None, database=None, phases=[Phase.generate])
+    @given(random_graphs({WRONG[op]: PROPOSALS[WRONG[op]]}, most=3), st.data())
+    def check(model: onnx.ModelProto, data: st.DataObject) -> None:
+        nonlocal noticed
+        if any(node.op_type == op for node in model.graph.node):
+            try:
+                noticed += split_error(data, model) > tolerance(model)
+            except Exception:  # the program may not even run: sizes do not fit
+                noticed += 1
+
+    check()
+    assert noticed

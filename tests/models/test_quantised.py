@@ -1,0 +1,73 @@
+"""Quantised networks: cut between Quantize and Dequantize, equal to the last bit."""
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from models.check import fused
+from models.graph import load_graph
+from models.units import divide
+from tests.models.int8 import Int8, int8_networks
+from tests.models.test_random_graphs import split_error
+
+
+def check_int8(count: int):
+    @settings(
+        max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(int8_networks(), st.data())
+    def check(model: onnx.ModelProto, data: st.DataObject) -> None:
+        assert split_error(data, model) == 0.0
+
+    return check
+
+
+test_equal_to_the_last_bit = check_int8(40)
+test_many_equal_to_the_last_bit = pytest.mark.slow(check_int8(1000))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(int8_networks())
+def test_only_eight_bits_live_between_layers(model: onnx.ModelProto) -> None:
+    network = divide(load_graph(model))
+    for boundary in network.boundaries[1:-1]:
+        kinds = {network.graph.tensors[name].dtype for name in boundary.live}
+        assert kinds == {np.dtype(np.uint8)}, boundary
+
+
+def test_a_dequantised_residual_is_eight_bits_on_both_ways() -> None:
+    net = Int8(np.random.default_rng(5))
+    start = net.quantise("x", (1, 4, 16, 16))
+    branch = net.conv(start, 4, 3, 1, True)
+    shared = net.dequantise(start)
+    tail = net.node("Add", [net.dequantise(branch), shared])
+    done = net.quantise(tail, (1, 4, 16, 16))
+    again = net.node("Add", [net.dequantise(done), shared])
+    network = divide(load_graph(net.model((1, 4, 16, 16), [net.quantise(again, (1, 4, 16, 16))])))
+    reading = [node for node in network.graph.nodes if start in node.inputs]
+    assert [node.op for node in reading] == ["DequantizeLinear"] * 3
+    assert list(fused(network)) == [(0, len(network.units))]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**16), st.integers(3, 17), st.integers(3, 17), st.data())
+def test_dynamic_quantisation(seed: int, rows: int, cols: int, data: st.DataObject) -> None:
+    rng = np.random.default_rng(seed)
+    net = Int8(rng)
+    weights = net.constant(rng.integers(-127, 128, (3, 2, 3, 3)).astype(np.int8))
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "point"], name="dynamic"),
+        helper.make_node("ConvInteger", ["q", weights, "point"], ["y"], name="conv", pads=[1] * 4),
+        helper.make_node("Cast", ["y"], ["f"], name="cast", to=1),
+        helper.make_node("Mul", ["f", "scale"], ["z"], name="scaled"),
+    ]
+    model = net.model((1, 2, rows, cols), [])
+    model.graph.node.extend(nodes)
+    shape = [1, 3, rows, cols]
+    model.graph.output.append(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, shape))
+    network = divide(load_graph(model))
+    assert all(not node.refusal for node in network.graph.nodes)
+    assert split_error(data, model) <= 1e-6
