@@ -140,8 +140,8 @@ def _layer_starts(graph: Graph) -> list[int]:
         splits = splits_along(graph, node, 2)
         joined = bool(made.intersection(node.inputs))
         # A layer holds one heavy node, and what can't be split never joins what can. What
-        # follows a fully connected node begins the next layer: its partial sums must be added
-        # before the activation.
+        # follows a fully connected node whose partial sums may be added begins the next layer:
+        # they must be before the activation.
         begins = (heavy and has_heavy) or (splits != splits_here) or not joined or after_sum
         if begun and begins:
             starts.append(_first_of_layer(graph, index, starts[-1] + 1 if starts else 1))
@@ -149,7 +149,8 @@ def _layer_starts(graph: Graph) -> list[int]:
         made.update(node.outputs)
         has_heavy = has_heavy or heavy
         begun, splits_here = True, splits
-        after_sum = heavy and operator(node).kind is Kind.MIXING
+        plain = all(name in graph.constants for name in node.inputs[1:])
+        after_sum = heavy and plain and operator(node).kind is Kind.MIXING
     return starts
 
 

@@ -11,6 +11,7 @@ import onnx
 from models.operators import REDUCING
 from models.shapes import TensorInfo
 from models.simplify.draft import Draft, attributes_of
+from models.simplify.narrow import narrow_between
 from models.simplify.normalise import RULES as NORMALISATIONS
 
 Rule = Callable[[Draft, onnx.NodeProto], bool]
@@ -38,7 +39,7 @@ def simplified(
         exact = node.op_type in _MEANS and node.input[0] in quantised
         if rule is None or exact or not rule(draft, node):
             draft.nodes.append(node)
-    return _dequantised_late(draft), draft.constants
+    return narrow_between(draft.nodes, draft.outputs), draft.constants
 
 
 def _split(draft: Draft, node: onnx.NodeProto) -> bool:
@@ -139,34 +140,6 @@ def _dynamic_quantise(draft: Draft, node: onnx.NodeProto) -> bool:
     point = draft.emit("Cast", [rounded], names[2], to=onnx.TensorProto.UINT8)
     draft.emit("QuantizeLinear", [x, scale, point], made)
     return True
-
-
-def _dequantised_late(draft: Draft) -> list[onnx.NodeProto]:
-    """The nodes with every DequantizeLinear right before the one node that reads it: whatever is
-    live between layers is then still of eight bits.
-    """
-    sources = {node.output[0]: node for node in draft.nodes if node.op_type == "DequantizeLinear"}
-    if not sources:
-        return draft.nodes
-    copies: dict[str, int] = {}
-    placed: list[onnx.NodeProto] = []
-    for node in draft.nodes:
-        if node.op_type == "DequantizeLinear":
-            if node.output[0] in draft.outputs:
-                copies[node.output[0]] = 1
-                placed.append(node)
-            continue
-        for place, name in enumerate(node.input):
-            if name not in sources:
-                continue
-            number = copies[name] = copies.get(name, 0) + 1
-            late = onnx.NodeProto()
-            late.CopyFrom(sources[name])
-            if number > 1:
-                late.name = late.output[0] = node.input[place] = f"{name}__{number}"
-            placed.append(late)
-        placed.append(node)
-    return placed
 
 
 # A reduction of reductions is the reduction of all.

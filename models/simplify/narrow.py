@@ -1,0 +1,52 @@
+"""Quantised networks in an order in which what lives between layers is of eight bits: tensors are
+quantised as soon as they are made, and dequantised right before the one node that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx
+
+_NARROWING, _WIDENING = "QuantizeLinear", "DequantizeLinear"
+
+
+def narrow_between(
+    nodes: Sequence[onnx.NodeProto], outputs: frozenset[str]
+) -> list[onnx.NodeProto]:
+    """The nodes in that order; a tensor that several nodes read is dequantised for each."""
+    wide = {node.output[0]: node for node in nodes if node.op_type == _WIDENING}
+    if not wide:
+        return list(nodes)
+    made = {name for node in nodes if node.op_type != _WIDENING for name in node.output}
+    early: dict[str, list[onnx.NodeProto]] = {}
+    late: list[onnx.NodeProto] = []
+    for node in nodes:
+        if node.op_type == _NARROWING and [n for n in node.input if n in made] == [node.input[0]]:
+            early.setdefault(node.input[0], []).append(node)
+        elif node.op_type != _WIDENING or node.output[0] in outputs:
+            late.append(node)
+    placed: list[onnx.NodeProto] = []
+    copies = dict.fromkeys(outputs & wide.keys(), 1)
+    for node in late:
+        if node.op_type != _WIDENING:
+            placed += _dequantised(node, wide, copies)
+        placed.append(node)
+        for name in node.output:
+            placed += early.get(name, [])
+    return placed
+
+
+def _dequantised(
+    node: onnx.NodeProto, wide: dict[str, onnx.NodeProto], copies: dict[str, int]
+) -> Iterator[onnx.NodeProto]:
+    """What a node reads that is dequantised, for it alone."""
+    for place, name in enumerate(node.input):
+        if name not in wide:
+            continue
+        number = copies[name] = copies.get(name, 0) + 1
+        own = onnx.NodeProto()
+        own.CopyFrom(wide[name])
+        if number > 1:
+            own.name = own.output[0] = node.input[place] = f"{name}__{number}"
+        yield own
