@@ -26,6 +26,8 @@ from coordinator.commands.options import (
     PlanFile,
     Save,
     StateDir,
+    WireOption,
+    known_wire,
 )
 from coordinator.commands.planning import add_planning
 from protos.errors import BadConfiguration, ImbrexError
@@ -85,6 +87,7 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many worker processes.")] = 4,
     strategy: Annotated[str | None, typer.Option(help="How to plan. [default: auto]")] = None,
     plan: PlanFile = None,
+    wire: WireOption = None,
     throttle: Annotated[
         bool, typer.Option("--throttle/--no-throttle", help="Pace workers like Raspberry Pis.")
     ] = True,
@@ -114,10 +117,11 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     """
     if plan is not None and strategy is not None:
         raise typer.BadParameter("a plan has its own strategy", param_hint="--plan")
+    allowed = known_wire(wire)
     from coordinator.demo.run import Demo, run
 
     wanted = Demo(
-        image, model, workers, strategy or "auto", throttle, profile, keep, save, plan=plan
+        image, model, workers, strategy or "auto", throttle, profile, keep, save, plan, allowed
     )
     raise typer.Exit(run(wanted, as_json=as_json))
 
@@ -209,6 +213,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         Literal["auto", "latency", "throughput"] | None,
         typer.Option(help="With many images: soonest answers, or most per second. [default: auto]"),
     ] = None,
+    wire: WireOption = None,
     replan: Annotated[
         float | None,
         typer.Option(metavar="S", help="Plan again every S seconds; 0: never. [default: 60]"),
@@ -246,6 +251,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         "model_repository": model_repository,
         "detector": detector,
         "strategy": strategy,
+        "wire": known_wire(wire) or None,
         "planners": tuple(planner) if planner else None,
         "objective": objective,
         "replan": replan,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 from coordinator.planning.devices import Cluster
+from models.wire import WIRES, Wire
 from protos.errors import BadRequest
 
 
@@ -13,18 +15,26 @@ class Choice:
     """What a request says of its plan; by default nothing: the plan in force.
 
     `strategy` plans by it (empty: by the coordinator's own), `devices` over so many of the
-    fastest (0: over all), `plan` names a plan that was sent before.
+    fastest (0: over all), `plan` names a plan that was sent before. `wire` is what maps may travel
+    as (empty: what the model allows).
     """
 
     strategy: str = ""
     devices: int = 0
     plan: str = ""
+    wire: Wire | Literal[""] = ""
+
+    @classmethod
+    def of(cls, strategy: str | None, devices: int | None, wire: str = "") -> Choice:
+        """From what a person typed; `wire` is one of the wires, or empty."""
+        known = next((each for each in WIRES if each == wire), "")
+        return cls(strategy or "", devices or 0, wire=cast("Wire", known))
 
     def __post_init__(self) -> None:
-        if self.plan and (self.strategy or self.devices):
+        if self.plan and (self.strategy or self.devices or self.wire):
             raise BadRequest(
-                cause="a plan that was sent has its own strategy and devices",
-                cure="Name either the plan, or a strategy and a number of devices",
+                cause="a plan that was sent has its own strategy, devices and wire",
+                cure="Name either the plan, or how to plan",
             )
 
 

@@ -215,6 +215,11 @@ class NoCoordinator(Unavailable):
 
 def _query(choice: Choice) -> str:
     """A choice as a URL's query; nothing for the plan in force."""
-    fields = {"strategy": choice.strategy, "devices": choice.devices, "plan": choice.plan}
+    fields = {
+        "strategy": choice.strategy,
+        "devices": choice.devices,
+        "plan": choice.plan,
+        "wire": choice.wire,
+    }
     asked = {key: value for key, value in fields.items() if value}
     return f"?{urlencode(asked)}" if asked else ""

@@ -64,7 +64,7 @@ class Coordinator:
         self._live = LiveCluster(settings, self._changed, self._received, self._admission.idle)
         self._driver = Driver(self._live, self._live.expectations)
         self._switching = Switching()
-        maker = Maker(self._library, self._planner, self._live, self._switching)
+        maker = Maker(self._library, self._planner, self._live, self._switching, settings.wire)
         self._plans = Plans(maker, self._live.cluster, self.journal.planned)
         self._modes = Modes(self._plans, maker, self._live.cluster, settings.objective)
         self._entrances = Entrances()

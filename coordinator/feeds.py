@@ -56,4 +56,5 @@ class Entrances:
 
 
 def _plain(graph: TaskGraph, network: Network) -> TaskGraph:
-    return compile_plan(graph.plan, divide(without_pixels(network.graph)), graph.blobs)
+    plain = divide(without_pixels(network.graph), network.ranges)
+    return compile_plan(graph.plan, plain, graph.blobs)

@@ -27,6 +27,7 @@ def adopt(text: str | bytes, network: Network, cluster: Cluster) -> Plan:
         IllegalPlan: it can't be executed.
     """
     plan = parse_plan(text, network)
+    network = network.wired(plan.wire)
     for index, block in enumerate(plan.blocks):
         if len(block.tiles) > MOST_TILES:
             raise BadRequest(
@@ -41,8 +42,8 @@ def adopt(text: str | bytes, network: Network, cluster: Cluster) -> Plan:
 
 
 def plan_id(plan: Plan) -> str:
-    """A name for what is executed: equal for equal blocks."""
-    return hashlib.sha256(repr(plan.blocks).encode()).hexdigest()[:12]
+    """A name for what is executed: equal for equal blocks and wire."""
+    return hashlib.sha256(repr((plan.blocks, plan.wire)).encode()).hexdigest()[:12]
 
 
 def _by_name(cluster: Cluster) -> dict[str, DeviceId]:

@@ -12,10 +12,9 @@ from coordinator.answers import ServedModel
 from models import catalogue
 from models.boxes import Box
 from models.cutter import cut
-from models.graph import load_graph
-from models.pixels import with_pixels
+from models.loading import network_of
+from models.pixels import without_pixels
 from models.program import BlobSource, Program
-from models.units import divide
 
 # Each holds its weights; a home serves a handful.
 MAX_MODELS = 32
@@ -77,9 +76,8 @@ class Library:
 def load(name: str, shown: str) -> Loaded:
     """Loads a catalogue name or an `.onnx` file, to be called `shown`."""
     loaded = catalogue.load(name)
-    graph = load_graph(loaded.proto, shown)
-    network = divide(with_pixels(graph, loaded.sidecar))
-    blobs = BlobSource()
+    network = network_of(loaded, shown)
+    graph, blobs = without_pixels(network.graph), BlobSource()
     everything = {tensor: Box.whole(graph.shape(tensor)) for tensor in graph.outputs}
     return Loaded(
         served=ServedModel(shown, network, loaded.sidecar, loaded.trained),

@@ -14,7 +14,7 @@ import structlog
 
 from coordinator.choice import IN_FORCE, Choice, fastest
 from coordinator.execution.tasks import TaskGraph, compile_plan
-from coordinator.library import Library
+from coordinator.library import Library, Loaded
 from coordinator.planning.devices import Cluster, Planner
 from coordinator.planning.groups import Grouping, divided, grouping, service
 from coordinator.planning.plan import DeviceId, Plan
@@ -23,6 +23,7 @@ from coordinator.planning.simulator import simulate
 from coordinator.switching import Switching
 from models.program import BlobSource, Program
 from models.units import Network
+from models.wire import Wire
 from protos.errors import BadConfiguration, ImbrexError, Infeasible, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -51,7 +52,8 @@ class Preparer(Protocol):
 
 class Maker:
     """Makes plans whose programs are ready on their devices. `planner` finds one by its name,
-    `switching` judges whether a plan is worth the change.
+    `switching` judges whether a plan is worth the change. `wire` is what maps may travel as, None:
+    what each model's sidecar allows.
     """
 
     def __init__(
@@ -60,11 +62,13 @@ class Maker:
         planner: Callable[[str], Planner],
         preparer: Preparer,
         switching: Switching,
+        wire: Wire | None = None,
     ) -> None:
         self._library = library
         self.planner = planner
         self._preparer = preparer
         self._switching = switching
+        self._wire = wire
         self._versions: Counter[str] = Counter()
 
     async def successor(
@@ -86,8 +90,9 @@ class Maker:
         loaded = await self._library.get(model)
         planner = self.planner(choice.strategy)
         chosen = fastest(cluster, choice.devices)
+        network, allowed = loaded.served.network, choice.wire or self._allowed(loaded)
         while True:
-            plan = await asyncio.to_thread(_proposed, planner, loaded.served.network, chosen)
+            plan = await asyncio.to_thread(_proposed, planner, network, chosen, allowed)
             if old is not None and not await self._is_better(plan, old.plan, chosen, causes):
                 return old
             blobs = loaded.blobs if choice == IN_FORCE else BlobSource()
@@ -101,6 +106,7 @@ class Maker:
             version=graph.plan.version,
             causes=causes,
             strategy=plan.strategy,
+            wire=plan.wire,
             devices=len(plan.devices),
             blocks=len(plan.blocks),
             predicted_ms=round(plan.predicted_latency_s * 1e3, 1),
@@ -113,7 +119,8 @@ class Maker:
         """Groupings by their number of groups, planned by our own strategy; 1 is `plan`. Numbers
         for which a group cannot hold the model are left out.
         """
-        network = (await self._library.get(model)).served.network
+        loaded = await self._library.get(model)
+        network, allowed = loaded.served.network, self._allowed(loaded)
         planner = self.planner("")
 
         def all_of_them() -> dict[int, Grouping]:
@@ -122,11 +129,16 @@ class Maker:
                 with suppress(Infeasible):
                     if count > 1:
                         groups = divided(cluster, count)
-                        plans = [_proposed(planner, network, group) for group in groups]
+                        plans = [_proposed(planner, network, group, allowed) for group in groups]
                         found[count] = grouping(plans, network, groups)
             return found
 
         return await asyncio.to_thread(all_of_them)
+
+    def _allowed(self, loaded: Loaded) -> Wire:
+        """What a model's maps may travel as: as we were told, else as its sidecar says."""
+        sidecar = loaded.served.sidecar
+        return self._wire or (sidecar.wire if sidecar else "exact")
 
     async def prepared(self, model: str, plan: Plan, blobs: BlobSource | None = None) -> TaskGraph:
         """The plan's tasks, with its programs ready on every device. Weights that it divides are
@@ -146,7 +158,7 @@ class Maker:
         """Whether to switch: always when a device of the old plan is gone or others were measured,
         never for the same plan, and otherwise only if the gain is worth it, by present costs.
         """
-        if new.blocks == old.blocks:
+        if (new.blocks, new.wire) == (old.blocks, old.wire):
             return False
         present = {device.id for device in cluster.devices}
         if not present.issuperset(old.devices) or not set(causes) <= set(CONSIDERED):
@@ -196,7 +208,7 @@ def _without(cluster: Cluster, errors: Mapping[DeviceId, ImbrexError], model: st
     return replace(cluster, devices=left)
 
 
-def _proposed(planner: Planner, network: Network, cluster: Cluster) -> Plan:
+def _proposed(planner: Planner, network: Network, cluster: Cluster, allowed: Wire) -> Plan:
     """A planner's plan. Planners may be anybody's: what they raise is told as an error of theirs.
 
     Raises:
@@ -204,7 +216,7 @@ def _proposed(planner: Planner, network: Network, cluster: Cluster) -> Plan:
         BadConfiguration: the planner itself fails.
     """
     try:
-        return propose(planner, network, cluster)
+        return propose(planner, network, cluster, allowed)
     except ImbrexError:
         raise
     except Exception as error:

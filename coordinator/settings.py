@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from coordinator.planning.devices import Medium
+from models.wire import Wire
 from protos.errors import BadConfiguration
 
 HTTP_PORT = 8460
@@ -33,7 +34,8 @@ class CoordinatorSettings(BaseSettings):
     A request that would wait for longer than `max_wait_s` is told to come back later.
     `replan` is a period in seconds, or 0 for off: a plan then changes only by hand or when its
     devices do. `planners` names `package.module:function`s that requests may ask for beside the
-    installed strategies. `profile_s` bounds what measuring one device takes. `host_computes`
+    installed strategies. `wire` is what maps may travel as between devices; without it, what each
+    model's sidecar allows. `profile_s` bounds what measuring one device takes. `host_computes`
     starts a worker on this machine, which listens on `host_worker`: an address that the other
     devices reach, where they are to send it their borders. `objective`: where several images come
     at a time, `auto` gives whole ones to groups of devices if that answers them sooner; `latency`
@@ -61,6 +63,7 @@ class CoordinatorSettings(BaseSettings):
     detector: str = ""
     strategy: str = "auto"
     planners: tuple[str, ...] = ()
+    wire: Wire | None = None
     host_computes: bool = True
     host_pace: float = 1.0
     host_worker: str = "127.0.0.1"

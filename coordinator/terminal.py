@@ -155,11 +155,14 @@ def plan_sentence(plan: Mapping[str, Any]) -> str:
     alone = plan["single_device_latency_s"]
     devices = "1 device" if count == 1 else f"{count} devices"
     blocks = "1 block" if len(plan["blocks"]) == 1 else f"{len(plan['blocks'])} blocks"
+    wire = plan.get("wire", "exact")
+    told = "" if wire == "exact" else f", maps travel as {wire}"
     extra = plan["redundant_flop"] / plan["total_flop"] if plan["total_flop"] else 0.0
     return (
         f"{plan['strategy']}: {blocks} on {devices}, predicted "
         f"{duration(together)} (best device alone {duration(alone)}), "
         f"{extra:.0%} of the FLOPs computed more than once"
+        f"{told}"
     )
 
 

@@ -7,7 +7,7 @@ needs, so that a device which computes some channels holds only their weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from models.graph import Graph, Node
 from models.operators import Piece, operator
 from models.operators.declaration import Attribute, with_attributes
 from models.program import BlobSource, Program, WeightRef
+from models.wire import RUNTIME, Coded, Pixels
 
 # Constants below this many bytes travel inside the graph.
 _INLINE_BYTES = 1024
@@ -51,18 +52,26 @@ def cut(
     unless `static`, so tiles of the same border class share one program.
     """
     reach = extent(graph, nodes, demand)
-    builder = TileBuilder(graph, reach, blobs, static)
+    builder = TileBuilder(graph, reach, blobs, demand, static=static)
     for position, node in enumerate(nodes):
         if node.outputs[0] in reach.computed:
             builder.add(position, node)
     yields = {name: reach.computed[name] for name in demand}
-    return CutTile(builder.program(list(demand)), dict(reach.inputs), yields)
+    return CutTile(builder.program(), dict(reach.inputs), yields)
 
 
 class TileBuilder:
-    """Collects the nodes, constants and crops of one program."""
+    """Collects the nodes, constants and crops of the program that yields `outputs`."""
 
-    def __init__(self, graph: Graph, reach: Extent, blobs: BlobSource, static: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        reach: Extent,
+        blobs: BlobSource,
+        outputs: Iterable[str],
+        *,
+        static: bool,
+    ) -> None:
         self.graph = graph
         self.reach = reach
         self.blobs = blobs
@@ -73,7 +82,11 @@ class TileBuilder:
         self.weights: list[WeightRef] = []
         self._constants: dict[tuple[str, Box], str] = {}
         self._crops: dict[tuple[str, Box], str] = {}
-        self._decoded: dict[str, str] = {}
+        self._outputs = tuple(outputs)
+        # Tensors that travel encoded, under the names that the program's own nodes have for them.
+        self._plain: dict[str, str] = {
+            name: f"{name}__plain" for name in self._outputs if graph.tensors[name].wire
+        }
 
     def add(self, position: int, node: Node) -> None:
         """Appends a node, with its constants sliced and its other inputs cropped."""
@@ -113,15 +126,15 @@ class TileBuilder:
 
     def source(self, name: str) -> str:
         """What nodes read for a tensor: what was decoded of it, if it arrives encoded."""
-        encoding = self.graph.tensors[name].wire if name in self.reach.inputs else None
-        if encoding is None:
-            return name
-        if name not in self._decoded:
-            channels = self.reach.inputs[name][1]
-            nodes = encoding.decode(name, channels, self.constant)
-            self.nodes += nodes
-            self._decoded[name] = nodes[-1].output[0]
-        return self._decoded[name]
+        if name not in self._plain and name in self.reach.inputs:
+            encoding = self.graph.tensors[name].wire
+            if encoding is not None:
+                self._plain[name] = f"{name}__plain"
+                self.nodes += encoding.decode(self._coded(name, self.reach.inputs[name]))
+        return self._plain.get(name, name)
+
+    def _coded(self, name: str, box: Box) -> Coded:
+        return Coded(self._plain[name], name, box[1], self.constant)
 
     def constant(self, label: str, array: np.ndarray) -> str:
         """Adds a constant: inside the graph if it is small, else by content."""
@@ -173,20 +186,36 @@ class TileBuilder:
         self.nodes.append(node)
         return output
 
-    def program(self, outputs: Sequence[str]) -> Program:
+    def program(self) -> Program:
         """What was collected, as a program: weights are mentioned, not held."""
+        self._rename(self._plain)
+        for name in self._outputs:
+            encoding = self.graph.tensors[name].wire
+            if encoding is not None:
+                assert not isinstance(encoding, Pixels), "no node makes a picture"
+                self.nodes += encoding.encode(self._coded(name, self.reach.computed[name]))
         graph = helper.make_graph(
             self.nodes,
             "program",
             [self._value(name, box) for name, box in self.reach.inputs.items()],
-            [self._value(name, self.reach.computed[name]) for name in outputs],
+            [self._value(name, self.reach.computed[name]) for name in self._outputs],
             [numpy_helper.from_array(array, name) for name, array in self.inline.items()],
         )
-        imports = [helper.make_opsetid(*entry) for entry in self.graph.opset_imports]
+        opsets = dict(self.graph.opset_imports)
+        if any(node.domain == RUNTIME for node in self.nodes):
+            opsets.setdefault(RUNTIME, 1)
+        imports = [helper.make_opsetid(*entry) for entry in opsets.items()]
         model = helper.make_model(
             graph, opset_imports=imports, ir_version=8, producer_name=_PRODUCER
         )
         return Program(model.SerializeToString(deterministic=True), tuple(self.weights))
+
+    def _rename(self, names: Mapping[str, str]) -> None:
+        """Gives what nodes make its name inside the program."""
+        made = {name: plain for name, plain in names.items() if name in self.reach.computed}
+        for node in self.nodes if made else ():
+            node.input[:] = [made.get(name, name) for name in node.input]
+            node.output[:] = [made.get(name, name) for name in node.output]
 
     def _value(self, name: str, box: Box) -> onnx.ValueInfoProto:
         info = self.graph.tensors[name].on_wire

@@ -73,7 +73,7 @@ def cut_partial(graph: Graph, nodes: Sequence[Node], part: Box, blobs: BlobSourc
     The bias is added by the part that begins at the input's first element.
     """
     reach = partial_extent(graph, nodes, part)
-    builder = TileBuilder(graph, reach, blobs, static=True)
+    builder = TileBuilder(graph, reach, blobs, [nodes[-1].outputs[0]], static=True)
     *before, last = nodes
     for node in before:
         if node.op in _FLATTENING:
@@ -89,7 +89,7 @@ def cut_partial(graph: Graph, nodes: Sequence[Node], part: Box, blobs: BlobSourc
     if len(last.inputs) > 2 and last.inputs[2] and _is_first(part):
         inputs.append(builder.constant(last.inputs[2], graph.constants[last.inputs[2]]))
     builder.copy(last, inputs)
-    return CutTile(builder.program([last.outputs[0]]), dict(reach.inputs), dict(reach.computed))
+    return CutTile(builder.program(), dict(reach.inputs), dict(reach.computed))
 
 
 def partial_work(graph: Graph, nodes: Sequence[Node], part: Box) -> Work:

@@ -16,7 +16,7 @@ from models.boxes import Span
 from models.graph import Graph
 from models.reference import WholeModel
 from models.sidecar import Sidecar
-from models.wire import Pixels
+from models.wire import Coded, Pixels
 
 _OPSET = 13
 
@@ -59,18 +59,17 @@ def is_exact(encoding: Pixels) -> bool:
         constants[label] = array
         return label
 
-    nodes = encoding.decode("pixels", Span(0, channels), constant)
-    made = nodes[-1].output[0]
+    nodes = encoding.decode(Coded("values", "pixels", Span(0, channels), constant))
     model = helper.make_model(
         helper.make_graph(
             nodes,
             "pixels",
             [helper.make_tensor_value_info("pixels", TensorProto.UINT8, pixels.shape)],
-            [helper.make_tensor_value_info(made, TensorProto.FLOAT, pixels.shape)],
+            [helper.make_tensor_value_info("values", TensorProto.FLOAT, pixels.shape)],
             [numpy_helper.from_array(array, label) for label, array in constants.items()],
         ),
         opset_imports=[helper.make_opsetid("", _OPSET)],
         ir_version=8,
     )
-    decoded = WholeModel(model, threads=1).run({"pixels": pixels})[made]
+    decoded = WholeModel(model, threads=1).run({"pixels": pixels})["values"]
     return decoded.tobytes() == encoding.values(pixels).tobytes()

@@ -12,7 +12,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.soundness import is_numeric
-from models.wire import Encoding
+from models.wire import Encoding, Pixels
 from protos.errors import BadRequest
 
 # Initialisers up to this many elements may steer shapes (Reshape, Slice, Resize ...).
@@ -27,7 +27,7 @@ class TensorInfo:
 
     shape: tuple[int, ...]
     data_type: int
-    wire: Encoding | None = None
+    wire: Encoding | Pixels | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:

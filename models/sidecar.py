@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from models.strict import Fields, Problem
-from models.wire import Pixels
+from models.wire import WIRES, Pixels, Wire
 from protos.errors import BadRequest
 
 Task = Literal["classification", "detection", "tensor"]
@@ -87,7 +87,9 @@ Head = ClassScores | YoloV2
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """Everything about a model besides its graph and weights."""
+    """Everything about a model besides its graph and weights. `wire` is what its maps may travel
+    as between devices.
+    """
 
     name: str
     task: Task
@@ -98,6 +100,7 @@ class Sidecar:
     labels: tuple[str, ...]
     input: ImageInput
     head: Head | None
+    wire: Wire = "exact"
 
 
 def sidecar_path(model: Path) -> Path:
@@ -152,6 +155,7 @@ def _sidecar(fields: Fields) -> Sidecar:
         labels=fields.texts("labels"),
         input=_image_input(fields.inner("input")),
         head=_head(fields, task),
+        wire=fields.choice("wire", WIRES, otherwise="exact"),
     )
     if task != "tensor" and not sidecar.labels:
         raise fields.problem("labels", "is empty", f"A {task} model needs one label per class")

@@ -72,8 +72,13 @@ class Fields:
             raise self._wrong(key, value, "true or false")
         return value
 
-    def choice(self, key: str, options: Sequence[Choice]) -> Choice:
-        """One of `options`."""
+    def choice(
+        self, key: str, options: Sequence[Choice], otherwise: Choice | None = None
+    ) -> Choice:
+        """One of `options`; `otherwise` where the key may be left out and is."""
+        if otherwise is not None and key not in self._values:
+            self._read.add(key)
+            return otherwise
         value = self._take(key)
         for option in options:
             if value == option:

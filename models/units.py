@@ -13,14 +13,19 @@ every boundary.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from models.boxes import Box
+from models.encoded import Ranges, with_wire
 from models.geometry import Extent, extent
 from models.graph import Graph, Node
 from models.operators import Kind, depends_on_constants, operator, splits_along
+from models.wire import Wire
+from protos.errors import BadRequest
+
+FindRanges = Callable[[], Ranges]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,16 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A graph with its units. `boundaries[i]` lies before unit `i`; the last is the end."""
+    """A graph with its units. `boundaries[i]` lies before unit `i`; the last is the end.
+
+    `wire` is how its maps travel between blocks; `ranges` finds what 8-bit encodings cover.
+    """
 
     graph: Graph
     units: tuple[Unit, ...]
     boundaries: tuple[Boundary, ...]
+    wire: Wire = "exact"
+    ranges: FindRanges | None = None
 
     @property
     def name(self) -> str:
@@ -84,6 +94,32 @@ class Network:
     def memo(self) -> dict[object, object]:
         """Room for what others derive from this network and want to find again."""
         return {}
+
+    def wired(self, wire: Wire) -> Network:
+        """The same network with its maps travelling so; made once.
+
+        Raises:
+            BadRequest: 8 bits, and there is nothing to find ranges by.
+        """
+        if wire not in self._variants:
+            graph = with_wire(self.graph, wire, self._found() if wire == "int8" else {})
+            units = tuple(Unit(graph, each.start, each.stop) for each in self.units)
+            made = Network(graph, units, self.boundaries, wire, self.ranges)
+            made.__dict__["_variants"] = self._variants
+            self._variants[wire] = made
+        return self._variants[wire]
+
+    @cached_property
+    def _variants(self) -> dict[Wire, Network]:
+        return {self.wire: self}
+
+    def _found(self) -> Ranges:
+        if self.ranges is None:
+            raise BadRequest(
+                cause=f"no ranges are known that 8-bit maps of {self.name} would cover",
+                cure="Use the wire fp16",
+            )
+        return self.ranges()
 
     @cached_property
     def marks(self) -> tuple[int, ...]:
@@ -113,7 +149,7 @@ def block_outputs(graph: Graph, start: int, stop: int) -> tuple[str, ...]:
     )
 
 
-def divide(graph: Graph) -> Network:
+def divide(graph: Graph, ranges: FindRanges | None = None) -> Network:
     """Divides a graph into units, as finely as any plan may cut it."""
     edges = [0, *_layer_starts(graph), len(graph.nodes)]
     units = tuple(Unit(graph, start, stop) for start, stop in itertools.pairwise(edges))
@@ -123,7 +159,7 @@ def divide(graph: Graph) -> Network:
         # normalisation between two convolutions does not keep these from being split.
         if before.splits != after.splits:
             boundaries[index] = replace(boundaries[index], bypass=False)
-    return Network(graph, units, tuple(boundaries))
+    return Network(graph, units, tuple(boundaries), ranges=ranges)
 
 
 def _layer_starts(graph: Graph) -> list[int]:

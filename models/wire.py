@@ -1,7 +1,7 @@
 """How tensors travel: as they are, or encoded by nodes of the very graphs that make and read them.
 
 A tensor's encoding belongs to the network that is planned: planners count its bytes, the cutter
-adds its nodes to every tile that reads (or makes) the tensor, and everything in between moves the
+adds its nodes to every tile that makes or reads the tensor, and everything in between moves the
 encoded elements without knowing what they mean.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,28 @@ from onnx import NodeProto, TensorProto, helper
 
 from models.boxes import Span
 
+# What tensors between blocks travel as: float32, half precision, or 8 bits with a scale and a
+# zero point per channel. The last two change the answer a little: somebody must allow them.
+Wire = Literal["exact", "fp16", "int8"]
+WIRES: tuple[Wire, ...] = ("exact", "fp16", "int8")
+
+# onnxruntime's own domain: its QuantizeLinear takes a scale per channel at every opset.
+RUNTIME = "com.microsoft"
+
 # Adds a constant to the graph that is being made and returns its name.
 Constant = Callable[[str, np.ndarray], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """One tensor of a tile's graph in both of its forms: `plain` is what the network's nodes make
+    or read, `wire` what travels. The tile has `channels` of it.
+    """
+
+    plain: str
+    wire: str
+    channels: Span
+    constant: Constant
 
 
 class Encoding(Protocol):
@@ -29,11 +49,67 @@ class Encoding(Protocol):
         """ONNX element type on the wire."""
         ...
 
-    def decode(self, name: str, channels: Span, constant: Constant) -> list[NodeProto]:
-        """Nodes that turn the encoded tensor `name`, of which the tile has `channels`, into the
-        tensor that the network's nodes read. The last one's only output is that tensor.
-        """
+    def encode(self, tensor: Coded) -> list[NodeProto]:
+        """Nodes from the plain tensor to what travels."""
         ...
+
+    def decode(self, tensor: Coded) -> list[NodeProto]:
+        """Nodes from what travels to the plain tensor."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """float16: half of the bytes, 11 significant bits, at most 65504."""
+
+    data_type: ClassVar[int] = TensorProto.FLOAT16
+
+    def encode(self, tensor: Coded) -> list[NodeProto]:
+        """See `Encoding`."""
+        return [helper.make_node("Cast", [tensor.plain], [tensor.wire], to=TensorProto.FLOAT16)]
+
+    def decode(self, tensor: Coded) -> list[NodeProto]:
+        """See `Encoding`."""
+        return [helper.make_node("Cast", [tensor.wire], [tensor.plain], to=TensorProto.FLOAT)]
+
+
+@dataclass(frozen=True, slots=True)
+class PerChannel:
+    """uint8 with a scale and a zero point per channel: a quarter of the bytes. Values beyond the
+    ranges that it was made for become their ends.
+    """
+
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+
+    data_type: ClassVar[int] = TensorProto.UINT8
+
+    @classmethod
+    def covering(cls, least: NDArray[np.float32], most: NDArray[np.float32]) -> PerChannel:
+        """For values from `least` to `most` of each channel (C,); zero stays exact."""
+        low, high = np.minimum(least, 0), np.maximum(most, 0)
+        scales = np.where(high > low, (high - low) / 255, 1).astype(np.float32)
+        zeros = np.clip(np.rint(-low / scales), 0, 255).astype(int)
+        return cls(tuple(scales.tolist()), tuple(zeros.tolist()))
+
+    def encode(self, tensor: Coded) -> list[NodeProto]:
+        """See `Encoding`."""
+        return [self._node("QuantizeLinear", tensor.plain, tensor.wire, tensor)]
+
+    def decode(self, tensor: Coded) -> list[NodeProto]:
+        """See `Encoding`."""
+        return [self._node("DequantizeLinear", tensor.wire, tensor.plain, tensor)]
+
+    def _node(self, op: str, source: str, target: str, tensor: Coded) -> NodeProto:
+        chosen = slice(tensor.channels.start, tensor.channels.stop)
+        scale = np.array(self.scales[chosen], np.float32)
+        zero = np.array(self.zero_points[chosen], np.uint8)
+        inputs = [
+            source,
+            tensor.constant(f"{target}__scale", scale),
+            tensor.constant(f"{target}__zero", zero),
+        ]
+        return helper.make_node(op, inputs, [target], domain=RUNTIME, axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +117,7 @@ class Pixels:
     """An image (N, 3, H, W) as its uint8 pixels: the tensor is (pixel * scale - mean) / std.
 
     Windows that reach beyond the map read zeros of the tensor, not of the pixels: pads stay in
-    the nodes behind this.
+    the nodes behind this. Only images travel so; no node makes one.
     """
 
     scale: float
@@ -57,12 +133,14 @@ class Pixels:
             values = step(values, operand)
         return values
 
-    def decode(self, name: str, channels: Span, constant: Constant) -> list[NodeProto]:
-        """See `Encoding`."""
-        nodes = [helper.make_node("Cast", [name], [f"{name}__values"], to=TensorProto.FLOAT)]
-        for op, _, operand in self._steps(channels):
-            label = constant(f"{name}__{op}", operand)
-            nodes.append(helper.make_node(op, [nodes[-1].output[0], label], [f"{name}__after{op}"]))
+    def decode(self, tensor: Coded) -> list[NodeProto]:
+        """Nodes from pixels to the tensor that the network's nodes read."""
+        steps = self._steps(tensor.channels)
+        names = [f"{tensor.wire}__before{op}" for op, _, _ in steps] + [tensor.plain]
+        nodes = [helper.make_node("Cast", [tensor.wire], names[:1], to=TensorProto.FLOAT)]
+        for (op, _, operand), source, target in zip(steps, names, names[1:], strict=False):
+            label = tensor.constant(f"{tensor.wire}__{op}", operand)
+            nodes.append(helper.make_node(op, [source, label], [target]))
         return nodes
 
     def _steps(self, channels: Span) -> list[tuple[str, np.ufunc, np.ndarray]]:

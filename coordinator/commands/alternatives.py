@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 from coordinator import terminal
 from coordinator.choice import fastest
-from coordinator.planning.devices import Cluster, Endpoint, Link, Planner
+from coordinator.planning.devices import Cluster, Link, Planner
 from coordinator.planning.plan import Plan
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import STRATEGIES
 from models.units import Network
+from models.wire import Wire
 from protos.errors import ImbrexError
 
 # What is worth a sentence: predictions are no better than that.
@@ -53,10 +54,17 @@ class Situation:
         """What the plan takes."""
         return simulate(self.plan, self.network, self.cluster).latency_s
 
-    def planned(self, what: str, cluster: Cluster, planner: Planner | None = None) -> Alternative:
-        """What another cluster or planner would give."""
+    def planned(
+        self,
+        what: str,
+        cluster: Cluster,
+        planner: Planner | None = None,
+        wire: Wire | None = None,
+    ) -> Alternative:
+        """What another cluster, planner or wire would give."""
         try:
-            plan = propose(planner or self.planner, self.network, cluster)
+            allowed = wire or self.plan.wire
+            plan = propose(planner or self.planner, self.network, cluster, allowed)
         except ImbrexError as error:
             return Alternative(what, reason=error.cause)
         return Alternative(what, plan.predicted_latency_s)
@@ -110,25 +118,17 @@ def _opt_ins(situation: Situation, step: Step) -> Iterator[Alternative]:
         f"a network {FASTER_LINK} times as fast would make it",
         _with_links(situation.cluster, lambda link: times_as_wide(link, FASTER_LINK)),
     )
-    # Half the bytes: as if every byte took half as long, at both ends too.
-    yield situation.planned(
-        "16-bit floats on the wire (half the bytes, answers that differ a little) would make it",
-        _with_links(
+    if situation.plan.wire == "exact":
+        yield situation.planned(
+            "16-bit floats on the wire (--wire fp16: answers that differ a little) would make it",
             situation.cluster,
-            lambda link: replace(
-                times_as_wide(link, 2), near=_half_a_byte(link.near), far=_half_a_byte(link.far)
-            ),
-        ),
-    )
+            wire="fp16",
+        )
     if any(block.barrier for block in situation.plan.blocks[1:]):
         free = tuple(replace(block, barrier=False) for block in situation.plan.blocks)
         plan = replace(situation.plan, blocks=free)
         latency_s = simulate(plan, situation.network, situation.cluster).latency_s
         yield Alternative("leaving out its barriers would make it", latency_s)
-
-
-def _half_a_byte(end: Endpoint) -> Endpoint:
-    return replace(end, byte_s=end.byte_s / 2)
 
 
 def _opt_in_sentences(now_s: float, found: Sequence[Alternative]) -> Iterator[str]:

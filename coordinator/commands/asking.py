@@ -9,7 +9,16 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.options import URL, Json, Model, PlanFile, Save, Url
+from coordinator.commands.options import (
+    URL,
+    Json,
+    Model,
+    PlanFile,
+    Save,
+    Url,
+    WireOption,
+    known_wire,
+)
 
 
 def add_asking(app: typer.Typer) -> None:
@@ -31,6 +40,7 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         int | None, typer.Option(min=1, help="Over so many of the fastest. [default: all]")
     ] = None,
     plan: PlanFile = None,
+    wire: WireOption = None,
     save: Save = None,
     as_json: Json = False,
 ) -> None:
@@ -43,12 +53,15 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     imbrex infer sheet.png --strategy elimination --devices 2
     imbrex infer sheet.png --plan plan.json
     """
-    if plan is not None and (strategy or devices):
-        raise typer.BadParameter("a plan has its own strategy and devices", param_hint="--plan")
+    if plan is not None and (strategy or devices or wire):
+        raise typer.BadParameter(
+            "a plan has its own strategy, devices and wire", param_hint="--plan"
+        )
+    allowed = known_wire(wire)
     from coordinator.choice import Choice
     from coordinator.commands import infer as command
 
-    wish = command.Wish(Choice(strategy or "", devices or 0), plan)
+    wish = command.Wish(Choice.of(strategy, devices, allowed), plan)
     raise typer.Exit(command.infer(image, model, url, wish, save=save, as_json=as_json))
 
 

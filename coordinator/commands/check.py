@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator import terminal
+from coordinator.commands.wire_effect import show, wire_effect
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.aofl import aofl
 from coordinator.planning.devices import Cluster, Device, Link
@@ -13,9 +14,9 @@ from coordinator.planning.plan import DeviceId
 from models import catalogue
 from models.check import Blocking, CheckReport
 from models.check import check as run_check
-from models.graph import load_graph
-from models.pixels import with_pixels
-from models.units import Network, divide
+from models.loading import network_of
+from models.units import Network
+from models.wire import Wire
 
 # The published testbed, by which blocks are chosen: Raspberry Pis 3 on 100 Mbit/s Ethernet.
 GFLOPS, BYTES_PER_S, MESSAGE_S, LATENCY_S = 1.85, 93.7e6 / 8, 1e-3, 2e-3
@@ -23,10 +24,14 @@ GFLOPS, BYTES_PER_S, MESSAGE_S, LATENCY_S = 1.85, 93.7e6 / 8, 1e-3, 2e-3
 MEMORY_BYTES = 1 << 40
 
 
-def check(model: str, grid: tuple[int, int], *, as_json: bool) -> int:
-    """Checks a model with a grid of tiles; the exit code says whether it is ok."""
+def check(
+    model: str, grid: tuple[int, int], wire: Wire = "exact", inputs: int = 100, *, as_json: bool
+) -> int:
+    """Checks a model with a grid of tiles, and by so many inputs what an encoded wire does to the
+    answer; the exit code says whether it is ok.
+    """
     loaded = catalogue.load(model)
-    network = divide(with_pixels(load_graph(loaded.proto, loaded.name), loaded.sidecar))
+    network = network_of(loaded)
     planned = planned_blocks(network, grid[0] * grid[1])
     with terminal.progress_bar() as bar:
         task = bar.add_task("", total=1.0)
@@ -37,11 +42,24 @@ def check(model: str, grid: tuple[int, int], *, as_json: bool) -> int:
             planned,
             progress=lambda what, share: bar.update(task, description=what, completed=share),
         )
+        effect = None
+        if wire != "exact":
+            bar.update(task, description=f"wire {wire}", completed=0)
+            effect = wire_effect(
+                loaded,
+                network,
+                planned,
+                wire,
+                inputs,
+                lambda share: bar.update(task, completed=share),
+            )
     if as_json:
-        terminal.print_json(report.as_json())
+        terminal.print_json(report.as_json() | ({"wire": effect.as_json()} if effect else {}))
     else:
         _show(report, terminal.out())
-    return 0 if report.ok else 1
+        if effect:
+            show(effect, terminal.out())
+    return 0 if report.ok and (effect is None or effect.ok) else 1
 
 
 def planned_blocks(network: Network, count: int) -> Blocking:

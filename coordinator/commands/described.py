@@ -5,17 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from models import catalogue
-from models.graph import load_graph
-from models.pixels import with_pixels
-from models.units import Network, divide
+from models import catalogue, loading
+from models.units import Network
 from protos.errors import BadConfiguration
 
 
 def network_of(model: str) -> Network:
     """The network of a catalogue name or an `.onnx` file."""
-    loaded = catalogue.load(model)
-    return divide(with_pixels(load_graph(loaded.proto, loaded.name), loaded.sidecar))
+    return loading.network_of(catalogue.load(model))
 
 
 def find_planners_here() -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 URL = "http://127.0.0.1:8460"
+WIRES = ("exact", "fp16", "int8")
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")]
 Url = Annotated[str, typer.Option(help="The coordinator.", envvar="IMBREX_URL")]
@@ -31,6 +32,22 @@ PlanFile = Annotated[
     Path | None,
     typer.Option("--plan", metavar="PLAN.json", help="Execute exactly this plan."),
 ]
+WireOption = Annotated[
+    str | None,
+    typer.Option(
+        "--wire",
+        metavar="exact|fp16|int8",
+        help="What maps between blocks may travel as, where that is faster. fp16 and int8 change "
+        "the answer a little: see `imbrex check --wire`. [default: what the model allows]",
+    ),
+]
 Save = Annotated[
     Path | None, typer.Option("--save", metavar="OUT.png", help="Write the annotated picture.")
 ]
+
+
+def known_wire(wire: str | None) -> str:
+    """One of the wires, or empty for what the model allows; wrong usage otherwise."""
+    if wire is not None and wire not in WIRES:
+        raise typer.BadParameter(f"{wire!r} is none of {', '.join(WIRES)}", param_hint="--wire")
+    return wire or ""

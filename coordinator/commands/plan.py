@@ -115,7 +115,8 @@ def _made(network: Network, source: Source) -> Shown:
     find_planners_here()
     planner = strategy(source.choice.strategy or "auto")
     cluster = load_cluster(source.cluster)
-    made = propose(planner, network, fastest(cluster, source.choice.devices))
+    chosen = fastest(cluster, source.choice.devices)
+    made = propose(planner, network, chosen, source.choice.wire or "exact")
     names = {str(device.id): device.name for device in cluster.devices}
     return Shown(plan_json(made, network), names, cluster)
 

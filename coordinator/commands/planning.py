@@ -11,7 +11,15 @@ from typing import Annotated, TypeVar
 import typer
 
 from coordinator.commands import ranges
-from coordinator.commands.options import URL, Json, ModelArgument, PlanFile, Url
+from coordinator.commands.options import (
+    URL,
+    Json,
+    ModelArgument,
+    PlanFile,
+    Url,
+    WireOption,
+    known_wire,
+)
 
 _T = TypeVar("_T")
 
@@ -41,6 +49,7 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     devices: Annotated[
         int | None, typer.Option(min=1, help="Over so many of the fastest. [default: all]")
     ] = None,
+    wire: WireOption = None,
     url: Url = URL,
     explain: Annotated[
         bool,
@@ -62,10 +71,11 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     """
     if save is not None and save.suffix.lower() not in (".json", ".svg"):
         raise typer.BadParameter(f"{save} is neither .json nor .svg", param_hint="--save")
+    allowed = known_wire(wire)
     from coordinator.choice import Choice
     from coordinator.commands import plan as command
 
-    source = command.Source(cluster, url, Choice(strategy or "", devices or 0))
+    source = command.Source(cluster, url, Choice.of(strategy, devices, allowed))
     raise typer.Exit(command.plan(model, source, explain=explain, save=save, as_json=as_json))
 
 
@@ -119,6 +129,14 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 10,
     plan: PlanFile = None,
+    wire: Annotated[
+        str | None,
+        typer.Option(
+            metavar="W,W",
+            help="What maps may travel as, exact, fp16 or int8: each strategy with each of them. "
+            "[default: what the model allows]",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the input.")] = 0,
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print every sample as CSV.")] = False,
@@ -132,14 +150,16 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     imbrex bench digits --strategies aofl,elimination --devices 1..4 --repeat 20
     imbrex bench vgg16 --url http://pi-1:8460 --strategies all --json
     imbrex bench digits --strategies aofl --plan plan.json --csv
+    imbrex bench yolov2 --wire exact,fp16 --devices 4
     """
     if as_json and as_csv:
         raise typer.BadParameter("choose one of --json and --csv")
     names = _parsed(ranges.listed, strategies, "--strategies")
     counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
+    wires = [known_wire(each) for each in _parsed(ranges.listed, wire, "--wire")] if wire else [""]
     from coordinator.commands import bench as command
 
-    asked = command.Asked(names, counts, repeat, seed, plan)
+    asked = command.Asked(names, counts, repeat, seed, plan, tuple(wires))
     form: command.Form = "json" if as_json else "csv" if as_csv else "people"
     raise typer.Exit(command.bench(model, url, asked, form))
 
@@ -149,6 +169,11 @@ def check(
     grid: Annotated[
         str, typer.Option(metavar="RxC", help="Rows and columns of tiles.", show_default=True)
     ] = "2x2",
+    wire: WireOption = None,
+    inputs: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="By how many inputs a wire's effect is measured."),
+    ] = 100,
     as_json: Json = False,
 ) -> None:
     """Cuts a model into tiles, runs them all here, and compares with the whole model.
@@ -156,13 +181,18 @@ def check(
     \b
     imbrex check digits --grid 1x5
     imbrex check my-model.onnx --grid 2x4 --json
+    imbrex check digits --wire fp16     (what that wire does to the answer)
     """
+    chosen = known_wire(wire)
     rows, separator, cols = grid.partition("x")
     if not (separator and rows.isdecimal() and cols.isdecimal() and int(rows) and int(cols)):
         raise typer.BadParameter(f"{grid!r} is not rows x columns, as 2x4", param_hint="--grid")
+    from coordinator.choice import Choice
     from coordinator.commands import check as command
 
-    raise typer.Exit(command.check(model, (int(rows), int(cols)), as_json=as_json))
+    allowed = Choice.of(None, None, chosen).wire or "exact"
+    tiles = (int(rows), int(cols))
+    raise typer.Exit(command.check(model, tiles, allowed, inputs, as_json=as_json))
 
 
 def models_list(as_json: Json = False) -> None:

@@ -47,6 +47,7 @@ class ClusterForm:
     pace: float
     profile: bool
     cache: Path
+    wire: str = ""
 
 
 class DemoCluster:
@@ -160,6 +161,7 @@ class DemoCluster:
             *("--interface", LOOPBACK, "--state-dir", str(folder), "--no-host-computes"),
             *("--model", self.form.model, "--strategy", self.form.strategy),
             "--profile" if self.form.profile else "--no-profile",
+            *(("--wire", self.form.wire) if self.form.wire else ()),
         ]
         self._share_profiles(folder)
         return children.start("coordinator", arguments, folder, folder / "ready.json")

@@ -43,6 +43,7 @@ class Demo:
     keep: bool
     save: Path | None
     plan: Path | None = None
+    wire: str = ""
 
     @property
     def pace(self) -> float:
@@ -65,6 +66,7 @@ def run(demo: Demo, *, as_json: bool) -> int:
             pace=demo.pace,
             profile=demo.profile,
             cache=platformdirs.user_cache_path("imbrex") / "demo",
+            wire=demo.wire,
         )
         progress(f"starting {demo.workers} workers and a coordinator")
         with DemoCluster(form) as cluster:

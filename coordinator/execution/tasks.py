@@ -147,6 +147,7 @@ def _passed(graph: TaskGraph, task: TaskSpec) -> Iterator[Passed]:
 
 def outline_plan(plan: Plan, network: Network) -> TaskGraph:
     """The tasks of a plan by geometry alone: what the simulator runs. No program is cut."""
+    network = network.wired(plan.wire)
     outliner = _Outliner(network)
     for index, block in enumerate(plan.blocks):
         outliner.add_block(index, block)
@@ -169,6 +170,7 @@ def outline_plan(plan: Plan, network: Network) -> TaskGraph:
 
 def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
     """The tasks of a legal plan with their programs; weights are added to `blobs`."""
+    network = network.wired(plan.wire)
     graph = outline_plan(plan, network)
     programs: dict[str, Program] = {}
     tasks = []

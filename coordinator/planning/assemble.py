@@ -73,6 +73,7 @@ def assemble(network: Network, tables: Tables, strategy: str, placed: Sequence[P
         total_flop=total_flop,
         redundant_flop=flop - total_flop,
         traffic=TrafficBytes(scatter=scatter, gather=gather),
+        wire=network.wire,
     )
 
 

@@ -52,6 +52,7 @@ def plan_of_blocks(
         total_flop=_whole_flop(network),
         redundant_flop=0,
         traffic=TrafficBytes(),
+        wire=network.wire,
     )
     check_plan(plan, network, cluster)
     plan = replace(plan, blocks=tuple(_with_flop(block, network) for block in blocks))

@@ -163,6 +163,7 @@ class _Search:
             total_flop=0,
             redundant_flop=0,
             traffic=TrafficBytes(),
+            wire=self.network.wire,
         )
         return simulate(plan, self.network, self.cluster)
 

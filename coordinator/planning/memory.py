@@ -49,6 +49,7 @@ def needs(network: Network, plan: Plan) -> dict[DeviceId, Need]:
     """Per device that takes part, what it holds at once: the weights of all of its programs
     (each constant once), and the activations of its largest task.
     """
+    network = network.wired(plan.wire)
     found: dict[DeviceId, Need] = {}
     for block in plan.blocks:
         for tile in block.tiles:

@@ -72,6 +72,7 @@ def plan_svg(plan: Plan, network: Network, names: Mapping[str, str] | None = Non
     title = (
         f"{plan.model}, {plan.strategy}: {plan.predicted_latency_s:.3g} s on "
         f"{len(plan.devices)} devices, {speedup:.2f} times as fast as one"
+        + ("" if plan.wire == "exact" else f", maps travel as {plan.wire}")
     )
     return _document(
         width, height, [f'<text class="t" x="20" y="26">{escape(title)}</text>', *parts]

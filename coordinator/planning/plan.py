@@ -15,6 +15,7 @@ from models.boxes import Box
 from models.geometry import Extent, extent
 from models.partial import partial_extent, partial_work
 from models.units import Network
+from models.wire import Wire
 from models.work import Work, works
 
 DeviceId = NewType("DeviceId", str)
@@ -93,7 +94,7 @@ class Plan:
 
     `predicted_latency_s` is the planner's own prediction, `single_device_latency_s` that of the
     best device alone, `baseline_device` its id. `total_flop` is the whole network's,
-    `redundant_flop` what tiles compute beyond it.
+    `redundant_flop` what tiles compute beyond it. `wire` is how maps travel between blocks.
     """
 
     model: str
@@ -108,6 +109,7 @@ class Plan:
     unused: tuple[Unused, ...] = ()
     version: int = 0
     notes: tuple[str, ...] = field(default=())
+    wire: Wire = "exact"
 
     @property
     def devices(self) -> tuple[DeviceId, ...]:

@@ -26,6 +26,7 @@ from coordinator.planning.plan import (
 from models.boxes import Box, Span
 from models.tiles import MapTile, tile_boxes
 from models.units import Network, layers_of
+from models.wire import Wire
 from protos.errors import BadRequest
 
 FORMAT = 1
@@ -51,6 +52,7 @@ def plan_json(plan: Plan, network: Network) -> dict[str, Any]:
         "total_flop": plan.total_flop,
         "redundant_flop": plan.redundant_flop,
         "bytes": plan.traffic.as_json(),
+        "wire": plan.wire,
         "notes": list(plan.notes),
     }
 
@@ -88,6 +90,7 @@ def parse_plan(text: str | bytes, network: Network) -> Plan:
         unused=tuple(Unused(DeviceId(u.device), u.reason) for u in file.devices_unused),
         version=file.version,
         notes=tuple(file.notes),
+        wire=file.wire,
     )
 
 
@@ -181,6 +184,7 @@ class _PlanFile(_Strict):
     notes: list[str] = []
     # What `imbrex plan --explain --json` adds for people.
     explanation: list[str] = []
+    wire: Wire = "exact"
 
 
 def _block(index: int, block: _BlockFile, network: Network) -> Block:

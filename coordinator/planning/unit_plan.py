@@ -121,6 +121,7 @@ def plan_of(
         total_flop=total_flop,
         redundant_flop=max(0, flop - total_flop),
         traffic=TrafficBytes(scatter=scatter, gather=gather),
+        wire=network.wire,
     )
     reason = "no layer is faster with it, transfers included"
     unused = [Unused(each.id, reason) for each in devices if each.id not in plan.devices]

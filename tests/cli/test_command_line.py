@@ -56,6 +56,12 @@ def test_the_version() -> None:
         ["check"],
         ["check", "digits", "--grid", "4"],
         ["check", "digits", "--grid", "0x2"],
+        ["check", "digits", "--wire", "fp8"],
+        ["check", "digits", "--wire", "fp16", "--inputs", "0"],
+        ["plan", "digits", "--wire", "half"],
+        ["bench", "digits", "--wire", "exact,half"],
+        ["infer", "a.png", "--plan", "p.json", "--wire", "fp16"],
+        ["demo", "--wire", "8"],
         ["status", "--watch", "--json"],
         ["status", "--save", "cluster.json"],
         ["plan"],
@@ -153,6 +159,20 @@ def test_a_small_grid_of_digits_is_checked() -> None:
     assert report["ok"]
     assert report["grid"] == "1x2"
     assert report["partitioned_flop_share"] >= 0.95
+
+
+def test_the_effect_of_a_wire_is_measured() -> None:
+    ran = imbrex("check", "lenet5", "--wire", "int8", "--inputs", "5", "--json")
+    assert ran.code == 0, ran.err
+    wire = ran.json()["wire"]
+    assert wire["wire"] == "int8"
+    assert "map_50" not in wire
+    for each in (wire["planned_blocks"], wire["every_boundary"]):
+        assert each["inputs"] == 5
+        assert 0 <= each["max_rel_error"] < 0.1
+        assert 0 <= each["top1_agreement"] <= 1
+    assert wire["every_boundary"]["max_rel_error"] > 1e-4
+    assert "wire" not in imbrex("check", "lenet5", "--json").json()
 
 
 def test_a_failure_is_one_json_object_too() -> None:

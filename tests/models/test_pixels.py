@@ -19,7 +19,7 @@ from models.program import BlobSource
 from models.reference import EQUAL, ProgramRunner, WholeModel, compare
 from models.sidecar import ImageInput, Sidecar
 from models.units import divide
-from models.wire import Constant, Pixels
+from models.wire import Coded, Pixels
 from tests.models.networks import Sketch
 
 IMAGENET = Pixels(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -57,8 +57,9 @@ def test_onnxruntime_normalises_as_the_host_does(pixels: Pixels) -> None:
 class Reciprocal(Pixels):
     """Multiplies where the sidecar divides: equal up to the last bit, and so not equal."""
 
-    def decode(self, name: str, channels: Span, constant: Constant) -> list[onnx.NodeProto]:
-        nodes = super().decode(name, channels, lambda label, a: constant(label, 1 / a))
+    def decode(self, tensor: Coded) -> list[onnx.NodeProto]:
+        turned = replace(tensor, constant=lambda label, a: tensor.constant(label, 1 / a))
+        nodes = super().decode(turned)
         nodes[-1].op_type = "Mul"
         return nodes
 
@@ -66,10 +67,11 @@ class Reciprocal(Pixels):
 class Swapped(Pixels):
     """Takes blue for red."""
 
-    def decode(self, name: str, channels: Span, constant: Constant) -> list[onnx.NodeProto]:
-        return super().decode(
-            name, channels, lambda label, a: constant(label, a[:, ::-1] if a.ndim else a)
-        )
+    def decode(self, tensor: Coded) -> list[onnx.NodeProto]:
+        def swapped(label: str, array: np.ndarray) -> str:
+            return tensor.constant(label, array[:, ::-1] if array.ndim else array)
+
+        return super().decode(replace(tensor, constant=swapped))
 
 
 def test_what_is_not_equal_to_the_bit_is_noticed() -> None:

@@ -124,9 +124,17 @@ def test_any_other_text_is_refused_and_never_breaks_the_reader(text: str) -> Non
 @pytest.mark.parametrize("where", [None, "input", "head"])
 def test_every_missing_key_is_named(where: str | None) -> None:
     document = as_document(CLASSIFIER)
-    for key in document[where] if where else document:
+    for key in sorted({*(document[where] if where else document)} - {"wire"}):
         with pytest.raises(SidecarError, match=f"key '{key}'.* is missing"):
             parse(without(key, where), PATH)
+
+
+def test_the_wire_is_exact_unless_the_sidecar_allows_another() -> None:
+    assert parse(without("wire"), PATH).wire == "exact"
+    assert parse(broken({"wire": "fp16"}), PATH).wire == "fp16"
+    with pytest.raises(SidecarError, match=r"'wire'.*is 'fp8'") as caught:
+        parse(broken({"wire": "fp8"}), PATH)
+    assert "'fp16'" in caught.value.cure
 
 
 @pytest.mark.parametrize("where", [None, "input", "head"])

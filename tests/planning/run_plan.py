@@ -27,9 +27,7 @@ def run_plan(
     for task in tasks.tasks:
         for output in task.outputs:
             if output.tensor not in tensors:
-                dtype = onnx.helper.tensor_dtype_to_np_dtype(
-                    network.graph.tensors[output.tensor].data_type
-                )
+                dtype = tasks.tensors[output.tensor].dtype
                 shape = network.graph.shape(output.tensor)
                 # Nobody may read what nobody made; partial sums are added to zeros.
                 start = 0 if output.reduce or not np.issubdtype(dtype, np.floating) else np.nan

@@ -11,6 +11,7 @@ from coordinator.cluster.membership import MAX_DEVICES
 from coordinator.planning.plan_json import plan_json
 from coordinator.serving import bodies
 from coordinator.serving.state import ModelName, Served
+from models.wire import Wire
 
 router = APIRouter()
 
@@ -29,9 +30,12 @@ def choice(
         int | None, Query(ge=1, le=MAX_DEVICES, description="Over so many of the fastest.")
     ] = None,
     plan: Annotated[str, Query(description="The `plan_id` of a plan that was sent.")] = "",
+    wire: Annotated[
+        Wire | None, Query(description="What maps may travel as between devices.")
+    ] = None,
 ) -> Choice:
     """What a request's query says of its plan."""
-    return Choice(strategy, devices or 0, plan)
+    return Choice(strategy, devices or 0, plan, wire or "")
 
 
 Chosen = Annotated[Choice, Depends(choice)]

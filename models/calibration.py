@@ -1,0 +1,32 @@
+"""Between what values a network's maps are, seen on sample inputs: what 8-bit encodings cover."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from models.boxes import Box
+from models.cutter import cut
+from models.encoded import Range, Ranges, encodes
+from models.graph import Graph
+from models.program import BlobSource
+from models.reference import ProgramRunner
+from models.units import divide
+
+
+def ranges_of(graph: Graph, inputs: Iterable[Mapping[str, np.ndarray]]) -> Ranges:
+    """The ranges of every map that may pass between blocks, over these inputs as they travel."""
+    units = divide(graph).units
+    wanted = [name for unit in units for name in unit.outputs if encodes(graph, name)]
+    if not wanted:
+        return {}
+    blobs, found = BlobSource(), dict[str, Range]()
+    demand = {name: Box.whole(graph.shape(name)) for name in wanted}
+    program = cut(graph, graph.nodes, demand, blobs, static=True).program
+    runner = ProgramRunner(blobs)
+    for feeds in inputs:
+        for name, values in zip(wanted, runner.run(program, feeds, wanted), strict=True):
+            seen = Range(values.min(axis=(0, 2, 3)), values.max(axis=(0, 2, 3)))
+            found[name] = found[name].hull(seen) if name in found else seen
+    return found

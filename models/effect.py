@@ -1,0 +1,98 @@
+"""What an encoded wire does to the answer, measured on inputs: against the whole model."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.boxes import Box
+from models.cutter import CutTile, cut
+from models.program import BlobSource
+from models.reference import ProgramRunner, compare
+from models.units import Network
+
+Arrays = Mapping[str, np.ndarray]
+Blocking = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The differences over all inputs. `top1_agreement` is the share of answers (of places, where
+    the output is a map) whose largest channel is the same; errors are relative to the largest
+    magnitude of the output.
+    """
+
+    inputs: int
+    top1_agreement: float
+    max_rel_error: float
+    median_rel_error: float
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "inputs": self.inputs,
+            "top1_agreement": round(self.top1_agreement, 6),
+            "max_rel_error": self.max_rel_error,
+            "median_rel_error": self.median_rel_error,
+        }
+
+
+class Encoded:
+    """A network run block by block as devices would, its maps encoded between the blocks. How a
+    block is divided changes nothing: encodings look at single elements.
+    """
+
+    def __init__(self, network: Network, blocking: Blocking) -> None:
+        self._outputs = network.graph.outputs
+        blobs = BlobSource()
+        self._blocks = [_whole_block(network, *each, blobs) for each in blocking]
+        self._runner = ProgramRunner(blobs)
+
+    def run(self, feeds: Arrays) -> dict[str, np.ndarray]:
+        """The network's outputs."""
+        tensors = dict(feeds)
+        for block in self._blocks:
+            inputs = {
+                name: np.ascontiguousarray(tensors[name][box.slices()])
+                for name, box in block.inputs.items()
+            }
+            names = list(block.yields)
+            tensors.update(zip(names, self._runner.run(block.program, inputs, names), strict=True))
+        return {name: tensors[name] for name in self._outputs}
+
+
+class Differences:
+    """Collects how answers differ from the whole model's."""
+
+    def __init__(self) -> None:
+        self._errors: list[float] = []
+        self._agreements: list[float] = []
+
+    def add(self, actual: Arrays, expected: Arrays) -> None:
+        """One input's answers."""
+        self._errors.append(compare(actual, expected).max_rel_error)
+        shares = [_agreement(actual[name], expected[name]) for name in expected]
+        self._agreements.append(sum(shares) / len(shares))
+
+    def effect(self) -> Effect:
+        """Of all that were added, at least one."""
+        return Effect(
+            inputs=len(self._errors),
+            top1_agreement=statistics.fmean(self._agreements),
+            max_rel_error=max(self._errors),
+            median_rel_error=statistics.median(self._errors),
+        )
+
+
+def _agreement(actual: np.ndarray, expected: np.ndarray) -> float:
+    axis = min(1, expected.ndim - 1)
+    return float((actual.argmax(axis) == expected.argmax(axis)).mean())
+
+
+def _whole_block(network: Network, start: int, stop: int, blobs: BlobSource) -> CutTile:
+    names = network.outputs(start, stop)
+    demand = {name: Box.whole(network.graph.shape(name)) for name in names}
+    return cut(network.graph, network.nodes(start, stop), demand, blobs, static=True)

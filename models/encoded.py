@@ -1,0 +1,66 @@
+"""Graphs whose tensors travel encoded between blocks: in half precision, or in 8 bits per channel.
+
+Maps that nodes make and that are no outputs of the network are encoded; what the host sends and
+what it answers stays as it is, and so do partial sums and vectors, which are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from models.graph import Graph
+from models.shapes import TensorInfo
+from models.wire import Encoding, Half, PerChannel, Wire
+
+_MAP_DIMS = 4
+
+# Values beyond what was seen are cut off, which hurts more than coarser steps: on 20 held-out
+# sheets, ranges of 64 sheets gave `digits` errors of 1.4 %, widened by 1.25 of 0.7 % (ADR 5).
+MARGIN = 1.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Range:
+    """The least and the largest value that was seen of each channel (C,)."""
+
+    least: NDArray[np.float32]
+    most: NDArray[np.float32]
+
+    def hull(self, other: Range) -> Range:
+        """The range that covers both."""
+        return Range(np.minimum(self.least, other.least), np.maximum(self.most, other.most))
+
+
+Ranges = Mapping[str, Range]
+
+
+def encodes(graph: Graph, name: str) -> bool:
+    """Whether a tensor may travel encoded."""
+    info = graph.tensors[name]
+    is_map = info.data_type == TensorProto.FLOAT and len(info.shape) == _MAP_DIMS
+    return is_map and name in graph.producer and name not in graph.outputs
+
+
+def with_wire(graph: Graph, wire: Wire, ranges: Ranges) -> Graph:
+    """The graph with its maps travelling so. With `int8`, those that `ranges` doesn't have stay
+    exact.
+    """
+
+    def travelling(name: str, info: TensorInfo) -> TensorInfo:
+        if not encodes(graph, name):
+            return info
+        encoding: Encoding | None = None
+        if wire == "fp16":
+            encoding = Half()
+        elif wire == "int8" and name in ranges:
+            found = ranges[name]
+            encoding = PerChannel.covering(found.least * MARGIN, found.most * MARGIN)
+        return replace(info, wire=encoding)
+
+    tensors = {name: travelling(name, info) for name, info in graph.tensors.items()}
+    return replace(graph, tensors=tensors)

@@ -1,0 +1,45 @@
+"""A loaded model as the network that is planned: divided, its picture travelling as pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from PIL import Image
+
+from models.calibration import ranges_of
+from models.catalogue import LoadedModel
+from models.digits import MODEL
+from models.digits.examples import examples
+from models.encoded import Ranges
+from models.graph import Graph, load_graph
+from models.pixels import with_pixels
+from models.preprocess import image_to_pixels
+from models.reference import random_inputs
+from models.units import Network, divide
+
+# Seeds of the noise that finds ranges; whoever measures the effect takes others.
+SEEDS = range(1000, 1008)
+
+
+def network_of(loaded: LoadedModel, shown: str = "") -> Network:
+    """The network of a model, to be called `shown`. Ranges for 8-bit maps are found when they are
+    first asked for.
+    """
+    graph = with_pixels(load_graph(loaded.proto, shown or loaded.name), loaded.sidecar)
+
+    def ranges() -> Ranges:
+        return ranges_of(graph, _samples(graph, loaded))
+
+    return divide(graph, ranges)
+
+
+def _samples(graph: Graph, loaded: LoadedModel) -> Iterator[Mapping[str, np.ndarray]]:
+    """Inputs as they travel: the example sheets for `digits`, seeded noise for others."""
+    if loaded.sidecar is not None and loaded.name == MODEL.stem:
+        form = loaded.sidecar.input
+        for each in examples():
+            yield {form.name: image_to_pixels(Image.open(each.path).convert("RGB"), form)[0]}
+        return
+    for seed in SEEDS:
+        yield random_inputs(graph, seed)
