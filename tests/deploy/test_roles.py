@@ -93,7 +93,7 @@ def test_the_daemon_accepts_its_settings_file(daemon: str, tmp_path: Path) -> No
 
 @daemons
 def test_every_setting_has_a_variable(daemon: str) -> None:
-    given = {"coordinator_model_repository": "/srv/models"}
+    given = {"coordinator_model_repository": "/srv/models", "coordinator_wire": "fp16"}
     assert set(rendered(daemon, **given)) == set(DAEMONS[daemon].model_fields) - NOT_IN_FILES
 
 
