@@ -20,7 +20,7 @@ from models.wire import Encoding, Half, PerChannel, Wire
 _MAP_DIMS = 4
 
 # Values beyond what was seen are cut off, which hurts more than coarser steps: on 20 held-out
-# sheets, ranges of 64 sheets gave `digits` errors of 1.4 %, widened by 1.25 of 0.7 % (ADR 4).
+# sheets, ranges of 64 sheets gave `digits` errors of 1.4 %, widened by 1.25 of 0.7 % (ADR 6).
 MARGIN = 1.5
 
 
