@@ -87,8 +87,10 @@ class PerChannel:
     @classmethod
     def covering(cls, least: NDArray[np.float32], most: NDArray[np.float32]) -> PerChannel:
         """For values from `least` to `most` of each channel (C,); zero stays exact."""
-        low, high = np.minimum(least, 0), np.maximum(most, 0)
-        scales = np.where(high > low, (high - low) / 255, 1).astype(np.float32)
+        low = np.minimum(least, 0).astype(np.float64)
+        high = np.maximum(most, 0).astype(np.float64)
+        # Ranges of subnormal numbers have no step that float32 can divide by.
+        scales = np.maximum((high - low) / 255, np.finfo(np.float32).tiny)
         zeros = np.clip(np.rint(-low / scales), 0, 255).astype(int)
         return cls(tuple(scales.tolist()), tuple(zeros.tolist()))
 
