@@ -157,7 +157,7 @@ class TileBuilder:
         return self._constants[key]
 
     def _cropped(self, name: str, box: Box) -> str:
-        have = self.reach.computed.get(name) or self.reach.inputs[name]
+        have = self.reach.computed[name] if name in self.reach.computed else self.reach.inputs[name]
         if have == box:
             return self.source(name)
         key = (name, box)

@@ -65,7 +65,8 @@ class Node:
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A network with static shapes. `constants` holds every initialiser; `tensors` describes
-    inputs, constants and everything that a node produces.
+    inputs, constants and everything that a node produces. `written`: the operators of the model
+    as it was written, before some became simpler ones.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Graph:
     nodes: tuple[Node, ...]
     tensors: Mapping[str, TensorInfo]
     constants: Mapping[str, np.ndarray]
+    written: frozenset[str] = frozenset()
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
@@ -131,6 +133,7 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
         nodes=tuple(_node(proto, index, tensors) for index, proto in enumerate(nodes)),
         tensors=tensors,
         constants=constants,
+        written=frozenset(node.op_type for node in model.graph.node),
     )
     _require_shapes(graph)
     _require_computed(graph)

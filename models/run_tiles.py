@@ -54,7 +54,7 @@ class TileRun:
     def _run_tile(self, runner: ProgramRunner, piece: CutTile, boxes: Mapping[str, Box]) -> None:
         tensors = {**self._feeds, **self.tensors}
         parts = {
-            name: np.ascontiguousarray(tensors[name][box.slices()])
+            name: np.array(tensors[name][box.slices()], order="C")
             for name, box in piece.inputs.items()
         }
         results = runner.run(piece.program, self._fault(parts), list(boxes))

@@ -25,4 +25,4 @@ def tolerance(graph: Graph) -> float:
     """The largest relative error with which an answer counts as the same."""
     if any(info.data_type == TensorProto.FLOAT16 for info in graph.tensors.values()):
         return HALF
-    return STATISTICS if any(node.op in _NORMALISING for node in graph.nodes) else PLAIN
+    return STATISTICS if graph.written & _NORMALISING else PLAIN

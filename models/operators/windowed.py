@@ -111,6 +111,14 @@ def _pool_flop(graph: Graph, node: Node, output: Box) -> int:
     return _taps(node) * output.volume
 
 
+def _pool_refuses(graph: Graph, node: Node) -> str:
+    """onnxruntime pads such pools by less than nothing, unlike ONNX."""
+    automatic = node.attributes.get("auto_pad", b"NOTSET").startswith(b"SAME")
+    if automatic and any(window.stride > window.reach for window in node.windows):
+        return f"{node.op} leaves out more than its automatic pads can make good"
+    return ""
+
+
 _CONV = Operator(
     Kind.WINDOWED,
     "convolution",
@@ -121,7 +129,13 @@ _CONV = Operator(
     heavy=True,
 )
 _POOL = Operator(
-    Kind.WINDOWED, "pooling", _pool, yields=_reading_something, build=_build, flop=_pool_flop
+    Kind.WINDOWED,
+    "pooling",
+    _pool,
+    yields=_reading_something,
+    build=_build,
+    flop=_pool_flop,
+    refuses=_pool_refuses,
 )
 
 WINDOWED = {

@@ -82,6 +82,9 @@ def _as_one(
     small = np.prod(shape, dtype=np.int64) <= _MOST_ELEMENTS
     if len(shape) not in (3, 4) or len(out) < 3 or shape[2] < 2 or out[2] < 2 or not small:
         return None
+    sizes = {np.prod(tensors[node.output[0]].shape, dtype=np.int64) for node in chain}
+    if sizes != {np.prod(shape, dtype=np.int64)}:
+        return None  # a Reshape that can't be: onnxruntime will say so
     steps = [_step(node, tensors) for node in chain]
     reads = _survivors(shape, rearranged(shape, steps))
     if 2 not in reads:
