@@ -92,6 +92,11 @@ class Measured:
         self._fitted[device] = (estimate, end, link)
         return link
 
+    def _latest_link(self, device: DeviceId) -> Link:
+        """The link as it was last asked for: a fit for every request would cost milliseconds."""
+        before = self._fitted.get(device)
+        return before[2] if before is not None else self.link(device)
+
     def endpoint(self, device: DeviceId) -> EndpointEstimate:
         """What is known of a device's event loop."""
         return self._endpoints.get(device, EndpointEstimate())
@@ -167,7 +172,7 @@ class Measured:
             self._transferred(device, each)
         for device, (expected_s, observed_s) in sums.items():
             self._corrections = self._corrections.observed(device, expected_s, observed_s, now)
-        links = {device: self.link(device) for device in sums}
+        links = {device: self._latest_link(device) for device in sums}
         starting, sending = task_waits(times), message_waits(graph, times, links)
         for device in sums:
             waits = starting.get(device, ()), sending.get(device, ())

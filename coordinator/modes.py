@@ -157,10 +157,11 @@ class Modes:
         one group for all is busy.
         """
         now = time.monotonic()
-        line.drop({device.id for device in self._cluster().devices})
         if line.load.outstanding > 1 and now - line.looked_s < LOOK_S:
             return
         line.looked_s = now
+        if len(line.planned) > 1:
+            line.drop({device.id for device in self._cluster().devices})
         rate, outstanding = line.load.rate_per_s(now), line.load.mean_outstanding(now)
         if self._plans.held(model):
             rate = outstanding = 0.0
