@@ -37,10 +37,8 @@ log = structlog.get_logger(__name__)
 WORTHWHILE_GAIN = 0.03
 # Groupings are planned anew after this: devices change their speed.
 KEEP_S = 60.0
-# With less than this at a time, or this share of its capacity, one group for all has little to
-# gain from others.
+# With fewer at a time, one group for all has nothing to gain from others.
 CROWD = 1.5
-BUSY = 0.5
 # How often a line looks whether another grouping is better.
 LOOK_S = 0.25
 
@@ -162,33 +160,29 @@ class Modes:
         line.looked_s = now
         if len(line.planned) > 1:
             line.drop({device.id for device in self._cluster().devices})
-        rate, outstanding = line.load.rate_per_s(now), line.load.mean_outstanding(now)
-        if self._plans.held(model):
-            rate = outstanding = 0.0
-        best = self._best(line, rate, outstanding)
+        outstanding = 1.0 if self._plans.held(model) else line.load.mean_outstanding(now)
+        best = self._best(line, outstanding)
         if best in line.ready and best != line.count:
-            log.info("groups", model=model, groups=best, images_per_s=round(rate, 2))
+            log.info("groups", model=model, groups=best, outstanding=round(outstanding, 1))
             line.count = best
         if line.work is not None and not line.work.done():
             return
         if best not in line.ready:
             line.work = asyncio.create_task(self._prepare(model, line, best))
-        elif now - line.planned_s > KEEP_S and (
-            outstanding > CROWD or rate > BUSY * line.planned[1].capacity_per_s
-        ):
+        elif now - line.planned_s > KEEP_S and outstanding > CROWD:
             line.work = asyncio.create_task(self._plan(model, line))
 
-    def _best(self, line: _Line, rate: float, outstanding: float) -> int:
+    def _best(self, line: _Line, outstanding: float) -> int:
         """The number of groups to go for; the present one unless another is clearly better."""
 
         def cost(count: int) -> tuple[float, float]:
             grouping = line.planned[count]
-            seconds = (grouping.response_s(rate, outstanding), 1.0 / grouping.capacity_per_s)
+            seconds = (grouping.response_s(outstanding), 1.0 / grouping.capacity_per_s)
             return seconds[::-1] if self._objective == "throughput" else seconds
 
         best = min(line.planned, key=cost)
         old, new = cost(line.count), cost(best)
-        # Where both are endless, the second is what tells them apart.
+        # Where the first are alike, the second tells them apart.
         index = int(old[0] == new[0])
         return best if new[index] < (1.0 - WORTHWHILE_GAIN) * old[index] else line.count
 

@@ -2,14 +2,13 @@
 
 One image over all devices is answered soonest. One image per device wastes nothing on halos and
 transfers, so it answers most per second. Groups of a few devices lie between. Which is best
-depends on how many images arrive: `Grouping.response_s` predicts what a caller waits.
+depends on how many images are there: `Grouping.response_s` predicts what a caller waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf, sqrt
 
 from coordinator.planning.devices import Cluster, Device
 from coordinator.planning.plan import DeviceId, Plan, TrafficBytes
@@ -49,30 +48,22 @@ class Grouping:
         shared_s = sum(service.shared_s / service.period_s for service in self.services) / groups
         return min(groups, 1.0 / shared_s) if shared_s else groups
 
-    def response_s(self, rate_per_s: float, outstanding: float = 0.0) -> float:
-        """Predicted seconds from an image's arrival to its answer; infinite if more arrive than
-        are answered.
+    def response_s(self, outstanding: float) -> float:
+        """Predicted seconds from an image's arrival to its answer when so many images, this one
+        among them, are there at a time.
 
-        Arrivals are random, service takes a fixed time: M/D/c by Sakasegawa's approximation
-        ("An approximation formula", 1977). A lone image gets the fastest group; under load every
-        group gets its share. Callers who send the next image when they have an answer arrive no
-        faster than they are answered: of `outstanding` images at a time, each takes at least
-        that many turns (asymptotic bound; Denning and Buzen, 1978).
+        By the asymptotic bounds of Denning and Buzen (1978): no sooner than the groups compute
+        it, nor than its turn comes. A lone image gets the quickest group; with an image for each,
+        all groups take part. By Little's law the images there at a time are the arrival rate
+        times the response: what arrives in excess of the capacity shows here.
         """
-        capacity = self.capacity_per_s
-        busy = rate_per_s / capacity
-        if busy >= 1.0:
-            return inf
-        count = len(self.services)
-        quickest = min(service.latency_s for service in self.services)
+        latencies = [service.latency_s for service in self.services]
         weights = [1.0 / service.period_s for service in self.services]
-        mean = sum(
-            weight * service.latency_s
-            for weight, service in zip(weights, self.services, strict=True)
-        ) / sum(weights)
-        waiting: float = busy ** (sqrt(2.0 * (count + 1)) - 1.0) / (1.0 - busy) / capacity / 2.0
-        open_s = (1.0 - busy) * quickest + busy * mean + waiting
-        return max(open_s, outstanding / capacity)
+        pairs = zip(weights, latencies, strict=True)
+        mean = sum(weight * latency for weight, latency in pairs) / sum(weights)
+        share = min(1.0, (outstanding - 1.0) / (len(latencies) - 1)) if len(latencies) > 1 else 0.0
+        alone = min(latencies) + max(0.0, share) * (mean - min(latencies))
+        return max(alone, outstanding / self.capacity_per_s)
 
 
 def counts(devices: int) -> list[int]:

@@ -182,13 +182,13 @@ async def test_a_straggler_that_answers_pings_is_hedged(tmp_path, monkeypatch) -
     """Its computation hangs, its event loop does not: only a deadline can notice."""
     feeds, whole = question(MODEL)
     hangs, goes_on = threading.Event(), threading.Event()
-    run = Session.run
+    bound = Session.bound
 
     def stuck(self, inputs, shapes):
         if not hangs.is_set():
             hangs.set()
             goes_on.wait(60)
-        return run(self, inputs, shapes)
+        return bound(self, inputs, shapes)
 
     async with (
         workers(tmp_path, 1) as (sound,),
@@ -197,7 +197,7 @@ async def test_a_straggler_that_answers_pings_is_hedged(tmp_path, monkeypatch) -
     ):
         assert_right(await host.infer(MODEL, feeds), whole)
         assert here.id in plan_devices(host, MODEL)
-        monkeypatch.setattr(Session, "run", stuck)  # of this process's worker alone
+        monkeypatch.setattr(Session, "bound", stuck)  # of this process's worker alone
         try:
             answer = await host.infer(MODEL, feeds)
             assert_right(answer, whole)

@@ -50,7 +50,7 @@ def on_fewer_than(devices: int, answers: list[Answer]) -> list[Answer]:
 
 async def test_a_crowd_is_shared_out_to_groups_and_a_lone_image_gets_all_devices() -> None:
     feeds, whole = question()
-    async with local_cluster(3, pace=0.3, strategy="ofl", profile=False) as cluster:
+    async with local_cluster(3, pace=0.1, strategy="ofl", profile=False) as cluster:
         alone = await cluster.coordinator.infer(MODEL, feeds)
         assert groups(cluster) == 1
         assert len(alone.devices) == 3
@@ -70,6 +70,6 @@ async def test_a_crowd_is_shared_out_to_groups_and_a_lone_image_gets_all_devices
 async def test_the_objective_latency_keeps_every_image_on_all_devices() -> None:
     feeds, _ = question()
     settings = {"objective": "latency", "profile": False, "strategy": "ofl"}
-    async with local_cluster(2, pace=0.3, **settings) as cluster:
+    async with local_cluster(2, pace=0.1, **settings) as cluster:
         answers = await crowd(cluster, feeds, 6, lambda got: len(got) >= 30)
     assert {len(answer.devices) for answer in answers} == {2}

@@ -28,10 +28,11 @@ async def test_its_results_are_refused_and_computed_elsewhere(
     monkeypatch, tmp_path, spoil, strategy
 ) -> None:
     feeds, whole = question(MODEL)
-    run = Session.run
+    bound = Session.bound
 
     def wrong(self, inputs, shapes):
-        return {name: spoil(array) for name, array in run(self, inputs, shapes).items()}
+        compute = bound(self, inputs, shapes)
+        return lambda: {name: spoil(array) for name, array in compute().items()}
 
     bad_dir, good_dir = tmp_path / "bad", tmp_path / "good"
     # Slow enough that a plan divides the work.
@@ -40,7 +41,7 @@ async def test_its_results_are_refused_and_computed_elsewhere(
         async with coordinator(tmp_path / "host", addresses, strategy) as host:
             assert_right(await host.infer(MODEL, feeds), whole)
             assert bad.id in plan_devices(host, MODEL)
-            monkeypatch.setattr(Session, "run", wrong)  # of this process's worker alone
+            monkeypatch.setattr(Session, "bound", wrong)  # of this process's worker alone
             for _ in range(3):
                 answer = await host.infer(MODEL, feeds)
                 assert_right(answer, whole)
