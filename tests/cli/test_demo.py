@@ -45,6 +45,7 @@ KEYS = {
     "bytes",
     "planned_bytes",
     "plan_version",
+    "wire",
 }
 
 

@@ -50,7 +50,8 @@ def start_coordinator(state, file):
 def start_worker(folder, name, token):
     folder.mkdir()
     settings = folder / "worker.toml"
-    settings.write_text(f"threads = 1\njoin = {json.dumps(token)}\n")
+    # Slow enough that dividing an image pays.
+    settings.write_text(f"threads = 1\npace = 0.1\njoin = {json.dumps(token)}\n")
     settings.chmod(0o600)
     arguments = ["worker", "--config", str(settings), "--name", name, "--port", "0"]
     arguments += ["--cluster", folder.parent.name, "--interface", "127.0.0.1"]
