@@ -7,9 +7,26 @@ on from the latest boundary whose boxes survive, at worst from the image.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from coordinator.execution.events import Action, Cancel, RequestId, Resend
 from coordinator.execution.runs import Phase, RequestRun, TaskRun
+
+
+def recover(request: RequestId, run: RequestRun, now: float) -> Iterator[Action]:
+    """From now on nothing passes from peer to peer: attempts that wait for peers are given up,
+    and what devices keep is asked for. Afterwards every task can be advanced.
+    """
+    if run.direct:
+        run.direct = False
+        for task in run.tasks:
+            for attempt in list(task.attempts.values()):
+                yield Cancel(request, task.spec.id, attempt.number, attempt.device)
+                task.give_up(attempt)
+    for task in survivors(run):
+        kept = task.resend(now)
+        missing = tuple(o.tensor for o in task.spec.outputs if o.tensor not in task.held)
+        yield Resend(request, task.spec.id, kept.number, kept.device, missing)
 
 
 def survivors(run: RequestRun) -> list[TaskRun]:

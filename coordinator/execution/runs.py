@@ -103,6 +103,16 @@ class TaskRun:
         self.phase, self.kept = Phase.DONE, attempt
         return others
 
+    def resend(self, now: float) -> Attempt:
+        """The attempt whose device keeps the outputs goes on until the host has them."""
+        kept = self.kept
+        assert kept is not None, "it was kept"
+        kept.resent, kept.since_s, self.kept = True, now, None
+        kept.merged.clear()
+        self.attempts[kept.number] = kept
+        self.phase = Phase.RUNNING
+        return kept
+
     def is_fed(self, attempt: Attempt) -> bool:
         """Whether the host has sent all of the task's inputs in this attempt."""
         return all(

@@ -26,16 +26,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from weakref import WeakSet
 
-from coordinator.execution.deadlines import (
-    MOST_AT_ONCE,
-    SLACK_S,
-    Expectations,
-    NoExpectations,
-    give_up_s,
-    patience_s,
-)
+from coordinator.execution.deadlines import MOST_AT_ONCE, Expectations, NoExpectations
 from coordinator.execution.events import (
     Abort,
     Action,
@@ -55,16 +47,16 @@ from coordinator.execution.events import (
     Refused,
     Release,
     RequestId,
-    Resend,
     Send,
     Submitted,
     Tick,
 )
-from coordinator.execution.recovery import survivors
+from coordinator.execution.judge import Judge
+from coordinator.execution.placement import place
+from coordinator.execution.recovery import recover
 from coordinator.execution.runs import Attempt, Phase, RequestRun, TaskRun
-from coordinator.execution.tasks import TaskGraph
+from coordinator.execution.watch import Watch
 from coordinator.planning.plan import DeviceId
-from models.boxes import Box
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 
 # A task that failed this often fails everywhere: more attempts only cost time.
@@ -85,8 +77,8 @@ class Scheduler:
         self.dropped: Counter[str] = Counter()
         self.refused: Counter[DeviceId] = Counter()
         self._expected = expectations or NoExpectations()
-        self._heard_s: dict[DeviceId, float] = {}
-        self._unusual: WeakSet[TaskGraph] = WeakSet()
+        self._watch = Watch(self._expected)
+        self._judge = Judge()
         self._now = 0.0
 
     def step(self, event: Event, now: float = 0.0) -> list[Action]:
@@ -128,7 +120,7 @@ class Scheduler:
 
     def _submit(self, event: Submitted) -> Iterator[Action]:
         request, graph = event.request, event.graph
-        unusual = not event.finite or graph in self._unusual
+        unusual = self._judge.is_unusual(graph, finite=event.finite)
         direct = graph.is_direct and not unusual  # devices don't pass on what is not finite
         tasks = [TaskRun(spec) for spec in graph.tasks]
         run = RequestRun(graph, tasks, direct, self._now, unusual=unusual)
@@ -149,35 +141,21 @@ class Scheduler:
             self.dropped["late"] += 1
             return
         run, task, attempt = found
-        output = next((o for o in task.spec.outputs if o.tensor == event.tensor), None)
-        boxes = attempt.merged.get(event.tensor, [])
-        if event.box in boxes or event.tensor in task.held:
+        if event.tensor in task.held or event.box in attempt.merged.get(event.tensor, ()):
             self.dropped["duplicate"] += 1
             return
-        if output is None or not _fits(event.box, output.box, boxes):
-            cause = f"it sent {event.box} of {event.tensor!r}, which is not what was asked for"
-            yield from self._refuse(event.request, found, cause)
+        if objection := self._judge.objection(*found, event):
+            yield from self._refuse(event.request, found, objection)
             return
-        if not event.finite and not self._believes(run, task):
-            cause = f"it sent values of {event.tensor!r} that are not finite"
-            yield from self._refuse(event.request, found, cause)
-            return
-        self._heard_s[attempt.device] = run.progress_s = self._now
+        self._watch.heard(run, attempt, self._now)
         attempt.merged.setdefault(event.tensor, []).append(event.box)
-        yield Merge(event.request, event.task, event.tensor, event.box, output.reduce)
+        reduce = any(o.reduce for o in task.spec.outputs if o.tensor == event.tensor)
+        yield Merge(event.request, event.task, event.tensor, event.box, reduce)
         if all(attempt.has_merged(each) for each in run.awaited(task)):
             for each in run.awaited(task):
                 if each.reduce:
                     yield Add(event.request, event.task, each.tensor, each.box)
             yield from self._finish(event.request, found)
-
-    def _believes(self, run: RequestRun, task: TaskRun) -> bool:
-        """Whether values that are not finite are the model's own: two attempts yield them."""
-        task.refusals += not run.unusual
-        if task.refusals > 1:
-            run.unusual = True
-            self._unusual.add(run.graph)
-        return run.unusual
 
     def _computed(self, event: Finished) -> Iterator[Action]:
         """News of a task whose outputs all go to peers ends it: the others end when merged."""
@@ -185,7 +163,7 @@ class Scheduler:
         if found is None:
             return
         run, task, attempt = found
-        self._heard_s[attempt.device] = run.progress_s = self._now
+        self._watch.heard(run, attempt, self._now)
         if run.direct and not run.awaited(task):
             yield from self._finish(event.request, found)
 
@@ -242,7 +220,7 @@ class Scheduler:
 
     def _lost(self, device: DeviceId) -> Iterator[Action]:
         self.devices.pop(device, None)
-        self._heard_s.pop(device, None)
+        self._watch.heard_s.pop(device, None)
         for request, run in list(self.requests.items()):
             run.touched.pop(device, None)
             broken = []
@@ -261,32 +239,15 @@ class Scheduler:
 
     def _go_on(self, request: RequestId, run: RequestRun, tasks: Iterable[int]) -> Iterator[Action]:
         """Attempts at `tasks` ended without a result, or what they passed on may be lost."""
-        if run.direct:
-            run.direct = False
-            for task in run.tasks:
-                for attempt in list(task.attempts.values()):
-                    yield Cancel(request, task.spec.id, attempt.number, attempt.device)
-                    task.give_up(attempt)
         if run.graph.is_direct:
-            for task in survivors(run):
-                yield self._resend(request, task)
+            yield from recover(request, run, self._now)
             tasks = range(len(run.tasks))
         yield from self._advance(request, tasks)
-
-    def _resend(self, request: RequestId, task: TaskRun) -> Resend:
-        kept = task.kept
-        assert kept is not None
-        kept.resent, kept.since_s, task.kept = True, self._now, None
-        kept.merged.clear()
-        task.attempts[kept.number] = kept
-        task.phase = Phase.RUNNING
-        missing = tuple(o.tensor for o in task.spec.outputs if o.tensor not in task.held)
-        return Resend(request, task.spec.id, kept.number, kept.device, missing)
 
     def _look_after(self, request: RequestId, run: RequestRun) -> Iterator[Action]:
         """Helps whatever is overdue."""
         if run.direct:
-            if self._now - run.progress_s > self._direct_patience_s(run):
+            if self._watch.is_stuck(run, len(self.requests), self._now):
                 yield from self._go_on(request, run, [])
             return
         for task in run.tasks:
@@ -296,29 +257,13 @@ class Scheduler:
                 if request not in self.requests:
                     return
 
-    def _direct_patience_s(self, run: RequestRun) -> float:
-        """Between two signs of life of a request whose tasks wait for each other."""
-        preparing = (
-            self._expected.prepare_s(run.graph, task.spec.id, attempt.device)
-            for task in run.tasks
-            for attempt in task.attempts.values()
-            if not attempt.delivered
-        )
-        alone_s = run.graph.plan.predicted_latency_s
-        return patience_s(max(preparing, default=0.0) + alone_s * len(self.requests))
-
     def _help(self, request: RequestId, found: _Found) -> Iterator[Action]:
         """An attempt that is overdue gets company; the last one possible is given up in the end."""
         run, task, attempt = found
-        silent_s = self._now - max(attempt.since_s, self._heard_s.get(attempt.device, 0.0))
-        if silent_s < SLACK_S or not (attempt.resent or task.is_fed(attempt)):
+        delay = self._watch.delay(*found, self._now)
+        if delay is None:
             return
         index = task.spec.id
-        expected_s = self._expected.task_s(run.graph, index, attempt.device)
-        if not attempt.delivered:
-            expected_s += self._expected.prepare_s(run.graph, index, attempt.device)
-        if silent_s <= patience_s(expected_s):
-            return
         if attempt.resent:
             task.give_up(attempt)
             yield from self._go_on(request, run, [index])
@@ -326,9 +271,9 @@ class Scheduler:
             attempt.hedged = True
             yield Assign(request, index, other.number, other.device)
             yield from self._feed(request, run, task, other)
-        elif silent_s > give_up_s(expected_s):
+        elif delay.is_hopeless:
             tried = ", ".join(each.device for each in task.attempts.values())
-            cause = f"task {index} was not answered for {silent_s:.0f} s (by {tried})"
+            cause = f"task {index} was not answered for {delay.silent_s:.0f} s (by {tried})"
             cure = "See the logs of those devices' workers."
             yield from self._abort(request, LostWorker(cause=cause, cure=cure))
 
@@ -358,36 +303,12 @@ class Scheduler:
 
     def _begin(self, run: RequestRun, task: TaskRun) -> Attempt | None:
         """A new attempt on the best device that does not try already, if there is one."""
-        device = self._place(run, task)
+        requests = self.requests.values()
+        device = place(run, task, self.devices, requests, self._expected)
         if device is None:
             return None
         run.touched.setdefault(device)
         return task.begin(device, self._now)
-
-    def _place(self, run: RequestRun, task: TaskRun) -> DeviceId | None:
-        """The planned device if it is there; else the one that would be ready first, of those on
-        which the task failed least.
-        """
-        trying = {attempt.device for attempt in task.attempts.values()}
-        planned = task.spec.device
-        if planned in self.devices and planned not in trying and not task.failures:
-            return planned
-        busy: Counter[DeviceId] = Counter()
-        backlog_s: dict[DeviceId, float] = {}
-        for other in self.requests.values():
-            for each in other.tasks:
-                for attempt in each.attempts.values():
-                    task_s = self._expected.task_s(other.graph, each.spec.id, attempt.device)
-                    backlog_s[attempt.device] = backlog_s.get(attempt.device, 0.0) + task_s
-                    busy[attempt.device] += 1
-
-        def rank(device: DeviceId) -> tuple[int, bool, float, int]:
-            ready_s = self._expected.prepare_s(run.graph, task.spec.id, device)
-            ready_s += self._expected.task_s(run.graph, task.spec.id, device)
-            seconds = backlog_s.get(device, 0.0) + ready_s
-            return task.failures[device], device != planned, seconds, busy[device]
-
-        return min((each for each in self.devices if each not in trying), key=rank, default=None)
 
     # ------------------------------------------------------------ ends
 
@@ -407,13 +328,6 @@ class Scheduler:
             return None
         attempt = run.tasks[task].attempts.get(number)
         return (run, run.tasks[task], attempt) if attempt else None
-
-
-def _fits(box: Box, whole: Box, before: Iterable[Box]) -> bool:
-    """Whether `box` is a new part of `whole`."""
-    if len(box) != len(whole) or box.is_empty or not whole.contains(box):
-        return False
-    return all(box.intersect(each).is_empty for each in before)
 
 
 def _no_device() -> LostWorker:

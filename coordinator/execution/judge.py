@@ -1,0 +1,46 @@
+"""Whether what came for a task can be its result, by its box and by its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from weakref import WeakSet
+
+from coordinator.execution.events import Received
+from coordinator.execution.runs import Attempt, RequestRun, TaskRun
+from coordinator.execution.tasks import TaskGraph
+from models.boxes import Box
+
+
+class Judge:
+    """Remembers the graphs whose own values are not finite."""
+
+    def __init__(self) -> None:
+        self._unusual: WeakSet[TaskGraph] = WeakSet()
+
+    def is_unusual(self, graph: TaskGraph, *, finite: bool) -> bool:
+        """Whether values that are not finite are to be expected, from an input that is or isn't."""
+        return not finite or graph in self._unusual
+
+    def objection(self, run: RequestRun, task: TaskRun, attempt: Attempt, came: Received) -> str:
+        """Why it can't be a part of the task's result; empty if it can."""
+        output = next((o for o in task.spec.outputs if o.tensor == came.tensor), None)
+        if output is None or not _fits(came.box, output.box, attempt.merged.get(came.tensor, ())):
+            return f"it sent {came.box} of {came.tensor!r}, which is not what was asked for"
+        if not came.finite and not self._believes(run, task):
+            return f"it sent values of {came.tensor!r} that are not finite"
+        return ""
+
+    def _believes(self, run: RequestRun, task: TaskRun) -> bool:
+        """Whether values that are not finite are the model's own: two attempts yield them."""
+        task.refusals += not run.unusual
+        if task.refusals > 1:
+            run.unusual = True
+            self._unusual.add(run.graph)
+        return run.unusual
+
+
+def _fits(box: Box, whole: Box, before: Iterable[Box]) -> bool:
+    """Whether `box` is a new part of `whole`."""
+    if len(box) != len(whole) or box.is_empty or not whole.contains(box):
+        return False
+    return all(box.intersect(each).is_empty for each in before)
