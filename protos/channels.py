@@ -130,7 +130,7 @@ def require_proof(bind: str, secret: str, credentials: Credentials | None) -> No
         BadConfiguration: `bind` is not a loopback address, and there is neither a certificate nor
             a secret.
     """
-    if secret or credentials is not None or _is_loopback(bind):
+    if secret or credentials is not None or is_loopback(bind):
         return
     raise BadConfiguration(
         cause=f"listening on {bind} without a certificate or a cluster secret would let anybody in",
@@ -139,8 +139,9 @@ def require_proof(bind: str, secret: str, credentials: Credentials | None) -> No
     )
 
 
-def _is_loopback(bind: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only its own machine reaches what listens there."""
     try:
-        return ipaddress.ip_address(bind.strip("[]")).is_loopback
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
-        return bind == "localhost"
+        return host == "localhost"

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -195,6 +195,19 @@ class WorkerClient:
     ) -> pb.MeasureReply:
         """Times a program on random tensors, under the worker's pace."""
         reply: pb.MeasureReply = await self._call("Measure", request, timeout_s)
+        return reply
+
+    async def examine(
+        self, neighbours: Mapping[str, str], timeout_s: float | None = None
+    ) -> pb.ExamineReply:
+        """How the device is, and which of these (id -> address) it reaches."""
+        request = pb.ExamineRequest(
+            neighbours=[
+                pb.ExamineRequest.Neighbour(device=device, address=address)
+                for device, address in neighbours.items()
+            ]
+        )
+        reply: pb.ExamineReply = await self._call("Examine", request, timeout_s)
         return reply
 
     async def signing_request(self, timeout_s: float | None = None) -> bytes:

@@ -75,6 +75,76 @@ class DeviceFacts(_message.Message):
     throttled: bool
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., machine: _Optional[str] = ..., cpu: _Optional[str] = ..., cores: _Optional[int] = ..., mhz_now: _Optional[float] = ..., mhz_max: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., pace: _Optional[float] = ..., runtime: _Optional[str] = ..., boot_id: _Optional[str] = ..., threads: _Optional[int] = ..., celsius: _Optional[float] = ..., throttled: _Optional[bool] = ...) -> None: ...
 
+class ExamineRequest(_message.Message):
+    __slots__ = ("neighbours",)
+    class Neighbour(_message.Message):
+        __slots__ = ("device", "address")
+        DEVICE_FIELD_NUMBER: _ClassVar[int]
+        ADDRESS_FIELD_NUMBER: _ClassVar[int]
+        device: str
+        address: str
+        def __init__(self, device: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
+    neighbours: _containers.RepeatedCompositeFieldContainer[ExamineRequest.Neighbour]
+    def __init__(self, neighbours: _Optional[_Iterable[_Union[ExamineRequest.Neighbour, _Mapping]]] = ...) -> None: ...
+
+class ExamineReply(_message.Message):
+    __slots__ = ("condition", "reached")
+    class Reached(_message.Message):
+        __slots__ = ("device", "error")
+        DEVICE_FIELD_NUMBER: _ClassVar[int]
+        ERROR_FIELD_NUMBER: _ClassVar[int]
+        device: str
+        error: str
+        def __init__(self, device: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    condition: Condition
+    reached: _containers.RepeatedCompositeFieldContainer[ExamineReply.Reached]
+    def __init__(self, condition: _Optional[_Union[Condition, _Mapping]] = ..., reached: _Optional[_Iterable[_Union[ExamineReply.Reached, _Mapping]]] = ...) -> None: ...
+
+class Condition(_message.Message):
+    __slots__ = ("clock_s", "memory_bytes", "memory_available_bytes", "disk_bytes", "disk_free_bytes", "power_flags", "governor", "governor_driver", "interfaces", "announced")
+    CLOCK_S_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POWER_FLAGS_FIELD_NUMBER: _ClassVar[int]
+    GOVERNOR_FIELD_NUMBER: _ClassVar[int]
+    GOVERNOR_DRIVER_FIELD_NUMBER: _ClassVar[int]
+    INTERFACES_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCED_FIELD_NUMBER: _ClassVar[int]
+    clock_s: float
+    memory_bytes: int
+    memory_available_bytes: int
+    disk_bytes: int
+    disk_free_bytes: int
+    power_flags: int
+    governor: str
+    governor_driver: str
+    interfaces: _containers.RepeatedCompositeFieldContainer[Interface]
+    announced: bool
+    def __init__(self, clock_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_available_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., power_flags: _Optional[int] = ..., governor: _Optional[str] = ..., governor_driver: _Optional[str] = ..., interfaces: _Optional[_Iterable[_Union[Interface, _Mapping]]] = ..., announced: _Optional[bool] = ...) -> None: ...
+
+class Interface(_message.Message):
+    __slots__ = ("name", "addresses", "wireless", "connected", "mbps", "port_mbps", "saves_power")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    WIRELESS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    MBPS_FIELD_NUMBER: _ClassVar[int]
+    PORT_MBPS_FIELD_NUMBER: _ClassVar[int]
+    SAVES_POWER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    wireless: bool
+    connected: bool
+    mbps: int
+    port_mbps: int
+    saves_power: bool
+    def __init__(self, name: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., wireless: _Optional[bool] = ..., connected: _Optional[bool] = ..., mbps: _Optional[int] = ..., port_mbps: _Optional[int] = ..., saves_power: _Optional[bool] = ...) -> None: ...
+
 class RenewRequest(_message.Message):
     __slots__ = ("certificate",)
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]

@@ -66,6 +66,11 @@ class WorkerStub:
                 request_serializer=protos_dot_imbrex__pb2.MeasureRequest.SerializeToString,
                 response_deserializer=protos_dot_imbrex__pb2.MeasureReply.FromString,
                 _registered_method=True)
+        self.Examine = channel.unary_unary(
+                '/imbrex.v1.Worker/Examine',
+                request_serializer=protos_dot_imbrex__pb2.ExamineRequest.SerializeToString,
+                response_deserializer=protos_dot_imbrex__pb2.ExamineReply.FromString,
+                _registered_method=True)
         self.Renew = channel.unary_unary(
                 '/imbrex.v1.Worker/Renew',
                 request_serializer=protos_dot_imbrex__pb2.RenewRequest.SerializeToString,
@@ -125,6 +130,13 @@ class WorkerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Examine(self, request, context):
+        """What only this device can tell of itself, and which of these devices it reaches.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Renew(self, request, context):
         """A new certificate before the old one expires: first asked without one, for a signing request.
         """
@@ -171,6 +183,11 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Measure,
                     request_deserializer=protos_dot_imbrex__pb2.MeasureRequest.FromString,
                     response_serializer=protos_dot_imbrex__pb2.MeasureReply.SerializeToString,
+            ),
+            'Examine': grpc.unary_unary_rpc_method_handler(
+                    servicer.Examine,
+                    request_deserializer=protos_dot_imbrex__pb2.ExamineRequest.FromString,
+                    response_serializer=protos_dot_imbrex__pb2.ExamineReply.SerializeToString,
             ),
             'Renew': grpc.unary_unary_rpc_method_handler(
                     servicer.Renew,
@@ -347,6 +364,33 @@ class Worker:
             '/imbrex.v1.Worker/Measure',
             protos_dot_imbrex__pb2.MeasureRequest.SerializeToString,
             protos_dot_imbrex__pb2.MeasureReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Examine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/imbrex.v1.Worker/Examine',
+            protos_dot_imbrex__pb2.ExamineRequest.SerializeToString,
+            protos_dot_imbrex__pb2.ExamineReply.FromString,
             options,
             channel_credentials,
             insecure,

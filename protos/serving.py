@@ -22,6 +22,7 @@ UNARY: dict[str, tuple[Any, Any, bool]] = {
     "Prepare": (pb.PrepareRequest, pb.PrepareReply, False),
     "Retain": (pb.RetainRequest, pb.RetainReply, False),
     "Measure": (pb.MeasureRequest, pb.MeasureReply, False),
+    "Examine": (pb.ExamineRequest, pb.ExamineReply, False),
     "Renew": (pb.RenewRequest, pb.RenewReply, False),
 }
 EXCHANGE = f"/{SERVICE}/Exchange"
@@ -54,6 +55,10 @@ class WorkerService(Protocol):
 
     async def measure(self, request: pb.MeasureRequest, context: Context) -> pb.MeasureReply:
         """Times a program."""
+        ...
+
+    async def examine(self, request: pb.ExamineRequest, context: Context) -> pb.ExamineReply:
+        """How is your machine, and whom do you reach?"""
         ...
 
     async def renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:

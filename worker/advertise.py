@@ -16,7 +16,7 @@ from worker.identity import Facts
 SERVICE_TYPE = "_imbrex._tcp.local."
 
 # Interfaces of containers and virtual machines: their addresses mean nothing to other hosts.
-_VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "lxd")
+VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "lxd")
 _ANY = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
 
 # DNS-SD: an instance name has at most 63 bytes, a value here at most 230.
@@ -46,7 +46,7 @@ def interfaces(bind: str, chosen: Sequence[str]) -> list[Interface]:
         for entry in addresses:
             if entry.family != socket.AF_INET:
                 continue
-            usable = not name.startswith((*_VIRTUAL, "lo")) and status is not None and status.isup
+            usable = not name.startswith((*VIRTUAL, "lo")) and status is not None and status.isup
             if entry.address in wanted if wanted else usable:
                 found.append(Interface(entry.address, status.speed if status else 0))
     # 127.0.0.0/8 is reachable though only one of its addresses is listed.

@@ -6,7 +6,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 # Raspberry Pi's firmware: bit 0 under-voltage, 1 frequency capped, 2 throttled, 3 soft limit; the
 # higher bits say what has happened since boot.
-_THROTTLED = Path("/sys/devices/platform/soc/soc:firmware/get_throttled")
+POWER_FLAGS = Path("/sys/devices/platform/soc/soc:firmware/get_throttled")
 _NOW = 0xF
 # Names of processors' sensors on boards and on PCs.
 _SENSORS = ("cpu_thermal", "cpu-thermal", "soc_thermal", "coretemp", "k10temp")
@@ -19,7 +19,7 @@ def celsius() -> float:
     return max((each.current for name in _SENSORS for each in found.get(name, ())), default=0.0)
 
 
-def throttled(path: Path = _THROTTLED) -> bool:
+def throttled(path: Path = POWER_FLAGS) -> bool:
     """Whether the firmware holds the processor back at this moment."""
     try:
         return bool(int(path.read_text().strip(), 16) & _NOW)

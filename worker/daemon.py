@@ -31,6 +31,7 @@ from worker.advertise import Advertisement, interfaces, service_info
 from worker.compute import Compute
 from worker.engine import Engine
 from worker.identity import cpu_fingerprint, device_id, facts
+from worker.machine import Machine
 from worker.measure import Measurer
 from worker.membership import Membership, credentials_in
 from worker.optimise import OptimisedPrograms, remove_leftovers
@@ -75,6 +76,8 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
         gate = make_gate(settings.secret, credentials)
         engine = Engine(tasks, sessions, compute, caller, version)
         stack.push_async_callback(engine.close)
+        # A wrong address is found before anybody relies on us; the network itself may come later.
+        where = interfaces(settings.host, settings.mdns_interfaces) if settings.mdns else []
         parts = Parts(
             facts=lambda: facts(settings, own_id),
             version=version,
@@ -90,6 +93,7 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
                 "messages": endpoint.handled,
             },
             membership=Membership(caller, gate, engine.keep_peers),
+            condition=lambda: Machine().condition(settings.state_dir, bool(where)),
         )
         service = Service(parts)
         stack.callback(service.close)
@@ -102,8 +106,6 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
         await server.start()
         stack.push_async_callback(server.stop, 1.0)
         stack.push_async_callback(engine.drain, _DRAIN_S)
-        # A wrong address is found before anybody relies on us; the network itself may come later.
-        where = interfaces(settings.host, settings.mdns_interfaces) if settings.mdns else []
         await _say(healthy, health_pb2.HealthCheckResponse.SERVING)
         stack.enter_context(_ready_file(settings, port, own_id))
         _log.info("ready", address=f"{settings.host}:{port}", id=own_id, pace=settings.pace)

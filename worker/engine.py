@@ -86,6 +86,16 @@ class Engine:
         """Ends the streams to devices that are not members."""
         self._peers.keep(members)
 
+    async def reach(self, device: str, address: str) -> None:
+        """Returns when a neighbour has answered over a connection of its own.
+
+        Raises:
+            ImbrexError: it does not answer, or is somebody else.
+        """
+        client, stream = await self._peers.connect(device, address)
+        stream.cancel()
+        await client.close()
+
     async def drain(self, timeout_s: float) -> None:
         """Lets running tasks finish, writes what waits, then ends every stream."""
         if self._runs:

@@ -32,6 +32,8 @@ from worker.store import BlobStore
 # One chunk of a blob is 1 MB; a message is 64 MB at most.
 _MAX_BLOB_BYTES = 8 << 30
 _MAX_STREAMS = 256
+# More than a home has; each is a connection for two seconds.
+_MAX_NEIGHBOURS = 64
 
 _log = structlog.get_logger()
 
@@ -51,6 +53,7 @@ class Parts:
     endpoint: Endpoint
     counters: Callable[[], dict[str, int]]
     membership: Membership
+    condition: Callable[[], pb.Condition]
 
 
 def _answers(method: Call) -> Call:
@@ -178,6 +181,27 @@ class Service:
             threads=measured.threads,
             resident_bytes=measured.resident_bytes,
         )
+
+    @_answers
+    async def examine(self, request: pb.ExamineRequest, context: Context) -> pb.ExamineReply:
+        """How this machine is, and whom it reaches."""
+        if len(request.neighbours) > _MAX_NEIGHBOURS:
+            raise BadRequest(
+                cause=f"{len(request.neighbours)} neighbours to be tried",
+                cure=f"Ask for {_MAX_NEIGHBOURS} at a time",
+            )
+        tried = (self._reach(each.device, each.address) for each in request.neighbours)
+        return pb.ExamineReply(
+            condition=await asyncio.to_thread(self._parts.condition),
+            reached=await asyncio.gather(*tried),
+        )
+
+    async def _reach(self, device: str, address: str) -> pb.ExamineReply.Reached:
+        try:
+            await self._parts.engine.reach(device, address)
+        except ImbrexError as error:
+            return pb.ExamineReply.Reached(device=device, error=error.cause)
+        return pb.ExamineReply.Reached(device=device)
 
     @_answers
     async def renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:

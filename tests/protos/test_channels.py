@@ -29,7 +29,7 @@ class Stub:
     async def missing(self, request, context):
         raise AssertionError
 
-    put = prepare = retain = measure = renew = missing
+    put = prepare = retain = measure = examine = renew = missing
 
 
 @pytest.fixture

@@ -1,0 +1,43 @@
+"""What a network card's driver says that no file does: two old ioctls that every kernel answers."""
+
+import array
+import fcntl
+import socket
+import struct
+from contextlib import suppress
+
+_SIOCETHTOOL = 0x8946  # linux/sockios.h
+_ETHTOOL_GSET = 0x00000001  # linux/ethtool.h
+_ETHTOOL_CMD_BYTES = 44
+_SIOCGIWPOWER = 0x8B2D  # linux/wireless.h
+_NAME_BYTES = 16  # IFNAMSIZ
+# Bits of `supported` in struct ethtool_cmd, fastest first, and their Mbps.
+_PORTS = ((12, 10_000), (15, 2500), (5, 1000), (4, 1000), (3, 100), (2, 100), (1, 10), (0, 10))
+
+
+class Cards:
+    """Asks the drivers; where one doesn't answer, nothing is known."""
+
+    def port_mbps(self, name: str) -> int:
+        """The fastest that an Ethernet port can do; 0 is unknown."""
+        command = array.array(
+            "B", struct.pack("=I", _ETHTOOL_GSET).ljust(_ETHTOOL_CMD_BYTES, b"\0")
+        )
+        address, _ = command.buffer_info()
+        request = struct.pack(f"{_NAME_BYTES}sP", name.encode(), address)
+        if _ask(_SIOCETHTOOL, request) is None:
+            return 0
+        (supported,) = struct.unpack_from("=I", command, 4)
+        return next((mbps for bit, mbps in _PORTS if supported >> bit & 1), 0)
+
+    def saves_power(self, name: str) -> bool:
+        """Whether a Wi-Fi card sleeps between beacons."""
+        # struct iwreq: a name, then struct iw_param {s32 value, u8 fixed, u8 disabled, u16 flags}.
+        answer = _ask(_SIOCGIWPOWER, struct.pack(f"{_NAME_BYTES}s16x", name.encode()))
+        return answer is not None and not answer[_NAME_BYTES + 5]
+
+
+def _ask(number: int, request: bytes) -> bytes | None:
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        return fcntl.ioctl(any_socket, number, request)
+    return None

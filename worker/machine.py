@@ -1,0 +1,98 @@
+"""How this machine is: what its coordinator's doctor cannot see from outside.
+
+Everything is read from the kernel's files below `root`, but for what only a network card's driver
+answers (`Cards`), so that any state of a Raspberry Pi can be laid out in files.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from protos import imbrex_pb2 as pb
+from worker.advertise import VIRTUAL
+from worker.cards import Cards
+from worker.condition import POWER_FLAGS
+
+_NETWORK = "sys/class/net"
+_FREQUENCY = "sys/devices/system/cpu/cpu0/cpufreq"
+
+
+def own_addresses() -> dict[str, list[str]]:
+    """The IPv4 addresses of every interface."""
+    return {
+        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+        for name, entries in psutil.net_if_addrs().items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where to read, and whom to ask."""
+
+    root: Path = Path("/")
+    cards: Cards = field(default_factory=Cards)
+    addresses: Callable[[], Mapping[str, Sequence[str]]] = own_addresses
+    clock: Callable[[], float] = time.time
+
+    def condition(self, state_dir: Path, announced: bool) -> pb.Condition:
+        """Everything that is known; `state_dir` is on the disk that weights are kept on."""
+        memory = self._memory()
+        disk = os.statvfs(state_dir)
+        return pb.Condition(
+            clock_s=self.clock(),
+            memory_bytes=memory.get("MemTotal", 0),
+            memory_available_bytes=memory.get("MemAvailable", 0),
+            disk_bytes=disk.f_blocks * disk.f_frsize,
+            disk_free_bytes=disk.f_bavail * disk.f_frsize,
+            power_flags=_number(self._text(str(POWER_FLAGS).lstrip("/")), 16),
+            governor=self._text(f"{_FREQUENCY}/scaling_governor"),
+            governor_driver=self._text(f"{_FREQUENCY}/scaling_driver"),
+            interfaces=self._interfaces(),
+            announced=announced,
+        )
+
+    def _interfaces(self) -> Iterator[pb.Interface]:
+        for name, addresses in self.addresses().items():
+            if name.startswith((*VIRTUAL, "lo")):
+                continue
+            folder = f"{_NETWORK}/{name}"
+            wireless = any(
+                (self.root / folder / each).exists() for each in ("wireless", "phy80211")
+            )
+            yield pb.Interface(
+                name=name,
+                addresses=addresses,
+                wireless=wireless,
+                connected=self._text(f"{folder}/carrier") == "1",
+                mbps=_number(self._text(f"{folder}/speed"), 10),
+                port_mbps=0 if wireless else self.cards.port_mbps(name),
+                saves_power=wireless and self.cards.saves_power(name),
+            )
+
+    def _memory(self) -> dict[str, int]:
+        """The kernel's table, in bytes."""
+        found = {}
+        for line in self._text("proc/meminfo").splitlines():
+            key, _, value = line.partition(":")
+            found[key] = _number(value.removesuffix("kB").strip(), 10) << 10
+        return found
+
+    def _text(self, path: str) -> str:
+        """What a file says; nothing where there is none, or the kernel won't tell."""
+        try:
+            return (self.root / path).read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+
+def _number(text: str, base: int) -> int:
+    """A count; 0 where there is none (a cable that is not plugged in runs at -1)."""
+    try:
+        return max(0, int(text, base))
+    except ValueError:
+        return 0
