@@ -78,9 +78,12 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """A device for people and scripts. `state`: connecting, ready, lost, refused, draining.
+    """A device for people and scripts. `state`: connecting, ready, waiting (to be tried again),
+    refused, alias (of a device that is ready); of a device that is connected and gets no work:
+    draining, drained, quarantined.
     `fingerprint` is equal for devices that compute alike; `refused_results` counts what it sent
-    that could not be a task's result; a `celsius` of 0 is not known.
+    that could not be a task's result; a `celsius` of 0 is not known. What only a device can say
+    is empty while it is not connected.
     """
 
     id: str
@@ -90,16 +93,16 @@ class DeviceStatus:
     reason: str
     source: str
     host: bool
-    cpu: str
-    cores: int
-    mhz: float
-    memory_bytes: int
-    pace: float
-    gflops: float
-    mbps: float
-    profiled: bool
-    correction: float
     last_seen_s: float
+    cpu: str = ""
+    cores: int = 0
+    mhz: float = 0.0
+    memory_bytes: int = 0
+    pace: float = 1.0
+    gflops: float = 0.0
+    mbps: float = 0.0
+    profiled: bool = False
+    correction: float = 1.0
     fingerprint: str = ""
     refused_results: int = 0
     celsius: float = 0.0

@@ -125,6 +125,14 @@ class CoordinatorClient:
         found: list[dict[str, Any]] = self._json("GET", "/v1/devices")["devices"]
         return found
 
+    def drain(self, device: str) -> dict[str, Any]:
+        """Gives a device no more work; returns at once, with its state."""
+        return self._json("POST", f"/v1/devices/{quote(device, safe='')}/drain")
+
+    def resume(self, device: str) -> dict[str, Any]:
+        """Uses a device again; its state."""
+        return self._json("POST", f"/v1/devices/{quote(device, safe='')}/resume")
+
     def profile(self, device: str) -> dict[str, Any]:
         """What was measured of a device, by id or name."""
         return self._json("GET", f"/v1/devices/{quote(device, safe='')}/profile")
@@ -132,6 +140,11 @@ class CoordinatorClient:
     def profile_again(self, device: str) -> dict[str, Any]:
         """Measures a device anew; returns at once."""
         return self._json("POST", f"/v1/devices/{quote(device, safe='')}/profile")
+
+    def doctor(self) -> list[dict[str, Any]]:
+        """What is wrong with the cluster, the worst first."""
+        found: list[dict[str, Any]] = self._json("GET", "/v1/doctor")["findings"]
+        return found
 
     def cluster(self, stem: str = "cluster") -> dict[str, Any]:
         """The cluster as a cluster file, and its profiles by file name."""

@@ -24,6 +24,7 @@ from coordinator.answers import (
 )
 from coordinator.choice import IN_FORCE, Choice
 from coordinator.describe import Described, describe
+from coordinator.doctor.findings import Finding, of_quarantine
 from coordinator.execution.driver import Driver
 from coordinator.execution.trace import Lived, chrome_trace
 from coordinator.feeds import Entrances, check_feeds
@@ -42,7 +43,9 @@ from coordinator.planning.strategies import strategy
 from coordinator.planning.unit_plan import best_alone
 from coordinator.plans import Plans
 from coordinator.settings import CoordinatorSettings
+from coordinator.statuses import away
 from coordinator.switching import Switching
+from coordinator.withdrawal import Withdrawal
 from models.units import Network
 from protos.errors import ImbrexError, NotFound, Unavailable
 
@@ -62,11 +65,12 @@ class Coordinator:
         self._unloaded: set[str] = set()
         self._admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self._live = LiveCluster(settings, self._changed, self._received, self._admission.idle)
-        self._driver = Driver(self._live, self._live.expectations)
+        self._driver = Driver(self._live, self._live.expectations, self._accused)
         self._switching = Switching()
         maker = Maker(self._library, self._planner, self._live, self._switching, settings.wire)
         self._plans = Plans(maker, self._live.cluster, self.journal.planned)
         self._modes = Modes(self._plans, maker, self._live.cluster, settings.objective)
+        self._withdrawal = Withdrawal(self._live, self._plans, self._driver, self._changed)
         self._entrances = Entrances()
         self._background: list[asyncio.Task[None]] = []
 
@@ -98,6 +102,7 @@ class Coordinator:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self._withdrawal.close()
         await self._modes.close()
         await self._plans.close()
         await self._driver.close()
@@ -212,6 +217,32 @@ class Coordinator:
                 cause=f"no plan is held for {model}", cure="Nothing is to be done: it plans itself"
             )
 
+    def drain(self, device: str) -> DeviceStatus:
+        """A device (by id or name) gets no more work, until `resume`, across restarts of ours. What
+        it was given ends there; then its state is `drained`.
+
+        Raises:
+            NotFound: no such device is ready.
+        """
+        return self._status(self._withdrawal.drain(device))
+
+    def resume(self, device: str) -> DeviceStatus:
+        """A device that was drained, or is in quarantine, is used again.
+
+        Raises:
+            NotFound: no such device, or it was not set aside.
+        """
+        return self._status(self._withdrawal.resume(device))
+
+    async def examine(self) -> list[Finding]:
+        """What is wrong with the devices and the network between them, the worst first."""
+        quarantined = [each for each in self.devices() if each.state == "quarantined"]
+        return [*map(of_quarantine, quarantined), *await self._live.examine()]
+
+    def _status(self, device: DeviceId) -> DeviceStatus:
+        found = (each for each in self.devices() if each.id == device)
+        return next(found, away(device))
+
     def profile_again(self, device: str) -> ProfileStatus:
         """Measures a device anew when it is idle; for at most a minute."""
         return self._live.profile_again(device)
@@ -314,8 +345,11 @@ class Coordinator:
 
     def _changed(self, cause: str) -> None:
         """Devices came or went, or something was measured."""
-        self._driver.devices(device.id for device in self._live.cluster().devices)
+        self._driver.devices(self._live.usable())
         self._plans.refresh(cause)
+
+    def _accused(self, device: DeviceId, cause: str) -> None:
+        self._withdrawal.accuse(device, cause)
 
     def _follow(self, model: str, now: float) -> None:
         """Looks for another plan where devices or links are not what its plan was made for."""

@@ -10,13 +10,18 @@ from dataclasses import replace
 
 from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
 from coordinator.baseline import best_alone
+from coordinator.cluster.aside import Aside
 from coordinator.cluster.connection import Connection, Sink
 from coordinator.cluster.enrolment import Enrolment
+from coordinator.cluster.facts import Facts
 from coordinator.cluster.host_worker import HostWorker
+from coordinator.cluster.link_file import load_links, save_links
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.trust import Trust
 from coordinator.costs.endpoints import HOST_ENDPOINT
+from coordinator.doctor.examine import diagnose, examine
+from coordinator.doctor.findings import Finding
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
 from coordinator.expected import LiveExpectations
@@ -26,6 +31,7 @@ from coordinator.measured import Measured
 from coordinator.planning.devices import Cluster, Device, Link, Medium
 from coordinator.planning.plan import DeviceId
 from coordinator.settings import CoordinatorSettings
+from coordinator.statuses import Statuses
 from coordinator.switching import Observed
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
@@ -61,14 +67,17 @@ class LiveCluster:
             message_s=HOST_ENDPOINT.message_s + endpoint.message_s,
             byte_s=HOST_ENDPOINT.byte_s + endpoint.byte_s,
         )
-        self._measured = Measured(near)
+        self._measured = Measured(near, load_links(settings.state_dir))
         self.expectations = LiveExpectations(self._measured, self._known, self._has)
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
         )
+        self.aside = Aside(settings.state_dir)
+        self._statuses = Statuses(self._pool, self.aside, self._measured, self._profiler)
         self._host: HostWorker | None = None
         self._idle = idle
         self._probing = asyncio.Lock()
+        self._examining = asyncio.Lock()
         self._probes: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -111,10 +120,21 @@ class LiveCluster:
     # ------------------------------------------------------------ for planners
 
     def cluster(self) -> Cluster:
-        """The devices that can be used now, with what is known of them."""
+        """The devices that can be planned with now, with what is known of them."""
+        now = time.monotonic()
         ready = self._pool.ready()
-        devices = tuple(self._device(device, each) for device, each in ready.items())
+        devices = tuple(
+            self._device(device, each)
+            for device, each in ready.items()
+            if self.aside.of(device, now) is None
+        )
         return Cluster(devices, self._settings.medium, _uplink(self._settings.medium, devices))
+
+    def usable(self) -> list[DeviceId]:
+        """Devices that may compute: those that are planned with, and those that finish."""
+        now = time.monotonic()
+        apart = {device: self.aside.of(device, now) for device in self._pool.ready()}
+        return [device for device, why in apart.items() if why is None or not why.is_out]
 
     def observe(self, graph: TaskGraph, times: Sequence[TaskTimes]) -> None:
         """Observed task times correct the costs of the devices that ran them."""
@@ -127,6 +147,14 @@ class LiveCluster:
     def observed(self, now: float) -> Mapping[str, Observed]:
         """How fast devices and links are now, by what tasks showed."""
         return self._measured.observed(list(self._pool.ready()), now)
+
+    def find(self, name: str) -> Facts:
+        """The device of this id, or of this name.
+
+        Raises:
+            NotFound: no such device is ready.
+        """
+        return self._pool.find(name).facts
 
     def _known(self, device: DeviceId) -> Device | None:
         """A device that can be used now."""
@@ -186,6 +214,11 @@ class LiveCluster:
         except LostWorker:
             return 0.0
 
+    async def examine(self) -> list[Finding]:
+        """What is wrong with devices and network; one examination at a time, of a few seconds."""
+        async with self._examining:
+            return diagnose(await examine(self._pool, self._settings))
+
     # ------------------------------------------------------------ measuring
 
     def profile_again(self, name: str) -> ProfileStatus:
@@ -203,7 +236,7 @@ class LiveCluster:
         Raises:
             NotFound: no such device is ready.
         """
-        facts = self._pool.find(name).facts
+        facts = self.find(name)
         profile, failure = self._profiler.profile(facts), self._profiler.failures.get(facts.id)
         share = self._profiler.progress(facts.id)
         if share is not None:
@@ -238,6 +271,10 @@ class LiveCluster:
                     self._profiler.want(connection)
         self._changed(cause)
 
+    def statuses(self) -> list[DeviceStatus]:
+        """Every known address for people: ready devices first."""
+        return self._statuses.all(self._device)
+
     def _start_probe(self, cause: str, connections: Mapping[DeviceId, Connection]) -> None:
         probe = asyncio.create_task(self._probe(cause, connections))
         self._probes.add(probe)
@@ -250,6 +287,7 @@ class LiveCluster:
                 await self._idle()
                 with suppress(LostWorker):
                     await self._measured.probe(device, connection)
+            save_links(self._settings.state_dir, self._measured.links)
         self._changed(cause)
 
     def _profiled(self) -> None:
@@ -257,45 +295,6 @@ class LiveCluster:
         for device in self._pool.ready():
             self._measured.profiled(device)
         self._start_probe("profile measured", self._pool.ready())
-
-    def statuses(self) -> list[DeviceStatus]:
-        """Every known address for people: ready devices first."""
-        ready = {connection.address: connection for connection in self._pool.ready().values()}
-        now = time.monotonic()
-        found = []
-        for peer in self._pool.peers:
-            connection = ready.get(peer.address)
-            facts = connection.facts if connection else None
-            device = self._device(facts.id, connection) if facts and connection else None
-            found.append(
-                DeviceStatus(
-                    id=peer.device_id or "",
-                    name=facts.name if facts else peer.address,
-                    address=peer.address,
-                    state=str(peer.state),
-                    reason=" ".join(part for part in (peer.reason, peer.cure) if part),
-                    source=peer.source,
-                    host=peer.source == "host",
-                    cpu=facts.cpu if facts else "",
-                    cores=facts.cores if facts else 0,
-                    mhz=facts.mhz_now if facts else 0.0,
-                    memory_bytes=facts.memory_bytes if facts else 0,
-                    pace=facts.pace if facts else 1.0,
-                    gflops=self._measured.gflops(device) if device else 0.0,
-                    mbps=_mbps(device.link) if device else 0.0,
-                    profiled=bool(facts and self._profiler.profile(facts)),
-                    correction=self._measured.correction(facts.id) if facts else 1.0,
-                    last_seen_s=now - (connection.last_seen_s if connection else peer.alive_s),
-                    fingerprint=facts.fingerprint if facts else "",
-                    celsius=facts.celsius if facts else 0.0,
-                    throttled=facts.throttled if facts else False,
-                )
-            )
-        return sorted(found, key=lambda status: (status.state != "ready", status.name))
-
-
-def _mbps(link: Link) -> float:
-    return link.bytes_per_s * 8e-6
 
 
 def _uplink(medium: Medium, devices: Sequence[Device]) -> Link | None:

@@ -31,9 +31,14 @@ TYPICAL_BYTES = 200_000
 class Measured:
     """Per device, what probes, transfers and tasks have shown."""
 
-    def __init__(self, near: Endpoint = HOST_ENDPOINT) -> None:
-        """`near`: what messages and tasks cost the host."""
+    def __init__(
+        self, near: Endpoint = HOST_ENDPOINT, before: Mapping[DeviceId, Link] | None = None
+    ) -> None:
+        """`near`: what messages and tasks cost the host; `before`: links as earlier runs left
+        them, believed until they are probed.
+        """
         self._near = near
+        self._before = dict(before or {})
         self._endpoints: dict[DeviceId, EndpointEstimate] = {}
         self._links: dict[DeviceId, LinkEstimate] = {}
         self._probed: dict[DeviceId, Connection] = {}
@@ -57,12 +62,20 @@ class Measured:
         Raises:
             LostWorker: the connection ended.
         """
-        loopback = connection.address.startswith(("127.", "localhost", "[::1]"))
-        fresh = LinkEstimate(LIVE_LOOPBACK if loopback else prior_link(0))
+        unprobed = self._unprobed(device)
+        fresh = LinkEstimate(LIVE_LOOPBACK) if connection.is_loopback else unprobed
         estimate = self._links.setdefault(device, fresh)
         for seen in await connection.probe():
             estimate = estimate.observed(seen.size_bytes, seen.seconds)
         self._links[device] = estimate
+
+    def _unprobed(self, device: DeviceId) -> LinkEstimate:
+        return LinkEstimate(self._before.get(device) or prior_link(0))
+
+    @property
+    def links(self) -> dict[DeviceId, Link]:
+        """Every link that was ever measured, as it is known."""
+        return self._before | {device: self.link(device) for device in self._links}
 
     def _transferred(self, device: DeviceId, times: TaskTimes) -> None:
         estimate = self._links.get(device)
@@ -79,7 +92,7 @@ class Measured:
         """The best estimate of a device's link and of what messages cost at its ends; fitted again
         only after another transfer.
         """
-        estimate = self._links.get(device) or LinkEstimate(prior_link(0))
+        estimate = self._links.get(device) or self._unprobed(device)
         end = self.endpoint(device)
         before = self._fitted.get(device)
         if before is not None and before[0] is estimate and before[1] is end:

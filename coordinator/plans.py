@@ -173,6 +173,11 @@ class Plans:
             gone = Unavailable(cause=f"{model} was unloaded", cure="Load it, and ask again")
             entry.put(None, gone)
 
+    async def settled(self) -> None:
+        """Returns when no plan is being made."""
+        while works := [e.work for e in self._entries.values() if e.work and not e.work.done()]:
+            await asyncio.wait(works)
+
     async def close(self) -> None:
         """Stops planning."""
         works = [entry.work for entry in self._entries.values() if entry.work]

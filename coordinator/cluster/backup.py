@@ -17,6 +17,7 @@ KEPT = (
     f"{FOLDER}/*.pem",
     f"{FOLDER}/*.json",
     "keys.json",
+    "drained.json",
     "profiles/*.json",
     "worker/id",
     "worker/identity.pem",

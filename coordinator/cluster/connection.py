@@ -19,6 +19,7 @@ from coordinator.cluster.trust import Trust
 from coordinator.planning.plan import DeviceId
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
+from protos.channels import is_loopback
 from protos.client import WorkerClient
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.frames import Payload
@@ -55,6 +56,7 @@ class Connection:
         self.programs = Programs(self.client)
         self.counters: dict[str, int] = {}
         self.resident_bytes = 0
+        self.version = ""
         self._control = WorkerClient(address, trust.caller, device)
         self._trust = trust
         self._stream = self.client.exchange()
@@ -113,6 +115,11 @@ class Connection:
         """What the worker said of itself last."""
         assert self._facts is not None, "`open` sets them"
         return self._facts
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the worker is on this machine, and only this machine reaches it there."""
+        return is_loopback(self.address.rpartition(":")[0])
 
     @property
     def last_seen_s(self) -> float:
@@ -238,7 +245,7 @@ class Connection:
                 cause=f"{self.address} was device {self._facts.id}, and is {facts.id} now",
                 cure="Give every worker a port and a state_dir of its own",
             )
-        self._facts = facts
+        self._facts, self.version = facts, reply.version
         self.counters, self.resident_bytes = dict(reply.counters), int(reply.resident_bytes)
 
     def _end(self, reason: ImbrexError) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import structlog
@@ -103,11 +104,52 @@ class Discovery:
         info = AsyncServiceInfo(service_type, name)
         if not await info.async_request(zeroconf, _RESOLVE_MS) or not info.port:
             return
-        cluster = (info.properties.get(b"cluster") or b"").decode(errors="replace")
-        if cluster != self._cluster:
+        if _said(info, b"cluster") != self._cluster:
             return
         for host in info.parsed_scoped_addresses():
             self._found(f"[{host}]:{info.port}" if ":" in host else f"{host}:{info.port}")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A worker that announces itself: its id, and the name of its cluster."""
+
+    id: str
+    cluster: str
+
+
+async def hear(interfaces: Sequence[str], seconds: float) -> list[Heard]:
+    """Asks who is there and listens for so long, whatever was heard before; empty where mDNS
+    cannot listen.
+    """
+    names: dict[str, None] = {}
+
+    def announced(
+        zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
+    ) -> None:
+        del zeroconf, service_type
+        if state_change is not ServiceStateChange.Removed and len(names) < _MAX_RESOLVING:
+            names[name] = None
+
+    try:
+        ear = AsyncZeroconf(
+            interfaces=list(interfaces) or InterfaceChoice.All, ip_version=IPVersion.V4Only
+        )
+    except (OSError, Error):
+        return []
+    try:
+        browser = AsyncServiceBrowser(ear.zeroconf, SERVICE_TYPE, handlers=[announced])
+        await asyncio.sleep(seconds)
+        infos = [AsyncServiceInfo(SERVICE_TYPE, name) for name in names]
+        await asyncio.gather(*(info.async_request(ear.zeroconf, _RESOLVE_MS) for info in infos))
+        await browser.async_cancel()
+    finally:
+        await ear.async_close()
+    return [Heard(_said(info, b"id"), _said(info, b"cluster")) for info in infos if info.port]
+
+
+def _said(info: AsyncServiceInfo, key: bytes) -> str:
+    return (info.properties.get(key) or b"").decode(errors="replace")
 
 
 def _own_addresses() -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from coordinator.cluster.events import Action, Connect, Problem, ProblemCode, Source
 from coordinator.planning.plan import DeviceId
@@ -33,7 +34,8 @@ IDLE = (PeerState.ALIAS, *RETRIED)
 class Peer:
     """One address. `alive_s` is the last sign of life, `tried_s` the start of the current or last
     attempt (while ready: of the connection), `retry_at_s` matters while waiting or refused;
-    `reason` and `cure` tell people why it isn't ready. Owned by `Membership`; others only read.
+    `reason` and `cure` tell people why it isn't ready, `code` is of the last refusal. Owned
+    by `Membership`; others only read.
     """
 
     address: str
@@ -47,6 +49,7 @@ class Peer:
     retry_at_s: float = 0.0
     reason: str = ""
     cure: str = ""
+    code: ProblemCode | Literal[""] = ""
 
     def connect(self, now: float) -> Action:
         """Another attempt."""
@@ -64,5 +67,5 @@ class Peer:
         """Unusable until somebody mends it; said only when it is news."""
         news = self.reason != cause
         self.state, self.retry_at_s = PeerState.REFUSED, now + REFUSED_RETRY_S
-        self.reason, self.cure = cause, cure
+        self.reason, self.cure, self.code = cause, cure, code
         return [Problem(self.address, code, cause, cure)] if news else []

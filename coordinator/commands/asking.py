@@ -26,6 +26,9 @@ def add_asking(app: typer.Typer) -> None:
     app.command()(infer)
     app.command()(status)
     app.command()(profile)
+    app.command()(doctor)
+    app.command()(drain)
+    app.command()(resume)
     app.command()(trace)
 
 
@@ -91,6 +94,58 @@ def status(
     raise typer.Exit(
         command.watch(url) if watch else command.status(url, save=save, as_json=as_json)
     )
+
+
+def doctor(url: Url = URL, as_json: Json = False) -> None:
+    """Names what is wrong with a cluster, and the cure.
+
+    Asks every device how it is (power, heat, memory, disk, clock, cable, Wi-Fi), has devices try to
+    reach each other, and listens for announcements. Takes a few seconds; requests go on meanwhile.
+    The exit code is 1 if something does not work; warnings alone leave it 0.
+
+    \b
+    imbrex doctor
+    imbrex doctor --url http://pi-1:8460 --json
+    """
+    from coordinator.commands import doctor as command
+
+    raise typer.Exit(command.doctor(url, as_json=as_json))
+
+
+DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="Its name or id.")]
+
+
+def drain(
+    device: DeviceArgument,
+    url: Url = URL,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Return when nothing runs there any more.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Gives a device no more work: before a reboot, an upgrade, a move.
+
+    Requests in flight end as they were planned, the next ones are computed without it. It stays
+    drained until `imbrex resume`, also when it or the coordinator starts again.
+
+    \b
+    imbrex drain pi-3 && ssh pi-3 sudo reboot
+    imbrex resume pi-3
+    """
+    from coordinator.commands import drain as command
+
+    raise typer.Exit(command.drain(device, url, wait=wait, as_json=as_json))
+
+
+def resume(device: DeviceArgument, url: Url = URL, as_json: Json = False) -> None:
+    """Uses a device again that was drained, or is in quarantine for wrong results.
+
+    \b
+    imbrex resume pi-3
+    """
+    from coordinator.commands import drain as command
+
+    raise typer.Exit(command.resume(device, url, as_json=as_json))
 
 
 def profile(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from coordinator.answers import Answer
 from coordinator.execution.deadlines import SLACK_S, Expectations
 from coordinator.execution.events import (
     Abort,
+    Accuse,
     Action,
     Add,
     Assign,
@@ -98,11 +99,19 @@ class Transport(Protocol):
 
 
 class Driver:
-    """Runs requests on whatever devices there are, and expects of them what is predicted."""
+    """Runs requests on whatever devices there are, and expects of them what is predicted.
+    `accused(device, cause)` is called for results that can't be right.
+    """
 
-    def __init__(self, transport: Transport, expectations: Expectations | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        expectations: Expectations | None = None,
+        accused: Callable[[DeviceId, str], None] = lambda *_: None,
+    ) -> None:
         self.scheduler = Scheduler(expectations)
         self._transport = transport
+        self._accused = accused
         self._flights: dict[RequestId, Flight] = {}
         self._outbox = Outbox(transport, self._on_delivery, self._on_send_failure)
         self._ticker: asyncio.Task[None] | None = None
@@ -118,6 +127,15 @@ class Driver:
     def in_flight(self) -> int:
         """Requests being computed."""
         return len(self._flights)
+
+    async def released(self, device: DeviceId) -> None:
+        """Returns when no request in flight computes on a device, or will by its plan."""
+        while using := [
+            self._flights[request].done
+            for request, run in self.scheduler.requests.items()
+            if device in run.touched or device in run.graph.plan.devices
+        ]:
+            await asyncio.wait(using)
 
     async def run(
         self, graph: TaskGraph, feeds: Mapping[str, np.ndarray], request_id: str | None = None
@@ -292,17 +310,25 @@ class Driver:
             case Add(request, task, tensor, box):
                 self._flights[request].add(task, tensor, box)
             case Complete(request):
-                flight = self._flights.get(request)
-                if flight is not None and not flight.done.done():
-                    flight.done.set_result(None)
+                self._end(request, None)
             case Abort(request, error):
-                flight = self._flights.get(request)
-                if flight is not None and not flight.done.done():
-                    flight.done.set_exception(error)
+                self._end(request, error)
+            case Accuse(device, cause):
+                # Not from within a step: it may lead to the next one.
+                asyncio.get_running_loop().call_soon(self._accused, device, cause)
             case Release(request, devices):
                 for device in devices:
                     item = pb.Item(release=pb.Release(requests=[request]))
                     self._outbox.post_with_next(device, item)
+
+    def _end(self, request: RequestId, error: ImbrexError | None) -> None:
+        flight = self._flights.get(request)
+        if flight is None or flight.done.done():
+            return
+        if error is None:
+            flight.done.set_result(None)
+        else:
+            flight.done.set_exception(error)
 
     def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
         flight = self._flights[action.request]

@@ -212,4 +212,14 @@ class Release:
     devices: tuple[DeviceId, ...]
 
 
-Action = Assign | Send | Resend | Cancel | Merge | Add | Complete | Abort | Release
+@dataclass(frozen=True, slots=True)
+class Accuse:
+    """Note against a device that what it sent can't be right: its form is wrong, or another
+    device's result has disproved it.
+    """
+
+    device: DeviceId
+    cause: str
+
+
+Action = Assign | Send | Resend | Cancel | Merge | Add | Complete | Abort | Release | Accuse

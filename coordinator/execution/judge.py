@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from weakref import WeakSet
 
 from coordinator.execution.events import Received
 from coordinator.execution.runs import Attempt, RequestRun, TaskRun
 from coordinator.execution.tasks import TaskGraph
+from coordinator.planning.plan import DeviceId
 from models.boxes import Box
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why something is refused; `proven`: nothing can come that shows it was right."""
+
+    cause: str
+    proven: bool
 
 
 class Judge:
@@ -21,22 +31,31 @@ class Judge:
         """Whether values that are not finite are to be expected, from an input that is or isn't."""
         return not finite or graph in self._unusual
 
-    def objection(self, run: RequestRun, task: TaskRun, attempt: Attempt, came: Received) -> str:
-        """Why it can't be a part of the task's result; empty if it can."""
+    def objection(
+        self, run: RequestRun, task: TaskRun, attempt: Attempt, came: Received
+    ) -> Objection | None:
+        """Why it can't be a part of the task's result, if it can't."""
         output = next((o for o in task.spec.outputs if o.tensor == came.tensor), None)
         if output is None or not _fits(came.box, output.box, attempt.merged.get(came.tensor, ())):
-            return f"it sent {came.box} of {came.tensor!r}, which is not what was asked for"
-        if not came.finite and not self._believes(run, task):
-            return f"it sent values of {came.tensor!r} that are not finite"
-        return ""
+            cause = f"it sent {came.box} of {came.tensor!r}, which is not what was asked for"
+            return Objection(cause, proven=True)
+        if not came.finite and not self._believes(run, task, attempt.device):
+            return Objection(f"it sent values of {came.tensor!r} that are not finite", proven=False)
+        return None
 
-    def _believes(self, run: RequestRun, task: TaskRun) -> bool:
+    def _believes(self, run: RequestRun, task: TaskRun, device: DeviceId) -> bool:
         """Whether values that are not finite are the model's own: two attempts yield them."""
-        task.refusals += not run.unusual
-        if task.refusals > 1:
+        if not run.unusual:
+            task.doubted.append(device)
+        if len(task.doubted) > 1:
             run.unusual = True
             self._unusual.add(run.graph)
         return run.unusual
+
+
+def disproved(run: RequestRun, task: TaskRun) -> list[DeviceId]:
+    """Devices whose values for a task were not finite, now that it has a result which is."""
+    return [] if run.unusual else task.doubted
 
 
 def _fits(box: Box, whole: Box, before: Iterable[Box]) -> bool:

@@ -50,7 +50,7 @@ class Attempt:
 class TaskRun:
     """A task of one request. `held` are the outputs that lie wholly at the host, `kept` is the
     attempt whose device keeps all of them. `failed` counts attempts that failed, `failures` by
-    the device whose fault it was; `refusals` results that were not finite.
+    the device whose fault it was; `doubted` are devices whose results were not finite.
     """
 
     spec: TaskSpec
@@ -59,7 +59,7 @@ class TaskRun:
     tries: int = 0
     failed: int = 0
     failures: Counter[DeviceId] = field(default_factory=Counter)
-    refusals: int = 0
+    doubted: list[DeviceId] = field(default_factory=list)
     held: set[str] = field(default_factory=set)
     kept: Attempt | None = None
 

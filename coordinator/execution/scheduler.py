@@ -15,7 +15,7 @@ Rules:
 * An attempt that is overdue gets company: another device tries too, the first result is taken,
   the others are cancelled (`deadlines`).
 * A result that can't be one is refused and counted, and its task runs elsewhere. Values that are
-  not finite are believed when a second attempt yields them too.
+  not finite are believed when a second attempt yields them too; else its device is accused.
 * Where tasks pass their outputs straight to peers, all tasks are placed and assigned at once, so
   that every output has an address. If then a device is lost, cannot reach a peer, or nothing is
   heard for too long, the request goes on through the host (`recovery`).
@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator
 from coordinator.execution.deadlines import MOST_AT_ONCE, Expectations, NoExpectations
 from coordinator.execution.events import (
     Abort,
+    Accuse,
     Action,
     Add,
     Assign,
@@ -51,7 +52,7 @@ from coordinator.execution.events import (
     Submitted,
     Tick,
 )
-from coordinator.execution.judge import Judge
+from coordinator.execution.judge import Judge, Objection, disproved
 from coordinator.execution.placement import place
 from coordinator.execution.recovery import recover
 from coordinator.execution.runs import Attempt, Phase, RequestRun, TaskRun
@@ -104,7 +105,7 @@ class Scheduler:
                 yield from self._computed(event)
             case Refused(request, task, attempt, cause):
                 if found := self._current(request, task, attempt):
-                    yield from self._refuse(request, found, cause)
+                    yield from self._refuse(request, found, Objection(cause, proven=True))
             case Failed():
                 yield from self._failed(event)
             case Lost(device):
@@ -170,6 +171,9 @@ class Scheduler:
     def _finish(self, request: RequestId, found: _Found) -> Iterator[Action]:
         """A task has its result."""
         run, task, attempt = found
+        for device in disproved(run, task):
+            yield Accuse(device, "its values were not finite, those of another device were")
+        task.doubted.clear()
         for other in task.finish(attempt):
             yield Cancel(request, task.spec.id, other.number, other.device)
         if run.is_complete:
@@ -190,12 +194,14 @@ class Scheduler:
             attempt.delivered = True
             attempt.since_s = run.progress_s = self._now
 
-    def _refuse(self, request: RequestId, found: _Found, cause: str) -> Iterator[Action]:
+    def _refuse(self, request: RequestId, found: _Found, objection: Objection) -> Iterator[Action]:
         _, task, attempt = found
         self.refused[attempt.device] += 1
+        if objection.proven:
+            yield Accuse(attempt.device, objection.cause)
         yield Cancel(request, task.spec.id, attempt.number, attempt.device)
         yield from self._failed(
-            Failed(request, task.spec.id, attempt.number, "wrong_result", cause)
+            Failed(request, task.spec.id, attempt.number, "wrong_result", objection.cause)
         )
 
     def _failed(self, event: Failed) -> Iterator[Action]:
@@ -206,7 +212,7 @@ class Scheduler:
         run, task, attempt = found
         if event.code == "not_finite":
             self.refused[attempt.device] += 1
-            task.refusals += 1
+            task.doubted.append(attempt.device)
         if not attempt.resent:
             task.failures[attempt.device] += event.code not in _BLAMELESS
             task.failed += 1

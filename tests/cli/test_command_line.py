@@ -12,7 +12,7 @@ from tests.cli.run_cli import imbrex, refused
 
 COMMANDS = (
     *("demo", "worker", "coordinator", "infer", "status", "plan", "simulate", "check"),
-    *("bench", "profile", "models list"),
+    *("bench", "profile", "models list", "drain", "resume", "doctor"),
 )
 NOWHERE = "http://127.0.0.1:9"
 
@@ -72,6 +72,9 @@ def test_the_version() -> None:
         ["simulate", "digits", "--cluster", "a.toml", "--strategy", "lw,"],
         ["simulate", "digits", "--cluster", "a.toml", "--plot", "a.png"],
         ["worker", "--port", "x"],
+        ["drain"],
+        ["resume"],
+        ["doctor", "pi-1"],
         ["bench", "digits", "--json", "--csv"],
         ["bench", "digits", "--repeat", "0"],
         ["bench", "digits", "--devices", "0..2"],

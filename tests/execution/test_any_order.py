@@ -54,7 +54,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.world.join(device(name), Joined(device(name)))
         self.failures: Counter[tuple[str, int]] = Counter()
         self.strange: set[tuple[str, int]] = set()
-        self.cancelled: set[str] = set()
+        self.wrong_ones: set[str] = set()
         self.was_empty = False
 
     # ------------------------------------------------------------ the normal course
@@ -107,7 +107,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.world.full_jobs())
     @rule(data=st.data(), how=st.sampled_from(["type", "box", "tensor", "not finite"]))
     def wrong(self, data: st.DataObject, how: str) -> None:
-        _, job = data.draw(st.sampled_from(self.world.full_jobs()))
+        name, job = data.draw(st.sampled_from(self.world.full_jobs()))
         if how == "not finite" and job.key[:2] in self.strange:
             return  # a second time it is believed
         self.failures[job.key[:2]] += 1
@@ -120,6 +120,7 @@ class AnyOrder(RuleBasedStateMachine):
         }[how]
         if how == "not finite":
             self.strange.add(job.key[:2])
+        self.wrong_ones.add(name)
         self.world.step(event, dict.fromkeys(range(12), -1))
 
     @rule(name=NAMES)
@@ -170,6 +171,11 @@ class AnyOrder(RuleBasedStateMachine):
             used = {each.device for task in run.tasks for each in task.attempts.values()}
             assert used <= set(run.touched)
 
+    @invariant()
+    def only_devices_that_were_wrong_are_accused(self) -> None:
+        if hasattr(self, "world"):
+            assert self.world.accused <= self.wrong_ones
+
     def teardown(self) -> None:
         """Once nothing more goes wrong, everything ends, and nothing is left."""
         if not hasattr(self, "world"):
@@ -212,7 +218,7 @@ class ForgetsOrphans(Scheduler):
 
 
 class Credulous(Judge):
-    def _believes(self, run, task):
+    def _believes(self, run, task, device):
         return True
 
 

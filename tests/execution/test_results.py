@@ -3,6 +3,7 @@
 import pytest
 
 from coordinator.execution.events import (
+    Accuse,
     Assign,
     Cancel,
     Complete,
@@ -35,23 +36,37 @@ ELSEWHERE = [Cancel(R, 0, 0, A), Assign(R, 0, 1, B), Send(R, 0, 1, B, "t0", row(
         result(0, row(3, 3)),
         result(0, Box.of((0, 6), (0, 6))),
         result(0, row(0, 12), tensor="t9"),
-        Received(R, 0, 0, "t1", row(0, 12), finite=False),
         Refused(R, 0, 0, "it sent int8"),
     ],
 )
 def test_it_runs_elsewhere(wrong: Received | Refused) -> None:
     state = scheduler("a", "b")
     state.step(Submitted(R, chain(WHOLE)))
-    assert state.step(wrong) == ELSEWHERE
+    accuse, *others = state.step(wrong)
+    assert isinstance(accuse, Accuse)
+    assert accuse.device == A
+    assert "it sent" in accuse.cause
+    assert others == ELSEWHERE
     assert state.refused == {A: 1}
     assert Complete(R) in state.step(result(0, row(0, 12), attempt=1))
+
+
+def test_values_that_are_not_finite_count_against_a_device_once_another_disproves_them() -> None:
+    state = scheduler("a", "b")
+    state.step(Submitted(R, chain(WHOLE)))
+    strange = Received(R, 0, 0, "t1", row(0, 12), finite=False)
+    assert state.step(strange) == ELSEWHERE
+    assert state.refused == {A: 1}
+    ended = state.step(result(0, row(0, 12), attempt=1))
+    assert [each.device for each in ended if isinstance(each, Accuse)] == [A]
+    assert Complete(R) in ended
 
 
 def test_overlapping_parts_are_refused() -> None:
     state = scheduler("a", "b")
     state.step(Submitted(R, chain(WHOLE)))
     state.step(result(0, row(0, 4)))
-    assert state.step(result(0, row(3, 5))) == ELSEWHERE
+    assert state.step(result(0, row(3, 5)))[1:] == ELSEWHERE
 
 
 def test_values_that_are_not_finite_are_believed_of_a_second_device() -> None:
@@ -60,7 +75,9 @@ def test_values_that_are_not_finite_are_believed_of_a_second_device() -> None:
     state.step(Submitted(R, graph))
     state.step(Received(R, 0, 0, "t1", row(0, 12), finite=False))
     again = Received(R, 0, 1, "t1", row(0, 12), finite=False)
-    assert state.step(again)[0] == merge(0, "t1", row(0, 12))
+    believed = state.step(again)
+    assert believed[0] == merge(0, "t1", row(0, 12))
+    assert not any(isinstance(each, Accuse) for each in believed)
     # From then on they are known to be the model's own.
     state.step(Submitted(R, graph))
     assert Complete(R) in state.step(Received(R, 0, 0, "t1", row(0, 12), finite=False))

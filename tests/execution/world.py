@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinator.execution.events import (
     Abort,
+    Accuse,
     Add,
     Assign,
     Cancel,
@@ -102,7 +103,7 @@ class World:
         self.graphs: dict[RequestId, TaskGraph] = {}
         self.memory: dict[RequestId, dict[str, Cells]] = {}
         self.ends: dict[RequestId, list[str]] = {}
-        self.devices_at_times_gone = False
+        self.accused: set[DeviceId] = set()
 
     # ------------------------------------------------------------ what happens
 
@@ -208,6 +209,8 @@ class World:
                     jobs = self.jobs[device]
                     for key in [key for key in jobs if key[0] == request]:
                         del jobs[key]
+            case Accuse(device):
+                self.accused.add(device)
             case Add():
                 raise AssertionError("nothing is summed here")
 

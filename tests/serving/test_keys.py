@@ -95,6 +95,8 @@ async def test_a_key_to_ask_changes_nothing(http, keys):
         ("POST", "/v1/plans/infer"),
         ("DELETE", "/v1/plans/tiny"),
         ("POST", "/v1/devices/pi/profile"),
+        ("POST", "/v1/devices/pi/drain"),
+        ("POST", "/v1/devices/pi/resume"),
         ("POST", "/v1/models/tiny/baseline"),
         ("POST", "/v2/repository/models/tiny/load"),
         ("POST", "/v2/repository/models/tiny/unload"),

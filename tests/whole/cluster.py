@@ -36,22 +36,25 @@ def assert_right(answer, whole: Feeds) -> None:
 
 @contextlib.asynccontextmanager
 async def coordinator(
-    state: Path, addresses: list[str], strategy: str = "ofl", **changes: object
+    state: Path,
+    addresses: list[str],
+    strategy: str = "ofl",
+    at_least: int = 0,
+    **changes: object,
 ) -> AsyncIterator[Coordinator]:
-    """Serves nothing yet; all of the workers are ready."""
+    """Serves nothing yet; all of the workers (or `at_least` so many) are ready."""
     settings = CoordinatorSettings(
         state_dir=state,
         workers=tuple(addresses),
-        mdns=False,
         models=(),
         strategy=strategy,
         host_computes=False,
-        **({"profile": False} | changes),
+        **({"profile": False, "mdns": False} | changes),
     )
     made = Coordinator(settings)
     await made.start()
     try:
-        await until(lambda: ready(made) == len(addresses))
+        await until(lambda: ready(made) >= (at_least or len(addresses)))
         yield made
     finally:
         await made.stop()

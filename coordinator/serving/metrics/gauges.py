@@ -57,16 +57,23 @@ class Gauges(Collector):
         link = family("link_bytes_per_second", "The measured rate of its link.")
         celsius = family("temperature_celsius", "Its temperature, where it says.")
         throttled = family("throttled", "Whether heat or power holds it back now.")
+        drained = family("drained", "Whether a person has set it aside.")
+        quarantined = family("quarantined", "Whether it is left out for wrong results.")
+        refused = family("refused_results", "What it sent that could not be a task's result.")
         now = time.time()
         for status in self._coordinator.devices():
             labels = (status.id or status.address, status.name)
             ready = status.state == "ready"
             up.add_metric(labels, float(ready))
+            drained.add_metric(labels, float(status.state in ("draining", "drained")))
+            quarantined.add_metric(labels, float(status.state == "quarantined"))
+            refused.add_metric(labels, status.refused_results)
             if math.isfinite(status.last_seen_s):
                 seen.add_metric(labels, now - status.last_seen_s)
             if ready:
                 _add_measured(status, labels, (ratio, rate, link, celsius, throttled))
-        yield from (up, seen, ratio, rate, link, celsius, throttled)
+        yield from (up, seen, drained, quarantined, refused)
+        yield from (ratio, rate, link, celsius, throttled)
 
 
 def _add_measured(

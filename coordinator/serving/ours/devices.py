@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from coordinator.answers import ProfileStatus
-from coordinator.serving.ours.views import devices_json
+from coordinator.serving.ours.views import device_json, devices_json
 from coordinator.serving.state import Served
 
 router = APIRouter()
@@ -31,6 +31,28 @@ async def profile(device: str, coordinator: Served) -> dict[str, Any]:
 async def profile_again(device: str, coordinator: Served) -> dict[str, Any]:
     """Measures a device anew, whenever no request is computed; GET tells when it is done."""
     return _json(coordinator.profile_again(device))
+
+
+@router.post("/v1/devices/{device}/drain", status_code=HTTPStatus.ACCEPTED)
+async def drain(device: str, coordinator: Served) -> dict[str, Any]:
+    """Gives a device (by id or name) no more work until it is resumed. Its state is `draining`
+    while it finishes what it was given, then `drained`: it can be switched off.
+    """
+    return device_json(coordinator.drain(device))
+
+
+@router.post("/v1/devices/{device}/resume")
+async def resume(device: str, coordinator: Served) -> dict[str, Any]:
+    """Uses a device again that was drained, or is in quarantine for wrong results."""
+    return device_json(coordinator.resume(device))
+
+
+@router.get("/v1/doctor")
+async def doctor(coordinator: Served) -> dict[str, Any]:
+    """What is wrong with devices and network, with cause and cure, the worst first. Asks every
+    device, has them try each other and listens for announcements: a few seconds.
+    """
+    return {"findings": [asdict(each) for each in await coordinator.examine()]}
 
 
 @router.get("/v1/cluster")

@@ -49,7 +49,12 @@ def task_of(served: ServedModel) -> str:
 
 def devices_json(devices: Sequence[DeviceStatus]) -> dict[str, Any]:
     """Every device that this coordinator knows of."""
-    return {"devices": [_plain(asdict(device)) for device in devices]}
+    return {"devices": [device_json(device) for device in devices]}
+
+
+def device_json(device: DeviceStatus) -> dict[str, Any]:
+    """One device."""
+    return _plain(asdict(device))
 
 
 def models_json(models: Sequence[ModelStatus], names: Names) -> dict[str, Any]:

@@ -1,0 +1,56 @@
+"""What was measured of each device's link, kept for the next start: until it is probed anew."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeGuard
+
+import structlog
+
+from coordinator.cluster.ledger import read_entries
+from coordinator.planning.devices import Link
+from coordinator.planning.plan import DeviceId
+from protos.errors import BadConfiguration
+from protos.files import write_atomically
+
+LINKS_FILE = "links.json"
+_FIELDS = ("bytes_per_s", "message_s", "latency_s")
+
+log = structlog.get_logger(__name__)
+
+
+def load_links(state_dir: Path) -> dict[DeviceId, Link]:
+    """The links as they were known last; what their ends cost is measured anew. A file that can't
+    be used is as good as none.
+    """
+    try:
+        entries = read_entries(state_dir / LINKS_FILE)
+    except BadConfiguration as error:
+        log.warning("links are measured anew", cause=error.cause)
+        return {}
+    found = {}
+    for device, entry in entries.items():
+        values = [each for field in _FIELDS if _is_good(each := entry.get(field))]
+        if len(values) == len(_FIELDS) and values[0] > 0:
+            bytes_per_s, message_s, latency_s = values
+            found[DeviceId(device)] = Link(bytes_per_s, message_s, latency_s)
+    return found
+
+
+def _is_good(value: object) -> TypeGuard[float]:
+    return isinstance(value, float) and math.isfinite(value) and value >= 0
+
+
+def save_links(state_dir: Path, links: Mapping[DeviceId, Link]) -> None:
+    """Replaces the file; a disk that is full costs a line of the log."""
+    entries = {
+        device: {field: float(getattr(link, field)) for field in _FIELDS}
+        for device, link in links.items()
+    }
+    try:
+        write_atomically(state_dir / LINKS_FILE, json.dumps(entries, indent=1).encode() + b"\n")
+    except OSError as error:
+        log.warning("links are not kept", cause=str(error))

@@ -1,0 +1,130 @@
+"""Examining a live cluster: every device is asked, everybody is listened to, peers are tried."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib.metadata import version
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from coordinator.cluster.connection import Connection
+from coordinator.cluster.discovery import Heard, hear
+from coordinator.cluster.events import Source
+from coordinator.cluster.peers import IDLE, Peer, PeerState
+from coordinator.cluster.pool import Pool
+from coordinator.doctor import machines, networks
+from coordinator.doctor.findings import Absent, Examined, Finding, Patient
+from coordinator.planning.plan import DeviceId
+from coordinator.settings import CoordinatorSettings
+from protos.errors import ImbrexError
+
+# Announcements are asked for, and answered within a second [RFC 6762, section 6].
+LISTEN_S = 2.5
+# Devices try each other for two seconds; reading their state takes milliseconds.
+EXAMINE_TIMEOUT_S = 10.0
+_ORDER = ("error", "warning", "note")
+
+Networks = tuple[ipaddress.IPv4Network, ...]
+
+
+async def examine(pool: Pool, settings: CoordinatorSettings) -> Examined:
+    """Takes a few seconds; requests go on meanwhile."""
+    ready = pool.ready()
+    sources = {peer.address: peer.source for peer in pool.peers}
+    asked = (
+        _patient(connection, sources.get(connection.address, "static"), ready)
+        for connection in ready.values()
+    )
+    listening = hear(settings.interfaces, LISTEN_S) if settings.mdns else _nothing()
+    heard, results = await asyncio.gather(listening, asyncio.gather(*asked))
+    announced = {each.id for each in heard}
+    patients = [each for each in results if isinstance(each, Patient)]
+    return Examined(
+        version=version("imbrex"),
+        patients=tuple(replace(each, heard=each.id in announced) for each in patients),
+        absent=tuple(_absent(pool.peers, own_networks())),
+        unexamined={
+            connection.facts.name: result.cause
+            for connection, result in zip(ready.values(), results, strict=True)
+            if isinstance(result, ImbrexError)
+        },
+        listened=settings.mdns,
+        others=tuple(sorted({each.cluster for each in heard} - {settings.cluster})),
+    )
+
+
+def diagnose(examined: Examined) -> list[Finding]:
+    """What is wrong, the worst first."""
+    found = list(networks.findings(examined))
+    for patient in examined.patients:
+        found += machines.findings(patient, examined.version)
+    return sorted(found, key=lambda each: _ORDER.index(each.severity))
+
+
+def own_networks() -> Networks:
+    """The IPv4 networks that this machine is in."""
+    return tuple(
+        ipaddress.IPv4Network(f"{entry.address}/{entry.netmask}", strict=False)
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family == socket.AF_INET and entry.netmask
+    )
+
+
+async def _nothing() -> list[Heard]:
+    return []
+
+
+async def _patient(
+    connection: Connection, source: Source, ready: Mapping[DeviceId, Connection]
+) -> Patient | ImbrexError:
+    """A connected device, or why it can't be asked."""
+    neighbours: dict[str, str] = {
+        device: other.address
+        for device, other in ready.items()
+        if other is not connection and (connection.is_loopback or not other.is_loopback)
+    }
+    try:
+        trip = await connection.ping()
+        asked_s = time.time()
+        reply = await connection.client.examine(neighbours, EXAMINE_TIMEOUT_S)
+    except ImbrexError as error:
+        return error
+    return Patient(
+        id=connection.facts.id,
+        name=connection.facts.name,
+        address=connection.address,
+        source=source,
+        version=connection.version,
+        condition=reply.condition,
+        ahead_s=reply.condition.clock_s - asked_s,
+        round_trip_s=trip.seconds,
+        unreached={DeviceId(each.device): each.error for each in reply.reached if each.error},
+        celsius=connection.facts.celsius,
+    )
+
+
+def _absent(peers: Iterable[Peer], ours: Networks) -> Iterable[Absent]:
+    for peer in peers:
+        if peer.state in IDLE and peer.state is not PeerState.ALIAS:
+            yield Absent(
+                address=peer.address,
+                source=peer.source,
+                code=peer.code if peer.state is PeerState.REFUSED else "",
+                reason=peer.reason,
+                cure=peer.cure,
+                near=_is_near(peer.address, ours),
+            )
+
+
+def _is_near(address: str, ours: Networks) -> bool:
+    try:
+        ip = ipaddress.IPv4Address(address.rpartition(":")[0])
+    except ValueError:
+        return True  # a name, or IPv6: nothing is known
+    return any(ip in network for network in ours)

@@ -1,0 +1,145 @@
+"""What can be wrong with one machine: power, heat, memory, disk, clocks, cables, Wi-Fi. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinator.doctor.findings import Finding, Patient, Severity
+from protos import imbrex_pb2 as pb
+
+# Bits of the Raspberry Pi's firmware [its documentation, `vcgencmd get_throttled`]: now, and
+# sixteen higher the same since boot.
+UNDER_VOLTAGE, CAPPED, THROTTLED, SOFT_LIMIT = (1 << bit for bit in range(4))
+SINCE_BOOT = 16
+# Certificates are valid by the clock; logs of two devices are compared by it.
+CLOCK_WARNING_S = 2.0
+CLOCK_ERROR_S = 300.0
+# Below this the kernel begins to throw out what runs; a layer's maps take tens of megabytes.
+MEMORY_ERROR_BYTES = 64 << 20
+MEMORY_WARNING_BYTES = 192 << 20
+# Weights of a large network are hundreds of megabytes; logs and updates need some too.
+DISK_ERROR_BYTES = 64 << 20
+DISK_WARNING_BYTES = 512 << 20
+# Their `powersave` follows the load, unlike every other driver's.
+FOLLOWING_DRIVERS = ("intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp")
+
+
+def findings(patient: Patient, version: str) -> Iterator[Finding]:
+    """Everything that is wrong with a device by itself; `version` is the coordinator's."""
+    yield from _power(patient)
+    yield from _governor(patient)
+    yield from _room(patient)
+    yield from _clock(patient)
+    yield from _network(patient)
+    if patient.version != version:
+        yield Finding(
+            "version_skew",
+            "warning",
+            patient.name,
+            f"it runs imbrex {patient.version}, the coordinator {version}",
+            "Install the same version on every device",
+        )
+
+
+def _power(patient: Patient) -> Iterator[Finding]:
+    flags = patient.condition.power_flags
+    before = flags >> SINCE_BOOT
+    supply = "Use the official power supply and a short cable; unplug what draws from USB"
+    cooling = "Give it a heat sink or a fan, or more air"
+    heat = f" ({patient.celsius:.0f} °C)" if patient.celsius else ""
+    if flags & UNDER_VOLTAGE:
+        cause = "its voltage is too low now: it slows down, and may compute nonsense"
+        yield Finding("under_voltage", "error", patient.name, cause, supply)
+    elif before & UNDER_VOLTAGE:
+        cause = "its voltage has been too low since it started"
+        yield Finding("under_voltage", "warning", patient.name, cause, supply)
+    elif flags & (CAPPED | THROTTLED | SOFT_LIMIT):
+        cause = f"it is throttled now{heat}: it computes slower than it could"
+        yield Finding("throttled", "warning", patient.name, cause, cooling)
+    elif before & (CAPPED | THROTTLED | SOFT_LIMIT):
+        cause = f"it has been throttled since it started{heat}"
+        yield Finding("throttled", "note", patient.name, cause, cooling)
+
+
+def _governor(patient: Patient) -> Iterator[Finding]:
+    condition = patient.condition
+    cure = (
+        "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor, and "
+        "the same at every start"
+    )
+    slow = condition.governor == "powersave" and condition.governor_driver not in FOLLOWING_DRIVERS
+    if slow:
+        cause = "the governor `powersave` holds its processor at the lowest frequency"
+        yield Finding("governor", "warning", patient.name, cause, cure)
+    elif condition.governor in ("ondemand", "conservative"):
+        cause = f"the governor `{condition.governor}` is late to raise the frequency for a task"
+        yield Finding("governor", "note", patient.name, cause, cure)
+
+
+def _room(patient: Patient) -> Iterator[Finding]:
+    condition = patient.condition
+    severity = _short(condition.memory_available_bytes, MEMORY_ERROR_BYTES, MEMORY_WARNING_BYTES)
+    if condition.memory_bytes and severity:
+        free = condition.memory_available_bytes >> 20
+        cause = f"{free} MB of its {condition.memory_bytes >> 20} MB of memory are available"
+        cure = "Stop other programs there, or give imbrex less: memory_mb in its settings"
+        yield Finding("low_memory", severity, patient.name, cause, cure)
+    severity = _short(condition.disk_free_bytes, DISK_ERROR_BYTES, DISK_WARNING_BYTES)
+    if condition.disk_bytes and severity:
+        cause = f"{condition.disk_free_bytes >> 20} MB are free on the disk that holds its weights"
+        cure = "Remove something there (`sudo apt clean`), or lower disk_mb in its settings"
+        yield Finding("full_disk", severity, patient.name, cause, cure)
+
+
+def _short(free: int, error: int, warning: int) -> Severity | None:
+    return "error" if free < error else "warning" if free < warning else None
+
+
+def _clock(patient: Patient) -> Iterator[Finding]:
+    off_s = abs(patient.ahead_s) - patient.round_trip_s / 2
+    if off_s <= CLOCK_WARNING_S:
+        return
+    severity: Severity = "error" if off_s > CLOCK_ERROR_S else "warning"
+    where = "ahead of" if patient.ahead_s > 0 else "behind"
+    cause = f"its clock is {abs(patient.ahead_s):.0f} s {where} the coordinator's"
+    cure = "sudo timedatectl set-ntp true, on both; certificates are valid by the clock"
+    yield Finding("clock_skew", severity, patient.name, cause, cure)
+
+
+def _network(patient: Patient) -> Iterator[Finding]:
+    used = patient.interface
+    if used is None:
+        return
+    if used.wireless and used.saves_power:
+        yield Finding(
+            "wifi_power_saving",
+            "warning",
+            patient.name,
+            f"its Wi-Fi ({used.name}) sleeps between packets: each message waits for it",
+            f"sudo iw dev {used.name} set power_save off, and the same at every start "
+            "(NetworkManager: wifi.powersave = 2)",
+        )
+    if used.connected and 0 < used.mbps < used.port_mbps and used.mbps <= 100:
+        yield Finding(
+            "slow_cable",
+            "warning",
+            patient.name,
+            f"{used.name} runs at {used.mbps} Mbit/s, and could at {used.port_mbps}",
+            "Use a cable with all eight wires (Cat 5e), in a port of the switch that is as fast",
+        )
+    wired = [i for i in patient.condition.interfaces if _is_wired(i)]
+    if used.wireless and wired:
+        other = wired[0]
+        yield Finding(
+            "wrong_interface",
+            "warning",
+            patient.name,
+            f"it is reached by Wi-Fi ({patient.address}) though a cable is plugged into "
+            f"{other.name} ({other.addresses[0]})",
+            f"Have its worker listen there: host = {other.addresses[0]} in its settings",
+        )
+
+
+def _is_wired(interface: pb.Interface) -> bool:
+    """Whether it could be reached over this cable."""
+    return interface.connected and not interface.wireless and bool(interface.addresses)

@@ -1,0 +1,125 @@
+"""What can be wrong between machines: who hears, reaches and knows whom. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinator.doctor.findings import Absent, Examined, Finding, Patient
+
+_FIREWALL = "See its firewall (the port of its worker, TCP 8470), and what its worker listens on"
+_AP = (
+    "Switch off client isolation (also called AP or guest isolation) in the router, or connect "
+    "them by cable"
+)
+
+
+def findings(examined: Examined) -> Iterator[Finding]:
+    """Everything that is wrong with the network, as far as can be told from here."""
+    yield from _unheard(examined)
+    yield from _pairs(examined.patients)
+    yield from _loopback(examined.patients)
+    for absent in examined.absent:
+        yield _absence(absent)
+    for name, why in examined.unexamined.items():
+        cure = "See that it is up and runs the same version of imbrex as the coordinator"
+        yield Finding("not_examined", "error", name, f"it could not be examined: {why}", cure)
+    if not examined.patients:
+        cause = "no device is connected"
+        cure = "Start `imbrex worker` on one, or list its address: imbrex coordinator --worker"
+        yield Finding("no_device", "error", "", cause, cure)
+    for cluster in examined.others:
+        cause = f"workers of another cluster are announced here: {cluster!r}"
+        cure = "Nothing is to be done, unless they should belong here: see `cluster` in settings"
+        yield Finding("other_cluster", "note", "", cause, cure)
+
+
+def _unheard(examined: Examined) -> Iterator[Finding]:
+    """Multicast that doesn't arrive: a worker announces itself, is there, and is not heard."""
+    announcing = [p for p in examined.patients if p.condition.announced and p.source != "host"]
+    unheard = [patient for patient in announcing if not patient.heard]
+    if not examined.listened or not unheard:
+        return
+    cure = (
+        "Switch off client isolation and IGMP snooping in the router or switch, use host "
+        "networking in containers; or list workers: imbrex coordinator --worker ADDRESS"
+    )
+    if len(unheard) == len(announcing):
+        cause = "no announcement of a worker arrives, though workers announce themselves: " + (
+            "multicast is blocked on this network, or at this machine"
+        )
+        yield Finding("multicast_blocked", "warning", "", cause, cure)
+        return
+    for patient in unheard:
+        cause = "its announcements don't arrive: multicast is blocked between it and this machine"
+        yield Finding("multicast_blocked", "warning", patient.name, cause, cure)
+
+
+def _loopback(patients: tuple[Patient, ...]) -> Iterator[Finding]:
+    """A worker that only its own machine reaches, beside others."""
+    if all(patient.is_loopback for patient in patients):
+        return
+    for patient in patients:
+        if patient.is_loopback:
+            cause = f"the other devices cannot reach it at {patient.address}: what they exchange "
+            cause += "with it goes through the coordinator"
+            cure = "Set host_worker in the coordinator's settings to an address that they reach"
+            yield Finding("wrong_interface", "warning", patient.name, cause, cure)
+
+
+def _pairs(patients: tuple[Patient, ...]) -> Iterator[Finding]:
+    """Devices that the coordinator reaches, and that don't reach each other."""
+    by_id = {patient.id: patient for patient in patients}
+    for patient in patients:
+        for other in map(by_id.get, patient.unreached):
+            if other is None:
+                continue
+            if patient.id not in other.unreached:
+                yield _one_way(patient, other)
+            elif patient.id < other.id:
+                yield _isolated(patient, other, patient.unreached[other.id])
+
+
+def _one_way(patient: Patient, other: Patient) -> Finding:
+    return Finding(
+        "one_way",
+        "error",
+        patient.name,
+        f"it cannot reach {other.name} at {other.address}, which reaches it "
+        f"({patient.unreached[other.id]})",
+        f"On {other.name}: {_FIREWALL[0].lower()}{_FIREWALL[1:]}; until then what they exchange "
+        "goes through the coordinator",
+    )
+
+
+def _isolated(patient: Patient, other: Patient, why: str) -> Finding:
+    wireless = all(each.interface and each.interface.wireless for each in (patient, other))
+    code = "client_isolation" if wireless else "unreachable_peers"
+    by = " over Wi-Fi: the access point keeps its clients apart" if wireless else ""
+    return Finding(
+        code,
+        "error",
+        patient.name,
+        f"it and {other.name} cannot reach each other{by} ({why})",
+        f"{_AP if wireless else 'See the routes and firewalls between them'}; until then what "
+        "they exchange goes through the coordinator",
+    )
+
+
+def _absence(absent: Absent) -> Finding:
+    where = absent.address
+    if absent.code == "duplicate_id":
+        return Finding("duplicate_identity", "error", where, absent.reason, absent.cure)
+    if absent.code:
+        skew = "protocol" in absent.reason
+        code = "version_skew" if skew else absent.code
+        return Finding(code, "error", where, absent.reason, absent.cure or "See `imbrex status`")
+    if absent.source == "mdns" and not absent.near:
+        cause = f"a worker announces {where}, which is in no network of this machine"
+        cure = "On that device, set host or mdns_interfaces to the address that others reach"
+        return Finding("wrong_interface", "error", where, cause, cure)
+    if absent.source == "mdns":
+        cause = f"a worker is announced, and does not answer: {absent.reason}"
+        cure = f"{_FIREWALL}. If it is on Wi-Fi: {_AP[0].lower()}{_AP[1:]}"
+        return Finding("unreachable", "error", where, cause, cure)
+    cure = "See that it is switched on, its worker runs and listens there; correct the list if not"
+    return Finding("unreachable", "error", where, f"it does not answer: {absent.reason}", cure)

@@ -1,0 +1,104 @@
+"""The devices as people and scripts see them: everything known of each address in one value."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from coordinator.answers import DeviceStatus
+from coordinator.cluster.aside import Aside
+from coordinator.cluster.connection import Connection
+from coordinator.cluster.peers import Peer, PeerState
+from coordinator.cluster.pool import Pool
+from coordinator.cluster.profiler import Profiler
+from coordinator.measured import Measured
+from coordinator.planning.devices import Device
+from coordinator.planning.plan import DeviceId
+
+AsDevice = Callable[[DeviceId, Connection], Device]
+
+
+class Statuses:
+    """Reads whoever knows something of the devices."""
+
+    def __init__(self, pool: Pool, aside: Aside, measured: Measured, profiler: Profiler) -> None:
+        self._pool = pool
+        self._aside = aside
+        self._measured = measured
+        self._profiler = profiler
+
+    def all(self, as_device: AsDevice) -> list[DeviceStatus]:
+        """Every known address: ready devices first."""
+        connected = {connection.address: connection for connection in self._pool.ready().values()}
+        now = time.monotonic()
+        found = []
+        for peer in self._pool.peers:
+            connection = connected.get(peer.address)
+            if connection is None:
+                found.append(self._away(peer, now))
+            else:
+                found.append(self._here(peer, connection, as_device, now))
+        return sorted(found, key=lambda status: (status.state != "ready", status.name))
+
+    def _here(
+        self, peer: Peer, connection: Connection, as_device: AsDevice, now: float
+    ) -> DeviceStatus:
+        facts = connection.facts
+        device = as_device(facts.id, connection)
+        apart = self._aside.of(facts.id, now)
+        return DeviceStatus(
+            id=facts.id,
+            name=facts.name,
+            address=peer.address,
+            state=apart.state if apart else str(peer.state),
+            reason=_sentence(apart.reason, apart.cure) if apart else "",
+            source=peer.source,
+            host=peer.source == "host",
+            cpu=facts.cpu,
+            cores=facts.cores,
+            mhz=facts.mhz_now,
+            memory_bytes=facts.memory_bytes,
+            pace=facts.pace,
+            gflops=self._measured.gflops(device),
+            mbps=device.link.bytes_per_s * 8e-6,
+            profiled=bool(self._profiler.profile(facts)),
+            correction=self._measured.correction(facts.id),
+            last_seen_s=now - connection.last_seen_s,
+            fingerprint=facts.fingerprint,
+            celsius=facts.celsius,
+            throttled=facts.throttled,
+        )
+
+    def _away(self, peer: Peer, now: float) -> DeviceStatus:
+        apart = self._aside.of(peer.device_id, now) if peer.device_id else None
+        told = apart is not None and peer.state is not PeerState.ALIAS
+        reason = _sentence(peer.reason, peer.cure)
+        return DeviceStatus(
+            id=peer.device_id or "",
+            name=peer.address,
+            address=peer.address,
+            state=str(peer.state),
+            reason=f"{reason} ({apart.state})" if apart and told else reason,
+            source=peer.source,
+            host=peer.source == "host",
+            last_seen_s=now - peer.alive_s,
+        )
+
+
+def away(device: DeviceId) -> DeviceStatus:
+    """A device of which only the id is known, since it has not been here lately."""
+    return DeviceStatus(
+        id=device,
+        name=device,
+        address="",
+        state=str(PeerState.WAITING),
+        reason="it is away",
+        source="",
+        host=False,
+        last_seen_s=math.inf,
+    )
+
+
+def _sentence(cause: str, cure: str) -> str:
+    return " ".join(part for part in (cause, cure) if part)

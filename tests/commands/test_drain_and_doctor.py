@@ -1,0 +1,60 @@
+"""`imbrex drain`, `resume` and `doctor` on a live cluster."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+
+from tests.commands.conftest import Live, wait_for
+
+
+def state_of(live: Live, name: str) -> str:
+    return next(each["state"] for each in live.client.devices() if each["name"] == name)
+
+
+def test_out_and_back(live: Live) -> None:
+    drained = live.ask("drain", "worker-2")
+    try:
+        assert drained.code == 0, drained
+        assert "worker-2 is drained: it can be switched off" in drained.out
+        assert "`imbrex resume worker-2`, the other device computes" in drained.out
+        assert state_of(live, "worker-2") == "drained"
+        row = next(line for line in live.ask("status").out.splitlines() if "worker-2" in line)
+        assert "drained" in row
+        assert "imbrex resume worker-2" in row
+        metrics = httpx.get(f"{live.client.url}/metrics").text
+        assert f'imbrex_device_drained{{device="{ident(live)}",name="worker-2"}} 1.0' in metrics
+        again = json.loads(live.ask("drain", "worker-2", "--json").out)
+        assert (again["name"], again["state"]) == ("worker-2", "drained")
+    finally:
+        resumed = live.ask("resume", "worker-2")
+    assert resumed.code == 0
+    assert "worker-2 is ready, and used again" in resumed.out
+    wait_for(lambda: state_of(live, "worker-2") == "ready")
+    assert "neither drained nor in quarantine" in live.refuses("resume", "worker-2")
+
+
+def ident(live: Live) -> str:
+    return next(each["id"] for each in live.client.devices() if each["name"] == "worker-2")
+
+
+def test_wrong_names(live: Live) -> None:
+    for command in ("drain", "resume"):
+        said = live.refuses(command, "nobody")
+        assert "nobody" in said
+        assert "worker-1, worker-2" in said
+
+
+def test_the_doctor(live: Live) -> None:
+    ran = live.ask("doctor", "--json")
+    told = json.loads(ran.out)
+    errors = [each for each in told["findings"] if each["severity"] == "error"]
+    assert told["ok"] is not bool(errors)
+    assert ran.code == bool(errors)
+    network = {"one_way", "unreachable_peers", "client_isolation", "unreachable", "not_examined"}
+    assert not network & {each["code"] for each in told["findings"]}
+    shown = live.ask("doctor")
+    assert shown.code == ran.code
+    assert all(each["code"] in shown.out for each in told["findings"])
+    assert told["findings"] or "nothing is wrong" in shown.out
