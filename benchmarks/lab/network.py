@@ -141,18 +141,18 @@ class Network:
         mbps = self.wiring.mbps
         match self.wiring.medium:
             case "star":
-                _bucket(self.host, "eth0", mbps)
-                _bucket(hub, "port0", mbps)
+                limit(self.host, "eth0", mbps)
+                limit(hub, "port0", mbps)
             case "switch":
-                _bucket(self.host, "eth0", mbps)
-                _bucket(hub, "port0", mbps)
+                limit(self.host, "eth0", mbps)
+                limit(hub, "port0", mbps)
                 for number in range(1, self.wiring.devices + 1):
-                    _bucket(self.device(number), "eth0", mbps)
-                    _bucket(hub, f"port{number}", mbps)
+                    limit(self.device(number), "eth0", mbps)
+                    limit(hub, f"port{number}", mbps)
             case "air":
                 _run("ip", "-n", self.host, "link", "add", "air", "type", "ifb")
                 _run("ip", "-n", self.host, "link", "set", "air", "up")
-                _bucket(self.host, "air", mbps)
+                limit(self.host, "air", mbps)
                 _run("tc", "-n", self.host, "qdisc", "add", "dev", "eth0", "clsact")
                 everything = ("protocol", "ip", "u32", "match", "u32", "0", "0")
                 through = ("action", "mirred", "egress", "redirect", "dev", "air")
@@ -181,6 +181,13 @@ def remove_leftovers() -> list[str]:
     found = [name for name in _existing() if not _owned(name)]
     _remove(found)
     return found
+
+
+def limit(namespace: str, device: str, mbps: float) -> None:
+    """Limits what leaves through a device of a namespace, from now on."""
+    rate = round(mbps * 1e6 * _WIRE_PER_PAYLOAD)
+    shaper = ("tbf", "rate", f"{rate}bit", "burst", str(_BURST_BYTES), "limit", str(_QUEUE_BYTES))
+    _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shaper)
 
 
 def _existing() -> list[str]:
@@ -212,13 +219,6 @@ def _pids(name: str) -> list[int]:
         ["ip", "netns", "pids", name], check=False, capture_output=True, text=True
     )
     return [int(pid) for pid in found.stdout.split() if int(pid) != os.getpid()]
-
-
-def _bucket(namespace: str, device: str, mbps: float) -> None:
-    """Limits what leaves through a device."""
-    rate = round(mbps * 1e6 * _WIRE_PER_PAYLOAD)
-    shaper = ("tbf", "rate", f"{rate}bit", "burst", str(_BURST_BYTES), "limit", str(_QUEUE_BYTES))
-    _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", *shaper)
 
 
 def _sysctl(namespace: str, settings: Sequence[str]) -> None:

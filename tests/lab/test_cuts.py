@@ -1,15 +1,13 @@
-"""Cables pulled in the middle of a request: nobody sends a FIN, and only some packets arrive."""
+"""Cables pulled in the middle of a request."""
 
 import os
-import subprocess
 import threading
 import urllib.request
-from collections.abc import Callable
 
 import pytest
 
 from benchmarks.lab.cluster import Computer, Lab, lab
-from benchmarks.lab.network import HOST
+from benchmarks.lab.cuts import cut, cut_one_way, cut_peers
 from benchmarks.lab.presets import Preset
 from coordinator.choice import Choice
 from models.digits.examples import examples
@@ -23,42 +21,16 @@ pytestmark = [
 SLOW = Computer(pace=0.02, message_ms=0.0, byte_ns=0.0, task_ms=0.0)
 
 
-def ip(namespace: str, *command: str) -> None:
-    subprocess.run(["ip", "-n", namespace, *command], check=True, capture_output=True)
-
-
-def cut(running: Lab, number: int) -> Callable[[], None]:
-    """The device's port of the hub goes down; how to mend it. Neither side is told."""
-    hub = running.network.host.removesuffix("host") + "hub"
-    ip(hub, "link", "set", f"port{number}", "nomaster")
-    return lambda: ip(hub, "link", "set", f"port{number}", "master", "br0")
-
-
-def cut_one_way(running: Lab, number: int) -> Callable[[], None]:
-    """What the device sends to the host is lost; what it is sent arrives."""
-    device = running.network.device(number)
-    ip(device, "route", "add", "blackhole", HOST)
-    return lambda: ip(device, "route", "del", "blackhole", HOST)
-
-
-def cut_peers(running: Lab, number: int) -> Callable[[], None]:
-    """Devices 1 and 2 lose each other; both still reach the host."""
-    pairs = [(1, 2), (2, 1)]
-    for one, other in pairs:
-        route = ("route", "add", "blackhole", running.network.address(other))
-        ip(running.network.device(one), *route)
-
-    def mend() -> None:
-        for one, other in pairs:
-            route = ("route", "del", "blackhole", running.network.address(other))
-            ip(running.network.device(one), *route)
-
-    return mend
+HARMS = {
+    "cut": lambda network: cut(network, 1),
+    "one way": lambda network: cut_one_way(network, 1),
+    "peers": lambda network: cut_peers(network, 1, 2),
+}
 
 
 @pytest.mark.parametrize("strategy", ["ofl", "halo"])
-@pytest.mark.parametrize("harm", [cut, cut_one_way, cut_peers])
-def test_a_request_survives_it(harm: Callable[[Lab, int], Callable[[], None]], strategy: str):
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_request_survives_it(harm: str, strategy: str):
     preset = Preset(gflops=1.0, mbps=200.0, message_ms=0.0, medium="switch")
     picture = examples()[0].path.read_bytes()
     choice = Choice(strategy)
@@ -73,7 +45,7 @@ def test_a_request_survives_it(harm: Callable[[Lab, int], Callable[[], None]], s
         asking = threading.Thread(target=lambda: answers.append(ask()))
         asking.start()
         wait(lambda: _busy(running))
-        mend = harm(running, 1)
+        mend = HARMS[harm](running.network)
         asking.join(60)
         assert answers == [right]
         assert ask() == right

@@ -1,0 +1,140 @@
+"""What a home does to its devices, for minutes: is any request lost, or any answer wrong?
+
+    python -m benchmarks.chaos --minutes 10 --seed 1 --json
+    sudo python -m benchmarks.chaos --lab --minutes 10 --seed 1 --json
+
+Six workers, a coordinator, and a steady stream of requests by plans of every kind. Every few
+seconds something happens to a worker: it is killed and comes back, with its disk or with none; it
+is stopped for a while, as a frozen device is; it is asked to end; it becomes slower or faster; its
+disk is full, its memory short. In the lab cables are pulled too: of one device, in one direction
+only, between two devices; and a link becomes slow. One worker is always left alone. A request is
+*lost* if it ends with an error, and *wrong* if its answer is not the whole model's. Nothing is
+restarted by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from benchmarks.chaos.harm import PACES, Harm
+from benchmarks.chaos.places import Place, here, in_the_lab
+from benchmarks.report import emit
+from benchmarks.workers import Tensors, questions
+from coordinator.choice import Choice
+from coordinator.serving import names
+from coordinator.serving.tensors import write_tensors
+from models.reference import compare
+from protos.errors import ImbrexError
+
+MODEL = "digits"
+WORKERS = 6
+STRATEGIES = ("", "halo", "ofl", "lw", "aofl", "single")
+REQUEST_EVERY_S = 1.0
+INPUTS = 8
+# Of the output's largest magnitude [docs/architecture.md].
+EXACT = 1e-5
+# Whoever waits for longer than this counts as lost.
+PATIENCE_S = 60.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the requests."""
+
+    seconds: list[float] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    wrong: int = 0
+
+
+class Stream:
+    """One request after another, whether the earlier ones are answered or not."""
+
+    def __init__(self, place: Place, seed: int) -> None:
+        self.outcome = Outcome()
+        self._client = place.client
+        self._choices = random.Random(seed)
+        self._questions = questions(MODEL, INPUTS)
+
+    async def until(self, deadline_s: float) -> None:
+        """Until then, and until every one has ended."""
+        loop = asyncio.get_running_loop()
+        asked: list[asyncio.Task[None]] = []
+        while loop.time() < deadline_s:
+            question = self._questions[len(asked) % INPUTS]
+            strategy = self._choices.choice(STRATEGIES)
+            asked.append(asyncio.create_task(self._ask(*question, strategy)))
+            await asyncio.sleep(REQUEST_EVERY_S)
+        await asyncio.gather(*asked)
+
+    async def _ask(self, feeds: Tensors, whole: Tensors, strategy: str) -> None:
+        began = time.monotonic()
+        ask, body, choice = self._client.infer_raw, write_tensors(feeds), Choice(strategy)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                outputs, _ = await asyncio.to_thread(ask, MODEL, body, names.NPZ, choice)
+        except (ImbrexError, TimeoutError) as error:
+            self.outcome.lost.append(f"{strategy or 'in force'}: {error or 'no answer in time'}")
+            return
+        self.outcome.seconds.append(time.monotonic() - began)
+        self.outcome.wrong += not compare(outputs, whole).max_rel_error <= EXACT
+
+
+async def measure(minutes: float, seed: int, lab: bool) -> dict[str, Any]:
+    """Everything that is printed."""
+    where = in_the_lab if lab else here
+    with tempfile.TemporaryDirectory(prefix="imbrex-chaos-") as name:
+        async with where(Path(name), WORKERS, PACES[0], MODEL) as place:
+            stream, harm = Stream(place, seed), Harm(place, seed)
+            deadline_s = asyncio.get_running_loop().time() + minutes * 60
+            await asyncio.gather(stream.until(deadline_s), harm.until(deadline_s))
+    outcome, ordered = stream.outcome, sorted(stream.outcome.seconds)
+    return {
+        "requests": len(outcome.seconds) + len(outcome.lost),
+        "faults": sum(harm.done.values()),
+        "lost": len(outcome.lost),
+        "wrong": outcome.wrong,
+        "p50_s": statistics.median(ordered) if ordered else None,
+        "p99_s": ordered[int(0.99 * (len(ordered) - 1))] if ordered else None,
+        "worst_s": ordered[-1] if ordered else None,
+        "kinds": dict(harm.done),
+        "losses": outcome.lost[:20],
+        "minutes": minutes,
+        "seed": seed,
+        "lab": lab,
+        "workers": WORKERS,
+        "model": MODEL,
+    }
+
+
+def main() -> int:
+    """Prints the result; fails if a request was lost or an answer wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lab", action="store_true", help="in network namespaces (root only)")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    result = asyncio.run(measure(chosen.minutes, chosen.seed, chosen.lab))
+    median, rare = result["p50_s"] or 0.0, result["p99_s"] or 0.0
+    text = (
+        f"{result['requests']} requests, {result['faults']} faults: {result['lost']} lost, "
+        f"{result['wrong']} wrong; median {median:.2f} s, 99 % {rare:.2f} s"
+    )
+    emit(result, chosen.json, text)
+    return 1 if result["lost"] or result["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Where chaos happens: processes on this machine, or the same in the lab's network namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.lab.cluster import SECRET, WORKER_PORT
+from benchmarks.lab.guard import Guard
+from benchmarks.lab.namespace import inside
+from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
+from benchmarks.workers import WorkerProcess, running, until
+from coordinator import children
+from coordinator.client import CoordinatorClient
+
+LOOPBACK = "127.0.0.1"
+# A home's Ethernet; devices reach each other directly, so that halos travel between them.
+MBPS = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Workers, the client of the coordinator that they joined, and their network, if they have one
+    whose cables can be pulled: worker 0 is its device 1.
+    """
+
+    workers: Sequence[WorkerProcess]
+    client: CoordinatorClient
+    network: Network | None = None
+
+
+@asynccontextmanager
+async def here(folder: Path, count: int, pace: float, model: str) -> AsyncIterator[Place]:
+    """On loopback."""
+    workers = [WorkerProcess(f"worker-{i}", folder / f"worker-{i}", pace) for i in range(count)]
+    async with running(workers), _asked(folder, workers, model, LOOPBACK) as client:
+        yield Place(workers, client)
+
+
+@asynccontextmanager
+async def in_the_lab(
+    folder: Path, count: int, pace: float, model: str, mdns: bool = False
+) -> AsyncIterator[Place]:
+    """Every process in a network namespace of its own, behind a switch; root only."""
+    with _wired(folder, count) as network:
+        workers = [
+            WorkerProcess(
+                f"worker-{i}",
+                folder / f"worker-{i}",
+                pace,
+                host=network.address(i + 1),
+                port=WORKER_PORT,
+                within=network.inside(network.device(i + 1)),
+                secret=SECRET,
+                mdns=mdns,
+            )
+            for i in range(count)
+        ]
+        async with running(workers), _asked(folder, workers, model, HOST, network) as client:
+            yield Place(workers, client, network)
+
+
+@contextmanager
+def _wired(folder: Path, count: int) -> Iterator[Network]:
+    """The network; this thread is at the host meanwhile."""
+    require_tools()
+    remove_leftovers()
+    network = Network(Wiring(count, "switch", MBPS))
+    with Guard(os.getpid(), folder):
+        network.build()
+        try:
+            with inside(network.host):
+                yield network
+        finally:
+            network.remove()
+
+
+@asynccontextmanager
+async def _asked(
+    folder: Path,
+    workers: Sequence[WorkerProcess],
+    model: str,
+    host: str,
+    network: Network | None = None,
+) -> AsyncIterator[CoordinatorClient]:
+    """A coordinator process that all of the workers have joined, and a client of it."""
+    state = folder / "coordinator"
+    state.mkdir()
+    config = folder / "coordinator.toml"
+    config.write_text(f"secret = '{workers[0].secret}'\nhost = '{host}'\n")
+    arguments = ["coordinator", "--config", str(config), "--state-dir", str(state), "--port", "0"]
+    arguments += ["--mdns" if workers[0].mdns else "--no-mdns"]
+    arguments += ["--no-host-computes", "--no-profile", "--model", model]
+    for worker in workers:
+        arguments += ["--worker", worker.address]
+    within = network.inside(network.host) if network else ()
+    child = children.start("coordinator", arguments, state, state / "ready.json", within)
+    try:
+        await until(lambda: child.ready() is not None)
+        with CoordinatorClient(str((child.ready() or {})["url"])) as client:
+            await until(lambda: _joined(client) == len(workers))
+            yield client
+    finally:
+        await asyncio.to_thread(children.stop, [child])
+
+
+def _joined(client: CoordinatorClient) -> int:
+    return sum(each["state"] == "ready" for each in client.devices())

@@ -1,0 +1,60 @@
+"""Cables pulled, as a home does it: nobody sends a FIN, and only some packets arrive.
+
+Each function harms a network of namespaces and returns what mends it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+from benchmarks.lab.network import HOST, Network, limit
+
+Mend = Callable[[], None]
+
+
+def cut(network: Network, number: int) -> Mend:
+    """A device's port of the hub goes dead. Neither side is told."""
+    hub = network.host.removesuffix("host") + "hub"
+    port = ("link", "set", f"port{number}")
+    _ip(hub, *port, "nomaster")
+    return lambda: _ip(hub, *port, "master", "br0")
+
+
+def cut_one_way(network: Network, number: int) -> Mend:
+    """What a device sends to the host is lost; what it is sent arrives."""
+    return _blackholes(network, [(number, HOST)])
+
+
+def cut_peers(network: Network, number: int, other: int) -> Mend:
+    """Two devices lose each other; both still reach the host."""
+    return _blackholes(
+        network, [(number, network.address(other)), (other, network.address(number))]
+    )
+
+
+def slow(network: Network, number: int, mbps: float) -> Mend:
+    """A device's link becomes slower in both directions, as Wi-Fi does behind a wall (`switch`)."""
+    hub = network.host.removesuffix("host") + "hub"
+
+    def at(rate: float) -> None:
+        limit(network.device(number), "eth0", rate)
+        limit(hub, f"port{number}", rate)
+
+    at(mbps)
+    return lambda: at(network.wiring.mbps)
+
+
+def _blackholes(network: Network, lost: list[tuple[int, str]]) -> Mend:
+    for number, address in lost:
+        _ip(network.device(number), "route", "add", "blackhole", address)
+
+    def mend() -> None:
+        for number, address in lost:
+            _ip(network.device(number), "route", "del", "blackhole", address)
+
+    return mend
+
+
+def _ip(namespace: str, *command: str) -> None:
+    subprocess.run(["ip", "-n", namespace, *command], check=True, capture_output=True)

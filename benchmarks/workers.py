@@ -1,0 +1,147 @@
+"""Worker processes that things happen to: they end, and come back at the port that they had."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+
+import numpy as np
+
+from coordinator import children
+from coordinator.core import Coordinator
+from coordinator.settings import CoordinatorSettings
+from models.catalogue import load
+from models.graph import load_graph
+from models.reference import WholeModel, random_inputs
+
+START_S = 60.0
+_POLL_S = 0.02
+
+Tensors = dict[str, np.ndarray]
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """One worker. `within` is a command that executes another, as `ip netns exec` does; `busy`:
+    something is happening to it.
+    """
+
+    name: str
+    folder: Path
+    pace: float
+    host: str = "127.0.0.1"
+    port: int = 0
+    within: Sequence[str] = ()
+    secret: str = ""
+    mdns: bool = False
+    child: children.Child | None = None
+    busy: bool = False
+
+    @property
+    def address(self) -> str:
+        """Where it listens, or did last."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def id(self) -> str:
+        """Its device id."""
+        assert self.child is not None
+        return str((self.child.ready() or {})["id"])
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self.child is not None
+        return self.child.process.pid
+
+    async def start(self) -> None:
+        """Returns when it serves."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = self.folder.with_suffix(".toml")
+        config.write_text(f"secret = '{self.secret}'\n")
+        mdns = "--mdns" if self.mdns else "--no-mdns"
+        arguments = ["worker", "--name", self.name, mdns, "--host", self.host]
+        arguments += ["--port", str(self.port), "--pace", f"{self.pace:.6g}"]
+        arguments += ["--state-dir", str(self.folder), "--config", str(config)]
+        ready = self.folder / "ready.json"
+        ready.unlink(missing_ok=True)
+        self.child = children.start(self.name, arguments, self.folder, ready, self.within)
+        await until(lambda: self.child is not None and self.child.ready() is not None)
+        self.port = int(str((self.child.ready() or {})["address"]).rpartition(":")[2])
+
+    def signal(self, number: Signals) -> None:
+        """Sends a signal to its process."""
+        assert self.child is not None
+        self.child.process.send_signal(number)
+
+    async def end(self, number: Signals) -> None:
+        """Ends its process."""
+        self.signal(number)
+        assert self.child is not None
+        await asyncio.to_thread(self.child.process.wait)
+
+
+@asynccontextmanager
+async def running(workers: Sequence[WorkerProcess]) -> AsyncIterator[None]:
+    """All of them, for as long as the context lasts."""
+    try:
+        await asyncio.gather(*(worker.start() for worker in workers))
+        yield
+    finally:
+        await asyncio.to_thread(children.stop, [each.child for each in workers if each.child])
+
+
+@asynccontextmanager
+async def coordinated(
+    folder: Path, workers: Sequence[WorkerProcess], **settings: object
+) -> AsyncIterator[Coordinator]:
+    """A coordinator in this process that all of the workers have joined; nothing else computes."""
+    made = Coordinator(
+        CoordinatorSettings(
+            state_dir=folder,
+            workers=tuple(worker.address for worker in workers),
+            mdns=False,
+            models=(),
+            host_computes=False,
+            profile=False,
+            **settings,  # type: ignore[arg-type]
+        )
+    )
+    await made.start()
+    try:
+        await until(lambda: ready(made) == len(workers))
+        yield made
+    finally:
+        await made.stop()
+
+
+def ready(coordinator: Coordinator) -> int:
+    """How many devices can be used."""
+    return sum(each.state == "ready" for each in coordinator.devices())
+
+
+def questions(model: str, count: int) -> list[tuple[Tensors, Tensors]]:
+    """Inputs, and the whole model's answers."""
+    proto = load(model).proto
+    whole = WholeModel(proto, 1)
+    feeds = [random_inputs(load_graph(proto), seed=each) for each in range(count)]
+    return [(each, whole.run(each)) for each in feeds]
+
+
+async def until(condition: Callable[[], bool], within_s: float = START_S) -> float:
+    """Waits for something to be so; the seconds that took.
+
+    Raises:
+        TimeoutError: it isn't so in time.
+    """
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > within_s:
+            raise TimeoutError(f"it is not so after {within_s:.0f} s")
+        await asyncio.sleep(_POLL_S)
+    return time.monotonic() - began
