@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from benchmarks.local import local_cluster
-from benchmarks.report import emit
+from benchmarks.report import emit, log_to_stderr
 from models.reference import random_inputs
 
 # Model, workers, and the most megabytes (1e6 bytes) that one of them may keep.
@@ -48,6 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    log_to_stderr()
     cases = asyncio.run(_all())
     lines = [
         f"{each['model']} on {each['workers']}: at most {max(each['resident_mb'])} MB resident "

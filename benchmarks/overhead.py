@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.local import LocalCluster, local_cluster
-from benchmarks.report import emit
+from benchmarks.report import emit, log_to_stderr
 from coordinator.cluster.pool import Pool
 from models.reference import random_inputs
 
@@ -89,6 +89,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=50)
     parser.add_argument("-o", "--output", type=Path, help="also write the JSON here")
     arguments = parser.parse_args()
+    log_to_stderr()
     result = asyncio.run(measure(arguments.requests))
     text = (
         f"{MODEL} on {WORKERS} workers: {result['request_cpu_ms']} ms CPU per request, "

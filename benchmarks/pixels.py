@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.local import local_cluster
-from benchmarks.report import emit
+from benchmarks.report import emit, log_to_stderr
 from coordinator.answers import Answer
 from coordinator.core import Coordinator
 from models.digits.examples import examples
@@ -110,6 +110,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
+    log_to_stderr()
     result = asyncio.run(measure(arguments.workers, arguments.rounds))
     lines = [f"{MODEL} on {arguments.workers} workers, medians of {arguments.rounds} in turns:"]
     lines += [

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.local import LocalCluster, local_cluster
-from benchmarks.report import emit, provenance
+from benchmarks.report import emit, log_to_stderr, provenance
 from coordinator.execution.tasks import TaskGraph, compile_plan
 from coordinator.library import Loaded
 from coordinator.planning.propose import propose
@@ -129,6 +129,7 @@ def main() -> int:
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("-o", "--output", type=Path, help="also write the JSON here")
     arguments = parser.parse_args()
+    log_to_stderr()
     cases = asyncio.run(measure(arguments.models.split(","), arguments.strategies.split(",")))
     errors = [abs(each["error"]) for each in cases if "error" in each]
     median = statistics.median(errors)

@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("imbrex", "onnxruntime", "grpcio", "numpy", "scikit-learn")
 
@@ -31,6 +33,11 @@ def provenance() -> dict[str, Any]:
 def emit(result: dict[str, Any], as_json: bool, text: str) -> None:
     """Prints one JSON object, or a text for people."""
     print(json.dumps({**result, "provenance": provenance()}, indent=1) if as_json else text)
+
+
+def log_to_stderr() -> None:
+    """Leaves standard output to the result, where a benchmark runs daemons in its own process."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def _module() -> str:

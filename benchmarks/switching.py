@@ -16,10 +16,9 @@ import time
 from typing import Any
 
 import numpy as np
-import structlog
 
 from benchmarks.local import local_cluster
-from benchmarks.report import emit
+from benchmarks.report import emit, log_to_stderr
 from coordinator.choice import Choice
 from coordinator.core import Coordinator
 from models.catalogue import load
@@ -84,7 +83,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--models", default=",".join(MODELS))
     chosen = parser.parse_args()
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    log_to_stderr()
     results = asyncio.run(measure(chosen.models.split(",")))
     lines = [
         f"{each['model']:14} prepared in {each['preparing_s']:5.2f} s, again {each['again_s']:5.3f}"

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.local import LocalCluster, local_cluster
-from benchmarks.report import emit
+from benchmarks.report import emit, log_to_stderr
 from models.catalogue import load
 from models.pixels import as_values
 from models.reference import WholeModel, compare, random_inputs
@@ -89,6 +89,7 @@ def main() -> int:
     parser.add_argument("--profiles", type=Path, help="keeps what was measured of the workers")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    log_to_stderr()
     rows = asyncio.run(every_objective(arguments))
     text = "\n".join(
         f"{row['objective']:10} {row['groups']} groups: {row['images_per_s']:.1f} images/s, "
