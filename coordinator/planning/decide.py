@@ -38,13 +38,25 @@ def planned(network: Network, cluster: Cluster, strategy: str, decide: Decide) -
     Raises:
         Infeasible: no device, or no device with enough memory.
     """
+
+    def make(left: Cluster) -> Plan:
+        tables = tables_of(network, left)
+        check_room(network, tables)
+        return _plan(network, tables, strategy, decide(tables))
+
+    return fitting(network, cluster, make)
+
+
+def fitting(network: Network, cluster: Cluster, make: Callable[[Cluster], Plan]) -> Plan:
+    """The plan that `make` makes, without the devices that it would overfill.
+
+    Raises:
+        Infeasible: no device is left.
+    """
     too_small: dict[DeviceId, Unused] = {}
     left = cluster
     while True:
-        tables = tables_of(network, left)
-        check_room(network, tables)
-        decision = decide(tables)
-        plan = _plan(network, tables, strategy, decision)
+        plan = make(left)
         over = overfilled(network, left, plan)
         if not over:
             break

@@ -2,7 +2,7 @@
 
 Nothing waits that has its boxes: no barrier, and a device's edge rows are computed first where
 that lets its neighbours go on sooner. The search starts from an exchange before every unit and
-improves the blocks one after the other, as long as the event simulator says that it helps:
+improves the blocks one after the other, as long as the event simulator's rules say that it helps:
 
 * fuse a block with the next (less messages, some redundant computation);
 * compute edge rows before the interior;
@@ -15,17 +15,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from coordinator.planning.devices import Cluster, Device
-from coordinator.planning.plan import Block, Exchange, Plan, Tile, TrafficBytes, Unused, tile_works
-from coordinator.planning.simulator import Simulation, simulate
+from coordinator.planning.decide import fitting
+from coordinator.planning.devices import Cluster
+from coordinator.planning.layouts import UnitTile
+from coordinator.planning.plan import (
+    Block,
+    Exchange,
+    Plan,
+    Tile,
+    Unused,
+    tile_extent,
+    tile_works,
+)
+from coordinator.planning.simulator import simulate
 from coordinator.planning.single import single
+from coordinator.planning.stages import Stage, Stages
+from coordinator.planning.tables import tables_of
 from models.boxes import Span
 from models.tiles import MapTile, map_size, tile_boxes, weighted_spans, whole_map
 from models.units import Network
 
-# Simulations per search: keeps it at about a second for eight devices.
-EVALUATIONS = 120
+# Simulated tasks per search: about half a second.
+EFFORT = 25_000
 # An improvement below this is not worth another shape of plan.
 WORTHWHILE = 1e-4
 
@@ -43,53 +56,72 @@ class Part:
 
 
 def halo(network: Network, cluster: Cluster) -> Plan:
-    """The plan with the least simulated latency that the search finds."""
+    """The plan with the least simulated latency that the search finds.
+
+    Raises:
+        Infeasible: no device, or none with enough memory.
+    """
+    return fitting(network, cluster, partial(_plan, network))
+
+
+def _plan(network: Network, cluster: Cluster) -> Plan:
     alone = single(network, cluster)
     if len(cluster.devices) < 2:
         return replace(alone, strategy="halo")
     search = _Search(network, cluster)
-    parts, simulation = search.run()
-    return _finished(network, cluster, alone, search.blocks(parts), simulation)
+    return _finished(network, cluster, alone, search.blocks(search.run()))
 
 
 class _Search:
-    """Improves a list of parts by simulation."""
+    """Improves a list of parts under the rules of the event simulator."""
 
     def __init__(self, network: Network, cluster: Cluster) -> None:
         self.network = network
         self.cluster = cluster
-        whole = Block(0, len(network.units), ())
-        tile = Tile(cluster.devices[0].id, tile_boxes(network, 0, whole.stop, _all(network, whole)))
-        works = tile_works(network, whole, tile)
-        self._seconds = {device.id: device.costs.block_s(works) for device in cluster.devices}
-        self._order = sorted(cluster.devices, key=lambda device: self._seconds[device.id])
-        self._left = EVALUATIONS
-        self._blocks: dict[Part, Block] = {}
+        self._stages = Stages(network, cluster, tables_of(network, cluster))
+        stop = len(network.units)
+        whole = self._tile(Part(0, stop, 0), whole_map(network, 0, stop))
+        self._seconds = [device.costs.block_s(whole.work) for device in cluster.devices]
+        self._order = sorted(range(len(cluster.devices)), key=self._seconds.__getitem__)
+        self._left = EFFORT
+        self._stage_of: dict[Part, Stage] = {}
 
-    def run(self) -> tuple[list[Part], Simulation]:
-        """The best parts found, and what is predicted of them."""
+    def run(self) -> list[Part]:
+        """The best parts found."""
         count = len(self.cluster.devices)
         parts = [
             Part(i, i + 1, count if unit.splits else 0) for i, unit in enumerate(self.network.units)
         ]
         parts = list(self._without_idle_cuts(parts))
-        best = self._simulated(parts)
+        best = self._latency_s(parts)
         for improve in (self._edges_everywhere, self._merge, self._fewer, self._merge):
             parts, best = improve(parts, best)
-        return parts, best
+        return parts
 
     def blocks(self, parts: Sequence[Part]) -> tuple[Block, ...]:
         """The blocks of a plan."""
         return tuple(self._block(part) for part in parts)
 
     def _block(self, part: Part) -> Block:
-        found = self._blocks.get(part)
+        exchange: Exchange = "peer" if part.start else "host"
+        tiles = tuple(
+            Tile(self.cluster.devices[d].id, tile.boxes, tile.flop)
+            for d, tile in self._shares(part)
+        )
+        return Block(part.start, part.stop, tiles, barrier=False, exchange=exchange)
+
+    def _stage(self, part: Part) -> Stage:
+        found = self._stage_of.get(part)
         if found is None:
-            exchange: Exchange = "peer" if part.start else "host"
-            tiles = tuple(self._tiles(part))
-            found = Block(part.start, part.stop, tiles, barrier=False, exchange=exchange)
-            self._blocks[part] = found
+            shares, direct = tuple(self._shares(part)), part.start > 0
+            found = self._stages.stage(part.start, part.stop, shares, direct=direct)
+            self._stage_of[part] = found
         return found
+
+    def _latency_s(self, parts: Sequence[Part]) -> float:
+        draft = tuple(map(self._stage, parts))
+        self._left -= sum(len(stage.shares) for stage in draft)
+        return self._stages.latency_s(draft)
 
     # ------------------------------------------------------------ moves
 
@@ -108,26 +140,24 @@ class _Search:
         assert held is not None
         yield held
 
-    def _edges_everywhere(
-        self, parts: list[Part], best: Simulation
-    ) -> tuple[list[Part], Simulation]:
+    def _edges_everywhere(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
         return self._better(parts, best, [replace(p, edge_rows=_halo_rows(p)) for p in parts])
 
-    def _merge(self, parts: list[Part], best: Simulation) -> tuple[list[Part], Simulation]:
+    def _merge(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
         index = 0
         while index + 1 < len(parts) and self._left > 0:
             one, other = parts[index : index + 2]
             if one.devices and other.devices:
                 fused = replace(other, start=one.start)
                 trial = [*parts[:index], fused, *parts[index + 2 :]]
-                better, simulation = self._better(parts, best, trial)
+                better, latency_s = self._better(parts, best, trial)
                 if better is trial:
-                    parts, best = trial, simulation
+                    parts, best = trial, latency_s
                     continue
             index += 1
         return parts, best
 
-    def _fewer(self, parts: list[Part], best: Simulation) -> tuple[list[Part], Simulation]:
+    def _fewer(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
         """From the end, where maps are small: the last parts on fewer devices."""
         for index in range(len(parts) - 1, -1, -1):
             if not parts[index].devices or self._left <= 0:
@@ -144,60 +174,40 @@ class _Search:
         return parts, best
 
     def _better(
-        self, parts: list[Part], best: Simulation, trial: list[Part]
-    ) -> tuple[list[Part], Simulation]:
-        self._left -= 1
-        simulation = self._simulated(trial)
-        if simulation.latency_s < best.latency_s * (1 - WORTHWHILE):
-            return trial, simulation
-        return parts, best
-
-    def _simulated(self, parts: Sequence[Part]) -> Simulation:
-        plan = Plan(
-            self.network.name,
-            "halo",
-            self.blocks(parts),
-            predicted_latency_s=0.0,
-            single_device_latency_s=0.0,
-            baseline_device=self._order[0].id,
-            total_flop=0,
-            redundant_flop=0,
-            traffic=TrafficBytes(),
-            wire=self.network.wire,
-        )
-        return simulate(plan, self.network, self.cluster)
+        self, parts: list[Part], best: float, trial: list[Part]
+    ) -> tuple[list[Part], float]:
+        latency_s = self._latency_s(trial)
+        return (trial, latency_s) if latency_s < best * (1 - WORTHWHILE) else (parts, best)
 
     # ------------------------------------------------------------ tiles
 
-    def _tiles(self, part: Part) -> Iterator[Tile]:
-        block = Block(part.start, part.stop, ())
+    def _shares(self, part: Part) -> Iterator[tuple[int, UnitTile]]:
+        """Tiles by device, as an index into the cluster's."""
         if not part.devices:
-            yield self._tile(block, self._best_alone(block), _all(self.network, block))
+            yield self._best_alone(part)
             return
         height, width = map_size(self.network, part.start, part.stop)
-        used = self._order[: part.devices]
         # In the cluster's order, so that a device keeps its place when others drop out.
-        chosen = [device for device in self.cluster.devices if device in used]
-        rows = weighted_spans(height, [1.0 / self._seconds[each.id] for each in chosen])
+        chosen = sorted(self._order[: part.devices])
+        rows = weighted_spans(height, [1.0 / self._seconds[d] for d in chosen])
         last = len(chosen) - 1
-        for index, (device, span) in enumerate(zip(chosen, rows, strict=True)):
+        for index, (d, span) in enumerate(zip(chosen, rows, strict=True)):
             top = part.edge_rows if index else 0
             bottom = part.edge_rows if index < last else 0
             for piece in _edges_first(span, top, bottom):
-                yield self._tile(block, device, MapTile(piece, Span(0, width)))
+                yield d, self._tile(part, MapTile(piece, Span(0, width)))
 
-    def _tile(self, block: Block, device: Device, tile: MapTile) -> Tile:
-        boxes = tile_boxes(self.network, block.start, block.stop, tile)
-        made = Tile(device.id, boxes)
-        return replace(made, flop=sum(w.flop for w in tile_works(self.network, block, made)))
+    def _tile(self, part: Part, tile: MapTile) -> UnitTile:
+        block = Block(part.start, part.stop, ())
+        boxes = tile_boxes(self.network, part.start, part.stop, tile)
+        made = Tile(self.cluster.devices[0].id, boxes)
+        reads = tile_extent(self.network, block, made).inputs
+        return UnitTile(boxes, reads, tuple(tile_works(self.network, block, made)))
 
-    def _best_alone(self, block: Block) -> Device:
-        tile = Tile(
-            self._order[0].id,
-            tile_boxes(self.network, block.start, block.stop, _all(self.network, block)),
-        )
-        works = tile_works(self.network, block, tile)
-        return min(self.cluster.devices, key=lambda device: device.costs.block_s(works))
+    def _best_alone(self, part: Part) -> tuple[int, UnitTile]:
+        tile = self._tile(part, whole_map(self.network, part.start, part.stop))
+        devices = self.cluster.devices
+        return min(range(len(devices)), key=lambda d: devices[d].costs.block_s(tile.work)), tile
 
 
 def _edges_first(span: Span, top: int, bottom: int) -> list[Span]:
@@ -216,36 +226,31 @@ def _halo_rows(part: Part) -> int:
     return 2 if part.devices else 0
 
 
-def _all(network: Network, block: Block) -> MapTile:
-    return whole_map(network, block.start, block.stop)
-
-
-def _finished(
-    network: Network,
-    cluster: Cluster,
-    alone: Plan,
-    blocks: tuple[Block, ...],
-    simulation: Simulation,
-) -> Plan:
+def _finished(network: Network, cluster: Cluster, alone: Plan, blocks: tuple[Block, ...]) -> Plan:
     """The plan with everything that the contract promises."""
     flop = sum(tile.flop for block in blocks for tile in block.tiles)
     plan = replace(
         alone,
         strategy="halo",
         blocks=blocks,
-        predicted_latency_s=simulation.latency_s,
         redundant_flop=flop - alone.total_flop,
-        traffic=simulation.traffic,
         unused=(),
         notes=(),
     )
+    found = simulate(plan, network, cluster)
     left_out = [device for device in cluster.devices if device.id not in plan.devices]
     reason = "every map has fewer rows than devices are faster"
-    gain = alone.single_device_latency_s / simulation.latency_s
+    gain = alone.single_device_latency_s / found.latency_s
     exchanges = sum(block.exchange == "peer" for block in blocks)
     note = (
         f"Halos travel from peer to peer at {exchanges} boundaries "
-        f"({simulation.traffic.halo / 1e6:.2f} MB); {gain:.2f} times as fast as one device."
+        f"({found.traffic.halo / 1e6:.2f} MB); {gain:.2f} times as fast as one device."
     )
     unused = tuple(Unused(device.id, reason) for device in left_out)
-    return replace(plan, unused=unused, notes=(note,))
+    return replace(
+        plan,
+        predicted_latency_s=found.latency_s,
+        traffic=found.traffic,
+        unused=unused,
+        notes=(note,),
+    )

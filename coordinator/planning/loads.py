@@ -36,7 +36,7 @@ class Load:
     reads: Mapping[str, Ranges]
     owns: Mapping[str, Ranges]
     read_bytes: Mapping[str, int]
-    own_bytes: int
+    own_bytes: Mapping[str, int]
     weight_bytes: int
     summed: bool = False
 
@@ -131,7 +131,7 @@ class Loads:
         summed: bool,
     ) -> Load:
         read_bytes = {name: self.bytes_of(name, each) for name, each in reads.items()}
-        own_bytes = sum(self.bytes_of(name, each) for name, each in owns.items())
+        own_bytes = {name: self.bytes_of(name, each) for name, each in owns.items()}
         return Load(compute_s, reads, owns, read_bytes, own_bytes, weight_bytes, summed)
 
     def _whole_tile(self, start: int, end: int) -> tuple[UnitTile, int]:
@@ -152,7 +152,7 @@ class Loads:
 
     def live_bytes(self, start: int, end: int, part: Part, load: Load) -> float:
         """What a tile's task reads and yields, and what its largest node does."""
-        moved = sum(load.read_bytes.values()) + load.own_bytes
+        moved = sum(load.read_bytes.values()) + sum(load.own_bytes.values())
         if isinstance(part, UnitTile):
             return moved + max(each.input_bytes + each.output_bytes for each in part.work)
         splits = self.geometry.splits[end]

@@ -8,7 +8,7 @@ equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.planning.devices import Cluster
@@ -35,29 +35,33 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One task; the tasks of a block follow each other, blocks in order. `direct`: what it reads
-    of other tasks comes from them, not through the host.
+    """One task; the tasks of a block follow each other, blocks in order. `outputs` are (bytes,
+    whether they are the network's answer) by place. `direct`: what it reads of other tasks comes
+    from them, not through the host.
     """
 
     block: int
     device: int
     compute_s: float
-    size_bytes: int
+    outputs: tuple[tuple[int, bool], ...]
     reads: tuple[Read, ...]
     barrier: bool = False
     direct: bool = False
 
 
-def latency_s(steps: Sequence[Step], cluster: Cluster, last: Iterable[int]) -> float:
-    """Seconds from the request until the outputs of the tasks `last` are at the host."""
-    return _Run(steps, cluster, frozenset(last)).run()
+def latency_s(steps: Sequence[Step], cluster: Cluster) -> float:
+    """Seconds from the request until its answer is at the host."""
+    return _Run(steps, cluster).run()
 
 
 class _Run:
     """One request."""
 
-    def __init__(self, steps: Sequence[Step], cluster: Cluster, last: frozenset[int]) -> None:
-        self.steps, self.last = steps, set(last)
+    def __init__(self, steps: Sequence[Step], cluster: Cluster) -> None:
+        self.steps = steps
+        self.last = {
+            k for k, step in enumerate(steps) if any(last and size for size, last in step.outputs)
+        }
         self.media = Media(cluster)
         self.latency_s = [device.link.latency_s for device in cluster.devices]
         self.done = [False] * len(steps)
@@ -65,7 +69,7 @@ class _Run:
         self.undone: dict[int, int] = {}
         # Per task: who gets what of it through the host, and who straight from it.
         self.readers: list[list[tuple[int, int, int]]] = [[] for _ in steps]
-        self.routes: list[_Parts] = [[] for _ in steps]
+        self.routes: list[list[tuple[int, int, int]]] = [[] for _ in steps]
         self.brought = [0] * len(steps)
         self.sums: dict[int, list[tuple[list[int], int]]] = {}
         self.held = [k for k, step in enumerate(steps) if step.barrier and step.block > 0]
@@ -76,15 +80,15 @@ class _Run:
             self.undone[step.block] = self.undone.get(step.block, 0) + 1
             for read in step.reads:
                 self._wire(k, step, read)
-        for readers in self.readers:
-            readers.sort()
+        for each in (*self.readers, *self.routes):
+            each.sort()
 
     def _wire(self, k: int, step: Step, read: Read) -> None:
         for source, size in read.pieces:
             if source == REQUEST:
                 self.brought[k] += size
             elif step.direct:
-                self.routes[source].append((k, size))
+                self.routes[source].append((read.place, k, size))
             else:
                 self.readers[source].append((read.place, k, 0 if read.summed else size))
         if read.summed:
@@ -136,15 +140,28 @@ class _Run:
     def _computed(self, k: int) -> None:
         step = self.steps[k]
         self._pass_on(k, step.device)
-        if self.routes[k] and not self.readers[k] and k not in self.last:
-            self.media.at(self.media.now + self.latency_s[step.device], self._home, k)
+        if size := self._size_to_host(k):
+            self.media.up(step.device, size, self._home, k)
         else:
-            self.media.up(step.device, step.size_bytes, self._home, k)
+            self.media.at(self.media.now + self.latency_s[step.device], self._home, k)
+
+    def _size_to_host(self, k: int) -> int:
+        """What the host merges of a task: its answers, what goes on through the host, and what
+        nobody reads.
+        """
+        outputs = self.steps[k].outputs
+        if not self.routes[k]:
+            return sum(size for size, _ in outputs)
+        passed = {place for place, _, _ in self.routes[k]}
+        passed -= {place for place, _, _ in self.readers[k]}
+        return sum(
+            size for place, (size, last) in enumerate(outputs) if last or place not in passed
+        )
 
     def _pass_on(self, k: int, device: int) -> None:
         """To peers first; what stays goes on when the messages have been written."""
         peers: dict[int, _Parts] = {}
-        for reader, size in self.routes[k]:
+        for _, reader, size in self.routes[k]:
             peers.setdefault(self.steps[reader].device, []).append((reader, size))
         kept = peers.pop(device, [])
         for d, parts in peers.items():

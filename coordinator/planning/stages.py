@@ -39,6 +39,11 @@ class Stage:
         """What its tiles read."""
         return {name for load in self.loads for name in load.reads}
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What its tiles own; a small one may own nothing of some."""
+        return tuple(dict.fromkeys(name for load in self.loads for name in load.owns))
+
 
 Draft = tuple[Stage, ...]
 # A tensor, (tile, bytes) of those that make it, whether they are sums, its place among outputs.
@@ -75,8 +80,7 @@ class Stages:
         found = self._costs.get(draft)
         if found is None:
             self.evaluations += 1
-            steps, last = self._steps(draft)
-            found = self._costs[draft] = latency_s(steps, self.cluster, last)
+            found = self._costs[draft] = latency_s(self._steps(draft), self.cluster)
         return found
 
     def overflow_bytes(self, draft: Draft) -> float:
@@ -100,11 +104,9 @@ class Stages:
 
     # ------------------------------------------------------------ steps
 
-    def _steps(self, draft: Draft) -> tuple[list[Step], list[int]]:
+    def _steps(self, draft: Draft) -> list[Step]:
         steps: list[Step] = []
-        last: list[int] = []
         made: dict[str, tuple[Stage, int]] = {}
-        outputs = self._outputs
         for index, stage in enumerate(draft):
             offset = len(steps)
             tensors = stage.loads[0].reads if len(stage.loads) == 1 else stage.tensors
@@ -114,18 +116,16 @@ class Stages:
             if key not in self._known:
                 self._known[key] = self._stage_steps(index, stage, sources)
             steps += self._known[key]
-            for tile, load in enumerate(stage.loads):
-                if not outputs.isdisjoint(load.owns):
-                    last.append(offset + tile)
+            for load in stage.loads:
                 for name in load.owns:
                     made[name] = (stage, offset)
-        return steps, last
+        return steps
 
     def _stage_steps(
         self, index: int, stage: Stage, sources: Sequence[tuple[Stage, int]]
     ) -> list[Step]:
         """A stage's tasks, given the stages that make its tensors and the first task of each."""
-        steps = []
+        steps, outputs = [], [(name, name in self._outputs) for name in stage.outputs]
         for tile, (d, load) in enumerate(zip(stage.devices, stage.loads, strict=True)):
             reads, found = [], set()
             for source, first in sources:
@@ -141,7 +141,7 @@ class Stages:
                     index,
                     d,
                     load.compute_s,
-                    load.own_bytes,
+                    tuple((load.own_bytes.get(name, 0), last) for name, last in outputs),
                     tuple(reads),
                     stage.barrier,
                     stage.direct,
@@ -167,7 +167,7 @@ class Stages:
                 if size:
                     pieces.append((place, size))
             if pieces:
-                place = list(source.loads[pieces[0][0]].owns).index(name)
+                place = source.outputs.index(name)
                 found.append((name, tuple(pieces), source.loads[0].summed, place))
         return found
 

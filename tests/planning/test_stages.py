@@ -44,8 +44,10 @@ MEDIA = {
 }
 
 
-def random_draft(stages: Stages, rng: random.Random) -> Draft:
-    """Blocks of up to five units, each in a random shape on random devices."""
+def random_draft(stages: Stages, rng: random.Random, *, peers: bool = False) -> Draft:
+    """Blocks of up to five units, each in a random shape on random devices; with `peers` most of
+    them get what others made from them, and none waits at a barrier.
+    """
     tables, count = stages.tables, len(stages.cluster.devices)
     draft, start = [], 0
     while start < tables.marks - 1:
@@ -57,7 +59,9 @@ def random_draft(stages: Stages, rng: random.Random) -> Draft:
             weights = [rng.uniform(0.5, 2.0) for _ in who]
             tiles = rng.choice(shapes_of(len(who))).tiles(splits.height, splits.width, weights)
             shares = tuple((d, t) for d, t in zip(who, tiles, strict=True) if not t.is_empty)
-        draft.append(stages.stage(start, end, shares, barrier=rng.random() < 0.3))
+        direct = peers and start > 0 and rng.random() < 0.8
+        barrier = not peers and rng.random() < 0.3
+        draft.append(stages.stage(start, end, shares, barrier=barrier, direct=direct))
         start = end
     return tuple(draft)
 
@@ -70,6 +74,7 @@ def plan_of(stages: Stages, draft: Draft) -> Plan:
             marks[stage.end],
             [(devices[d], part) for d, part in stage.shares],
             stage.barrier,
+            "peer" if stage.direct else "host",
         )
         for stage in draft
     ]
@@ -87,6 +92,19 @@ def test_a_draft_costs_what_the_simulator_says(name: str, medium: str) -> None:
     stages, rng = setting(network, MEDIA[medium]), random.Random(f"{name} {medium}")
     for _ in range(6):
         draft = random_draft(stages, rng)
+        plan = plan_of(stages, draft)
+        check_plan(plan, network, MEDIA[medium])
+        expected = simulate(plan, network, MEDIA[medium]).latency_s
+        assert stages.latency_s(draft) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+@pytest.mark.parametrize("name", ["small", "vgg16", "yolov2", "yolov3-tiny"])
+def test_so_does_one_whose_tiles_pass_between_peers(name: str, medium: str) -> None:
+    network = small() if name == "small" else real(name)
+    stages, rng = setting(network, MEDIA[medium]), random.Random(f"{name} {medium}")
+    for _ in range(6):
+        draft = random_draft(stages, rng, peers=True)
         plan = plan_of(stages, draft)
         check_plan(plan, network, MEDIA[medium])
         expected = simulate(plan, network, MEDIA[medium]).latency_s
