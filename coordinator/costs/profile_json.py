@@ -13,7 +13,7 @@ from coordinator.costs.regression import LayerFit, Profile
 from coordinator.planning.devices import Endpoint
 from protos.errors import BadRequest
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save_profile(profile: Profile) -> str:
@@ -72,7 +72,7 @@ class _EndpointFile(_Strict):
 
 
 class _ProfileFile(_Strict):
-    format: Literal[1]
+    format: Literal[2]
     fingerprint: dict[str, str]
     fits: dict[str, _FitFile] = Field(min_length=1)
     compute_scale: float = Field(ge=0)

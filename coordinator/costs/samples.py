@@ -142,6 +142,18 @@ def _concat(rng: random.Random, flop: float) -> Measurable | None:
     return sketch.measurable()
 
 
+def _resize(rng: random.Random, flop: float) -> Measurable | None:
+    mode = rng.choice(("nearest", "nearest", "linear"))
+    size = _map(rng, flop, 4.0 if mode == "nearest" else 28.0)
+    if size is None:
+        return None
+    channels, rows, width = size
+    # One row is no map to interpolate.
+    sketch = Sketch(1, channels, max(2, rows), width)
+    sketch.resize(mode)
+    return sketch.measurable()
+
+
 def _gemm(rng: random.Random, flop: float) -> Measurable | None:
     inputs = rng.choice((256, 512, 1024, 2048, 4096, 6272, 12544))
     outputs = min(max(round(flop / (2 * inputs)), 10), 4096, _MOST_WEIGHTS // inputs)
@@ -210,5 +222,6 @@ DRAWS: Mapping[str, Callable[[random.Random, float], Measurable | None]] = {
     "elementwise": _elementwise,
     "normalisation": _norm,
     "concat": _concat,
+    "resize": _resize,
     _BLOCK: _block,
 }

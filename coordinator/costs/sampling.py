@@ -30,6 +30,7 @@ COUNTS: Mapping[str, int] = {
     "elementwise": 10,
     "normalisation": 8,
     "concat": 8,
+    "resize": 8,
     "block": 16,
 }
 _TARGET_S = 0.04
@@ -40,10 +41,10 @@ _SPREADS = {"block": 10.0, "fully_connected": 3.0}
 _SPREAD = 300.0
 # Layers that move data do few FLOPs per second: these get this share of a convolution's.
 _LIGHT_SHARES = {"fully_connected": 0.03} | dict.fromkeys(
-    ("depthwise", "pooling", "elementwise", "normalisation", "concat"), 0.01
+    ("depthwise", "pooling", "elementwise", "normalisation", "concat", "resize"), 0.01
 )
 # After this many rounds, stop if fused blocks are predicted this well.
-_ENOUGH_ROUNDS = 12
+_ENOUGH_ROUNDS = 11
 _ENOUGH_MAPE = 0.05
 
 

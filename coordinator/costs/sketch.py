@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from models.boxes import Box
 from models.cutter import cut
@@ -46,6 +46,7 @@ class Sketch:
     def __init__(self, *shape: int) -> None:
         self._nodes: list[Any] = []
         self._weights: dict[str, tuple[int, ...]] = {}
+        self._settings: dict[str, np.ndarray] = {}
         self.shape = shape
         self._inputs = {_INPUT: shape}
         self.channels: dict[str, int] = {_INPUT: shape[1]}
@@ -96,6 +97,17 @@ class Sketch:
         """Every 2x2 of the map becomes channels."""
         return self._add("SpaceToDepth", (self.last,), 4 * self.channels[self.last], blocksize=2)
 
+    def resize(self, mode: str) -> str:
+        """The map at twice its rows and columns."""
+        scales = f"s{len(self._settings)}"
+        self._settings[scales] = np.array([1, 1, 2, 2], dtype=np.float32)
+        coordinates = "asymmetric" if mode == "nearest" else "half_pixel"
+        attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
+        if mode == "nearest":
+            attributes["nearest_mode"] = "floor"
+        inputs = (self.last, "", scales)
+        return self._add("Resize", inputs, self.channels[self.last], **attributes)
+
     def gemm(self, outputs: int) -> str:
         """A fully connected layer over a vector."""
         weight = self._weight(outputs, self.channels[self.last])
@@ -122,12 +134,14 @@ class Sketch:
             for name, dims in shapes.items()
         ]
         output = helper.make_tensor_value_info(self.last, TensorProto.FLOAT, None)
+        settings = [numpy_helper.from_array(each, name) for name, each in self._settings.items()]
         model = helper.make_model(
-            helper.make_graph(self._nodes, "sample", inputs, [output]),
+            helper.make_graph(self._nodes, "sample", inputs, [output], settings),
             opset_imports=[helper.make_opsetid("", _OPSET)],
         )
         zeros = {name: np.broadcast_to(np.float32(0), dims) for name, dims in self._weights.items()}
-        return replace(load_graph(model), inputs=tuple(self._inputs), constants=zeros)
+        constants = {**zeros, **self._settings}
+        return replace(load_graph(model), inputs=tuple(self._inputs), constants=constants)
 
     def _weight(self, *dims: int) -> str:
         name = f"w{len(self._weights)}"

@@ -232,8 +232,6 @@ def _flop(graph: Graph, node: Node, output: Box) -> int:
     return output.volume * (1 if _mode(node) == "nearest" else 7)
 
 
-_RESIZE = Operator(
-    Kind.RESAMPLING, "elementwise", _reads, build=_build, flop=_flop, refuses=_refuses
-)
+_RESIZE = Operator(Kind.RESAMPLING, "resize", _reads, build=_build, flop=_flop, refuses=_refuses)
 
 RESIZE = {"Resize": _RESIZE, "Upsample": _RESIZE}

@@ -45,7 +45,7 @@ def _whole_output(graph: Graph, node: Node, box: Box) -> Box:
 
 
 _OPAQUE = Operator(Kind.OPAQUE, "opaque", _everything, yields=_whole_output, heavy=True)
-_RESHAPE = Operator(Kind.OPAQUE, "reshape", _everything, yields=_whole_output)
+_RESHAPE = Operator(Kind.OPAQUE, "concat", _everything, yields=_whole_output)
 
 TABLE: Mapping[str, Operator] = {
     **POINTWISE,

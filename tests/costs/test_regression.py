@@ -34,6 +34,7 @@ PLANTED = {
     "elementwise": LayerRates(1e-5, 0.0, 2e-10, 1e-10, 0.0),
     "normalisation": LayerRates(1e-5, 0.0, 2e-10, 1e-10, 0.0),
     "concat": LayerRates(1e-5, 0.0, 1e-10, 1e-10, 0.0),
+    "resize": LayerRates(1e-5, 1e-10, 0.0, 1e-10, 0.0),
 }
 COMPUTE, FUSED = 0.8, 0.25
 
@@ -147,7 +148,7 @@ def test_profiles_survive_json() -> None:
     ("change", "fault"),
     [
         (("{", "["), "profile"),
-        (('"format": 1', '"format": 2'), "format"),
+        (('"format": 2', '"format": 1'), "format"),
         (('"blocks"', '"blocs"'), "blocs|blocks"),
         (('"samples": 24', '"samples": -1'), "samples"),
         (('"compute_scale": ', '"compute_scale": -'), "compute_scale"),

@@ -58,7 +58,7 @@ def test_sizes_are_near_what_was_asked(kind: str, flop: float) -> None:
 
 def test_every_layer_type_of_the_table_is_measured() -> None:
     types = {operator.layer_type for operator in TABLE.values()}
-    assert types - set(DRAWS) == {"reshape"}
+    assert types <= set(DRAWS)
     assert set(COUNTS) == set(DRAWS)
 
 
