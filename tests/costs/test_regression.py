@@ -79,6 +79,19 @@ def test_planted_coefficients_are_recovered() -> None:
     assert rates.fixed_s == pytest.approx(2e-5, rel=1e-3)
 
 
+def test_what_computes_is_never_free() -> None:
+    """However odd the blocks that were measured: these take as long as their light layers."""
+    layers = [each for each in measured(0.0) if not each[0].is_block]
+    odd = [
+        (block, 100 * sum(planted_s(work) for work in block.what.works if kind_of(work) in LIGHT))
+        for block, _ in measured(0.0)
+        if block.is_block
+    ]
+    profile = fit([*layers, *odd], {})
+    assert profile.compute_scale == profile.light_scale > 0
+    assert profile.block_mape > 0.1
+
+
 def test_noise_is_reported_and_other_samples_are_predicted() -> None:
     profile = fit(measured(0.1), {})
     assert 0.02 < profile.fits["convolution"].mape < 0.1
