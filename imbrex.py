@@ -215,8 +215,8 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     ] = None,
     wire: WireOption = None,
     replan: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Plan again every S seconds; 0: never. [default: 60]"),
+        str | None,
+        typer.Option(metavar="S|off", help="Plan again every S seconds, or never. [default: 60]"),
     ] = None,
     host_computes: Annotated[
         bool | None,

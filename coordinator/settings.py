@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from coordinator.planning.devices import Medium
@@ -20,6 +20,9 @@ GRPC_PORT = 8461
 ENROL_PORT = 8462
 
 Objective = Literal["latency", "throughput", "auto"]
+OffOrSeconds = Annotated[
+    float, BeforeValidator(lambda given: 0.0 if given == "off" else given), Field(ge=0)
+]
 
 
 class CoordinatorSettings(BaseSettings):
@@ -32,8 +35,8 @@ class CoordinatorSettings(BaseSettings):
     `enrol_host` and `enrol_port` are where devices join a cluster that has an authority (`imbrex
     cluster init`); without one, `secret` is what every daemon must know.
     A request that would wait for longer than `max_wait_s` is told to come back later.
-    `replan` is a period in seconds, or 0 for off: a plan then changes only by hand or when its
-    devices do. `planners` names `package.module:function`s that requests may ask for beside the
+    `replan` is a period in seconds, or `off`, which is 0: a plan then changes only by hand or when
+    its devices do. `planners` names `package.module:function`s that requests may ask for beside the
     installed strategies. `wire` is what maps may travel as between devices; without it, what each
     model's sidecar allows. `profile_s` bounds what measuring one device takes. `host_computes`
     starts a worker on this machine, which listens on `host_worker`: an address that the other
@@ -68,7 +71,7 @@ class CoordinatorSettings(BaseSettings):
     host_pace: float = 1.0
     host_worker: str = "127.0.0.1"
     medium: Medium = "switch"
-    replan: float = 60.0
+    replan: OffOrSeconds = 60.0
     profile: bool = True
     profile_s: float = Field(default=60.0, gt=0, le=60.0)
     task_ms: float = Field(default=0.0, ge=0, le=1000)
