@@ -11,6 +11,7 @@ import typer
 
 from coordinator.commands.options import (
     URL,
+    Devices,
     Json,
     Model,
     PlanFile,
@@ -39,9 +40,7 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     strategy: Annotated[
         str | None, typer.Option(help="How to plan it. [default: as the coordinator does]")
     ] = None,
-    devices: Annotated[
-        int | None, typer.Option(min=1, help="Over so many of the fastest. [default: all]")
-    ] = None,
+    devices: Devices = None,
     plan: PlanFile = None,
     wire: WireOption = None,
     save: Save = None,

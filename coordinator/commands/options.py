@@ -28,6 +28,15 @@ Model = Annotated[str, typer.Option("--model", help="A catalogue name or an .onn
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="A catalogue name or an .onnx file.")
 ]
+Devices = Annotated[
+    int | None, typer.Option(min=1, help="Over so many of the fastest. [default: all]")
+]
+DeviceCounts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="1..N", help="Over so many of the fastest devices. [default: all of them]"
+    ),
+]
 PlanFile = Annotated[
     Path | None,
     typer.Option("--plan", metavar="PLAN.json", help="Execute exactly this plan."),

@@ -13,6 +13,8 @@ import typer
 from coordinator.commands import ranges
 from coordinator.commands.options import (
     URL,
+    DeviceCounts,
+    Devices,
     Json,
     ModelArgument,
     PlanFile,
@@ -46,9 +48,7 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         str | None,
         typer.Option(help="How to plan. [default: auto, or as the coordinator does]"),
     ] = None,
-    devices: Annotated[
-        int | None, typer.Option(min=1, help="Over so many of the fastest. [default: all]")
-    ] = None,
+    devices: Devices = None,
     wire: WireOption = None,
     url: Url = URL,
     explain: Annotated[
@@ -85,12 +85,7 @@ def simulate(
     strategy: Annotated[
         str, typer.Option(metavar="S,S", help="Strategies; module:function too.")
     ] = "all",
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="1..N", help="Over so many of the fastest devices. [default: all of them]"
-        ),
-    ] = None,
+    devices: DeviceCounts = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="OUT.svg", help="Draw the speed-up over 1..N devices.")
     ] = None,
@@ -121,12 +116,7 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     strategies: Annotated[
         str, typer.Option(metavar="S,S", help="Strategies of the coordinator.")
     ] = "auto",
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="1..N", help="Over so many of the fastest devices. [default: all of them]"
-        ),
-    ] = None,
+    devices: DeviceCounts = None,
     repeat: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 10,
     plan: PlanFile = None,
     wire: Annotated[
