@@ -1,16 +1,16 @@
 """`auto`: the best of the other strategies, each as published and without its barriers.
 
-All are ranked by the event simulator. `single` is always among them, so a plan is never predicted
-slower than one device. What searches long is tried only where it can win: `halo` unless a plan is
-close to what all devices together could do at best; `elimination` and `kcut`, which divide every
-layer and exchange through the host, only where the simpler strategy of that family, `lw`, is not
-far behind the best.
+All are ranked by the rules of the event simulator, the best of them by the simulator itself.
+`single` is always among these, so a plan is never predicted slower than one device. What searches
+long is tried only where it can win: `halo` unless a plan is close to what all devices together
+could do at best; `elimination` and `kcut`, which divide every layer and exchange through the host,
+only where the simpler strategy of that family, `lw`, is not far behind the best.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from coordinator.planning.aofl import aofl
 from coordinator.planning.devices import Cluster, Planner
@@ -24,6 +24,7 @@ from coordinator.planning.ofl import ofl
 from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.single import single
+from coordinator.planning.stages import Stages
 from coordinator.planning.tables import tables_of
 from models.units import Network
 from protos.errors import Infeasible
@@ -44,6 +45,9 @@ CANDIDATES: Mapping[str, Planner] = {**QUICK, **PER_LAYER, **PEERS}
 # it was up to 2.5 times as slow as `fused`, they took at least 0.76 of its time (digits and VGG-16,
 # 2 and 8 devices, three media, 20 to 1000 Mbps).
 _BEHIND = 1.5
+# Plans that the simulator itself compares, and how much worse than the best they may seem.
+_FINALISTS = 3
+_CLOSE = 1.03
 # A plan this near to the sum of all devices' rates leaves nothing to gain that shows.
 _IDEAL = 1.03
 
@@ -59,12 +63,23 @@ def auto(network: Network, cluster: Cluster) -> Plan:
     return candidates.chosen()
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A plan and what the rules of the simulator say of it."""
+
+    name: str
+    plan: Plan
+    latency_s: float
+
+
 class _Candidates:
-    """Plans by how they were made, simulated alike."""
+    """Plans by how they were made, ranked alike."""
 
     def __init__(self, network: Network, cluster: Cluster) -> None:
         self.network, self.cluster = network, cluster
-        self.plans: dict[str, Plan] = {}
+        self.tables = tables_of(network, cluster)
+        self.stages = Stages(network, cluster, self.tables)
+        self.found: list[_Candidate] = []
         self.tried: set[str] = set()
         self.refused: Infeasible | None = None
 
@@ -73,26 +88,34 @@ class _Candidates:
         for name, planner in planners.items():
             self.tried.add(name)
             try:
-                plan = planner(self.network, self.cluster)
-                self.plans.update(_variants(name, plan, self.network, self.cluster))
+                self.found += self._variants(name, planner(self.network, self.cluster))
             except Infeasible as error:
                 self.refused = self.refused or error
+
+    def _variants(self, name: str, plan: Plan) -> Iterator[_Candidate]:
+        """The plan as published and, if it has barriers between its blocks, without them."""
+        draft = self.stages.of_plan(plan)
+        yield _Candidate(name, plan, self.stages.latency_s(draft))
+        if any(block.barrier for block in plan.blocks[1:]):
+            blocks = tuple(replace(block, barrier=False) for block in plan.blocks)
+            latency_s = self.stages.latency_s(self.stages.without_barriers(draft))
+            yield _Candidate(f"{name} without barriers", replace(plan, blocks=blocks), latency_s)
 
     @property
     def best_s(self) -> float:
         """The least latency so far."""
-        return min((plan.predicted_latency_s for plan in self.plans.values()), default=float("inf"))
+        return min((each.latency_s for each in self.found), default=float("inf"))
 
     @property
     def per_layer_s(self) -> float:
         """What `lw` takes; infinite where it can't be."""
-        found = (plan for name, plan in self.plans.items() if name.startswith("lw"))
-        return min((plan.predicted_latency_s for plan in found), default=float("inf"))
+        found = (each.latency_s for each in self.found if each.name.startswith("lw"))
+        return min(found, default=float("inf"))
 
     @property
     def ideal_s(self) -> float:
         """What all devices would take together if nothing had to be moved or computed twice."""
-        alone_s = tables_of(self.network, self.cluster).compute_s[:, 0, -1]
+        alone_s = self.tables.compute_s[:, 0, -1]
         return float(1.0 / (1.0 / alone_s).sum())
 
     def chosen(self) -> Plan:
@@ -101,30 +124,23 @@ class _Candidates:
         Raises:
             Infeasible: there is none.
         """
-        if not self.plans:
+        if not self.found:
             assert self.refused is not None
             raise self.refused
-        name, best = min(self.plans.items(), key=lambda each: each[1].predicted_latency_s)
-        compared = ", ".join(
-            f"{other} {plan.predicted_latency_s:.3f} s" for other, plan in self.plans.items()
-        )
-        note = f"This is the plan of {name}; simulated alike, the strategies take: {compared}."
+        best = min(self._finalists(), key=lambda each: each.plan.predicted_latency_s)
+        compared = ", ".join(f"{each.name} {each.latency_s:.3f} s" for each in self.found)
+        note = f"This is the plan of {best.name}; simulated alike, the strategies take: {compared}."
         left = [other for other in CANDIDATES if other not in self.tried]
         notes = (
             (note, f"Not searched, as they can't win here: {', '.join(left)}.") if left else (note,)
         )
-        return replace(best, strategy="auto", notes=(*notes, *best.notes))
+        return replace(best.plan, strategy="auto", notes=(*notes, *best.plan.notes))
 
-
-def _variants(
-    name: str, plan: Plan, network: Network, cluster: Cluster
-) -> Iterator[tuple[str, Plan]]:
-    """The plan as published and, if it has barriers between its blocks, without them."""
-    yield name, _simulated(plan, network, cluster)
-    if any(block.barrier for block in plan.blocks[1:]):
-        blocks = tuple(replace(block, barrier=False) for block in plan.blocks)
-        yield f"{name} without barriers", _simulated(replace(plan, blocks=blocks), network, cluster)
-
-
-def _simulated(plan: Plan, network: Network, cluster: Cluster) -> Plan:
-    return replace(plan, predicted_latency_s=simulate(plan, network, cluster).latency_s)
+    def _finalists(self) -> Iterator[_Candidate]:
+        """The best few, and one device alone, as the simulator itself predicts them."""
+        ranked = sorted(self.found, key=lambda each: each.latency_s)
+        close = [each for each in ranked if each.latency_s <= self.best_s * _CLOSE][:_FINALISTS]
+        alone = [each for each in self.found if each.name == "single" and each not in close]
+        for each in (*close, *alone):
+            seconds = simulate(each.plan, self.network, self.cluster).latency_s
+            yield replace(each, plan=replace(each.plan, predicted_latency_s=seconds))

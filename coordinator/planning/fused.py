@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.planning.assemble import Placed, assemble
+from coordinator.planning.assemble import assemble
 from coordinator.planning.decide import check_room, no_room
 from coordinator.planning.devices import Cluster
 from coordinator.planning.forms import Forms
@@ -85,17 +85,6 @@ class _Search:
             pool[draft], slots_of[draft] = self.improver.cost(draft), slots
 
     def _plan(self, draft: Draft) -> Plan:
-        marks, devices = self.tables.geometry.marks, self.cluster.devices
-        placed = [
-            Placed(
-                marks[stage.start],
-                marks[stage.end],
-                [(devices[d], part) for d, part in stage.shares],
-                stage.barrier,
-                "peer" if stage.direct else "host",
-            )
-            for stage in draft
-        ]
-        plan = assemble(self.network, self.tables, "fused", placed)
+        plan = assemble(self.network, self.tables, "fused", self.stages.placed(draft))
         simulation = simulate(plan, self.network, self.cluster)
         return replace(plan, predicted_latency_s=simulation.latency_s, traffic=simulation.traffic)

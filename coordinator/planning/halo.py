@@ -8,6 +8,8 @@ improves the blocks one after the other, as long as the event simulator's rules 
 * compute edge rows before the interior;
 * divide a block among fewer devices, down to one (small maps have fewer rows than devices).
 
+Where fewer devices are better to begin with, as messages cost what they do, it starts there too.
+
 What cannot be split is gathered on the device that is best at it.
 """
 
@@ -87,12 +89,23 @@ class _Search:
         self._stage_of: dict[Part, Stage] = {}
 
     def run(self) -> list[Part]:
-        """The best parts found."""
-        count = len(self.cluster.devices)
+        """The best parts found: from all devices, and from fewer where that is better to begin
+        with.
+        """
+        starts = [self._start(count) for count in range(len(self._order), 1, -1)]
+        best = min(starts, key=self._latency_s)
+        begun = starts[:1] if best == starts[0] else [starts[0], best]
+        return min(map(self._improved, begun), key=self._latency_s)
+
+    def _start(self, count: int) -> list[Part]:
+        """An exchange wherever one is needed, over the `count` fastest devices."""
         parts = [
             Part(i, i + 1, count if unit.splits else 0) for i, unit in enumerate(self.network.units)
         ]
-        parts = list(self._without_idle_cuts(parts))
+        return list(self._without_idle_cuts(parts))
+
+    def _improved(self, parts: list[Part]) -> list[Part]:
+        self._left = EFFORT
         best = self._latency_s(parts)
         for improve in (self._edges_everywhere, self._merge, self._fewer, self._merge):
             parts, best = improve(parts, best)
@@ -169,7 +182,7 @@ class _Search:
                     continue
                 trial = [replace(p, devices=min(p.devices, count)) for p in parts[index:]]
                 parts, best = self._better(parts, best, [*parts[:index], *trial])
-            if best is before and rows > 2 * len(self.cluster.devices):
+            if best == before and rows > 2 * len(self.cluster.devices):
                 break
         return parts, best
 

@@ -166,11 +166,16 @@ class Loads:
 
     def bytes_of(self, name: str, ranges: Ranges) -> int:
         """Bytes of these ranges of a tensor."""
+        return self.common_bytes(name, ranges, ranges)
+
+    def common_bytes(self, name: str, one: Ranges, other: Ranges) -> int:
+        """Bytes of what two boxes of a tensor have in common."""
         size = self._itemsize[name]
-        for start, stop in ranges:
-            if stop <= start:
+        for (a, b), (c, d) in zip(one, other, strict=True):
+            length = (b if b < d else d) - (a if a > c else c)
+            if length <= 0:
                 return 0
-            size *= stop - start
+            size *= length
         return size
 
 

@@ -66,7 +66,9 @@ class _Run:
         self.latency_s = [device.link.latency_s for device in cluster.devices]
         self.done = [False] * len(steps)
         self.missing = [sum(read.size_bytes for read in step.reads) for step in steps]
+        # Of each block: tasks that are not merged; and the first block that has any.
         self.undone: dict[int, int] = {}
+        self.open = 0
         # Per task: who gets what of it through the host, and who straight from it.
         self.readers: list[list[tuple[int, int, int]]] = [[] for _ in steps]
         self.routes: list[list[tuple[int, int, int]]] = [[] for _ in steps]
@@ -173,7 +175,7 @@ class _Run:
         self.done[k] = True
         self.last.discard(k)
         self.undone[self.steps[k].block] -= 1
-        passed = [each for each in self.held if self._passed(each)] if self.held else []
+        passed = self._passed()
         parts: dict[int, int] = {}
         for _, reader, moved in self.readers[k]:
             size = moved
@@ -196,6 +198,11 @@ class _Run:
             if k in sources and all(self.done[source] for source in sources)
         )
 
-    def _passed(self, k: int) -> bool:
-        block = self.steps[k].block
-        return not any(left for each, left in self.undone.items() if each < block)
+    def _passed(self) -> list[int]:
+        """Tasks whose barrier falls now: all blocks before theirs are merged."""
+        before = self.open
+        while self.undone.get(self.open) == 0:
+            self.open += 1
+        if self.open == before:
+            return []
+        return [k for k in self.held if self.steps[k].block <= self.open]

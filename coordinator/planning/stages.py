@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coordinator.planning.assemble import Placed
 from coordinator.planning.devices import Cluster
-from coordinator.planning.loads import Load, Loads, Ranges, Shares
+from coordinator.planning.layouts import UnitTile
+from coordinator.planning.loads import Load, Loads, Shares
 from coordinator.planning.memory import PROCESS_BYTES, PROGRAM_BYTES
 from coordinator.planning.pipeline import REQUEST, Read, Step, latency_s
+from coordinator.planning.plan import Block, Plan, Tile, tile_extent, tile_works
 from coordinator.planning.tables import Tables
 from models.units import Network
 
@@ -62,7 +65,6 @@ class Stages:
         self._costs: dict[Draft, float] = {}
         self._known: dict[object, list[Step]] = {}
         self._outputs = frozenset(network.graph.outputs)
-        self.evaluations = 0
 
     def stage(
         self, start: int, end: int, shares: Shares, *, barrier: bool = False, direct: bool = False
@@ -75,11 +77,52 @@ class Stages:
             found = self._stages[key] = Stage(start, end, shares, loads, barrier, direct)
         return found
 
+    def of_plan(self, plan: Plan) -> Draft:
+        """A plan as a draft: its stages are between units, not marks, and their tiles say what
+        they read and compute.
+        """
+        places = {device.id: d for d, device in enumerate(self.cluster.devices)}
+
+        def share(block: Block, tile: Tile) -> tuple[int, UnitTile]:
+            reads = tile_extent(self.network, block, tile).inputs
+            work = tuple(tile_works(self.network, block, tile))
+            return places[tile.device], UnitTile(tile.boxes, reads, work, tile.part)
+
+        return tuple(
+            self.stage(
+                block.start,
+                block.stop,
+                tuple(share(block, tile) for tile in block.tiles),
+                barrier=block.barrier,
+                direct=block.exchange == "peer",
+            )
+            for block in plan.blocks
+        )
+
+    def without_barriers(self, draft: Draft) -> Draft:
+        """The same tiles, each run as soon as it has what it reads."""
+        return tuple(
+            self.stage(each.start, each.end, each.shares, direct=each.direct) for each in draft
+        )
+
+    def placed(self, draft: Draft) -> list[Placed]:
+        """The blocks of a draft, as a plan is assembled of them."""
+        marks, devices = self.geometry.marks, self.cluster.devices
+        return [
+            Placed(
+                marks[stage.start],
+                marks[stage.end],
+                [(devices[d], part) for d, part in stage.shares],
+                stage.barrier,
+                "peer" if stage.direct else "host",
+            )
+            for stage in draft
+        ]
+
     def latency_s(self, draft: Draft) -> float:
         """What the event simulator predicts of a draft."""
         found = self._costs.get(draft)
         if found is None:
-            self.evaluations += 1
             found = self._costs[draft] = latency_s(self._steps(draft), self.cluster)
         return found
 
@@ -163,16 +206,10 @@ class Stages:
             pieces = []
             for place, other in enumerate(source.loads):
                 own = other.owns.get(name)
-                size = 0 if own is None else self.loads.bytes_of(name, _common(own, wanted))
+                size = 0 if own is None else self.loads.common_bytes(name, own, wanted)
                 if size:
                     pieces.append((place, size))
             if pieces:
                 place = source.outputs.index(name)
                 found.append((name, tuple(pieces), source.loads[0].summed, place))
         return found
-
-
-def _common(one: Ranges, other: Ranges) -> Ranges:
-    return tuple(
-        (a if a > c else c, b if b < d else d) for (a, b), (c, d) in zip(one, other, strict=True)
-    )

@@ -36,6 +36,17 @@ def test_a_small_device_gets_fewer_blocks_not_none() -> None:
     assert "d1" not in strategy("aofl")(network, some).devices
 
 
+def test_halo_and_auto_leave_out_what_they_would_overfill() -> None:
+    """Every device of a `halo` plan holds all weights."""
+    network, some = real("vgg16-conv"), capped(0, 90, 0)
+    plan = strategy("halo")(network, some)
+    check_plan(plan, network, some)
+    assert plan.devices == ("d0", "d2")
+    assert [each.device for each in plan.unused] == ["d1"]
+    assert "90 MB" in plan.unused[0].reason
+    check_plan(strategy("auto")(network, some), network, some)
+
+
 def test_what_fits_nowhere_whole_is_divided() -> None:
     """VGG-16's first fully connected layer is 411 MB, a third of it is 137 MB."""
     network, some = real("vgg16"), capped(320, 320, 320)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.planning.assemble import Placed, assemble
+from coordinator.planning.assemble import assemble
 from coordinator.planning.devices import Cluster, Endpoint, Link
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
@@ -13,6 +13,7 @@ from coordinator.planning.plan import Plan
 from coordinator.planning.shapes import shapes_of
 from coordinator.planning.simulator import simulate
 from coordinator.planning.stages import Draft, Stages
+from coordinator.planning.strategies import strategy
 from coordinator.planning.tables import tables_of
 from models.units import Network
 from tests.planning.support import MEMORY, cluster, device, real, small
@@ -67,18 +68,7 @@ def random_draft(stages: Stages, rng: random.Random, *, peers: bool = False) -> 
 
 
 def plan_of(stages: Stages, draft: Draft) -> Plan:
-    marks, devices = stages.geometry.marks, stages.cluster.devices
-    placed = [
-        Placed(
-            marks[stage.start],
-            marks[stage.end],
-            [(devices[d], part) for d, part in stage.shares],
-            stage.barrier,
-            "peer" if stage.direct else "host",
-        )
-        for stage in draft
-    ]
-    return assemble(stages.network, stages.tables, "random", placed)
+    return assemble(stages.network, stages.tables, "random", stages.placed(draft))
 
 
 def setting(network: Network, some: Cluster) -> Stages:
@@ -109,6 +99,17 @@ def test_so_does_one_whose_tiles_pass_between_peers(name: str, medium: str) -> N
         check_plan(plan, network, MEDIA[medium])
         expected = simulate(plan, network, MEDIA[medium]).latency_s
         assert stages.latency_s(draft) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["single", "lw", "efl", "aofl", "elimination", "kcut", "halo"])
+def test_so_does_every_plan_with_and_without_its_barriers(name: str) -> None:
+    stages = setting(small(), UNLIKE)
+    plan = strategy(name)(small(), UNLIKE)
+    draft = stages.of_plan(plan)
+    assert stages.latency_s(draft) == pytest.approx(simulate(plan, small(), UNLIKE).latency_s)
+    free = replace(plan, blocks=tuple(replace(block, barrier=False) for block in plan.blocks))
+    expected = simulate(free, small(), UNLIKE).latency_s
+    assert stages.latency_s(stages.without_barriers(draft)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["small", "vgg16", "yolov2"])
