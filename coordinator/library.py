@@ -14,6 +14,7 @@ from models.boxes import Box
 from models.cutter import cut
 from models.loading import network_of
 from models.pixels import without_pixels
+from models.predictions import check_outputs
 from models.program import BlobSource, Program
 
 # Each holds its weights; a home serves a handful.
@@ -78,6 +79,8 @@ def load(name: str, shown: str) -> Loaded:
     loaded = catalogue.load(name)
     network = network_of(loaded, shown)
     graph, blobs = without_pixels(network.graph), BlobSource()
+    if loaded.sidecar is not None:
+        check_outputs(loaded.sidecar, {each: graph.shape(each) for each in graph.outputs})
     everything = {tensor: Box.whole(graph.shape(tensor)) for tensor in graph.outputs}
     return Loaded(
         served=ServedModel(shown, network, loaded.sidecar, loaded.trained),

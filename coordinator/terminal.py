@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -52,6 +59,23 @@ def progress_bar() -> Iterator[Progress]:
 
 
 @contextmanager
+def transfer_bar(what: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
+    """A bar of bytes on a terminal, nothing elsewhere; is told how many are there."""
+    console = err()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task(what, total=size_bytes)
+        yield lambda there: progress.update(task, completed=there)
+
+
+@contextmanager
 def waiting(what: str) -> Iterator[None]:
     """A spinner on a terminal while something takes its time; nothing elsewhere."""
     console = err()
@@ -79,7 +103,12 @@ def table(*columns: str) -> Table:
 
 
 def predictions_table(predictions: Sequence[Mapping[str, Any]]) -> Table:
-    """Detections, classes or tensors."""
+    """Detections, classes, segments, tensors or a picture."""
+    if predictions and "png" in predictions[0]:
+        made = table("picture", "pixels")
+        for each in predictions:
+            made.add_row("new", f"{each['width']}x{each['height']}")
+        return made
     if predictions and "data" in predictions[0]:
         made = table("output", "shape", ">smallest", ">largest")
         for each in predictions:
@@ -87,9 +116,10 @@ def predictions_table(predictions: Sequence[Mapping[str, Any]]) -> Table:
             made.add_row(each["name"], _shape(each["shape"]), f"{min(data):g}", f"{max(data):g}")
         return made
     boxes = any("box" in each for each in predictions)
-    made = table("label", ">score", *(("box (x, y to x, y)",) if boxes else ()))
+    number = "share" if any("share" in each for each in predictions) else "score"
+    made = table("label", f">{number}", *(("box (x, y to x, y)",) if boxes else ()))
     for each in predictions:
-        row = [str(each["label"]), f"{each['score']:.2f}"]
+        row = [str(each["label"]), f"{each[number]:.2f}"]
         if boxes:
             x_min, y_min, x_max, y_max = each["box"]
             row.append(f"{x_min:.0f}, {y_min:.0f} to {x_max:.0f}, {y_max:.0f}")

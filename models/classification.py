@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.detection import softmax
-from models.sidecar import ClassScores
+from models.heads import ClassScores
 
 
 @dataclass(frozen=True, slots=True)

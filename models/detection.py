@@ -1,4 +1,4 @@
-"""YOLOv2 boxes from an output grid: decoding, non-maximum suppression, the sent image's pixels."""
+"""What a detector found: candidates, non-maximum suppression, the sent image's pixels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from models.heads import Detector
 from models.preprocess import Boxes, Placement
-from models.sidecar import YoloV2
 
 Values = NDArray[np.float32]
 
 # Suppression compares candidates pairwise; a picture of 1000 boxes is noise.
 MOST_CANDIDATES = 1000
-# exp of the raw size stays finite in float32; boxes are clipped to the image afterwards.
+# exp of a raw size stays finite in float32; boxes are clipped to the image afterwards.
 LARGEST_RAW = 20.0
 
 
@@ -52,39 +52,16 @@ class Candidates:
 
 
 def detections(
-    grid: Values, head: YoloV2, labels: Sequence[str], placement: Placement
+    candidates: Candidates, head: Detector, labels: Sequence[str], placement: Placement
 ) -> list[Detection]:
-    """What a grid (1, anchors * (5 + classes), H, W) found, best first."""
-    found = suppressed(best(decode(grid, head), head.min_score), head.nms_iou)
+    """What the head's thresholds leave of the candidates, best first."""
+    found = suppressed(best(candidates, head.min_score), head.nms_iou)
     boxes = placement.to_image(found.boxes)
     return [
         Detection(labels[index], int(index), float(score), _corners(box))
         for box, index, score in zip(boxes, found.classes, found.scores, strict=True)
         if box[0] < box[2] and box[1] < box[3]
     ]
-
-
-def decode(grid: Values, head: YoloV2) -> Candidates:
-    """Every anchor of every cell with its likeliest class.
-
-    With raw values tx, ty, tw, th, to and the class logits t at channel a * (5 + classes) + k:
-    x = (sigmoid(tx) + column) * stride, w = anchor_w * exp(tw) * stride,
-    score = sigmoid(to) * softmax(t)                              [YOLO9000, section 2]
-    """
-    anchors = np.asarray(head.anchors, dtype=np.float32)
-    _, _, rows, columns = grid.shape
-    raw = grid.reshape(len(anchors), -1, rows, columns).transpose(2, 3, 0, 1)
-    corner = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), axis=-1)[:, :, None, :]
-    centre = (sigmoid(raw[..., 0:2]) + corner) * head.stride
-    size = np.exp(np.clip(raw[..., 2:4], -LARGEST_RAW, LARGEST_RAW)) * anchors * head.stride
-    scores = sigmoid(raw[..., 4:5]) * softmax(raw[..., 5:])
-    return Candidates(
-        np.concatenate((centre - size / 2, centre + size / 2), axis=-1)
-        .reshape(-1, 4)
-        .astype(np.float32),
-        scores.argmax(axis=-1).ravel(),
-        scores.max(axis=-1).ravel(),
-    )
 
 
 def best(candidates: Candidates, min_score: float) -> Candidates:

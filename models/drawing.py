@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from models.classification import Classification
 from models.detection import Detection
 from models.predictions import Prediction
+from models.repainting import Repainting
+from models.segmentation import Segment
 
 Colour = tuple[int, int, int]
 
@@ -18,16 +21,24 @@ GOLDEN_TURN = 0.618034  # successive classes get hues far apart
 BLACK: Colour = (0, 0, 0)
 SMALLEST_TEXT_PX, LARGEST_TEXT_PX = 11, 40
 TEXT_SHARE = 0.032  # of the shorter side
+SHADE = 128  # of 255: how opaque a segment's tint is
 
 
 def annotated(image: Image.Image, predictions: Sequence[Prediction]) -> Image.Image:
     """A copy of the picture with every prediction drawn on it, the best one on top.
 
-    Classes are listed in the upper left corner; plain tensors are not drawn.
+    Classes are listed in the upper left corner; plain tensors are not drawn. A picture that the
+    model made is itself the answer.
     """
+    for each in predictions:
+        if isinstance(each, Repainting):
+            return each.picture
     picture = image.convert("RGB")
     if picture is image:
         picture = image.copy()
+    parts = [item for item in predictions if isinstance(item, Segment)]
+    for segment in parts:
+        _shade(picture, segment)
     canvas = _Canvas.on(picture)
     found = [item for item in reversed(predictions) if isinstance(item, Detection)]
     for detection in found:
@@ -35,7 +46,7 @@ def annotated(image: Image.Image, predictions: Sequence[Prediction]) -> Image.Im
     for detection in found:
         x_min, y_min, _, _ = detection.box
         canvas.tag(detection, x_min, y_min - canvas.line_px)
-    classes = [item for item in predictions if isinstance(item, Classification)]
+    classes = [item for item in predictions if isinstance(item, Classification | Segment)]
     for row, named in enumerate(classes):
         canvas.tag(named, 0, row * canvas.line_px)
     return picture
@@ -45,6 +56,14 @@ def colour_of(index: int) -> Colour:
     """A bright colour, always the same for a class; black text is readable on it."""
     red, green, blue = hsv_to_rgb(index * GOLDEN_TURN % 1.0, 0.65, 1.0)
     return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def _shade(picture: Image.Image, segment: Segment) -> None:
+    """Tints the pixels of a segment."""
+    left, top, right, bottom = (round(edge) for edge in segment.covers)
+    size = (max(1, right - left), max(1, bottom - top))
+    mask = Image.fromarray(segment.mask.astype(np.uint8) * SHADE)
+    picture.paste(colour_of(segment.index), (left, top), mask.resize(size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +99,10 @@ class _Canvas:
             if corners[0] <= corners[2] and corners[1] <= corners[3]:
                 self.pen.rectangle(corners, outline=colour, width=width)
 
-    def tag(self, item: Detection | Classification, x: float, y: float) -> None:
+    def tag(self, item: Detection | Classification | Segment, x: float, y: float) -> None:
         """Black text on a plate of the class's colour, moved inside the picture."""
-        text = f"{item.label}: {item.score:.0%}"
+        number = item.share if isinstance(item, Segment) else item.score
+        text = f"{item.label}: {number:.0%}"
         width = self.pen.textlength(text, font=self.font) + 6
         left = max(0.0, min(x, self.size[0] - width))
         top = max(0.0, min(y, self.size[1] - self.line_px))

@@ -10,13 +10,19 @@ from typing import ClassVar, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from models import ssd
 from models.classification import Classification, classifications
 from models.detection import Detection, detections
+from models.heads import ClassMap, ClassScores, Repainted, Ssd, YoloBoxes, YoloV2, YoloV3
 from models.preprocess import Placement
-from models.sidecar import ClassScores, Sidecar, YoloV2
+from models.repainting import Repainting, repainted
+from models.segmentation import Segment, segments
+from models.sidecar import Sidecar
+from models.yolo import decode_boxes, decode_grid, decode_grids
 from protos.errors import BadRequest
 
 Output = NDArray[np.float32]
+ANY = -1  # a size that a head does not prescribe
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class Tensor:
         }
 
 
-Prediction = Classification | Detection | Tensor
+Prediction = Classification | Detection | Segment | Repainting | Tensor
 
 
 class OutputMismatch(BadRequest):
@@ -62,15 +68,27 @@ def predictions(
     check_outputs(sidecar, {name: output.shape for name, output in outputs.items()})
     if sidecar.head is None:
         return [Tensor(name, output) for name, output in outputs.items()]
-    (output,) = outputs.values()
-    values = output.astype(np.float32, copy=False)
+    values = {name: output.astype(np.float32, copy=False) for name, output in outputs.items()}
+    first, *_ = values.values()
+    labels, size = sidecar.labels, sidecar.input.size
     match sidecar.head:
         case ClassScores() as head:
-            return [*classifications(values, head, sidecar.labels)]
+            return [*classifications(first, head, labels)]
+        case ClassMap() as head:
+            return [*segments(first, head, labels, placement, size)]
+        case Repainted() as head:
+            return [repainted(first, head, placement, size)]
         case YoloV2() as head:
-            return [*detections(values, head, sidecar.labels, placement)]
+            candidates = decode_grid(first, head)
+        case YoloV3() as head:
+            candidates = decode_grids(list(values.values()), head)
+        case YoloBoxes() as head:
+            candidates = decode_boxes(first, head)
+        case Ssd() as head:
+            candidates = ssd.decode(values[head.boxes], values[head.scores], head, size)
         case never:
             assert_never(never)
+    return [*detections(candidates, head, labels, placement)]
 
 
 def check_outputs(sidecar: Sidecar, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -81,33 +99,67 @@ def check_outputs(sidecar: Sidecar, shapes: Mapping[str, Sequence[int]]) -> None
     """
     if sidecar.head is None:
         return
-    if len(shapes) != 1:
-        raise OutputMismatch(
-            model=sidecar.name,
-            problem=f"a {sidecar.task} head reads one output, the model has {len(shapes)}",
-            cure="Cut the model to one output, or set the task to tensor and remove the head",
-        )
-    ((name, shape),) = shapes.items()
-    wanted = _wanted(sidecar, tuple(shape))
-    if tuple(shape) != wanted:
-        raise OutputMismatch(
-            model=sidecar.name,
-            problem=f"output {name!r} has shape {tuple(shape)}, the sidecar says {wanted}",
-            cure="Correct labels, head and input size in the sidecar",
-        )
+    wanted = wanted_shapes(sidecar, {name: tuple(shape) for name, shape in shapes.items()})
+    for name in wanted.keys() - shapes.keys():
+        raise _unfit(sidecar, f"the head reads an output {name!r}, which the model does not have")
+    if len(wanted) != len(shapes):
+        raise _unfit(sidecar, f"the head reads {len(wanted)} outputs, the model has {len(shapes)}")
+    for name, shape in shapes.items():
+        if not _fits(tuple(shape), wanted[name]):
+            told = tuple("any" if size == ANY else size for size in wanted[name])
+            raise _unfit(
+                sidecar, f"output {name!r} has shape {tuple(shape)}, the sidecar says {told}"
+            )
 
 
-def _wanted(sidecar: Sidecar, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that the head needs; ones around a classifier's scores do not matter."""
+def wanted_shapes(
+    sidecar: Sidecar, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The shapes that the head needs, by output; `ANY` where it takes any size. `shapes` are those
+    of the model, for names and where several will do.
+    """
     classes = len(sidecar.labels)
+    names, first = list(shapes) or ["?"], next(iter(shapes.values()), ())
+    wanted: dict[str, tuple[int, ...]]
     match sidecar.head:
         case None:
-            return shape
+            wanted = dict(shapes)
         case ClassScores():
-            return shape if prod(shape) == classes else (1, classes)
+            wanted = {names[0]: first if prod(first) == classes else (1, classes)}
         case YoloV2() as head:
-            height, width = sidecar.input.size
-            channels = len(head.anchors) * (5 + classes)
-            return (1, channels, height // head.stride, width // head.stride)
+            wanted = {names[0]: _grid(sidecar, len(head.anchors), head.stride)}
+        case YoloV3() as head:
+            scales = zip(head.anchors, head.strides, strict=True)
+            grids = [_grid(sidecar, len(anchors), stride) for anchors, stride in scales]
+            known = [*names, *(f"grid {n}" for n in range(len(names), len(grids)))]
+            wanted = dict(zip(known, grids, strict=False))
+        case YoloBoxes(type="yolov5"):
+            wanted = {names[0]: (1, ANY, 5 + classes)}
+        case YoloBoxes():
+            wanted = {names[0]: (1, 4 + classes, ANY)}
+        case Ssd() as head:
+            count = len(head.priors) or ANY
+            wanted = {head.boxes: (1, count, 4), head.scores: (1, count, 1 + classes)}
+        case ClassMap():
+            wanted = {names[0]: (1, classes, ANY, ANY)}
+        case Repainted():
+            wanted = {names[0]: (1, 1 if first[1:2] == (1,) else 3, ANY, ANY)}
         case never:
             assert_never(never)
+    return wanted
+
+
+def _grid(sidecar: Sidecar, anchors: int, stride: int) -> tuple[int, ...]:
+    height, width = sidecar.input.size
+    return (1, anchors * (5 + len(sidecar.labels)), height // stride, width // stride)
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return len(shape) == len(wanted) and all(
+        want in (size, ANY) for size, want in zip(shape, wanted, strict=True)
+    )
+
+
+def _unfit(sidecar: Sidecar, problem: str) -> OutputMismatch:
+    cure = "Correct labels, head and input size in the sidecar, or make its task tensor"
+    return OutputMismatch(model=sidecar.name, problem=problem, cure=cure)

@@ -86,6 +86,32 @@ class Placement:
         x_min, y_min, x_max, y_max = (float(edge) for edge in self.to_image(whole)[0])
         return x_min, y_min, x_max, y_max
 
+    def on_map(
+        self, rows: int, columns: int, size: tuple[int, int]
+    ) -> tuple[slice, slice, tuple[float, float, float, float]]:
+        """Where the picture lies on a map (rows, columns) over a model input of `size` (height,
+        width): rows and columns, at least one of each, and the part of the picture that they show.
+        """
+        height, width = size
+        tall = _shown(self.top, self.height * self.scale_y, height, rows)
+        wide = _shown(self.left, self.width * self.scale_x, width, columns)
+        corners = np.array(
+            [[wide.start / columns, tall.start / rows, wide.stop / columns, tall.stop / rows]],
+            dtype=np.float32,
+        )
+        x_min, y_min, x_max, y_max = (
+            float(edge)
+            for edge in self.to_image(corners * np.array([width, height] * 2, np.float32))[0]
+        )
+        return tall, wide, (x_min, y_min, x_max, y_max)
+
+
+def _shown(start: float, length: float, side: int, cells: int) -> slice:
+    """The cells, of those that divide `side` pixels, that `length` pixels from `start` on cover."""
+    first = min(max(round(start / side * cells), 0), cells - 1)
+    last = min(max(round((start + length) / side * cells), first + 1), cells)
+    return slice(first, last)
+
 
 def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
     """The picture in `data` as RGB, upright as its EXIF says; transparency shows white.

@@ -7,22 +7,20 @@ becomes predictions. Reading is strict: an unknown, missing or wrong key is an e
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from models.heads import LARGEST_SIDE, TASKS, Head, Task, read_head
 from models.strict import Fields, Problem
 from models.wire import WIRES, Pixels, Wire
 from protos.errors import BadRequest
 
-Task = Literal["classification", "detection", "tensor"]
 Resize = Literal["letterbox", "stretch", "centre-crop"]
 
-TASKS: tuple[Task, ...] = ("classification", "detection", "tensor")
 RESIZES: tuple[Resize, ...] = ("letterbox", "stretch", "centre-crop")
-LARGEST_SIDE = 8192  # pixels of a model's input
-LARGEST_TOP = 1000
+# Tasks whose outputs are not of classes.
+LABELLESS: frozenset[Task] = frozenset({"tensor", "image-to-image"})
 
 
 class SidecarError(BadRequest):
@@ -58,31 +56,6 @@ class ImageInput:
     def pixels(self) -> Pixels:
         """The input as the pixels that it is made of."""
         return Pixels(self.scale, self.mean, self.std)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassScores:
-    """An output (1, classes), also with trailing ones: probabilities, or logits to normalise."""
-
-    type: Literal["softmax", "logits"]
-    top: int
-
-
-@dataclass(frozen=True, slots=True)
-class YoloV2:
-    """An output grid (1, anchors * (5 + classes), H, W).
-
-    Anchors are (width, height) in cells of `stride` pixels of the model's input.
-    """
-
-    type: Literal["yolov2"]
-    anchors: tuple[tuple[float, float], ...]
-    stride: int
-    min_score: float
-    nms_iou: float
-
-
-Head = ClassScores | YoloV2
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +106,7 @@ def parse(text: str, path: Path) -> Sidecar:
     except (ValueError, RecursionError) as error:
         raise SidecarError(path, f"is not JSON ({error})", "Correct the file") from error
     try:
-        return _sidecar(Fields.of(document, "sidecar"))
+        return read_sidecar(Fields.of(document, "sidecar"))
     except Problem as problem:
         raise SidecarError(path, problem.what, problem.cure) from problem
 
@@ -143,7 +116,12 @@ def dump(sidecar: Sidecar) -> str:
     return json.dumps(asdict(sidecar), indent=1, ensure_ascii=False) + "\n"
 
 
-def _sidecar(fields: Fields) -> Sidecar:
+def read_sidecar(fields: Fields, labels: tuple[str, ...] | None = None) -> Sidecar:
+    """The sidecar in an object; its labels are a list there, unless they are given.
+
+    Raises:
+        Problem: a key is missing, unknown or wrong.
+    """
     task = fields.choice("task", TASKS)
     sidecar = Sidecar(
         name=fields.text("name"),
@@ -152,12 +130,12 @@ def _sidecar(fields: Fields) -> Sidecar:
         licence=fields.text("licence"),
         source=fields.text("source"),
         trained=fields.flag("trained"),
-        labels=fields.texts("labels"),
+        labels=fields.texts("labels") if labels is None else labels,
         input=_image_input(fields.inner("input")),
-        head=_head(fields, task),
+        head=read_head(fields, task),
         wire=fields.choice("wire", WIRES, otherwise="exact"),
     )
-    if task != "tensor" and not sidecar.labels:
+    if task not in LABELLESS and not sidecar.labels:
         raise fields.problem("labels", "is empty", f"A {task} model needs one label per class")
     fields.end()
     return sidecar
@@ -187,41 +165,6 @@ def _resize_shorter(fields: Fields, resize: Resize, longest: int) -> int | None:
         return fields.integer("resize_shorter", longest, LARGEST_SIDE)
     fields.absent("resize_shorter", f"only centre-crop reads it, and resize is {resize!r}")
     return None
-
-
-def _head(fields: Fields, task: Task) -> Head | None:
-    if task == "tensor":
-        fields.absent("head", "a tensor model's output is returned as it is")
-        return None
-    inner = fields.inner("head")
-    known = _HEADS[task]
-    read = known[inner.choice("type", tuple(known))](inner)
-    inner.end()
-    return read
-
-
-def _class_scores(fields: Fields) -> ClassScores:
-    return ClassScores(
-        type=fields.choice("type", ("softmax", "logits")),
-        top=fields.integer("top", 1, LARGEST_TOP),
-    )
-
-
-def _yolo_v2(fields: Fields) -> YoloV2:
-    return YoloV2(
-        type=fields.choice("type", ("yolov2",)),
-        anchors=fields.pairs("anchors", above=0.0),
-        stride=fields.integer("stride", 1, LARGEST_SIDE),
-        min_score=fields.number("min_score", above=0.0, at_most=1.0),
-        nms_iou=fields.number("nms_iou", above=0.0, at_most=1.0),
-    )
-
-
-# A new head is a dataclass, a reader here, and a decoder in `predictions`.
-_HEADS: Mapping[Task, Mapping[str, Callable[[Fields], Head]]] = {
-    "classification": {"softmax": _class_scores, "logits": _class_scores},
-    "detection": {"yolov2": _yolo_v2},
-}
 
 
 def as_document(sidecar: Sidecar) -> dict[str, Any]:

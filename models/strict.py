@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 Choice = TypeVar("Choice", bound=str)
+Pairs = tuple[tuple[float, float], ...]
 MOST_ITEMS = 100_000  # labels or anchors in one list
 
 
@@ -107,6 +109,20 @@ class Fields:
             case value:
                 raise self._wrong(key, value, f"three numbers{_bounds(above)}")
 
+    def objects(self, key: str) -> list[Fields]:
+        """A list of objects, each to be read as this one."""
+        values = self._take(key)
+        if not _is_list(values) or not all(isinstance(value, dict) for value in values):
+            raise self._wrong(key, values, "a list of objects")
+        return [Fields(value, f"{key}[{index}]") for index, value in enumerate(values)]
+
+    def matching(self, key: str, pattern: re.Pattern[str], wanted: str) -> str:
+        """A string that all of `pattern` matches; `wanted` says it in words."""
+        value = self._take(key)
+        if not isinstance(value, str) or not pattern.fullmatch(value) or ".." in value:
+            raise self._wrong(key, value, wanted)
+        return value
+
     def integers(self, key: str, count: int, at_least: int, at_most: int) -> tuple[int, ...]:
         """Exactly `count` whole numbers within the bounds."""
         values = self._take(key)
@@ -124,19 +140,45 @@ class Fields:
             raise self._wrong(key, values, f"a list of at most {MOST_ITEMS} strings")
         return tuple(values)
 
-    def pairs(self, key: str, above: float) -> tuple[tuple[float, float], ...]:
+    def text_or_null(self, key: str) -> str | None:
+        """A string that is not empty, or null."""
+        if self._values.get(key, "") is None:
+            self._read.add(key)
+            return None
+        return self.text(key)
+
+    def two(self, key: str, above: float = -math.inf) -> tuple[float, float]:
+        """Two finite numbers greater than `above`."""
+        match self._take(key):
+            case [a, b] if all(_is_number(value, above) for value in (a, b)):
+                return float(a), float(b)
+            case value:
+                raise self._wrong(key, value, f"two numbers{_bounds(above)}")
+
+    def pairs(self, key: str, above: float) -> Pairs:
         """A list, not empty, of pairs of numbers greater than `above`."""
         values = self._take(key)
-        if (
-            not _is_list(values)
-            or not values
-            or not all(
-                _is_list(pair, 2) and all(_is_number(value, above) for value in pair)
-                for pair in values
-            )
-        ):
+        if not values or not _is_table(values, 2, above):
             raise self._wrong(key, values, f"a list of pairs of numbers{_bounds(above)}")
         return tuple((float(first), float(second)) for first, second in values)
+
+    def groups_of_pairs(self, key: str, above: float) -> tuple[Pairs, ...]:
+        """A list, not empty, of lists, not empty, of pairs of numbers greater than `above`."""
+        groups = self._take(key)
+        if (
+            not _is_list(groups)
+            or not groups
+            or not all(group and _is_table(group, 2, above) for group in groups)
+        ):
+            raise self._wrong(key, groups, f"a list of lists of pairs of numbers{_bounds(above)}")
+        return tuple(tuple((float(a), float(b)) for a, b in group) for group in groups)
+
+    def fours(self, key: str) -> tuple[tuple[float, float, float, float], ...]:
+        """A list, possibly empty, of lists of four numbers."""
+        values = self._take(key)
+        if not _is_table(values, 4, -math.inf):
+            raise self._wrong(key, values, "a list of lists of four numbers")
+        return tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in values)
 
     def _take(self, key: str) -> Any:
         self._read.add(key)
@@ -162,6 +204,12 @@ def _is_list(value: Any, count: int | None = None) -> bool:
     if not isinstance(value, list) or len(value) > MOST_ITEMS:
         return False
     return count is None or len(value) == count
+
+
+def _is_table(values: Any, width: int, above: float) -> bool:
+    return _is_list(values) and all(
+        _is_list(row, width) and all(_is_number(value, above) for value in row) for row in values
+    )
 
 
 def _bounds(above: float, at_most: float = math.inf) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import mimetypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from coordinator.client import CoordinatorClient
 from coordinator.serving import names
 from models.classification import Classification
 from models.detection import Detection
+from models.predictions import Prediction
+from models.repainting import Repainting
+from models.segmentation import Segment, mask_of
 from protos.errors import BadConfiguration, BadRequest, NotFound
 
 
@@ -93,7 +97,7 @@ def save_annotated(body: bytes, predictions: Sequence[Mapping[str, Any]], target
             cause="this model gives tensors: there is nothing to draw",
             cure="Leave --save out, or use a model that finds or names things",
         )
-    picture = annotated(decode_image(body), [_prediction(each) for each in predictions])
+    picture = annotated(decode_image(body), [prediction(each) for each in predictions])
     kind = Image.registered_extensions().get(target.suffix.lower(), "PNG")
     file = BytesIO()
     picture.save(file, kind)
@@ -116,10 +120,24 @@ def phases(answer: Mapping[str, Any]) -> str:
     return f"{total:.1f} ms on {devices} ({parts}); plan {answer['plan_version']}"
 
 
-def _prediction(fields: Mapping[str, Any]) -> Detection | Classification:
+def prediction(fields: Mapping[str, Any]) -> Prediction:
     """The prediction behind its JSON."""
-    label, index, score = str(fields["label"]), int(fields["index"]), float(fields["score"])
-    if "box" not in fields:
-        return Classification(label, index, score)
-    x_min, y_min, x_max, y_max = (float(edge) for edge in fields["box"])
-    return Detection(label, index, score, (x_min, y_min, x_max, y_max))
+    if "png" in fields:
+        from PIL import Image
+
+        return Repainting(Image.open(BytesIO(base64.b64decode(fields["png"]))).convert("RGB"))
+    label, index = str(fields["label"]), int(fields["index"])
+    if "mask" in fields:
+        mask = fields["mask"]
+        rows, columns = mask["size"]
+        pixels = mask_of(mask["counts"], (rows, columns))
+        box, covers = _corners(fields["box"]), _corners(mask["box"])
+        return Segment(label, index, float(fields["share"]), box, covers, pixels)
+    if "box" in fields:
+        return Detection(label, index, float(fields["score"]), _corners(fields["box"]))
+    return Classification(label, index, float(fields["score"]))
+
+
+def _corners(edges: Sequence[float]) -> tuple[float, float, float, float]:
+    x_min, y_min, x_max, y_max = (float(edge) for edge in edges)
+    return x_min, y_min, x_max, y_max

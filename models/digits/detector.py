@@ -9,9 +9,10 @@ import onnxruntime
 from PIL import Image
 
 from models.detection import Detection
+from models.heads import YoloV2
 from models.predictions import predictions
 from models.preprocess import image_to_tensor
-from models.sidecar import Sidecar, YoloV2, load, sidecar_path
+from models.sidecar import Sidecar, load, sidecar_path
 
 
 class Detector:

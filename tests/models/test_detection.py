@@ -13,15 +13,15 @@ from models.detection import (
     Candidates,
     Detection,
     best,
-    decode,
     detections,
     iou,
     sigmoid,
     softmax,
     suppressed,
 )
+from models.heads import YoloV2
 from models.preprocess import Placement
-from models.sidecar import YoloV2
+from models.yolo import decode_grid
 
 HEAD = YoloV2("yolov2", ((1.5, 2.0), (3.0, 4.5)), stride=16, min_score=0.3, nms_iou=0.45)
 LABELS = ("a", "b", "c")
@@ -66,7 +66,7 @@ def scalar_iou(one: list[float], other: list[float]) -> float:
 @pytest.mark.parametrize("seed", range(5))
 def test_decoding_equals_the_formula_one_value_at_a_time(seed: int) -> None:
     grid = random_grid(seed)
-    made, expected = decode(grid, HEAD), scalar_decode(grid, HEAD)
+    made, expected = decode_grid(grid, HEAD), scalar_decode(grid, HEAD)
     assert len(made.scores) == len(expected) == 4 * 5 * 2
     assert made.boxes == pytest.approx(
         np.array([box for box, _, _ in expected]), rel=1e-4, abs=1e-2
@@ -77,7 +77,7 @@ def test_decoding_equals_the_formula_one_value_at_a_time(seed: int) -> None:
 
 def test_the_comparison_notices_swapped_rows_and_columns() -> None:
     grid = random_grid(0)
-    swapped = decode(np.ascontiguousarray(grid.transpose(0, 1, 3, 2)), HEAD)
+    swapped = decode_grid(np.ascontiguousarray(grid.transpose(0, 1, 3, 2)), HEAD)
     expected = np.array([box for box, _, _ in scalar_decode(grid, HEAD)])
     assert not np.allclose(swapped.boxes, expected, rtol=1e-4, atol=1e-2)
 
@@ -87,7 +87,7 @@ def test_huge_and_undefined_values_stay_quiet_and_find_nothing_undefined() -> No
     grid[0, :, 0, 0] = 1e30
     grid[0, :, 1, 1] = -1e30
     grid[0, 4, 2, 2] = np.nan
-    found = detections(grid, HEAD, LABELS, WHOLE)
+    found = detections(decode_grid(grid, HEAD), HEAD, LABELS, WHOLE)
     assert found
     assert all(math.isfinite(value) for item in found for value in (item.score, *item.box))
 
@@ -171,7 +171,7 @@ def test_one_planted_object_is_found_in_the_sent_pictures_pixels() -> None:
     grid[0, second + 5 + 1, 2, 3] = 12.0
     # Model pixels: centre (56, 40), 48 wide, 64 high; the picture is twice as large, minus bars.
     bars = Placement(width=140, height=128, scale_x=0.5, scale_y=0.5, left=5, top=0)
-    (found,) = detections(grid, HEAD, LABELS, bars)
+    (found,) = detections(decode_grid(grid, HEAD), HEAD, LABELS, bars)
     assert (found.label, found.index) == ("b", 1)
     assert found.score == pytest.approx(1.0, abs=1e-4)
     assert found.box == pytest.approx((54, 16, 140, 128), abs=1e-3)
@@ -180,8 +180,8 @@ def test_one_planted_object_is_found_in_the_sent_pictures_pixels() -> None:
 def test_a_box_in_the_bars_is_dropped() -> None:
     grid = np.full((1, 16, 4, 5), -12.0, dtype=np.float32)
     grid[0, :5, 0, 0] = [0.0, 0.0, -2.0, -2.0, 12.0]
-    assert len(detections(grid, HEAD, LABELS, WHOLE)) == 1
-    assert detections(grid, HEAD, LABELS, replace(WHOLE, left=40)) == []
+    assert len(detections(decode_grid(grid, HEAD), HEAD, LABELS, WHOLE)) == 1
+    assert detections(decode_grid(grid, HEAD), HEAD, LABELS, replace(WHOLE, left=40)) == []
 
 
 def test_the_json_is_rounded_to_what_means_something() -> None:

@@ -7,9 +7,10 @@ import pytest
 
 from models.classification import Classification
 from models.digits import SIDECAR
+from models.heads import ClassScores
 from models.predictions import OutputMismatch, Tensor, check_outputs, predictions
 from models.preprocess import Placement
-from models.sidecar import ClassScores, Sidecar, load
+from models.sidecar import Sidecar, load
 
 WHOLE = Placement(width=416, height=416, scale_x=1.0, scale_y=1.0, left=0, top=0)
 DETECTOR = load(SIDECAR)

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.digits import SIDECAR
+from models.heads import TASKS, ClassMap, ClassScores, Repainted, Ssd, YoloBoxes, YoloV2, YoloV3
 from models.sidecar import (
-    ClassScores,
     ImageInput,
     Sidecar,
     SidecarError,
-    YoloV2,
     as_document,
     dump,
     load,
@@ -66,9 +65,38 @@ sides = st.integers(1, 8192)
 words = st.text(min_size=1).filter(str.strip)
 
 
+anchors = st.lists(st.tuples(positive, positive), min_size=1, max_size=9).map(tuple)
+scales = st.lists(st.tuples(anchors, sides), min_size=1, max_size=3)
+shares = st.floats(0.001, 1)
+detectors = (
+    st.builds(YoloV2, st.just("yolov2"), anchors, sides, shares, shares)
+    | st.builds(
+        lambda each, *more: YoloV3(
+            "yolov3", tuple(one for one, _ in each), tuple(one for _, one in each), *more
+        ),
+        scales,
+        shares,
+        shares,
+    )
+    | st.builds(YoloBoxes, st.sampled_from(["yolov5", "yolov8"]), shares, shares)
+    | st.builds(
+        Ssd,
+        st.just("ssd"),
+        words,
+        words,
+        st.booleans(),
+        st.sampled_from(["xyxy", "yxyx"]),
+        st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=3).map(tuple),
+        st.tuples(positive, positive),
+        shares,
+        shares,
+    )
+)
+
+
 @st.composite
 def sidecars(draw: st.DrawFn) -> Sidecar:
-    task = draw(st.sampled_from(["classification", "detection", "tensor"]))
+    task = draw(st.sampled_from(TASKS))
     resize = draw(st.sampled_from(["letterbox", "stretch", "centre-crop"]))
     size = draw(st.tuples(sides, sides))
     shorter = draw(st.integers(max(size), 8192)) if resize == "centre-crop" else None
@@ -78,14 +106,11 @@ def sidecars(draw: st.DrawFn) -> Sidecar:
         "classification": st.builds(
             ClassScores, st.sampled_from(["softmax", "logits"]), st.integers(1, 1000)
         ),
-        "detection": st.builds(
-            YoloV2,
-            st.just("yolov2"),
-            st.lists(st.tuples(positive, positive), min_size=1, max_size=9).map(tuple),
-            sides,
-            st.floats(0.001, 1),
-            st.floats(0.001, 1),
+        "detection": detectors,
+        "segmentation": st.builds(
+            ClassMap, st.sampled_from(["argmax", "threshold"]), numbers, st.none() | words
         ),
+        "image-to-image": st.builds(Repainted, st.just("pixels"), positive, numbers),
     }
     return Sidecar(
         name=draw(words),

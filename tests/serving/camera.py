@@ -9,7 +9,8 @@ import onnx
 from onnx import numpy_helper
 
 from models import catalogue, sidecar
-from models.sidecar import ImageInput, YoloV2
+from models.heads import YoloV2
+from models.sidecar import ImageInput
 from models.zoo.builder import Network, square
 
 LABELS = ("person", "tvmonitor", "sofa", "car")

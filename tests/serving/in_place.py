@@ -19,9 +19,10 @@ from coordinator.planning.aofl import aofl
 from coordinator.planning.plan import Plan, TrafficBytes
 from coordinator.settings import CoordinatorSettings
 from models.graph import load_graph
+from models.heads import ClassScores
 from models.pixels import as_values, with_pixels
 from models.reference import WholeModel
-from models.sidecar import ClassScores, ImageInput, Sidecar
+from models.sidecar import ImageInput, Sidecar
 from models.units import Network, divide
 from models.zoo.builder import Network as Builder
 from models.zoo.builder import square

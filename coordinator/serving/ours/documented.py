@@ -45,13 +45,22 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 
+_BOX = _list(_NUMBER, minItems=4, maxItems=4)
 _CLASS = _object(label=_TEXT, index=_COUNT, score=_NUMBER)
 _FOUND = _object(
     label=_TEXT,
     index=_COUNT,
     score=_NUMBER,
-    box=_list(_NUMBER, minItems=4, maxItems=4),
+    box=_BOX,
 )
+_SEGMENT = _object(
+    label=_TEXT,
+    index=_COUNT,
+    share=_NUMBER,
+    box=_BOX,
+    mask=_object(box=_BOX, size=_list(_COUNT, minItems=2, maxItems=2), counts=_list(_COUNT)),
+)
+_PICTURE = _object(width=_COUNT, height=_COUNT, png=_TEXT)
 _TENSOR = _object(name=_TEXT, shape=_list(_COUNT), data=_list({"type": ["number", "boolean"]}))
 _MS = ("queue", "decode", "scatter", "compute", "gather", "total")
 _ANSWER = _object(
@@ -62,7 +71,7 @@ _ANSWER = _object(
     plan_version=_COUNT,
     devices=_list(_TEXT),
     bytes=_object(scatter=_COUNT, gather=_COUNT, halo=_COUNT),
-    predictions=_list({"anyOf": [_FOUND, _CLASS, _TENSOR]}),
+    predictions=_list({"anyOf": [_FOUND, _CLASS, _SEGMENT, _PICTURE, _TENSOR]}),
 )
 INFERENCE: dict[int | str, dict[str, Any]] = {
     int(HTTPStatus.OK): {

@@ -63,7 +63,7 @@ function found(overlay, predictions, unit) {
     const shape = { x: left, y: top, width: right - left, height: bottom - top, fill: "none", rx: unit };
     overlay.append(svg("rect", { ...shape, stroke: "#000", "stroke-opacity": 0.55, "stroke-width": 4 * unit }));
     overlay.append(svg("rect", { ...shape, stroke: colour, "stroke-width": 2 * unit, class: "found" }));
-    tag(overlay, `${each.label} ${Math.round(each.score * 100)}`, left, top, colour, "#000", unit, false);
+    tag(overlay, `${each.label} ${Math.round((each.score ?? each.share) * 100)}`, left, top, colour, "#000", unit, false);
   }
 }
 
@@ -90,7 +90,7 @@ export function listFound(predictions) {
   body.replaceChildren(...named.slice(0, 100).map((each) => {
     const row = element("tr");
     const where = each.box ? each.box.map((edge) => Math.round(edge)).join(", ") : "the whole picture";
-    row.append(element("td", "", each.label), element("td", "", `${(each.score * 100).toFixed(1)} %`), element("td", "", where));
+    row.append(element("td", "", each.label), element("td", "", `${((each.score ?? each.share) * 100).toFixed(1)} %`), element("td", "", where));
     return row;
   }));
   byId("listed").hidden = !named.length;

@@ -1,0 +1,99 @@
+"""Which part of a picture is of which class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.heads import ClassMap
+from models.preprocess import Placement
+
+Corners = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The pixels of one class. `mask` (rows, columns) lies over the part `covers` of the sent
+    picture; `box` bounds what is set in it; both are x_min, y_min, x_max, y_max in its pixels.
+    `share` of the mask is set.
+    """
+
+    label: str
+    index: int
+    share: float
+    box: Corners
+    covers: Corners
+    mask: NDArray[np.bool_] = field(repr=False, compare=False)
+
+    def as_json(self) -> dict[str, object]:
+        """The prediction as the HTTP interface shows it."""
+        return {
+            "label": self.label,
+            "index": self.index,
+            "share": round(self.share, 6),
+            "box": [round(edge, 2) for edge in self.box],
+            "mask": {
+                "box": [round(edge, 2) for edge in self.covers],
+                "size": list(self.mask.shape),
+                "counts": run_lengths(self.mask),
+            },
+        }
+
+
+def segments(
+    output: NDArray[np.float32],
+    head: ClassMap,
+    labels: Sequence[str],
+    placement: Placement,
+    size: tuple[int, int],
+) -> list[Segment]:
+    """The classes of a map (1, classes, H, W) over a model input of `size` (height, width),
+    largest first.
+    """
+    rows, columns, covers = placement.on_map(output.shape[2], output.shape[3], size)
+    values = output[0][:, rows, columns]
+    if head.type == "argmax":
+        masks = values.argmax(axis=0)[None] == np.arange(len(labels))[:, None, None]
+    else:
+        masks = values > head.threshold
+    found = [
+        _segment(label, index, masks[index], covers)
+        for index, label in enumerate(labels)
+        if label != head.background and masks[index].any()
+    ]
+    return sorted(found, key=lambda each: -each.share)
+
+
+def run_lengths(mask: NDArray[np.bool_]) -> list[int]:
+    """Lengths of runs, row after row, of pixels that are not set, set, not set, ..."""
+    flat = mask.ravel()
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    edges = np.concatenate(([0], changes, [flat.size]))
+    lengths: list[int] = np.diff(edges).tolist()
+    return [0, *lengths] if flat.size and flat[0] else lengths
+
+
+def mask_of(counts: Sequence[int], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """The mask (rows, columns) of its run lengths.
+
+    Raises:
+        ValueError: they do not fill it.
+    """
+    values = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
+    return values.reshape(size)
+
+
+def _segment(label: str, index: int, mask: NDArray[np.bool_], covers: Corners) -> Segment:
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    left, top, right, bottom = covers
+    high, wide = (bottom - top) / mask.shape[0], (right - left) / mask.shape[1]
+    box = (
+        left + float(columns[0]) * wide,
+        top + float(rows[0]) * high,
+        left + float(columns[-1] + 1) * wide,
+        top + float(rows[-1] + 1) * high,
+    )
+    return Segment(label, index, float(mask.mean()), box, covers, mask)
