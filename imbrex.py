@@ -15,6 +15,7 @@ import typer
 from coordinator.children import follow_parent
 from coordinator.commands.asking import add_asking
 from coordinator.commands.cluster import add_cluster
+from coordinator.commands.models import add_models
 from coordinator.commands.options import (
     Cluster,
     Config,
@@ -30,11 +31,12 @@ from coordinator.commands.options import (
     known_wire,
 )
 from coordinator.commands.planning import add_planning
+from coordinator.commands.watching import add_watch
 from protos.errors import BadConfiguration, ImbrexError
 
-# What only the extra brings, by the names that Python misses them under.
-COORDINATOR_ONLY = frozenset(
-    {
+# What only the extras bring, by the names that Python misses them under.
+EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(
+    (
         "fastapi",
         "httpx",
         "PIL",
@@ -43,7 +45,8 @@ COORDINATOR_ONLY = frozenset(
         "python_multipart",
         "sklearn",
         "uvicorn",
-    }
+    ),
+    "coordinator",
 )
 
 app = typer.Typer(
@@ -267,6 +270,8 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
 
 add_asking(app)
 add_planning(app)
+add_watch(app)
+add_models(app)
 add_cluster(app)
 
 
@@ -278,12 +283,13 @@ def main() -> None:
     except ImbrexError as error:
         _fail(error)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in COORDINATOR_ONLY:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
             raise
         _fail(
             BadConfiguration(
                 cause=f"this command needs {error.name}, which a worker does without",
-                cure='pip install "imbrex[coordinator]"',
+                cure=f'pip install "imbrex[{extra}]"',
             )
         )
 

@@ -1,5 +1,5 @@
-"""Which models can be named from outside, and by what: the catalogue's networks, files that the
-operator configured, and a model repository.
+"""Which models can be named from outside, and by what: the catalogue's networks, those that were
+added or pulled, files that the operator configured, and a model repository.
 
 Only the operator gives paths. Over the network a file goes by its stem, one of a repository by
 its folder, and no other file of this machine can be reached.
@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 
 from coordinator.repository import Stored, read_repository
 from models import catalogue
+from models.installed import Store
 from models.sizes import split_name
 from protos.errors import NotFound
 
@@ -21,7 +22,8 @@ ONLY_VERSION = "1"
 
 class Names:
     """Public names to sources (catalogue names or paths) and back. `detector` is the public name of
-    the model that finds objects, or empty; it may be given as a path too.
+    the model that finds objects, or empty; it may be given as a path too, and is the store's
+    default where it is not given.
 
     Raises:
         NotFound: there is no such detector.
@@ -30,18 +32,23 @@ class Names:
     def __init__(
         self, configured: Sequence[str], repository: Path | None = None, detector: str = ""
     ) -> None:
-        self.detector = public_name(detector)
-        files = (*configured, detector) if detector != self.detector else configured
+        self._detector = public_name(detector)
+        files = (*configured, detector) if detector != self._detector else configured
         self._configured = {public_name(each): each for each in files}
         self._folder = repository
-        self.stored: dict[str, Stored] = {}
+        self._store = Store()
         self.refresh()
         if detector:
-            self.source(self.detector)
+            self.source(self._detector)
 
     def refresh(self) -> None:
-        """Reads the repository's folder again."""
-        self.stored = read_repository(self._folder) if self._folder else {}
+        """Reads the folders of the repository and of what was added again."""
+        self._changed_s = self._store_changed_s()
+        eager = read_repository(self._folder) if self._folder else {}
+        added = read_repository(self._store.root, every_version=True) if self._changed_s else {}
+        self._eager = frozenset(eager)
+        self.stored: dict[str, Stored] = {**added, **eager}
+        self.detector = self._detector or self._store.defaults().get("detection", "")
         self._public = {
             str(path): (stored.name, number)
             for stored in self.stored.values()
@@ -51,7 +58,11 @@ class Names:
     @property
     def configured(self) -> tuple[str, ...]:
         """Sources that are made ready at start: what was named, and the repository's latest."""
-        latest = [str(stored.latest) for stored in self.stored.values() if stored.versions]
+        latest = [
+            str(stored.latest)
+            for stored in self.stored.values()
+            if stored.versions and stored.name in self._eager
+        ]
         finds = [self.source(self.detector)] if self.detector else []
         return tuple(dict.fromkeys((*self._configured.values(), *latest, *finds)))
 
@@ -68,6 +79,8 @@ class Names:
             NotFound: nothing that may be asked for.
             BadRequest: an impossible size.
         """
+        if name not in self._configured and self._store_changed_s() != self._changed_s:
+            self.refresh()
         plain, size = split_name(name)
         if size is not None and name not in self._configured and name not in self.stored:
             return f"{self.source(plain, version)}@{size}"
@@ -102,12 +115,22 @@ class Names:
         name, _ = self.public(source)
         return self.stored[name].labels.get(output, ()) if source in self._public else ()
 
+    def _store_changed_s(self) -> float:
+        """When a model was last added, by the file system's clock; 0 where there is no store."""
+        try:
+            return max(
+                each.stat().st_mtime for each in (self._store.root, *self._store.root.iterdir())
+            )
+        except OSError:
+            return 0.0
+
     def _plain(self, name: str, version: str) -> str:
         if name not in self._configured and name not in catalogue.names():
             raise NotFound(
                 cause=f"there is no model {name!r}",
                 cure=f"Known are {', '.join(self.known)}; "
-                "a file must be named to `imbrex coordinator --model`",
+                "add others there with `imbrex models add` or `pull`, or name a file to `imbrex "
+                "coordinator --model`",
             )
         if version not in ("", ONLY_VERSION):
             raise _no_version(name, version, (ONLY_VERSION,))

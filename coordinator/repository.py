@@ -42,8 +42,9 @@ class Stored:
         return self.versions[next(reversed(list(self.versions)))]
 
 
-def read_repository(folder: Path) -> dict[str, Stored]:
-    """Every model of the repository, by name.
+def read_repository(folder: Path, *, every_version: bool = False) -> dict[str, Stored]:
+    """Every model of the repository, by name; with `every_version`, all of each where its
+    configuration does not choose.
 
     Raises:
         BadConfiguration: there is no such folder.
@@ -55,17 +56,21 @@ def read_repository(folder: Path) -> dict[str, Stored]:
             cause=f"the model repository {folder} cannot be read ({error.strerror})",
             cure="Name a folder with NAME/1/model.onnx to --model-repository",
         ) from error
-    return {each.name: _stored(each) for each in found if not each.name.startswith(".")}
+    return {
+        each.name: _stored(each, every_version) for each in found if not each.name.startswith(".")
+    }
 
 
 class _Problem(Exception):
     """Why a folder is no model that can be served."""
 
 
-def _stored(folder: Path) -> Stored:
+def _stored(folder: Path, every_version: bool) -> Stored:
     try:
         config = _config(folder)
-        return Stored(folder.name, _versions(folder, config), _labels(folder, config))
+        return Stored(
+            folder.name, _versions(folder, config, every_version), _labels(folder, config)
+        )
     except _Problem as problem:
         return Stored(folder.name, {}, problem=str(problem))
 
@@ -89,7 +94,7 @@ def _config(folder: Path) -> pb.ModelConfig:
     return config
 
 
-def _versions(folder: Path, config: pb.ModelConfig) -> dict[str, Path]:
+def _versions(folder: Path, config: pb.ModelConfig, every: bool) -> dict[str, Path]:
     file = config.default_model_filename or MODEL_FILE
     if Path(file).name != file:
         raise _Problem(f"{folder / CONFIG} names the file {file!r} outside of its version")
@@ -98,7 +103,10 @@ def _versions(folder: Path, config: pb.ModelConfig) -> dict[str, Path]:
         for each in folder.iterdir()
         if each.name.isdecimal() and int(each.name) > 0 and (each / file).is_file()
     )
-    chosen = _chosen(numbers, config.version_policy)
+    policy = config.version_policy
+    if every and not config.HasField("version_policy"):
+        policy = pb.ModelVersionPolicy(all=pb.ModelVersionPolicy.All())
+    chosen = _chosen(numbers, policy)
     if not chosen:
         raise _Problem(f"there is no file {folder.name}/1/{file}, or its policy excludes it")
     return {str(number): folder / str(number) / file for number in chosen}

@@ -1,8 +1,8 @@
 """The networks that imbrex knows by name, and how any network is brought into memory.
 
-A model is a catalogue name or an `.onnx` file. Its sidecar, `NAME.json` beside `NAME.onnx`, says
-how images become its input and how its output becomes an answer; a model without one takes and
-gives tensors.
+A model is a catalogue name, that of one that was added (`installed`), or an `.onnx` file. Its
+sidecar, `NAME.json` beside `NAME.onnx`, says how images become its input and how its output becomes
+an answer; a model without one takes and gives tensors.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from models.heads import Task
+from models.installed import Store
 from models.model_file import read_model
-from models.sidecar import Sidecar, Task, sidecar_path
+from models.sidecar import Sidecar, sidecar_path
 from models.sidecar import load as load_sidecar
-from models.sizes import Size, bind, open_axes, split_name
+from models.sizes import Size, bind, inputs_of, open_axes, split_name
 from models.zoo.alexnet import alexnet
 from models.zoo.builder import UNTRAINED, WEIGHTS_KEY
 from models.zoo.convnext import convnext_tiny
@@ -147,17 +149,20 @@ def entry(name: str) -> Entry:
     """
     if name in _ENTRIES:
         return _ENTRIES[name]
-    closest = difflib.get_close_matches(name, _ENTRIES, n=1)
+    installed = Store().installed()
+    closest = difflib.get_close_matches(name, (*_ENTRIES, *installed), n=1)
     hint = f"Did you mean {closest[0]!r}? " if closest else ""
     raise NotFound(
         cause=f"there is no model {name!r}",
-        cure=f"{hint}Known are {', '.join(_ENTRIES)}; or give the path of an .onnx file.",
+        cure=f"{hint}Known are {', '.join((*_ENTRIES, *installed))}; `imbrex models pull` and "
+        "`add` get others; or give the path of an .onnx file.",
     )
 
 
 def load(name_or_path: str | Path) -> LoadedModel:
-    """Builds or reads a network. A string is a catalogue name first, then a path; it may end in
-    a size for what the network leaves open, as `net.onnx@480x640`.
+    """Builds or reads a network. A string is a catalogue name first, then that of a model that
+    was added, then a path; it may end in a size for what the network leaves open, as
+    `net.onnx@480x640`.
 
     Raises:
         NotFound: no such name, or no such file.
@@ -175,6 +180,8 @@ def load(name_or_path: str | Path) -> LoadedModel:
 def _load_named(name_or_path: str) -> LoadedModel:
     if _is_path(name_or_path):
         return _load_file(Path(name_or_path))
+    if name_or_path not in _ENTRIES and (stored := Store().find(name_or_path)) is not None:
+        return replace(_load_file(stored.latest), name=name_or_path)
     found = entry(name_or_path)
     match found.source:
         case Built(build):
@@ -185,8 +192,7 @@ def _load_named(name_or_path: str) -> LoadedModel:
 
 def _of_size(loaded: LoadedModel, size: Size | None) -> LoadedModel:
     """The model with its open dimensions fixed: to `size`, else to its sidecar's."""
-    stored = {each.name for each in loaded.proto.graph.initializer}
-    inputs = [each for each in loaded.proto.graph.input if each.name not in stored]
+    inputs = inputs_of(loaded.proto)
     sidecar = loaded.sidecar
     if size is None:
         assert sidecar is not None

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from onnx import TensorShapeProto, ValueInfoProto
+from onnx import ModelProto, TensorShapeProto, ValueInfoProto
 
 from protos.errors import BadRequest
 
@@ -47,6 +47,12 @@ def split_name(text: str) -> tuple[str, Size | None]:
             cure=f"Height and width are from 1 to {LARGEST_SIDE}",
         )
     return found["model"], size
+
+
+def inputs_of(proto: ModelProto) -> list[ValueInfoProto]:
+    """The inputs that are fed: older files list their weights among them."""
+    stored = {each.name for each in proto.graph.initializer}
+    return [each for each in proto.graph.input if each.name not in stored]
 
 
 def open_axes(value: ValueInfoProto) -> list[int]:

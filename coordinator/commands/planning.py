@@ -25,8 +25,6 @@ from coordinator.commands.options import (
 
 _T = TypeVar("_T")
 
-_models = typer.Typer(help="The networks that imbrex knows by name.", no_args_is_help=True)
-
 
 def add_planning(app: typer.Typer) -> None:
     """Adds the commands."""
@@ -34,9 +32,6 @@ def add_planning(app: typer.Typer) -> None:
     app.command()(simulate)
     app.command()(bench)
     app.command()(check)
-    _models.command("list")(models_list)
-    _models.command("show")(models_show)
-    app.add_typer(_models, name="models")
 
 
 def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
@@ -183,37 +178,6 @@ def check(
     allowed = Choice.of(None, None, chosen).wire or "exact"
     tiles = (int(rows), int(cols))
     raise typer.Exit(command.check(model, tiles, allowed, inputs, as_json=as_json))
-
-
-def models_list(as_json: Json = False) -> None:
-    """The catalogue.
-
-    \b
-    imbrex models list
-    imbrex models list --json
-    """
-    from coordinator.commands import catalogue as command
-
-    raise typer.Exit(command.list_models(as_json=as_json))
-
-
-def models_show(
-    model: ModelArgument,
-    cluster: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.toml", help="Predict for this cluster. [default: four Pis 3]"),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """What a model consists of, what of it is split and what not and why, and what that gains.
-
-    \b
-    imbrex models show yolov8n
-    imbrex models show my-model.onnx@480x640 --cluster eight-pis.toml --json
-    """
-    from coordinator.commands import show as command
-
-    raise typer.Exit(command.show(model, cluster, as_json=as_json))
 
 
 def _parsed(parse: Callable[[str], _T], text: str, option: str) -> _T:

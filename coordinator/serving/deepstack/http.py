@@ -134,7 +134,8 @@ def _detector(coordinator: Served) -> str:
         raise BadConfiguration(
             cause="no object detector is configured"
             + (f": {NO_DETECTOR} reads handwriting" if name else ""),
-            cure="Start `imbrex coordinator --detector MODEL` with a detection model; "
+            cure="Start `imbrex coordinator --detector MODEL` with a detection model, or choose "
+            "one that was added with `imbrex models default MODEL`; "
             f"{NO_DETECTOR} answers at /v1/vision/custom/{NO_DETECTOR}",
         )
     return str(coordinator.names.source(name))

@@ -1,0 +1,212 @@
+"""One file over HTTP: resumed where it broke off, and accepted only if it is the right one.
+
+What came so far lies beside the target as `.part`. It is hashed again before more is appended, so
+that a part of another file ends as a wrong hash and never as a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+
+import httpx
+
+from protos.errors import BadConfiguration, NotFound, PeerViolation, Unavailable
+
+CONNECT_S, READ_S = 10.0, 30.0
+# In a row without a byte more; a home's Wi-Fi drops now and then during hundreds of megabytes.
+ATTEMPTS = 4
+WAIT_S = 1.0
+# What else a disk needs while a model is written: its sidecar, and that it is not full after.
+SPARE_BYTES = 16 << 20
+
+Told = Callable[[int], None]
+"""Is told how many bytes are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The file: where it is and what it must be."""
+
+    url: str
+    size_bytes: int
+    sha256: str
+
+
+class _Broken(Exception):
+    """The connection ended early."""
+
+
+def download(
+    wanted: Wanted, target: Path, told: Told, wait: Callable[[float], None] = time.sleep
+) -> None:
+    """Brings the file to `target`, going on with what an earlier try left.
+
+    Raises:
+        NotFound: it is not there.
+        PeerViolation: what is there is another file.
+        Unavailable: the server does not answer, or breaks off again and again.
+        BadConfiguration: the disk is full or cannot be written, or the URL is none.
+    """
+    part = target.with_name(f"{target.name}.part")
+    _require_space(wanted, part)
+    failures, least = 0, _size(part)
+    with _client(wanted) as client:
+        while not _complete(part, wanted):
+            try:
+                _fetch(client, wanted, part, told)
+            except (httpx.TransportError, _Broken) as error:
+                now = _size(part)
+                failures = 0 if now > least else failures + 1
+                least = max(now, least)
+                if failures >= ATTEMPTS:
+                    raise Unavailable(
+                        cause=f"{wanted.url} does not come ({str(error) or type(error).__name__})",
+                        cure="Check the network, and try again: it goes on where it stopped",
+                    ) from error
+                wait(WAIT_S * 2**failures)
+    _require_right(part, wanted)
+    part.replace(target)
+
+
+def _complete(part: Path, wanted: Wanted) -> bool:
+    return _size(part) == wanted.size_bytes
+
+
+def is_right(file: Path, sha256: str) -> bool:
+    """Whether a file has this hash."""
+    return _hash(file) == sha256
+
+
+def _require_right(part: Path, wanted: Wanted) -> None:
+    """Removes what is wrong: the next try begins anew."""
+    found = _hash(part)
+    if found != wanted.sha256:
+        part.unlink()
+        raise PeerViolation(
+            cause=f"{wanted.url} is another file: its SHA-256 is {found}, not {wanted.sha256}",
+            cure="Try again; if it stays so, the server is not to be trusted with this file",
+        )
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fetch(client: httpx.Client, wanted: Wanted, part: Path, told: Told) -> None:
+    """Appends to the part what is missing, as far as it comes."""
+    there = _size(part)
+    if there > wanted.size_bytes:
+        part.unlink()
+        there = 0
+    headers = {"Accept-Encoding": "identity"}
+    if there:
+        headers["Range"] = f"bytes={there}-"
+    with client.stream("GET", wanted.url, headers=headers) as response:
+        if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            part.unlink(missing_ok=True)
+            raise _Broken("the part does not belong to this file")
+        _require_ok(response, wanted)
+        resumed = _resumes(response, there)
+        if not resumed:
+            there = 0
+        with _writing(part, append=resumed) as write:
+            for chunk in response.iter_raw():  # as it comes: what came is kept
+                there += len(chunk)
+                if there > wanted.size_bytes:
+                    raise _wrong_size(wanted, f"more than {wanted.size_bytes}")
+                write(chunk)
+                told(there)
+    if there < wanted.size_bytes:
+        announced = response.headers.get("content-length")
+        if announced is not None and not resumed and int(announced) == there:
+            part.unlink()
+            raise _wrong_size(wanted, str(there))
+        raise _Broken(f"it ended after {there} of {wanted.size_bytes} bytes")
+
+
+def _resumes(response: httpx.Response, there: int) -> bool:
+    """Whether what comes continues the part; a server without ranges sends all of it again."""
+    return (
+        there > 0
+        and response.status_code == HTTPStatus.PARTIAL_CONTENT
+        and response.headers.get("content-range", "").startswith(f"bytes {there}-")
+    )
+
+
+def _require_ok(response: httpx.Response, wanted: Wanted) -> None:
+    status = response.status_code
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+        raise NotFound(
+            cause=f"there is nothing at {wanted.url}",
+            cure="Name another server with --base-url",
+        )
+    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise _Broken(f"the server says {status}")
+    if not response.is_success:
+        raise Unavailable(
+            cause=f"{wanted.url} is refused: {status} {response.reason_phrase}",
+            cure="Name another server with --base-url",
+        )
+
+
+def _wrong_size(wanted: Wanted, found: str) -> PeerViolation:
+    return PeerViolation(
+        cause=f"{wanted.url} is another file: it has {found} bytes, not {wanted.size_bytes}",
+        cure="Name another server with --base-url",
+    )
+
+
+def _require_space(wanted: Wanted, part: Path) -> None:
+    missing = wanted.size_bytes - _size(part) + SPARE_BYTES
+    free = shutil.disk_usage(part.parent).free
+    if free < missing:
+        raise BadConfiguration(
+            cause=f"{missing >> 20} MB are needed in {part.parent}, and {free >> 20} MB are free",
+            cure="Free some, or name another folder with IMBREX_MODELS",
+        )
+
+
+def _size(part: Path) -> int:
+    try:
+        return part.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+@contextmanager
+def _writing(part: Path, *, append: bool) -> Iterator[Callable[[bytes], int]]:
+    """Writes to the part; what was written stays when the disk is full."""
+    try:
+        with part.open("ab" if append else "wb") as file:
+            yield file.write
+    except OSError as error:
+        raise BadConfiguration(
+            cause=f"{part} cannot be written ({error.strerror})",
+            cure="Free some space and try again: it goes on where it stopped",
+        ) from error
+
+
+@contextmanager
+def _client(wanted: Wanted) -> Iterator[httpx.Client]:
+    try:
+        if httpx.URL(wanted.url).scheme not in ("http", "https"):
+            raise httpx.InvalidURL("it does not begin with https://")
+        timeout = httpx.Timeout(READ_S, connect=CONNECT_S)
+        with httpx.Client(timeout=timeout, follow_redirects=True) as client:
+            yield client
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise BadConfiguration(
+            cause=f"{wanted.url!r} is not a URL ({error})", cure="Write it as https://HOST/PATH"
+        ) from error
+    except httpx.TooManyRedirects as error:
+        raise Unavailable(
+            cause=f"{wanted.url} leads in a circle", cure="Name another server with --base-url"
+        ) from error

@@ -1,0 +1,139 @@
+"""What a model without a sidecar probably is: from its metadata and its shapes.
+
+A guess is offered only where the shapes leave one reading, or the exporter has written it down;
+what is None has to be asked.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from onnx import ModelProto
+
+from models.downloads import labels as known_labels
+from models.graph import Graph
+from models.heads import Task
+from models.usual import Labels, Shape, input_size, ssd_shapes, stride_of
+
+# Data sets by how many classes their networks have, for each task.
+_DATA_SETS: Mapping[Task, Mapping[int, str]] = {
+    "classification": {1000: "imagenet"},
+    "detection": {80: "coco", 20: "voc"},
+    "segmentation": {21: "voc"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What is known without asking; `classes` is how many labels are needed, if any."""
+
+    task: Task | None = None
+    classes: int = 0
+    labels: Labels | None = None
+    pixels: str | None = None
+
+
+def metadata(proto: ModelProto) -> dict[str, object]:
+    """What the exporter wrote: Ultralytics' values are Python literals."""
+    found: dict[str, object] = {}
+    for item in proto.metadata_props:
+        try:
+            found[item.key] = ast.literal_eval(item.value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found[item.key] = item.value
+    return found
+
+
+def takes_pictures(graph: Graph) -> bool:
+    """Whether its one input is (1, 3, H, W) float32."""
+    if len(graph.inputs) != 1:
+        return False
+    info = graph.tensors[graph.inputs[0]]
+    return len(info.shape) == 4 and info.shape[:2] == (1, 3) and str(info.dtype) == "float32"
+
+
+def guess(graph: Graph, told: Mapping[str, object], task: Task | None, labels: int) -> Guess:
+    """What `graph` is; `told` is its metadata, `task` and the number of `labels` what is known
+    already (None and 0 where nothing is).
+    """
+    names = _names(told)
+    count = labels or len(names or ())
+    if not takes_pictures(graph):
+        return Guess(task or "tensor")
+    readings = {
+        each: classes
+        for each, classes in _readings(graph, count).items()
+        if task in (None, each) and (not count or classes == count)
+    }
+    written = _written_task(told)
+    if written in readings:
+        readings = {written: readings[written]}
+    if len(readings) != 1:
+        return Guess(task)
+    ((task, classes),) = readings.items()
+    if not labels and names is None and classes in _DATA_SETS.get(task, {}):
+        names = known_labels(_DATA_SETS[task][classes])
+        if task == "segmentation":
+            names = ("background", *names)
+    return Guess(task, classes, names, "unit" if "stride" in told else None)
+
+
+def _readings(graph: Graph, count: int) -> dict[Task, int]:
+    """Tasks that the outputs' shapes allow, with the number of classes that each implies."""
+    shapes = [graph.shape(name) for name in graph.outputs]
+    size = input_size(graph)
+    found: dict[Task, int] = {}
+    if len(shapes) == 1 and len(shapes[0]) in (2, 4) and prod(shapes[0]) == max(shapes[0]) > 1:
+        found["classification"] = prod(shapes[0])
+    if (classes := _classes_found(shapes, size, count)) is not None:
+        found["detection"] = classes
+    if len(shapes) == 1 and len(shapes[0]) == 4 and min(shapes[0][2:]) > 1:
+        channels = shapes[0][1]
+        if "detection" not in found or channels == count:
+            found["segmentation"] = channels
+        if channels in (1, 3) and min(shapes[0][2:]) >= min(size):
+            found["image-to-image"] = 0
+    return found
+
+
+def _classes_found(shapes: Sequence[Shape], size: tuple[int, int], count: int) -> int | None:
+    """The number of classes, if the outputs are a detector's."""
+    if len(shapes) == 1 and len(shapes[0]) == 3:
+        rows, columns = shapes[0][1:]
+        return columns - 5 if rows > columns else rows - 4
+    if len(shapes) == 2 and (both := ssd_shapes(shapes)) is not None:
+        return both[1][2] - 1
+    grids = [each for each in shapes if len(each) == 4 and stride_of(each, size)]
+    if len(grids) != len(shapes) or not grids:
+        return None
+    anchors = 5 if len(grids) == 1 else 3
+    per_anchor = {each[1] / anchors - 5 for each in grids}
+    if len(per_anchor) != 1:
+        return None
+    (classes,) = per_anchor
+    usual = classes in _DATA_SETS["detection"] or classes == count
+    return int(classes) if classes >= 1 and classes.is_integer() and usual else None
+
+
+def _names(told: Mapping[str, object]) -> Labels | None:
+    """Ultralytics' names: {0: "person", 1: "bicycle", ...}."""
+    match told.get("names"):
+        case dict() as names if names and all(index in names for index in range(len(names))):
+            return tuple(str(names[index]) for index in range(len(names)))
+        case [*names] if names:
+            return tuple(map(str, names))
+        case _:
+            return None
+
+
+def _written_task(told: Mapping[str, object]) -> Task | None:
+    tasks: dict[object, Task] = {
+        "detect": "detection",
+        "classify": "classification",
+        "segment": "segmentation",
+    }
+    written = told.get("task")
+    return tasks.get(written) if isinstance(written, str) else None

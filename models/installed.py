@@ -1,0 +1,181 @@
+"""Models that were added or downloaded: `NAME/VERSION/model.onnx` with its sidecar, in one folder.
+
+The layout is that of a model repository, so other servers can read the folder too. A version is
+complete or not there: it is written beside its place and renamed into it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from models.heads import TASKS, Task
+from protos.errors import BadConfiguration, BadRequest, NotFound
+
+VARIABLE = "IMBREX_MODELS"
+MODEL_FILE = "model.onnx"
+DEFAULTS_FILE = "defaults.json"
+# Part of URLs, file names and metrics.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A model's versions by number, lowest first, with the file of each; at least one."""
+
+    name: str
+    versions: dict[int, Path]
+
+    @property
+    def latest(self) -> Path:
+        """The file of the highest version."""
+        return self.versions[max(self.versions)]
+
+
+def folder() -> Path:
+    """Where this user's models are kept."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else Path(platformdirs.user_data_dir("imbrex")) / "models"
+
+
+class Store:
+    """A folder of models."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or folder()
+
+    def installed(self) -> dict[str, Installed]:
+        """Every model by name; a folder that does not exist yet holds none."""
+        try:
+            folders = sorted(each for each in self.root.iterdir() if _NAME.fullmatch(each.name))
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise self._unusable(error) from error
+        found = {each.name: _versions(each) for each in folders if each.is_dir()}
+        return {name: Installed(name, versions) for name, versions in found.items() if versions}
+
+    def find(self, name: str) -> Installed | None:
+        """The model called `name`, if it is there."""
+        if not _NAME.fullmatch(name):
+            return None
+        versions = _versions(self.root / name)
+        return Installed(name, versions) if versions else None
+
+    def incoming(self) -> Path:
+        """A folder for what is not complete yet.
+
+        Raises:
+            BadConfiguration: it cannot be made.
+        """
+        made = self.root / ".incoming"
+        try:
+            made.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unusable(error) from error
+        return made
+
+    def put(self, name: str, write: Callable[[Path], None]) -> int:
+        """Adds a version, the highest plus one, whose files `write` puts into a folder.
+
+        Raises:
+            BadRequest: the name cannot be used.
+            BadConfiguration: the folder cannot be written.
+        """
+        if not _NAME.fullmatch(name):
+            raise BadRequest(
+                cause=f"{name!r} cannot be a model's name",
+                cure="Take up to 64 letters, digits, dots, dashes and underscores",
+            )
+        try:
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+            version = max(_versions(self.root / name), default=0) + 1
+            with tempfile.TemporaryDirectory(dir=self.root / name, prefix=".new-") as new:
+                made = Path(new) / str(version)
+                made.mkdir()
+                write(made)
+                made.rename(self.root / name / str(version))
+        except OSError as error:
+            raise self._unusable(error) from error
+        return version
+
+    def remove(self, name: str, version: int | None = None) -> tuple[int, ...]:
+        """Removes a model, or one version of it; the versions that went.
+
+        Raises:
+            NotFound: it is not there.
+        """
+        found = self.find(name)
+        if found is None:
+            raise NotFound(
+                cause=f"no model {name!r} was added or downloaded",
+                cure=f"`imbrex models list` shows what is in {self.root}",
+            )
+        if version is not None and version not in found.versions:
+            known = ", ".join(map(str, found.versions))
+            raise NotFound(
+                cause=f"the model {name!r} has no version {version}", cure=f"It has {known}"
+            )
+        gone = tuple(found.versions) if version is None else (version,)
+        try:
+            for each in gone:
+                shutil.rmtree(found.versions[each].parent)
+            if len(gone) == len(found.versions):
+                shutil.rmtree(self.root / name)
+                self._write_defaults({k: v for k, v in self.defaults().items() if v != name})
+        except OSError as error:
+            raise self._unusable(error) from error
+        return gone
+
+    def defaults(self) -> dict[Task, str]:
+        """The model that answers for a task, where one was chosen and is still there."""
+        try:
+            read = json.loads((self.root / DEFAULTS_FILE).read_text(encoding="utf-8"))
+            chosen = {task: read.get(task) for task in TASKS}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            raise BadConfiguration(
+                cause=f"{self.root / DEFAULTS_FILE} cannot be read ({error})", cure="Remove it"
+            ) from error
+        return {
+            task: name
+            for task, name in chosen.items()
+            if isinstance(name, str) and self.find(name) is not None
+        }
+
+    def choose(self, task: Task, name: str) -> None:
+        """Makes an installed model the one that answers for a task."""
+        self._write_defaults(self.defaults() | {task: name})
+
+    def _write_defaults(self, chosen: dict[Task, str]) -> None:
+        path = self.root / DEFAULTS_FILE
+        temporary = path.with_suffix(".tmp")
+        try:
+            temporary.write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> BadConfiguration:
+        return BadConfiguration(
+            cause=f"the models' folder {self.root} cannot be used ({error.strerror or error})",
+            cure=f"See its permissions and free space, or name another with {VARIABLE}",
+        )
+
+
+def _versions(folder: Path) -> dict[int, Path]:
+    try:
+        numbers = sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
+    except OSError:
+        return {}
+    files = {number: folder / str(number) / MODEL_FILE for number in numbers if number}
+    return {number: file for number, file in files.items() if file.is_file()}

@@ -1,0 +1,150 @@
+"""What networks of a kind usually need: pixels, anchors, thresholds, heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from models.graph import Graph
+from models.heads import (
+    Anchors,
+    ClassMap,
+    ClassScores,
+    Head,
+    Repainted,
+    Ssd,
+    Task,
+    YoloBoxes,
+    YoloV2,
+    YoloV3,
+)
+from models.sidecar import ImageInput, Resize
+
+Shape = tuple[int, ...]
+Labels = tuple[str, ...]
+
+MIN_SCORE, NMS_IOU = 0.25, 0.45
+TOP = 5
+# What each published network of the family was trained with: [YOLO9000; YOLOv3, its .cfg files].
+VOC_V2: Anchors = ((1.08, 1.19), (3.42, 4.41), (6.63, 11.38), (9.42, 5.11), (16.62, 10.52))
+COCO_V2: Anchors = (
+    (0.57273, 0.677385),
+    (1.87446, 2.06253),
+    (3.33843, 5.47434),
+    (7.88282, 3.52778),
+    (9.77052, 9.16828),
+)
+COCO_V3: dict[int, Anchors] = {
+    8: ((10, 13), (16, 30), (33, 23)),
+    16: ((30, 61), (62, 45), (59, 119)),
+    32: ((116, 90), (156, 198), (373, 326)),
+}
+COCO_V3_TINY: dict[int, Anchors] = {
+    16: ((10, 14), (23, 27), (37, 58)),
+    32: ((81, 82), (135, 169), (344, 319)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """A way to bring pixels (0 to 255) to what a network was trained on."""
+
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+_ZERO, _ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+PIXELS = {
+    "imagenet": Pixels(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "unit": Pixels(1 / 255, _ZERO, _ONE),
+    "signed": Pixels(1 / 255, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "bytes": Pixels(1.0, _ZERO, _ONE),
+}
+# What a picture's pixels are multiplied by, and what is added, after a network made it.
+_PAINTED = {"unit": (255.0, 0.0), "signed": (127.5, 127.5)}
+
+
+def head_for(graph: Graph, task: Task, labels: Labels, pixels: str) -> Head | None:
+    """How the outputs of a graph are read for a task; None where that cannot be told. A new
+    picture has its pixels as the old one had them.
+    """
+    shapes = {name: graph.shape(name) for name in graph.outputs}
+    first, shape = next(iter(shapes.items()))
+    match task:
+        case "tensor":
+            return None
+        case "classification":
+            softmax = any(first in node.outputs and node.op == "Softmax" for node in graph.nodes)
+            return ClassScores("softmax" if softmax else "logits", min(TOP, len(labels)))
+        case "segmentation":
+            background = labels[0] if labels[0].strip("_") == "background" else None
+            if shape[1] == 1:
+                return ClassMap("threshold", 0.5, background)
+            return ClassMap("argmax", 0.0, background)
+        case "image-to-image":
+            return Repainted("pixels", *_PAINTED.get(pixels, (1.0, 0.0)))
+        case "detection":
+            return _detector(shapes, input_size(graph), len(labels))
+
+
+def image_input(graph: Graph, task: Task, pixels: str, resize: Resize | None) -> ImageInput:
+    """How a picture becomes the graph's input; centre crops of classifiers are of 7/8."""
+    height, width = input_size(graph)
+    usual: Resize = "centre-crop" if task == "classification" else "letterbox"
+    chosen, values = resize or usual, PIXELS[pixels]
+    longest = max(height, width)
+    return ImageInput(
+        name=graph.inputs[0],
+        size=(height, width),
+        resize=chosen,
+        resize_shorter=max(longest, longest * 8 // 7) if chosen == "centre-crop" else None,
+        color="RGB",
+        scale=values.scale,
+        mean=values.mean,
+        std=values.std,
+        pad_value=114 if chosen == "letterbox" else 0,
+    )
+
+
+def ssd_shapes(shapes: Sequence[Shape]) -> tuple[Shape, Shape] | None:
+    """Of the boxes (1, N, 4) and of the scores (1, N, 1 + classes)."""
+    if len(shapes) != 2 or any(len(each) != 3 for each in shapes) or shapes[0][1] != shapes[1][1]:
+        return None
+    boxes, scores = sorted(shapes, key=lambda each: each[2] != 4)
+    return (boxes, scores) if boxes[2] == 4 and scores[2] > 1 and scores[2] != 4 else None
+
+
+def stride_of(shape: Shape, size: tuple[int, int]) -> int:
+    """How many pixels of the input a cell of a grid is wide and high; 0 where that is no number."""
+    if len(shape) != 4:
+        return 0
+    strides = {side / cells for side, cells in zip(size, shape[2:], strict=True)}
+    (stride,) = strides if len(strides) == 1 else (0.5,)
+    return int(stride) if stride.is_integer() and stride > 1 else 0
+
+
+def input_size(graph: Graph) -> tuple[int, int]:
+    """Height and width of its picture."""
+    _, _, height, width = graph.shape(graph.inputs[0])
+    return height, width
+
+
+def _detector(shapes: Mapping[str, Shape], size: tuple[int, int], classes: int) -> Head | None:
+    sizes = list(shapes.values())
+    if len(sizes) == 1 and len(sizes[0]) == 3:
+        rows, columns = sizes[0][1:]
+        return YoloBoxes("yolov5" if rows > columns else "yolov8", MIN_SCORE, NMS_IOU)
+    if (both := ssd_shapes(sizes)) is not None:
+        boxes, scores = (next(name for name, each in shapes.items() if each == one) for one in both)
+        return Ssd("ssd", boxes, scores, False, "xyxy", (), (0.1, 0.2), MIN_SCORE, NMS_IOU)
+    strides = [stride_of(each, size) for each in sizes]
+    if len(sizes) == 1:
+        anchors = {20: VOC_V2, 80: COCO_V2}.get(classes)
+        return YoloV2("yolov2", anchors, strides[0], MIN_SCORE, NMS_IOU) if anchors else None
+    known = COCO_V3_TINY if len(sizes) == 2 else COCO_V3
+    if classes != 80 or set(strides) != set(known):
+        return None
+    return YoloV3(
+        "yolov3", tuple(known[each] for each in strides), tuple(strides), MIN_SCORE, NMS_IOU
+    )

@@ -1,0 +1,144 @@
+"""`imbrex models add`, `default`, `remove`: as a person and as a script use them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from coordinator.commands.adding import Said, add
+from coordinator.commands.infer import prediction
+from coordinator.commands.pulling import choose
+from models.installed import Store
+from models.repainting import Repainting
+from models.segmentation import Segment
+from models.sidecar import load, sidecar_path
+from models.sizes import Size
+from models.zoo.builder import Network, square
+from protos.errors import BadRequest, NotFound
+from tests.cli.run_cli import imbrex, refused
+from tests.serving.camera import save_camera
+
+SEGMENT = Segment("a", 1, 0.25, (0, 0, 4, 2), (0, 0, 8, 4), np.eye(4, dtype=bool))
+PICTURE = Repainting(Image.new("RGB", (4, 3), (1, 2, 3)))
+
+
+@pytest.fixture
+def birds(tmp_path: Path) -> Path:
+    """A classifier of four classes, without a sidecar."""
+    net = Network("birds", seed=2)
+    x = net.input("image", (1, 3, 32, 32)).conv("conv", 4, square(3)).relu()
+    path = tmp_path / "birds.onnx"
+    onnx.save(net.model(x.global_average_pool("mean").flatten("flat").gemm("fc", 4)), path)
+    return path
+
+
+def test_a_file_with_its_sidecar_is_added_listed_and_removed(store: str, tmp_path: Path) -> None:
+    file = save_camera(tmp_path)
+    added = imbrex("models", "add", file, "--default", "--json").json()
+    assert added == {"name": "camera", "version": 1, "task": "detection", "default": True}
+    add(file, Said(), default=False, as_json=True)
+    row = next(
+        row
+        for row in imbrex("models", "list", "--json").json()["models"]
+        if row["name"] == "camera"
+    )
+    assert (row["task"], row["versions"], row["default"]) == ("detection", [1, 2], True)
+    assert Store().defaults() == {"detection": "camera"}
+    shown = imbrex("models", "show", "camera", "--json")
+    assert shown.json()["model"] == "camera"
+    gone = imbrex("models", "remove", "camera", "--version", "1", "--json").json()
+    assert gone == {"name": "camera", "removed": [1]}
+    assert "removed camera, version 2" in imbrex("models", "remove", "camera").out
+    refused("models", "remove", "camera")
+    with pytest.raises(NotFound):
+        choose("camera", as_json=True)
+    assert not Store(Path(store)).installed()
+
+
+def test_what_a_file_does_not_say_is_said(store: str, birds: Path) -> None:
+    labels = birds.with_suffix(".txt")
+    labels.write_text("robin\nwren\n\ncrow\njay\n")
+    ran = imbrex("models", "add", birds, "--labels", labels, "--pixels", "imagenet", "--json")
+    assert ran.json()["task"] == "classification"
+    found = Store(Path(store)).find("birds")
+    assert found is not None
+    sidecar = load(sidecar_path(found.latest))
+    assert sidecar.labels == ("robin", "wren", "crow", "jay")
+    assert sidecar.input.std == (0.229, 0.224, 0.225)
+
+
+def test_without_a_terminal_everything_that_is_missing_is_named_at_once(
+    store: str, birds: Path
+) -> None:
+    ran = refused("models", "add", birds)
+    assert "--labels, --pixels" in ran.err
+    assert not Store(Path(store)).installed()
+
+
+def test_on_a_terminal_it_is_asked(store: str, birds: Path) -> None:
+    here, there = pty.openpty()
+    asking = subprocess.Popen(
+        [sys.executable, "-m", "imbrex", "models", "add", str(birds), "--json"],
+        stdin=there,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(there)
+    os.write(here, b"a,b,c,d\nfeathers\nunit\n")
+    out, err = asking.communicate(timeout=60)
+    os.close(here)
+    assert asking.returncode == 0, err
+    assert "4 labels" in err
+    assert "none of imagenet" in err
+    assert '"task": "classification"' in out
+    found = Store(Path(store)).find("birds")
+    assert found is not None
+    assert load(sidecar_path(found.latest)).labels == ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (Said(labels="a,b", pixels="unit", task="classification"), "does not fit"),
+        (Said(labels="a,b,c,d", pixels="unit", task="detection"), "boxes"),
+        (Said(name="digits"), "imbrex itself"),
+        (Said(name="../birds", labels="a,b,c,d", pixels="unit"), "model's name"),
+        (Said(labels="none.txt", pixels="unit"), r"none\.txt"),
+        (Said(sidecar=Path("none.json")), r"none\.json"),
+        (Said(size=Size(16, 16), labels="a,b,c,d", pixels="unit"), "fixed"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_and_leaves_nothing(
+    store: str, birds: Path, said: Said, told: str
+) -> None:
+    with pytest.raises(BadRequest, match=told) as caught:
+        add(birds, said, default=False, as_json=True)
+    assert caught.value.cure
+    assert not Store(Path(store)).installed()
+
+
+def test_a_sidecar_of_another_model_is_refused(store: str, birds: Path, tmp_path: Path) -> None:
+    camera = save_camera(tmp_path)
+    shutil.copy(sidecar_path(camera), sidecar_path(birds))
+    with pytest.raises(BadRequest, match="fixed"):
+        add(birds, Said(), default=False, as_json=True)
+    with pytest.raises(NotFound):
+        add(tmp_path / "none.onnx", Said(), default=False, as_json=True)
+    assert not Store(Path(store)).installed()
+
+
+@pytest.mark.parametrize("seen", [SEGMENT, PICTURE])
+def test_predictions_are_read_back_from_their_json(seen: Segment | Repainting) -> None:
+    back = prediction(seen.as_json())
+    assert back.as_json() == seen.as_json()
+    assert type(back) is type(seen)

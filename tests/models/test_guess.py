@@ -1,0 +1,156 @@
+"""What is guessed of networks as their exporters write them."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from models.downloads import read_manifest
+from models.graph import Graph, load_graph
+from models.guess import Guess, guess, metadata
+from models.heads import ClassScores, Ssd, Task, YoloBoxes, YoloV2, YoloV3
+from models.usual import PIXELS, head_for, image_input
+from models.zoo.builder import Network, square
+
+Shape = tuple[int, ...]
+
+
+def made(*outputs: Shape, size: tuple[int, int] = (64, 64), op: str = "") -> Graph:
+    """A network from a picture of `size` to outputs of these shapes."""
+    net = Network("made", seed=1)
+    x = net.input("image", (1, 3, *size)).conv("conv", 1, square(3)).relu()
+    mean = x.global_average_pool("mean").flatten("flat")
+    ends = []
+    for number, shape in enumerate(outputs):
+        sizes = net.integers(f"sizes{number}", shape)
+        ends.append(net.node("Expand", f"out{number}", [mean.name, sizes], shape))
+    if op:
+        ends[0] = net.node(op, "last", [ends[0].name], outputs[0], axis=-1)
+    return load_graph(net.model(*ends), "made")
+
+
+ULTRALYTICS = {"names": {0: "person", 1: "car"}, "stride": 8, "task": "detect", "imgsz": [64, 64]}
+
+
+def test_an_ultralytics_export_says_everything() -> None:
+    graph = made((1, 6, 84))
+    found = guess(graph, ULTRALYTICS, None, 0)
+    assert found == Guess("detection", 2, ("person", "car"), "unit")
+    head = head_for(graph, "detection", ("person", "car"), "unit")
+    assert isinstance(head, YoloBoxes)
+    assert head.type == "yolov8"
+    older = made((1, 252, 7))
+    assert guess(older, ULTRALYTICS, None, 0).task == "detection"
+    head = head_for(older, "detection", ("person", "car"), "unit")
+    assert isinstance(head, YoloBoxes)
+    assert head.type == "yolov5"
+
+
+@pytest.mark.parametrize(
+    ("shapes", "task", "classes"),
+    [
+        ([(1, 1000)], "classification", 1000),
+        ([(1, 7, 1, 1)], "classification", 7),
+        ([(1, 84, 8400)], "detection", 80),
+        ([(1, 25200, 85)], "detection", 80),
+        ([(1, 125, 2, 2)], "detection", 20),
+        ([(1, 255, 8, 8), (1, 255, 4, 4), (1, 255, 2, 2)], "detection", 80),
+        ([(1, 30, 4), (1, 30, 21)], "detection", 20),
+        ([(1, 21, 64, 64)], "segmentation", 21),
+        ([(1, 12, 8, 8)], "segmentation", 12),
+        ([(1, 3, 64, 64)], None, 0),  # three classes, or a picture
+        ([(1, 5, 64)], "detection", 1),
+        ([(2, 9)], None, 0),
+    ],
+)
+def test_shapes_say_what_a_network_is_for(
+    shapes: list[Shape], task: Task | None, classes: int
+) -> None:
+    found = guess(made(*shapes), {}, None, 0)
+    assert (found.task, found.classes) == (task, classes)
+
+
+def test_labels_are_those_of_the_data_set_that_has_as_many() -> None:
+    names = guess(made((1, 1000)), {}, None, 0).labels
+    assert names is not None
+    assert (names[0], names[207], len(names)) == ("tench", "golden retriever", 1000)
+    coco = guess(made((1, 84, 8400)), {}, None, 0).labels
+    assert coco is not None
+    assert (coco[0], coco[15], coco[-1], len(coco)) == ("person", "cat", "toothbrush", 80)
+    voc = guess(made((1, 21, 64, 64)), {}, None, 0).labels
+    assert voc is not None
+    assert (voc[0], voc[1], voc[-1]) == ("background", "aeroplane", "tvmonitor")
+    assert guess(made((1, 7)), {}, None, 0).labels is None
+
+
+def test_what_was_said_decides_between_readings() -> None:
+    either = made((1, 3, 64, 64))
+    assert guess(either, {}, None, 3).task == "segmentation"
+    assert guess(either, {}, "image-to-image", 0).task == "image-to-image"
+    assert guess(either, {}, "tensor", 0).task == "tensor"
+
+
+def test_a_network_that_takes_no_picture_gives_tensors() -> None:
+    net = Network("sound", seed=1)
+    x = net.input("wave", (1, 1, 8, 64)).conv("conv", 2, square(3))
+    assert guess(load_graph(net.model(x), "sound"), {}, None, 0) == Guess("tensor")
+
+
+def test_heads_follow_the_shapes() -> None:
+    scores = head_for(made((1, 10)), "classification", tuple("abcdefghij"), "unit")
+    assert scores == ClassScores("logits", 5)
+    softmax = head_for(made((1, 3), op="Softmax"), "classification", tuple("abc"), "unit")
+    assert softmax == ClassScores("softmax", 3)
+    grid = head_for(made((1, 125, 2, 2)), "detection", ("x",) * 20, "unit")
+    assert isinstance(grid, YoloV2)
+    assert (grid.stride, len(grid.anchors)) == (32, 5)
+    grids = made((1, 255, 8, 8), (1, 255, 4, 4), (1, 255, 2, 2))
+    scales = head_for(grids, "detection", ("x",) * 80, "unit")
+    assert isinstance(scales, YoloV3)
+    assert scales.strides == (8, 16, 32)
+    assert scales.anchors[0][0] == (10, 13)
+    assert head_for(grids, "detection", ("x",) * 7, "unit") is None
+    boxes = head_for(made((1, 30, 21), (1, 30, 4)), "detection", ("x",) * 20, "unit")
+    assert isinstance(boxes, Ssd)
+    assert (boxes.boxes, boxes.scores) == ("out1", "out0")
+
+
+def test_a_classifier_s_picture_is_cropped_and_a_detector_s_letterboxed() -> None:
+    form = image_input(made((1, 10), size=(224, 224)), "classification", "imagenet", None)
+    assert (form.resize, form.resize_shorter) == ("centre-crop", 256)
+    assert form.mean == PIXELS["imagenet"].mean
+    form = image_input(made((1, 6, 84)), "detection", "bytes", None)
+    assert (form.resize, form.resize_shorter, form.scale) == ("letterbox", None, 1.0)
+
+
+def test_metadata_of_any_kind_is_read() -> None:
+    model = ModelProto()
+    for key, value in (("names", "{0: 'a'}"), ("odd", "__import__('os')"), ("deep", "[" * 2000)):
+        model.metadata_props.add(key=key, value=value)
+    found = metadata(model)
+    assert found["names"] == {0: "a"}
+    assert found["odd"] == "__import__('os')"
+
+
+def test_the_manifest_s_sidecars_fit_networks_of_the_shapes_that_they_are_for() -> None:
+    """Their files cannot come here: this is what CONVENTIONS of the zoo say of their tensors."""
+    found = read_manifest()
+    assert found["tinyyolov2-8"].sidecar.input.name == "image"
+    assert len(found["tinyyolov2-8"].sidecar.labels) == 20
+    assert found["mobilenetv2-12"].sidecar.input.resize_shorter == 256
+    assert len(found["mobilenetv2-12"].sidecar.labels) == 1000
+    for each in found.values():
+        assert each.file.endswith(f"{each.name}.onnx")
+        assert each.sidecar.licence in {"MIT", "Apache-2.0"}
+        assert each.sidecar.source
+
+
+def test_a_half_precision_input_is_no_picture() -> None:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT16, (1, 3, 8, 8))
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT16, (1, 3, 8, 8))
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model = helper.make_model(
+        helper.make_graph([node], "g", [value], [out]),
+        opset_imports=[helper.make_opsetid("", 17)],
+    )
+    assert guess(load_graph(model, "half"), {}, None, 0).task == "tensor"

@@ -1,0 +1,77 @@
+"""Models that are added while a coordinator runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from coordinator.commands.adding import Said, add
+from coordinator.naming import Names
+from models.installed import Store
+from protos.errors import NotFound
+from tests.models.model_files import saved, tiny
+from tests.serving.camera import save_camera
+from tests.serving.in_place import picture
+from tests.serving.processes import Service
+
+
+def test_names_follow_what_is_added_and_removed(store: str, tmp_path: Path) -> None:
+    names = Names(("digits",))
+    with pytest.raises(NotFound, match="camera"):
+        names.source("camera")
+    file = save_camera(tmp_path)
+    for _ in range(2):
+        add(file, Said(), default=False, as_json=True)
+    source = names.source("camera")
+    assert source == str(Path(store) / "camera" / "2" / "model.onnx")
+    assert names.public(source) == ("camera", "2")
+    assert names.versions("camera") == ("1", "2")
+    assert names.source("camera", "1").endswith("/1/model.onnx")
+    assert names.source("camera@64x64") == f"{source}@64x64"
+    assert "camera" in names.known
+    assert names.configured == ("digits",)  # loaded when it is first asked for
+    Store().remove("camera")
+    with pytest.raises(NotFound):
+        names.source("camera")
+
+
+def test_the_default_of_detection_is_the_detector(store: str, tmp_path: Path) -> None:
+    names = Names(("digits",))
+    assert names.detector == ""
+    add(save_camera(tmp_path), Said(), default=True, as_json=True)
+    names.refresh()
+    assert names.detector == "camera"
+    assert names.configured == ("digits", names.source("camera"))
+    assert Names((), detector="digits").detector == "digits"
+
+
+def test_a_repository_s_model_comes_before_an_added_one(store: str, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    (repository / "camera" / "1").mkdir(parents=True)
+    saved(repository / "camera" / "1", tiny()).rename(repository / "camera" / "1" / "model.onnx")
+    add(save_camera(tmp_path), Said(), default=False, as_json=True)
+    assert names_source(repository).startswith(str(repository))
+
+
+def names_source(repository: Path) -> str:
+    return Names((), repository).source("camera")
+
+
+def test_a_running_coordinator_answers_with_a_model_that_was_just_added(
+    service: Service, tmp_path: Path
+) -> None:
+    url = f"{service.url}/v1/models/just-added/infer"
+    body, headers = picture(), {"Content-Type": "image/png"}
+    assert httpx.post(url, content=body, headers=headers).status_code == 404
+    added = Said(name="just-added")
+    add(save_camera(tmp_path), added, default=False, as_json=True)
+    try:
+        answer = httpx.post(url, content=body, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["task"] == "detection"
+        assert answer.json()["model"] == "just-added"
+    finally:
+        Store().remove("just-added")
+    assert httpx.post(url, content=body, headers=headers).status_code == 404
