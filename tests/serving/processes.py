@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.error import URLError
 
 from coordinator import children
 from tests.serving.real import started_workers
 
 START_S = 60.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,20 @@ class Service:
     def host_port(self) -> str:
         return self.url.removeprefix("http://")
 
-    def get(self, path: str):
+    def get(self, path: str) -> Any:
         with urllib.request.urlopen(self.url + path, timeout=30) as response:
             return json.load(response)
 
 
-def wait(condition, timeout_s: float = START_S):
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait(condition: Callable[[], T], timeout_s: float = START_S) -> T:
     pause, deadline = threading.Event(), time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, "it took too long"

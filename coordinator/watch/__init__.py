@@ -1,0 +1,1 @@
+"""Continuous sources: a folder or a camera, frame by frame through a coordinator."""

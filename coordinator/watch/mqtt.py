@@ -1,0 +1,213 @@
+"""Answers over MQTT, announced so that Home Assistant makes sensors of them by itself.
+
+Topics, with the base `imbrex` and a watch called `yard`:
+
+    imbrex/yard                     the latest answer, as its line of JSON
+    imbrex/yard/availability        online, offline; the broker says offline when we are gone
+    homeassistant/sensor/imbrex_yard/KIND/config           announcements, retained
+    homeassistant/binary_sensor/imbrex_yard/LABEL/config
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.reasoncodes import ReasonCode
+
+from protos.errors import BadConfiguration, BadRequest, Unavailable
+
+PASSWORD_VARIABLE = "IMBREX_MQTT_PASSWORD"  # noqa: S105 - its name
+DISCOVERY = "homeassistant"
+CONNECT_S = 10.0
+KEEP_ALIVE_S = 30
+# Messages for a broker that is away; the newest matter.
+MOST_QUEUED = 100
+_PORTS = {"mqtt": 1883, "mqtts": 8883}
+_ID = re.compile(r"[^a-z0-9_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where to publish: `mqtt://USER@HOST:PORT/BASE`, `mqtts://` with TLS. The password is in the
+    environment: a command line is for every user of a machine to see.
+    """
+
+    host: str
+    port: int
+    user: str
+    base: str
+    tls: bool
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """What a URL says.
+
+        Raises:
+            BadRequest: it is none of a broker.
+        """
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.password:
+            raise BadRequest(
+                cause=f"{parts.scheme}://{parts.hostname or ''} is not the URL of a broker"
+                + (": it has a password" if parts.password else ""),
+                cure=f"Write mqtt://USER@HOST:PORT/TOPIC; passwords belong in {PASSWORD_VARIABLE}",
+            )
+        base = parts.path.strip("/") or "imbrex"
+        if parts.fragment or set(base) & set("+#"):
+            raise BadRequest(cause=f"{base!r} is no topic", cure="Leave + and # out")
+        user = unquote(parts.username or "")
+        return cls(
+            parts.hostname, port or _PORTS[parts.scheme], user, base, parts.scheme == "mqtts"
+        )
+
+
+class Publisher:
+    """A sink of lines; connects again by itself when the broker was away.
+
+    `name`: of this watch, in topics and in Home Assistant. `labels`: each becomes a sensor that is
+    on while the latest frame has it.
+    """
+
+    def __init__(self, broker: Broker, name: str, model: str, labels: Sequence[str] = ()) -> None:
+        self._broker, self._name, self._model, self._labels = broker, name, model, labels
+        self._id = f"imbrex_{as_id(name)}"
+        self._topic = f"{broker.base}/{as_id(name)}"
+        self._connected = threading.Event()
+        self._refused = ""
+        client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"{self._id}_{os.getpid()}")
+        client.max_queued_messages_set(MOST_QUEUED)
+        client.will_set(f"{self._topic}/availability", "offline", qos=1, retain=True)
+        if broker.user:
+            client.username_pw_set(broker.user, os.environ.get(PASSWORD_VARIABLE))
+        if broker.tls:
+            client.tls_set()
+        client.on_connect = self._on_connect
+        self._client = client
+
+    def __enter__(self) -> Self:
+        """Connects.
+
+        Raises:
+            Unavailable: no broker is there.
+            BadConfiguration: it does not let us in.
+        """
+        where = f"{self._broker.host}:{self._broker.port}"
+        try:
+            self._client.connect(self._broker.host, self._broker.port, KEEP_ALIVE_S)
+        except (OSError, ValueError) as error:
+            raise Unavailable(
+                cause=f"no MQTT broker answers at {where} ({error})",
+                cure="Check its address, and that it runs",
+            ) from error
+        self._client.loop_start()
+        self._connected.wait(CONNECT_S)
+        if self._refused or not self._connected.is_set():
+            self._client.loop_stop()
+            raise BadConfiguration(
+                cause=f"the MQTT broker at {where} refuses: {self._refused or 'no answer'}",
+                cure=f"Name a user in the URL, and the password in {PASSWORD_VARIABLE}",
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._client.is_connected():
+            told = self._client.publish(
+                f"{self._topic}/availability", "offline", qos=1, retain=True
+            )
+            told.wait_for_publish(CONNECT_S)
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """Publishes an answer; a frame that failed is no news for a sensor."""
+        if "error" in line:
+            return
+        found = [str(each["label"]) for each in line["predictions"] if "label" in each]
+        self._client.publish(self._topic, json.dumps({**line, "labels": found}), qos=0)
+
+    def _on_connect(
+        self,
+        client: paho.Client,
+        userdata: Any,
+        flags: paho.ConnectFlags,
+        reason: ReasonCode,
+        properties: Any,
+    ) -> None:
+        """At the first connection and at every later one: a broker may have forgotten us."""
+        if reason.is_failure:
+            self._refused = str(reason)
+        else:
+            for topic, announced in self.announcements().items():
+                client.publish(topic, json.dumps(announced), qos=1, retain=True)
+            client.publish(f"{self._topic}/availability", "online", qos=1, retain=True)
+        self._connected.set()
+
+    def announcements(self) -> dict[str, dict[str, Any]]:
+        """What Home Assistant needs to know, by topic."""
+        sensors: dict[str, dict[str, Any]] = {
+            "sensor/count": {
+                "name": "Found",
+                "value_template": "{{ value_json.predictions | count }}",
+                "json_attributes_topic": self._topic,
+                "json_attributes_template": "{{ {'labels': value_json.labels} | tojson }}",
+                "state_class": "measurement",
+                "icon": "mdi:image-search",
+            },
+            "sensor/latency": {
+                "name": "Latency",
+                "value_template": "{{ (value_json.latency_s * 1000) | round(1) }}",
+                "unit_of_measurement": "ms",
+                "device_class": "duration",
+                "state_class": "measurement",
+                "entity_category": "diagnostic",
+            },
+        }
+        for label in self._labels:
+            sensors[f"binary_sensor/{as_id(label)}"] = {
+                "name": label,
+                "value_template": f"{{{{ 'ON' if {json.dumps(label)} in value_json.labels "
+                "else 'OFF' }}",
+                "device_class": "occupancy",
+            }
+        found = {}
+        for kind, sensor in sensors.items():
+            platform, _, part = kind.partition("/")
+            found[f"{DISCOVERY}/{platform}/{self._id}/{part}/config"] = {
+                **sensor,
+                "unique_id": f"{self._id}_{part}",
+                "state_topic": self._topic,
+                "availability_topic": f"{self._topic}/availability",
+                "device": {
+                    "identifiers": [self._id],
+                    "name": f"imbrex {self._name}",
+                    "manufacturer": "imbrex",
+                    "model": self._model,
+                    "sw_version": metadata.version("imbrex"),
+                },
+            }
+        return found
+
+
+def as_id(name: str) -> str:
+    """A name as part of a topic."""
+    return _ID.sub("_", name.lower()).strip("_") or "watch"

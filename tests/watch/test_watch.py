@@ -1,0 +1,259 @@
+"""`imbrex watch` as a process, with a real coordinator, camera and MQTT broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from amqtt.broker import Broker as RealBroker
+from paho.mqtt.enums import CallbackAPIVersion
+
+from coordinator.watch.mqtt import Broker, Publisher, as_id
+from models.digits.examples import examples
+from protos.errors import BadConfiguration, BadRequest, Unavailable
+from tests.cli.run_cli import imbrex
+from tests.serving.processes import Service, free_port, serving
+from tests.watch.cameras import camera
+
+LONG_S = 60
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with serving(tmp_path_factory.mktemp("watched"), ["--model", "digits"]) as running:
+        yield running
+
+
+@contextmanager
+def watching(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "imbrex", "watch", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    text = process.stdout.readline()
+    assert text, process.stderr.read() if process.stderr else ""
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+def test_a_folder_s_pictures_are_answered_newest_first(service: Service, tmp_path: Path) -> None:
+    sheets = examples()[:3]
+    for sheet in sheets:
+        shutil.copy(sheet.path, tmp_path / sheet.path.name)
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    with watching(tmp_path, "--existing", "--url", service.url, "--frames", 4) as process:
+        lines = [line(process) for _ in range(4)]
+        assert process.wait(LONG_S) == 0
+        assert process.stderr is not None
+        told = process.stderr.read()
+    answered = {each["name"]: each for each in lines if "error" not in each}
+    (failed,) = [each for each in lines if "error" in each]
+    assert (failed["name"], failed["error"]["code"]) == ("broken.png", "bad_request")
+    for sheet in sheets:
+        labels = sorted(each["label"] for each in answered[sheet.path.name]["predictions"])
+        assert labels == sorted(truth.label for truth in sheet.truth)
+    assert "3 answered" in told
+    assert "1 failed" in told
+
+
+def test_of_a_camera_only_the_newest_frames_are_answered(service: Service) -> None:
+    with camera() as yard, watching(yard.url, "--url", service.url, "--frames", 3) as process:
+        stop = threading.Event()
+
+        def shoot() -> None:
+            while not stop.wait(0.01):
+                yard.more.release()
+
+        shooting = threading.Thread(target=shoot)
+        shooting.start()
+        lines = [line(process) for _ in range(3)]
+        stop.set()
+        shooting.join()
+    numbers = [each["frame"] for each in lines]
+    assert numbers == sorted(numbers)
+    assert lines[-1]["dropped"] > 0
+    assert lines[-1]["frame"] > 2
+    assert all(each["latency_s"] > 0 and each["age_s"] > 0 for each in lines)
+
+
+def test_ctrl_c_ends_it_with_what_was_done(service: Service, tmp_path: Path) -> None:
+    shutil.copy(examples()[0].path, tmp_path / "one.png")
+    with watching(tmp_path, "--existing", "--url", service.url) as process:
+        line(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LONG_S) == 0
+        assert process.stderr is not None
+        assert "1 answered" in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("/nowhere",), "there is no folder"),
+        (("http://127.0.0.1:1/mjpg",), "cannot be opened"),
+        ((".", "--mqtt", "http://hub"), "URL of a broker"),
+        ((".", "--mqtt", "mqtt://127.0.0.1:1"), "no MQTT broker"),
+    ],
+)
+def test_what_cannot_be_watched_fails_with_cause_and_cure(
+    arguments: tuple[str, ...], code: str
+) -> None:
+    ran = imbrex("watch", *arguments, "--url", "http://127.0.0.1:1")
+    assert ran.code == 1
+    assert code in ran.err
+    assert "cure:" in ran.err
+
+
+def test_without_a_coordinator_and_with_an_unknown_model(service: Service, tmp_path: Path) -> None:
+    shutil.copy(examples()[0].path, tmp_path / "one.png")
+    ran = imbrex("watch", tmp_path, "--existing", "--url", "http://127.0.0.1:1")
+    assert (ran.code, "no coordinator answers" in ran.err) == (1, True)
+    ran = imbrex("watch", tmp_path, "--existing", "--url", service.url, "--model", "none")
+    assert (ran.code, "no model 'none'" in ran.err) == (1, True)
+
+
+# ------------------------------------------------------------ MQTT
+
+
+@contextmanager
+def broker() -> Iterator[int]:
+    """A real broker on loopback; its port."""
+    port, ready, loop = free_port(), threading.Event(), asyncio.new_event_loop()
+    settings = {
+        "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}},
+        "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+    }
+
+    async def run() -> None:
+        server = RealBroker(settings, loop=loop)
+        await server.start()
+        ready.set()
+        await ended.wait()
+        await server.shutdown()
+
+    ended = asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
+    thread.start()
+    assert ready.wait(LONG_S)
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join(LONG_S)
+        loop.close()
+
+
+@contextmanager
+def listening(port: int, topic: str) -> Iterator[dict[str, list[bytes]]]:
+    """Messages by topic, as they come."""
+    found: dict[str, list[bytes]] = {}
+    ready = threading.Event()
+    client = paho.Client(CallbackAPIVersion.VERSION2)
+    client.on_subscribe = lambda *_: ready.set()
+    client.on_message = lambda _c, _u, message: found.setdefault(message.topic, []).append(
+        message.payload
+    )
+    client.connect("127.0.0.1", port)
+    client.subscribe(topic, qos=1)
+    client.loop_start()
+    assert ready.wait(LONG_S)
+    try:
+        yield found
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def wait_for(found: dict[str, list[bytes]], topic: str, last: bytes | None = None) -> bytes:
+    for _ in range(LONG_S * 100):
+        if topic in found and last in (None, found[topic][-1]):
+            return found[topic][-1]
+        threading.Event().wait(0.01)
+    raise AssertionError((topic, last, found))
+
+
+def test_home_assistant_is_told_of_sensors_and_answers(service: Service, tmp_path: Path) -> None:
+    sheet = examples()[0]
+    shutil.copy(sheet.path, tmp_path / "one.png")
+    with broker() as port, listening(port, "#") as found:
+        url = f"mqtt://127.0.0.1:{port}/home"
+        flags = ["--mqtt", url, "--name", "Yard 1", "--presence", "7"]
+        with watching(tmp_path, "--existing", "--url", service.url, *flags) as process:
+            line(process)
+            answer = json.loads(wait_for(found, "home/yard_1"))
+            assert wait_for(found, "home/yard_1/availability") == b"online"
+            config = json.loads(
+                wait_for(found, "homeassistant/binary_sensor/imbrex_yard_1/7/config")
+            )
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(LONG_S) == 0
+        wait_for(found, "home/yard_1/availability", b"offline")
+    assert sorted(answer["labels"]) == sorted(truth.label for truth in sheet.truth)
+    assert config["state_topic"] == "home/yard_1"
+    assert config["availability_topic"] == "home/yard_1/availability"
+    assert config["unique_id"] == "imbrex_yard_1_7"
+    assert config["device"]["name"] == "imbrex Yard 1"
+
+
+def test_a_watch_that_dies_is_offline_by_the_broker_s_word(
+    service: Service, tmp_path: Path
+) -> None:
+    shutil.copy(examples()[0].path, tmp_path / "one.png")
+    with broker() as port, listening(port, "imbrex/#") as found:
+        flags = ["--mqtt", f"mqtt://127.0.0.1:{port}"]
+        with watching(tmp_path, "--existing", "--url", service.url, *flags) as process:
+            line(process)
+            wait_for(found, "imbrex/watch/availability", b"online")
+            process.kill()
+            wait_for(found, "imbrex/watch/availability", b"offline")
+
+
+def test_templates_say_what_they_should() -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    publisher = Publisher(Broker.of("mqtt://hub"), "yard", "digits", ['a "b"', "person"])
+    line = {"predictions": [{}, {}], "labels": ["person"], "latency_s": 0.0812}
+    told = {
+        topic.split("/")[3]: jinja2.Template(each["value_template"]).render(value_json=line)
+        for topic, each in publisher.announcements().items()
+    }
+    assert told == {"count": "2", "latency": "81.2", "a_b": "OFF", "person": "ON"}
+
+
+@pytest.mark.parametrize(
+    "url", ["http://hub", "mqtt://", "mqtt://me:secret@hub", "mqtt://hub:x", "mqtt://hub/a/#"]
+)
+def test_an_address_that_is_no_broker_s_is_refused(url: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        Broker.of(url)
+    assert "secret" not in caught.value.cause
+    assert caught.value.cure
+
+
+def test_addresses_and_ids() -> None:
+    assert Broker.of("mqtts://me@hub/a/b") == Broker("hub", 8883, "me", "a/b", True)
+    assert Broker.of("mqtt://hub") == Broker("hub", 1883, "", "imbrex", False)
+    assert [as_id(each) for each in ("Yard 1", "", "Ü")] == ["yard_1", "watch", "watch"]
+    with pytest.raises((Unavailable, BadConfiguration)):
+        Publisher(Broker("127.0.0.1", 1, "", "x", False), "y", "z").__enter__()
