@@ -57,6 +57,11 @@ def plan_json(plan: Plan, network: Network) -> dict[str, Any]:
     }
 
 
+def plan_schema() -> dict[str, Any]:
+    """The JSON schema of a plan, as it is written and read."""
+    return _PlanFile.model_json_schema()
+
+
 def save_plan(plan: Plan, network: Network) -> str:
     """The text of a plan file."""
     return json.dumps(plan_json(plan, network), indent=1, allow_nan=False) + "\n"

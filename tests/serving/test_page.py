@@ -73,6 +73,7 @@ def test_a_picture_is_dropped_and_boxes_appear(cluster: Service) -> None:
         assert count(driver, "#found tr") == count(driver, "#overlay .found")
         wait(lambda: count(driver, "#timeline rect") > 2)
         wait(lambda: text(driver, "answers") == "1")
+        wait(lambda: re.fullmatch(r"\d+\.\d/s", text(driver, "capacity")))
         assert re.fullmatch(r"\d+\.\d\u00d7", text(driver, "gain"))
         driver.execute_script("document.getElementById('show-tiles').click()")
         assert count(driver, "#overlay .tile") == 0

@@ -40,11 +40,22 @@ class Gauges(Collector):
             "imbrex_plan_version", "The plan in force; 0: none.", labels=("model",)
         )
         ready = GaugeMetricFamily("imbrex_model_ready", "Whether it is served.", labels=("model",))
+        arrivals = GaugeMetricFamily(
+            "imbrex_arrivals_per_second", "Requests that came lately.", labels=("model",)
+        )
+        capacity = GaugeMetricFamily(
+            "imbrex_capacity_per_second",
+            "Requests that the devices are predicted to answer.",
+            labels=("model",),
+        )
         for status in self._coordinator.models():
             model = self._coordinator.names.public(status.name)[0]
             version.add_metric((model,), status.plan_version)
             ready.add_metric((model,), float(status.ready))
-        yield from (version, ready)
+            arrivals.add_metric((model,), status.load.arrivals_per_s)
+            if status.load.capacity_per_s:
+                capacity.add_metric((model,), status.load.capacity_per_s)
+        yield from (version, ready, arrivals, capacity)
 
     def _devices(self) -> Iterator[GaugeMetricFamily]:
         def family(name: str, text: str) -> GaugeMetricFamily:

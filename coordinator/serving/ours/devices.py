@@ -8,32 +8,55 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from coordinator.answers import ProfileStatus
+from coordinator.answers import DeviceStatus, ProfileStatus
+from coordinator.costs.regression import Profile
+from coordinator.doctor.findings import Finding
+from coordinator.serving.ours.schemas import answer, list_of, object_of, schema_of
 from coordinator.serving.ours.views import device_json, devices_json
 from coordinator.serving.state import Served
 
 router = APIRouter()
 
+_TEXT = {"type": "string"}
+_DEVICE = schema_of(DeviceStatus)
+_DEVICES = answer(object_of(devices=list_of(_DEVICE)), "Every device.")
+_DRAINED = answer(_DEVICE, "The device as it is now.", HTTPStatus.ACCEPTED)
+_RESUMED = answer(_DEVICE, "The device as it is now.")
+_DOCTOR = answer(object_of(findings=list_of(schema_of(Finding))), "The worst first.")
+_STATUS = object_of(
+    device=_TEXT,
+    name=_TEXT,
+    state={"enum": ["unmeasured", "waiting", "measuring", "measured", "failed"]},
+    progress={"type": "number", "minimum": 0, "maximum": 1},
+    profile={"anyOf": [schema_of(Profile), {"type": "null"}]},
+    error={"anyOf": [object_of(code=_TEXT, cause=_TEXT, cure=_TEXT), {"type": "null"}]},
+)
+_PROFILE = answer(_STATUS, "What was measured; `profile` is null where nothing was.")
+_AGAIN = answer(_STATUS, "It is measured when it is idle.", HTTPStatus.ACCEPTED)
+_CLUSTER = answer(
+    object_of(file=_TEXT, profiles={"type": "object"}), "A TOML file, and profiles by file name."
+)
 
-@router.get("/v1/devices")
+
+@router.get("/v1/devices", responses=_DEVICES)
 async def devices(coordinator: Served) -> dict[str, Any]:
     """Every device that the coordinator knows of, ready or not, with the reason."""
     return devices_json(coordinator.devices())
 
 
-@router.get("/v1/devices/{device}/profile")
+@router.get("/v1/devices/{device}/profile", responses=_PROFILE)
 async def profile(device: str, coordinator: Served) -> dict[str, Any]:
     """What was measured of a device (by id or name), and how far measuring is."""
     return _json(coordinator.profile_of(device))
 
 
-@router.post("/v1/devices/{device}/profile", status_code=HTTPStatus.ACCEPTED)
+@router.post("/v1/devices/{device}/profile", status_code=HTTPStatus.ACCEPTED, responses=_AGAIN)
 async def profile_again(device: str, coordinator: Served) -> dict[str, Any]:
     """Measures a device anew, whenever no request is computed; GET tells when it is done."""
     return _json(coordinator.profile_again(device))
 
 
-@router.post("/v1/devices/{device}/drain", status_code=HTTPStatus.ACCEPTED)
+@router.post("/v1/devices/{device}/drain", status_code=HTTPStatus.ACCEPTED, responses=_DRAINED)
 async def drain(device: str, coordinator: Served) -> dict[str, Any]:
     """Gives a device (by id or name) no more work until it is resumed. Its state is `draining`
     while it finishes what it was given, then `drained`: it can be switched off.
@@ -41,13 +64,13 @@ async def drain(device: str, coordinator: Served) -> dict[str, Any]:
     return device_json(coordinator.drain(device))
 
 
-@router.post("/v1/devices/{device}/resume")
+@router.post("/v1/devices/{device}/resume", responses=_RESUMED)
 async def resume(device: str, coordinator: Served) -> dict[str, Any]:
     """Uses a device again that was drained, or is in quarantine for wrong results."""
     return device_json(coordinator.resume(device))
 
 
-@router.get("/v1/doctor")
+@router.get("/v1/doctor", responses=_DOCTOR)
 async def doctor(coordinator: Served) -> dict[str, Any]:
     """What is wrong with devices and network, with cause and cure, the worst first. Asks every
     device, has them try each other and listens for announcements: a few seconds.
@@ -55,7 +78,7 @@ async def doctor(coordinator: Served) -> dict[str, Any]:
     return {"findings": [asdict(each) for each in await coordinator.examine()]}
 
 
-@router.get("/v1/cluster")
+@router.get("/v1/cluster", responses=_CLUSTER)
 async def cluster(
     coordinator: Served,
     stem: Annotated[

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 from coordinator.serving import names
+from coordinator.serving.ours.schemas import list_of, object_of
 
 _TEXT = {"type": "string"}
 _NUMBER = {"type": "number"}
@@ -13,17 +14,9 @@ _COUNT = {"type": "integer"}
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
-def _object(**properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-def _list(items: dict[str, Any], **more: int) -> dict[str, Any]:
-    return {"type": "array", "items": items, **more}
-
-
 _ERROR = {
     names.JSON: {
-        "schema": _object(error=_object(code=_TEXT, message=_TEXT, cause=_TEXT, cure=_TEXT))
+        "schema": object_of(error=object_of(code=_TEXT, message=_TEXT, cause=_TEXT, cure=_TEXT))
     }
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -45,39 +38,41 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 
-_BOX = _list(_NUMBER, minItems=4, maxItems=4)
-_CLASS = _object(label=_TEXT, index=_COUNT, score=_NUMBER)
-_FOUND = _object(
+_BOX = list_of(_NUMBER, minItems=4, maxItems=4)
+_CLASS = object_of(label=_TEXT, index=_COUNT, score=_NUMBER)
+_FOUND = object_of(
     label=_TEXT,
     index=_COUNT,
     score=_NUMBER,
     box=_BOX,
 )
-_SEGMENT = _object(
+_SEGMENT = object_of(
     label=_TEXT,
     index=_COUNT,
     share=_NUMBER,
     box=_BOX,
-    mask=_object(box=_BOX, size=_list(_COUNT, minItems=2, maxItems=2), counts=_list(_COUNT)),
+    mask=object_of(box=_BOX, size=list_of(_COUNT, minItems=2, maxItems=2), counts=list_of(_COUNT)),
 )
-_PICTURE = _object(width=_COUNT, height=_COUNT, png=_TEXT)
-_TENSOR = _object(name=_TEXT, shape=_list(_COUNT), data=_list({"type": ["number", "boolean"]}))
+_PICTURE = object_of(width=_COUNT, height=_COUNT, png=_TEXT)
+_TENSOR = object_of(
+    name=_TEXT, shape=list_of(_COUNT), data=list_of({"type": ["number", "boolean"]})
+)
 _MS = ("queue", "decode", "scatter", "compute", "gather", "total")
-_ANSWER = _object(
+_ANSWER = object_of(
     request_id=_TEXT,
     model=_TEXT,
     task=_TEXT,
-    timing_ms=_object(**dict.fromkeys(_MS, _NUMBER)),
+    timing_ms=object_of(**dict.fromkeys(_MS, _NUMBER)),
     plan_version=_COUNT,
-    devices=_list(_TEXT),
-    bytes=_object(scatter=_COUNT, gather=_COUNT, halo=_COUNT),
-    predictions=_list({"anyOf": [_FOUND, _CLASS, _SEGMENT, _PICTURE, _TENSOR]}),
+    devices=list_of(_TEXT),
+    bytes=object_of(scatter=_COUNT, gather=_COUNT, halo=_COUNT),
+    predictions=list_of({"anyOf": [_FOUND, _CLASS, _SEGMENT, _PICTURE, _TENSOR]}),
 )
 INFERENCE: dict[int | str, dict[str, Any]] = {
     int(HTTPStatus.OK): {
         "description": "The answer; of several pictures, one each.",
         "content": {
-            names.JSON: {"schema": {"anyOf": [_ANSWER, _object(answers=_list(_ANSWER))]}},
+            names.JSON: {"schema": {"anyOf": [_ANSWER, object_of(answers=list_of(_ANSWER))]}},
             names.PNG: _BINARY,
             names.JPEG: _BINARY,
             names.NPZ: _BINARY,

@@ -6,19 +6,26 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from coordinator.answers import Baseline, ModelStatus
+from coordinator.serving.ours.schemas import answer, list_of, object_of, schema_of
 from coordinator.serving.ours.views import baseline_json, models_json
 from coordinator.serving.state import ModelName, Served
 
 router = APIRouter()
 
+_MODEL = schema_of(ModelStatus)
+_MODEL["properties"]["version"] = {"type": "string"}
+_MODELS = answer(object_of(models=list_of(_MODEL)), "Every model.")
+_BASELINE = answer(schema_of(Baseline), "The best device, and its latency.")
 
-@router.get("/v1/models")
+
+@router.get("/v1/models", responses=_MODELS)
 async def models(coordinator: Served) -> dict[str, Any]:
     """Every model that the coordinator serves."""
     return models_json(coordinator.models(), coordinator.names)
 
 
-@router.post("/v1/models/{model}/baseline")
+@router.post("/v1/models/{model}/baseline", responses=_BASELINE)
 async def baseline(model: ModelName, coordinator: Served) -> dict[str, Any]:
     """Measures the best device running the whole model, in plain onnxruntime."""
     source = coordinator.names.source(model)

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from coordinator.choice import Choice
 from coordinator.cluster.membership import MAX_DEVICES
-from coordinator.planning.plan_json import plan_json
+from coordinator.planning.plan_json import plan_json, plan_schema
 from coordinator.serving import bodies
+from coordinator.serving.ours.schemas import answer, inlined, object_of
 from coordinator.serving.state import ModelName, Served
 from models.wire import Wire
 
@@ -22,6 +23,11 @@ _TAKES = {
         "content": {"application/json": {"schema": {"type": "object"}}},
     }
 }
+
+_SCHEMA = inlined(plan_schema())
+_PLAN = answer(_SCHEMA, "The plan.")
+_KEPT = answer(object_of(plan_id={"type": "string"}, plan=_SCHEMA), "What it is chosen by.")
+_RELEASED = answer(object_of(model={"type": "string"}, held={"const": False}), "Let go.")
 
 
 def choice(
@@ -41,13 +47,13 @@ def choice(
 Chosen = Annotated[Choice, Depends(choice)]
 
 
-@router.get("/v1/plans/{model}")
+@router.get("/v1/plans/{model}", responses=_PLAN)
 async def get_plan(model: ModelName, coordinator: Served, chosen: Chosen) -> dict[str, Any]:
     """The plan in force for a model, or the one that the query chooses; made if need be."""
     return plan_json(*await coordinator.plan(coordinator.names.source(model), chosen))
 
 
-@router.post("/v1/plans/{model}", openapi_extra=_TAKES)
+@router.post("/v1/plans/{model}", openapi_extra=_TAKES, responses=_KEPT)
 async def send_plan(model: ModelName, request: Request, coordinator: Served) -> dict[str, Any]:
     """Keeps a plan for requests that choose it (`?plan=ID`); the one in force stays."""
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
@@ -57,7 +63,7 @@ async def send_plan(model: ModelName, request: Request, coordinator: Served) -> 
     return {"plan_id": name, "plan": plan_json(plan, network)}
 
 
-@router.put("/v1/plans/{model}", openapi_extra=_TAKES)
+@router.put("/v1/plans/{model}", openapi_extra=_TAKES, responses=_PLAN)
 async def hold_plan(model: ModelName, request: Request, coordinator: Served) -> dict[str, Any]:
     """Puts a plan in force and holds it: nothing replaces it until it is deleted."""
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
@@ -65,7 +71,7 @@ async def hold_plan(model: ModelName, request: Request, coordinator: Served) -> 
     return plan_json(plan, network)
 
 
-@router.delete("/v1/plans/{model}")
+@router.delete("/v1/plans/{model}", responses=_RELEASED)
 async def release_plan(model: ModelName, coordinator: Served) -> dict[str, Any]:
     """Lets a held plan go: the coordinator plans for this model by itself again."""
     await coordinator.release_plan(coordinator.names.source(model))

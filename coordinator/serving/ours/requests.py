@@ -6,12 +6,22 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from coordinator.serving.ours.schemas import answer, list_of, object_of
 from coordinator.serving.state import Served
 
 router = APIRouter()
 
+_TRACE = answer(
+    object_of(
+        traceEvents=list_of({"type": "object"}),
+        displayTimeUnit={"const": "ms"},
+        otherData={"type": "object"},
+    ),
+    "In Chrome's trace event format.",
+)
 
-@router.get("/v1/requests/{request_id}/trace")
+
+@router.get("/v1/requests/{request_id}/trace", responses=_TRACE)
 async def trace(request_id: str, coordinator: Served) -> dict[str, Any]:
     """Chrome trace events, a row per device and link: opens in https://ui.perfetto.dev."""
     answer: dict[str, Any] = coordinator.trace(request_id)

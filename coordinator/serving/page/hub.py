@@ -101,6 +101,8 @@ class Hub:
                     "ready": each.ready,
                     "state": each.state,
                     "plan_version": each.plan_version,
+                    "arrivals_per_s": round(each.load.arrivals_per_s, 2),
+                    "capacity_per_s": round(each.load.capacity_per_s, 2),
                 }
                 for each in self._coordinator.models()
             ],

@@ -4,7 +4,7 @@ import { byId, milliseconds, setText, svg } from "./dom.js";
 
 const HEIGHT = 104;
 
-export function showMinute(state) {
+export function showMinute(state, model) {
   const { answered, failed, median_ms, p99_ms } = state.requests;
   const answers = answered.reduce((a, b) => a + b, 0);
   const errors = failed.reduce((a, b) => a + b, 0);
@@ -13,6 +13,7 @@ export function showMinute(state) {
   setText("median", milliseconds(median_ms));
   setText("p99", milliseconds(p99_ms));
   setText("queue", String(state.queue));
+  setText("capacity", model?.capacity_per_s ? `${model.capacity_per_s.toFixed(1)}/s` : "–");
   const chart = byId("chart");
   chart.setAttribute("aria-label", `${answers} answers and ${errors} errors in the last minute`);
   draw(chart, answered, failed);

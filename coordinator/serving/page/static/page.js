@@ -27,9 +27,9 @@ function showState(state) {
   const ready = state.devices.filter((each) => each.state === "ready").length;
   pill(state.ready ? `${counted(ready, "device")} ready` : state.reason.split(". ")[0], state.ready ? "good" : "bad");
   showDevices(state.devices);
-  showMinute(state);
   showModels(state.models);
   const model = state.models.find((each) => each.name === byId("model").value);
+  showMinute(state, model);
   const planned = model ? `${model.name} ${model.plan_version} ${byId("strategy").value} ${ready}` : "";
   if (planned && planned !== now.planned) {
     now.planned = planned;

@@ -1,0 +1,57 @@
+"""The OpenAPI document has a schema for every JSON answer of ours, and answers follow it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import jsonschema_rs
+import pytest
+
+# What has no one shape: an answer of any kind, or another party's contract.
+ANY = {"/metrics", "/", "/page/sample"}
+
+
+async def document(http: httpx.AsyncClient) -> dict[str, Any]:
+    read: dict[str, Any] = (await http.get("/openapi.json")).json()
+    return read
+
+
+def schema(found: dict[str, Any], path: str, method: str = "get") -> dict[str, Any]:
+    answers = found["paths"][path][method]["responses"]
+    good = answers.get("200") or answers["202"]
+    told: dict[str, Any] = good["content"]["application/json"]["schema"]
+    return told
+
+
+async def test_no_answer_of_ours_is_just_an_object(http: httpx.AsyncClient) -> None:
+    found = await document(http)
+    ours = [path for path in found["paths"] if path.startswith("/v1")]
+    assert len(ours) > 6
+    for path in ours:
+        for method in found["paths"][path]:
+            told = schema(found, path, method)
+            assert told.get("properties") or told.get("anyOf"), (method, path, told)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/devices", "/v1/devices"),
+        ("/v1/models", "/v1/models"),
+        ("/v1/plans/{model}", "/v1/plans/tiny"),
+    ],
+)
+async def test_answers_follow_their_schemas(http: httpx.AsyncClient, path: str, asked: str) -> None:
+    answer = (await http.get(asked)).json()
+    told = schema(await document(http), path)
+    jsonschema_rs.validate(told, answer)
+    first, *_ = told["properties"]
+    with pytest.raises(jsonschema_rs.ValidationError):
+        jsonschema_rs.validate(told, {**answer, first: 7.5})
+
+
+async def test_a_link_that_is_not_known_yet_is_null(http: httpx.AsyncClient) -> None:
+    """The device of these tests has no measured bandwidth."""
+    (device,) = (await http.get("/v1/devices")).json()["devices"]
+    assert device["mbps"] is None
