@@ -12,6 +12,16 @@ import typer
 URL = "http://127.0.0.1:8460"
 WIRES = ("exact", "fp16", "int8")
 
+
+def model_names(incomplete: str) -> list[str]:
+    """What a shell offers in place of MODEL: names, and files are its own business."""
+    from models.catalogue import names
+    from models.installed import Store
+
+    known = (*names(), *Store().installed())
+    return [each for each in known if each.startswith(incomplete)]
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")]
 Url = Annotated[str, typer.Option(help="The coordinator.", envvar="IMBREX_URL")]
 Config = Annotated[
@@ -24,9 +34,21 @@ Interface = Annotated[
     list[str] | None, typer.Option(metavar="ADDRESS", help="Where to use mDNS; repeatable.")
 ]
 StateDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep its state.")]
-Model = Annotated[str, typer.Option("--model", help="A catalogue name or an .onnx file.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="A name (`imbrex models list`) or an .onnx file.",
+        autocompletion=model_names,
+    ),
+]
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A catalogue name or an .onnx file.")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A name (`imbrex models list`) or an .onnx file.",
+        autocompletion=model_names,
+    ),
 ]
 Devices = Annotated[
     int | None, typer.Option(min=1, help="Over so many of the fastest. [default: all]")

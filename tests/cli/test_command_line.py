@@ -25,6 +25,9 @@ def test_every_command_has_help_with_examples(command: str) -> None:
     assert not ran.err
 
 
+VGG = "vgg16-256 vgg16-256-conv"
+
+
 def test_the_list_of_commands() -> None:
     ran = imbrex("--help")
     assert ran.code == 0
@@ -204,3 +207,13 @@ def test_a_worker_does_without_the_coordinators_libraries(tmp_path) -> None:
     assert ran.err.startswith("error: ")
     assert "\ncure:  " in ran.err
     assert imbrex("models", "list", env=bare).code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("imbrex wa", "watch"), ("imbrex infer --mod", "--model"), ("imbrex check vgg16-25", VGG)],
+)
+def test_a_shell_completes_commands_options_and_models(line: str, offered: str) -> None:
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    ran = imbrex(env={"_IMBREX_COMPLETE": "complete_bash", **asked})
+    assert ran.out.split() == offered.split()
