@@ -33,13 +33,8 @@ else:
 _log = structlog.get_logger()
 
 
-class SecretGate(Interceptor):
-    """Admits whoever knows the cluster's secret (everybody, where it is empty); the health
-    service answers without it.
-    """
-
-    def __init__(self, secret: str) -> None:
-        self._secret = secret.encode()
+class Gate(Interceptor):
+    """Decides about each call before its method runs."""
 
     async def intercept_service(
         self,
@@ -48,13 +43,26 @@ class SecretGate(Interceptor):
     ) -> Handler:
         """Every call comes by here."""
         handler = await continuation(handler_call_details)
-        if not self._secret or handler is None:
-            return handler
-        method = handler_call_details.method
-        if method.startswith(_HEALTH) or self._knows_it(handler_call_details):
-            return handler
+        return handler if handler is None else self.guarded(handler, handler_call_details)
 
-        return refusing(handler, method, "the cluster secret is missing or wrong")
+    def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        """The handler itself, or one in its place that refuses or watches the call."""
+        raise NotImplementedError
+
+
+class SecretGate(Gate):
+    """Admits whoever knows the cluster's secret (everybody, where it is empty); the health
+    service answers without it.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+    def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        """Refuses whoever does not know the secret."""
+        if not self._secret or details.method.startswith(_HEALTH) or self._knows_it(details):
+            return handler
+        return refusing(handler, details.method, "the cluster secret is missing or wrong")
 
     def _knows_it(self, details: grpc.HandlerCallDetails) -> bool:
         sent = dict(details.invocation_metadata or ()).get(SECRET_KEY, "")
@@ -62,7 +70,7 @@ class SecretGate(Interceptor):
         return hmac.compare_digest(data, self._secret)
 
 
-class CertificateGate(Interceptor):
+class CertificateGate(Gate):
     """Admits the coordinator, and members as neighbours, by the names in their certificates.
 
     TLS has let in only certificates of our authority. The coordinator says who is a member
@@ -80,15 +88,10 @@ class CertificateGate(Interceptor):
             for call in self._calls[device]:
                 call.cancel()
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
-        """Every call comes by here."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or method.startswith(_HEALTH):
+    def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        """Refuses strangers when they call, and ends the calls of members that are removed."""
+        method = details.method
+        if method.startswith(_HEALTH):
             return handler
         behaviour = _behaviour(handler)
 
@@ -134,9 +137,6 @@ class CertificateGate(Interceptor):
             if not call.done():
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
-
-
-Gate = SecretGate | CertificateGate
 
 
 def refusing(handler: Handler, method: str, why: str) -> Handler:

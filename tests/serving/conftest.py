@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx
 import onnx
 import pytest
 
+from coordinator import children
 from coordinator.serving.app import create_app
 from tests.serving.in_place import InPlace, tiny_model
 from tests.serving.processes import Service, serving
+from tests.serving.real import save_tiny, started_workers
 
 
 @pytest.fixture
@@ -21,6 +24,17 @@ async def http(coordinator: InPlace) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(create_app(coordinator), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[children.Child]]:
+    with started_workers(tmp_path_factory.mktemp("workers"), 2) as started:
+        yield started
 
 
 CONFIG = """

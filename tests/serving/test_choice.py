@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from coordinator.serving import names
 from coordinator.serving.tensors import load_tensors, write_tensors
 from models.reference import WholeModel, compare
 from models.units import Network
-from tests.serving.real import Real, running, save_tiny, started_workers, until
+from tests.serving.real import Real, running, until
 
 INFER, PLAN = "/v1/models/tiny/infer", "/v1/plans/tiny"
 FEEDS = {"image": np.random.default_rng(4).standard_normal((1, 3, 64, 64), np.float32)}
@@ -29,17 +29,6 @@ NPZ = {"Content-Type": names.NPZ, "Accept": names.NPZ}
 def broken(network: Network, cluster: Cluster) -> Plan:
     """A planner of somebody's that has a fault."""
     raise ZeroDivisionError("a fault in it")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[children.Child]]:
-    with started_workers(tmp_path_factory.mktemp("workers"), 2) as started:
-        yield started
 
 
 @pytest.fixture

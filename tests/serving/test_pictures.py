@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from coordinator.serving.tensors import write_tensors
 from models.reference import EQUAL, WholeModel, compare
 from models.sidecar import ImageInput, Sidecar, dump, sidecar_path
 from protos.errors import BadRequest
-from tests.serving.real import Real, running, save_tiny, started_workers
+from tests.serving.real import Real, running, save_tiny
 
 FORM = ImageInput(
     "image", (64, 64), "stretch", None, "RGB", 1 / 255, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 114
@@ -31,12 +31,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     beside = Sidecar("tiny", "tensor", "a test", "none", "a test", False, (), FORM, None)
     sidecar_path(path).write_text(dump(beside))
     return path
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[children.Child]]:
-    with started_workers(tmp_path_factory.mktemp("workers"), 2) as started:
-        yield started
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +16,9 @@ from models.effect import Encoded
 from models.loading import network_of
 from models.reference import WholeModel, compare
 from models.wire import Wire
-from tests.serving.real import running, save_tiny, started_workers
+from tests.serving.real import running
 
 FEEDS = {"image": np.random.default_rng(4).standard_normal((1, 3, 64, 64), np.float32)}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[children.Child]]:
-    with started_workers(tmp_path_factory.mktemp("workers"), 2) as started:
-        yield started
 
 
 async def loss(coordinator: Coordinator, model: Path, choice: Choice, wire: Wire) -> float:

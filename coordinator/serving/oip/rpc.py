@@ -23,7 +23,7 @@ from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.channels import SERVER_OPTIONS
 from protos.errors import BadConfiguration, ImbrexError
-from protos.gates import Handler, Interceptor, refusing
+from protos.gates import Gate, Handler, refusing
 from protos.ports import holder_of
 from protos.status import abort
 
@@ -103,28 +103,23 @@ class RpcServer:
             await self._health.set(name, state)
 
 
-class _KeyGate(Interceptor):
+class _KeyGate(Gate):
     """Admits by API key, in the metadata under the names that HTTP has for it."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
-        """Every call comes by here."""
-        handler = await continuation(handler_call_details)
-        service, _, call = handler_call_details.method.removeprefix("/").partition("/")
-        if handler is None or service != SERVICE or call in _OPEN:
+    def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        """Refuses calls without a key that allows them."""
+        service, _, call = details.method.removeprefix("/").partition("/")
+        if service != SERVICE or call in _OPEN:
             return handler
-        sent = {key: str(value) for key, value in handler_call_details.invocation_metadata or ()}
+        sent = {key: str(value) for key, value in details.invocation_metadata or ()}
         role = Role.ADMIN if call in _ADMIN else Role.INFER
         try:
             self._keys.require(shown_key(Headers(sent)), role)
         except ImbrexError as error:
-            return refusing(handler, handler_call_details.method, str(error))
+            return refusing(handler, details.method, str(error))
         return handler
 
 
