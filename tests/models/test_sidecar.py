@@ -172,7 +172,7 @@ def test_an_unknown_key_is_named_with_the_known_ones(where: str | None) -> None:
 WRONG = [
     (None, {"name": ""}, "name"),
     (None, {"name": 3}, "name"),
-    (None, {"task": "segmentation"}, "task"),
+    (None, {"task": "translation"}, "task"),
     (None, {"trained": 1}, "trained"),
     (None, {"labels": "cat"}, "labels"),
     (None, {"labels": []}, "labels"),
