@@ -68,7 +68,7 @@ class Broker:
                 cure=f"Write mqtt://USER@HOST:PORT/TOPIC; passwords belong in {PASSWORD_VARIABLE}",
             )
         base = parts.path.strip("/") or "imbrex"
-        if parts.fragment or set(base) & set("+#"):
+        if "#" in url or "+" in base:
             raise BadRequest(cause=f"{base!r} is no topic", cure="Leave + and # out")
         user = unquote(parts.username or "")
         return cls(
