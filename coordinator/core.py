@@ -73,6 +73,7 @@ class Coordinator:
         self._withdrawal = Withdrawal(self._live, self._plans, self._driver, self._changed)
         self._entrances = Entrances()
         self._background: list[asyncio.Task[None]] = []
+        self._releases: set[asyncio.Task[None]] = set()
 
     @property
     def settings(self) -> CoordinatorSettings:
@@ -99,9 +100,9 @@ class Coordinator:
 
     async def stop(self) -> None:
         """Ends everything that it started."""
-        for task in self._background:
+        for task in (*self._background, *self._releases):
             task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.gather(*self._background, *self._releases, return_exceptions=True)
         await self._withdrawal.close()
         await self._modes.close()
         await self._plans.close()
@@ -171,13 +172,23 @@ class Coordinator:
 
     def unload(self, model: str) -> None:
         """Forgets a model; requests to it are refused until `load`. Those in flight finish."""
-        self._drop(model)
+        programs = self._drop(model)
         self._unloaded.add(model)
+        release = asyncio.create_task(self._release(model, programs))
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
 
-    def _drop(self, model: str) -> None:
+    def _drop(self, model: str) -> set[str]:
+        """Forgets a model; the programs that nothing else needs."""
         self._library.drop(model)
-        self._plans.drop(model)
         self._switching.forget(model)
+        return self._modes.forget(model) | self._plans.drop(model)
+
+    async def _release(self, model: str, programs: set[str]) -> None:
+        """Frees what a model left on the devices, when no request may need it any more."""
+        await self._admission.idle()
+        if model in self._unloaded:
+            await self._live.release(programs - self._plans.programs())
 
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         """The plan in force for a model, or the chosen one, made if need be; its latency,

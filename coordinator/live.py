@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from coordinator import own_worker
 from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
 from coordinator.baseline import best_alone
 from coordinator.cluster.aside import Aside
@@ -15,7 +16,7 @@ from coordinator.cluster.connection import Connection, Sink
 from coordinator.cluster.enrolment import Enrolment
 from coordinator.cluster.facts import Facts
 from coordinator.cluster.host_worker import HostWorker
-from coordinator.cluster.link_file import load_links, save_links
+from coordinator.cluster.link_file import load_links
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.trust import Trust
@@ -30,13 +31,14 @@ from coordinator.making import NO_WORKER
 from coordinator.measured import Measured
 from coordinator.planning.devices import Cluster, Device, Link, Medium
 from coordinator.planning.plan import DeviceId
+from coordinator.probing import Probing
 from coordinator.settings import CoordinatorSettings
 from coordinator.statuses import Statuses
 from coordinator.switching import Observed
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.endpoint import Endpoint
-from protos.errors import LostWorker
+from protos.errors import ImbrexError, LostWorker
 from protos.frames import Payload
 
 # Requests after which what they showed of a device's event loop is kept with its profile.
@@ -75,10 +77,8 @@ class LiveCluster:
         self.aside = Aside(settings.state_dir)
         self._statuses = Statuses(self._pool, self.aside, self._measured, self._profiler)
         self._host: HostWorker | None = None
-        self._idle = idle
-        self._probing = asyncio.Lock()
+        self._probing = Probing(self._measured, idle, changed, settings.state_dir)
         self._examining = asyncio.Lock()
-        self._probes: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begins to look for workers; starts the host's own if it computes."""
@@ -89,7 +89,7 @@ class LiveCluster:
         if settings.host_computes:
             self._host = HostWorker(
                 settings.state_dir / "worker",
-                _host_environment(settings, self._host_token(port)),
+                own_worker.environment(settings, own_worker.token(self._trust, settings, port)),
                 up=lambda address: self._pool.sighted(address, "host"),
                 down=self._pool.withdrawn,
             )
@@ -97,25 +97,13 @@ class LiveCluster:
 
     async def stop(self) -> None:
         """Ends everything."""
-        for probe in self._probes:
-            probe.cancel()
-        await asyncio.gather(*self._probes, return_exceptions=True)
+        await self._probing.stop()
         await self._profiler.stop()
         await self._pool.stop()
         if self._host is not None:
             await self._host.stop()
         if self._enrolment is not None:
             await self._enrolment.stop()
-
-    def _host_token(self, port: int) -> str:
-        """How our own worker joins: as every other; empty where it has a certificate, or needs
-        none.
-        """
-        certified = self._trust.certified
-        kept = self._settings.state_dir / "worker" / "identity.pem"
-        if certified is None or kept.exists():
-            return ""
-        return certified.invite(f"127.0.0.1:{port}").token
 
     # ------------------------------------------------------------ for planners
 
@@ -195,6 +183,12 @@ class LiveCluster:
         """Queues one message."""
         await self._pool.connection(device).send(items, payloads)
 
+    async def release(self, programs: Iterable[str]) -> None:
+        """Has every device drop these programs, and what they hold."""
+        for connection in self._pool.ready().values():
+            with suppress(ImbrexError):  # one that is lost has dropped them
+                await connection.programs.drop(programs)
+
     def forget(self, device: DeviceId, program: str) -> None:
         """The device said that it no longer has this program."""
         with suppress(LostWorker):
@@ -266,7 +260,7 @@ class LiveCluster:
         for device, connection in self._pool.ready().items():
             if self._measured.is_new(device, connection):
                 self._measured.remember(device, self._profiler.profile(connection.facts))
-                self._start_probe(f"link of {device} measured", {device: connection})
+                self._probing.start(f"link of {device} measured", {device: connection})
                 if self._settings.profile:
                     self._profiler.want(connection)
         self._changed(cause)
@@ -275,48 +269,14 @@ class LiveCluster:
         """Every known address for people: ready devices first."""
         return self._statuses.all(self._device)
 
-    def _start_probe(self, cause: str, connections: Mapping[DeviceId, Connection]) -> None:
-        probe = asyncio.create_task(self._probe(cause, connections))
-        self._probes.add(probe)
-        probe.add_done_callback(self._probes.discard)
-
-    async def _probe(self, cause: str, connections: Mapping[DeviceId, Connection]) -> None:
-        """One at a time: probes in parallel would measure each other."""
-        async with self._probing:
-            for device, connection in connections.items():
-                await self._idle()
-                with suppress(LostWorker):
-                    await self._measured.probe(device, connection)
-            save_links(self._settings.state_dir, self._measured.links)
-        self._changed(cause)
-
     def _profiled(self) -> None:
         """Devices were starting, then busy measuring: their links are probed again in peace."""
         for device in self._pool.ready():
             self._measured.profiled(device)
-        self._start_probe("profile measured", self._pool.ready())
+        self._probing.start("profile measured", self._pool.ready())
 
 
 def _uplink(medium: Medium, devices: Sequence[Device]) -> Link | None:
     """In a star, the host's one cable, as fast as the fastest link that crosses it."""
     cables = [device.link.bytes_per_s for device in devices if not device.host]
     return Link(max(cables)) if medium == "star" and cables else None
-
-
-def _host_environment(settings: CoordinatorSettings, token: str) -> dict[str, str]:
-    """Settings of the host's worker: found by us and by nobody else."""
-    prefix = "IMBREX_WORKER_"
-    return {
-        prefix + "HOST": settings.host_worker,
-        prefix + "PORT": "0",
-        prefix + "STATE_DIR": str(settings.state_dir / "worker"),
-        prefix + "NAME": "host",
-        prefix + "MDNS": "0",
-        prefix + "PACE": str(settings.host_pace),
-        prefix + "TASK_MS": str(settings.task_ms),
-        prefix + "MESSAGE_MS": str(settings.message_ms),
-        prefix + "BYTE_NS": str(settings.byte_ns),
-        prefix + "SECRET": settings.secret,
-        prefix + "JOIN": token,
-        prefix + "CLUSTER": settings.cluster,
-    }

@@ -141,6 +141,16 @@ class Modes:
             capacity_per_s=line.planned[line.count].capacity_per_s,
         )
 
+    def forget(self, model: str) -> set[str]:
+        """Forgets a model's groups; their programs. Who waits in line is answered by them."""
+        line = self._lines.pop(model, None)
+        if line is None:
+            return set()
+        if line.work is not None:
+            line.work.cancel()
+        groups = (group for ready in line.ready.values() for group in ready)
+        return {sha256 for group in groups for sha256 in group.graph.programs}
+
     async def close(self) -> None:
         """Stops planning."""
         works = [line.work for line in self._lines.values() if line.work]

@@ -163,8 +163,14 @@ class Plans:
             elif cause not in CONSIDERED and not entry.choice.plan:
                 entry.stale = True
 
-    def drop(self, model: str) -> None:
-        """Forgets every plan of a model. Requests in flight finish on theirs."""
+    def programs(self) -> set[str]:
+        """Hashes of the programs that any plan needs."""
+        graphs = (entry.graph for entry in self._entries.values())
+        return {sha256 for graph in graphs if graph is not None for sha256 in graph.programs}
+
+    def drop(self, model: str) -> set[str]:
+        """Forgets every plan of a model; their programs. Requests in flight finish on theirs."""
+        before = self.programs()
         for key in [key for key in self._entries if key[0] == model]:
             entry = self._entries.pop(key)
             if entry.work is not None:
@@ -172,6 +178,7 @@ class Plans:
             entry.causes.clear()
             gone = Unavailable(cause=f"{model} was unloaded", cure="Load it, and ask again")
             entry.put(None, gone)
+        return before - self.programs()
 
     async def settled(self) -> None:
         """Returns when no plan is being made."""

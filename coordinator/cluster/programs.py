@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
@@ -58,9 +58,19 @@ class Programs:
     async def retain(self, hashes: Sequence[str]) -> int:
         """Drops all programs but these; returns the worker's memory in use, in bytes."""
         async with self._one_at_a_time:
-            resident_bytes = await self._client.retain(hashes)
-            self._ready &= set(hashes)
-            return resident_bytes
+            return await self._retain(hashes)
+
+    async def drop(self, hashes: Iterable[str]) -> None:
+        """Drops these programs; the worker keeps those that it was told to prepare besides."""
+        gone = self._ready.intersection(hashes)
+        if gone:
+            async with self._one_at_a_time:
+                await self._retain(list(self._ready - gone))
+
+    async def _retain(self, hashes: Sequence[str]) -> int:
+        resident_bytes = await self._client.retain(hashes)
+        self._ready &= set(hashes)
+        return resident_bytes
 
     async def _prepare(
         self, programs: Sequence[Program], blobs: BlobSource, progress: Progress | None

@@ -1,0 +1,73 @@
+"""An unloaded model leaves nothing on the devices, and comes back from its file as it is then."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+
+from coordinator import children
+from models.reference import WholeModel, compare
+from protos.errors import NotFound
+from tests.serving.real import Real, running, until
+
+FEEDS = {"image": np.random.default_rng(4).standard_normal((1, 3, 64, 64), np.float32)}
+
+
+@pytest.fixture
+async def real(tmp_path: Path, workers: list[children.Child], model: Path) -> AsyncIterator[Real]:
+    async with running(tmp_path, workers, model) as made:
+        yield made
+
+
+def mapped(workers: list[children.Child]) -> int:
+    """Bytes of weights that the workers' sessions map."""
+    return sum(
+        each.rss
+        for worker in workers
+        for each in psutil.Process(worker.process.pid).memory_maps()
+        if str(worker.ready_file.parent) in each.path
+    )
+
+
+async def test_what_sessions_held_is_freed_and_made_again(
+    real: Real, workers: list[children.Child], model: Path
+) -> None:
+    coordinator, name = real.coordinator, str(model)
+    expected = WholeModel(onnx.load(model), threads=1).run(FEEDS)
+    await coordinator.infer(name, FEEDS)
+    assert mapped(workers) > 0
+    coordinator.unload(name)
+    with pytest.raises(NotFound, match="unloaded"):
+        await coordinator.infer(name, FEEDS)
+    await until(lambda: mapped(workers) == 0)
+    await coordinator.load(name)
+    answer = await coordinator.infer(name, FEEDS)
+    assert compare(answer.outputs, expected).max_rel_error <= 1e-5
+    assert answer.retried_tasks == 0
+    assert mapped(workers) > 0
+
+
+async def test_a_model_that_changed_is_answered_by_its_new_file(
+    real: Real, model: Path, tmp_path: Path
+) -> None:
+    coordinator, name = real.coordinator, str(model)
+    before = (await coordinator.infer(name, FEEDS)).outputs
+    kept, changed = onnx.load(model), onnx.load(model)
+    for weight in changed.graph.initializer:
+        values = onnx.numpy_helper.to_array(weight)
+        if values.dtype == np.float32:
+            weight.CopyFrom(onnx.numpy_helper.from_array(values * 2, weight.name))
+    try:
+        onnx.save(changed, model)
+        await coordinator.load(name)
+        expected = WholeModel(changed, threads=1).run(FEEDS)
+        answer = await coordinator.infer(name, FEEDS)
+        assert compare(answer.outputs, expected).max_rel_error <= 1e-5
+        assert compare(answer.outputs, before).max_rel_error > 0.1
+    finally:
+        onnx.save(kept, model)
