@@ -52,7 +52,7 @@ class Statuses:
             name=facts.name,
             address=peer.address,
             state=apart.state if apart else str(peer.state),
-            reason=_sentence(apart.reason, apart.cure) if apart else "",
+            reason=_sentence(apart.reason, apart.cure) if apart else _arriving(connection),
             source=peer.source,
             host=peer.source == "host",
             cpu=facts.cpu,
@@ -98,6 +98,14 @@ def away(device: DeviceId) -> DeviceStatus:
         host=False,
         last_seen_s=math.inf,
     )
+
+
+def _arriving(connection: Connection) -> str:
+    """What is on its way to a device before it can take part."""
+    if connection.programs.arriving is None:
+        return ""
+    there, altogether = connection.programs.arriving
+    return f"weights: {there / 1e6:.1f} of {altogether / 1e6:.1f} MB"
 
 
 def _sentence(cause: str, cure: str) -> str:

@@ -30,6 +30,8 @@ class Programs:
         self._client = client
         self._ready: set[str] = set()
         self._one_at_a_time = asyncio.Lock()
+        # Bytes there and altogether of the weights that are on their way; None: none are.
+        self.arriving: tuple[int, int] | None = None
 
     def __contains__(self, sha256: str) -> bool:
         return sha256 in self._ready
@@ -52,8 +54,11 @@ class Programs:
             return
         async with self._one_at_a_time:
             wanted = {each.sha256: each for each in programs if each.sha256 not in self._ready}
-            for batch in _batches(list(wanted.values())):
-                await self._prepare(batch, blobs, progress)
+            try:
+                for batch in _batches(list(wanted.values())):
+                    await self._prepare(batch, blobs, progress)
+            finally:
+                self.arriving = None
 
     async def retain(self, hashes: Sequence[str]) -> int:
         """Drops all programs but these; returns the worker's memory in use, in bytes."""
@@ -104,11 +109,14 @@ class Programs:
         sizes = {sha256: len(blobs.bytes_of(sha256)) for sha256 in have}
         total = sum(sizes.values())
         done = sum(have.values())
+        self._arrived(done, total, progress)
         for sha256, offset in have.items():
-            if progress is not None:
-                progress(done, total)
             await self._client.put(sha256, blobs.bytes_of(sha256), offset)
             done += sizes[sha256] - offset
+            self._arrived(done, total, progress)
+
+    def _arrived(self, done: int, total: int, progress: Progress | None) -> None:
+        self.arriving = (done, total)
         if progress is not None:
             progress(done, total)
 

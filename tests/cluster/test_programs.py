@@ -64,7 +64,8 @@ async def test_weights_are_sent_once_and_progress_is_told(connection, monkeypatc
     program, blobs = conv_program()
     other, _ = conv_program(blobs, pads=(0, 0, 0, 0))
     told = []
-    await connection.ensure([program], blobs, lambda done, total: told.append((done, total)))
+    await connection.ensure([program], blobs, lambda *_: told.append(connection.programs.arriving))
+    assert connection.programs.arriving is None
     assert len(puts.sent) == 2
     assert program.sha256 in connection.programs
     total = sum(len(blobs.bytes_of(ref.sha256)) for ref in program.weights)

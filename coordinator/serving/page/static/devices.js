@@ -40,7 +40,7 @@ function fill(row, device) {
   row.dataset.state = device.state;
   row.querySelector(".name").textContent = device.name;
   row.querySelector(".state").textContent = device.state;
-  row.querySelector(".facts").textContent = away ? device.reason : facts(device);
+  row.querySelector(".facts").textContent = away || device.reason ? device.reason : facts(device);
   const meter = row.querySelector("meter");
   meter.hidden = away;
   meter.value = device.load;
