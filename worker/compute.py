@@ -119,5 +119,12 @@ class Compute:
         prctl = getattr(ctypes.CDLL(None), "prctl", None)
         if prctl is not None:
             prctl(_PR_SET_TIMERSLACK, _TIMER_SLACK_NS)
-        if self._nice:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        yield_to_others(self._nice)
+
+
+def yield_to_others(nice: int) -> None:
+    """This thread, and those that it starts from now on, are at least so nice to other programs."""
+    thread = threading.get_native_id()
+    # A service manager may have made the whole process nicer: only root may take that back.
+    if nice > os.getpriority(os.PRIO_PROCESS, thread):
+        os.setpriority(os.PRIO_PROCESS, thread, nice)

@@ -95,7 +95,7 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
             membership=Membership(caller, gate, engine.keep_peers),
             condition=lambda: Machine().condition(settings.state_dir, bool(where)),
         )
-        service = Service(parts)
+        service = Service(parts, settings.nice)
         stack.callback(service.close)
         server = make_server(gate)
         register(service, server)

@@ -20,6 +20,7 @@ from protos.errors import BadRequest, ImbrexError, PeerViolation
 from protos.frames import PROTOCOL, decode
 from protos.serving import Context
 from protos.status import STREAM_ENDED, abort, own_cancellation
+from worker.compute import yield_to_others
 from worker.engine import Engine
 from worker.graphs import checked_model, program_of
 from worker.identity import Facts
@@ -73,10 +74,11 @@ def _answers(method: Call) -> Call:
 class Service:
     """Implements `protos.serving.WorkerService`."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, nice: int = 0) -> None:
         self._parts = parts
-        # Optimising takes a core for a while: one program at a time, beside the compute thread.
-        self._preparing = ThreadPoolExecutor(1, "prepare")
+        # Optimising takes a core for a while: one program at a time, beside the compute thread. The
+        # sessions' own threads are started here, so they are as nice.
+        self._preparing = ThreadPoolExecutor(1, "prepare", yield_to_others, (nice,))
         self._streams = 0
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ class WorkerSettings(BaseSettings):
     threads: int = Field(0, ge=0, description="threads of one task; 0: as many as cores")
     memory_mb: int = Field(0, ge=0, description="memory the worker may use; 0: 3/4 of all")
     disk_mb: int = Field(4096, ge=1, description="weights kept on disk")
-    nice: int = Field(0, ge=0, le=19, description="how much computation yields to other programs")
+    nice: int = Field(5, ge=0, le=19, description="how much computation yields to other programs")
     cluster: str = Field("home", max_length=60, description="advertised; coordinators look for it")
     secret: str = Field(
         "", repr=False, description="shared by every daemon of a cluster without certificates"

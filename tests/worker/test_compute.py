@@ -1,8 +1,10 @@
+import os
 import threading
 
 import pytest
 
-from worker.compute import Compute, Throttle
+from worker.compute import Compute, Throttle, yield_to_others
+from worker.settings import WorkerSettings
 
 
 class FakeClock:
@@ -78,4 +80,20 @@ async def test_errors_pass_and_the_thread_lives_on():
     timed = await compute.run(lambda: lambda: threading.current_thread().name)
     assert timed.value.startswith("compute")
     assert timed.stop_s >= timed.start_s
+    compute.close()
+
+
+async def test_computation_yields_to_other_programs_by_default():
+    def niceness():
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before = niceness()
+    compute = Compute(1.0, WorkerSettings().nice)
+    timed = await compute.run(lambda: niceness)
+    compute.close()
+    assert timed.value == max(before, 5)
+    assert niceness() == before
+    # Nobody but root may take back what a service manager has set.
+    compute = Compute(1.0, 9)
+    assert (await compute.run(lambda: lambda: (yield_to_others(3), niceness())[1])).value == 9
     compute.close()
