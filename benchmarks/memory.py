@@ -8,14 +8,13 @@ resident set among the workers after ten requests.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from typing import Any
 
 import psutil
 
 from benchmarks.local import local_cluster
-from benchmarks.report import emit, log_to_stderr
+from benchmarks.report import command_line, emit
 from models.reference import random_inputs
 
 # Model, workers, and the most megabytes (1e6 bytes) that one of them may keep.
@@ -25,7 +24,7 @@ CASES = (("digits", 1, 250.0), ("digits", 4, 250.0), ("vgg16-conv", 4, 400.0))
 async def measure(model: str, workers: int, target_mb: float) -> dict[str, Any]:
     """The largest resident set after ten requests, profiling included."""
     async with local_cluster(workers) as cluster:
-        served = await cluster.coordinator.model(model)
+        served = await cluster.coordinator.served.get(model)
         feeds = random_inputs(served.network.graph)
         for _ in range(10):
             await cluster.coordinator.infer(model, feeds)
@@ -45,8 +44,7 @@ async def _all() -> list[dict[str, Any]]:
 
 def main() -> int:
     """Prints the results; fails if a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--json", action="store_true")
+    parser = command_line(__doc__)
     arguments = parser.parse_args()
     log_to_stderr()
     cases = asyncio.run(_all())
@@ -55,7 +53,7 @@ def main() -> int:
         f"(target {each['target_mb']:g} MB)"
         for each in cases
     ]
-    emit({"cases": cases}, arguments.json, "\n".join(lines))
+    emit({"cases": cases}, arguments, "\n".join(lines))
     return 0 if all(each["ok"] for each in cases) else 1
 
 

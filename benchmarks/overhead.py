@@ -9,15 +9,13 @@ difference is what scheduling, encoding, merging and HTTP-free serving add to mo
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import resource
 import statistics
-from pathlib import Path
 from typing import Any
 
 from benchmarks.local import LocalCluster, local_cluster
-from benchmarks.report import emit, log_to_stderr
+from benchmarks.report import command_line, emit
 from coordinator.cluster.pool import Pool
 from models.reference import random_inputs
 
@@ -30,7 +28,7 @@ async def measure(requests: int) -> dict[str, Any]:
     """CPU milliseconds per request and per echo, interleaved in five rounds each."""
     async with local_cluster(WORKERS) as cluster:
         coordinator = cluster.coordinator
-        served = await coordinator.model(MODEL)
+        served = await coordinator.served.get(MODEL)
         feeds = random_inputs(served.network.graph)
         plan, _ = await coordinator.plan(MODEL)
         for _ in range(3):
@@ -84,10 +82,8 @@ def _cpu_s() -> float:
 
 def main() -> int:
     """Prints the result; fails if the target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--json", action="store_true")
+    parser = command_line(__doc__)
     parser.add_argument("--requests", type=int, default=50)
-    parser.add_argument("-o", "--output", type=Path, help="also write the JSON here")
     arguments = parser.parse_args()
     log_to_stderr()
     result = asyncio.run(measure(arguments.requests))
@@ -96,7 +92,7 @@ def main() -> int:
         f"{result['echo_cpu_ms']} ms per echo of the same bytes: "
         f"{result['overhead_cpu_ms']} ms of our own (target {TARGET_MS:g} ms)"
     )
-    emit(result, arguments.json, text)
+    emit(result, arguments, text)
     return 0 if result["ok"] else 1
 
 

@@ -8,7 +8,6 @@ model's input either way, sent, computed and merged. Both answers are compared t
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import resource
 import statistics
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.local import local_cluster
-from benchmarks.report import emit, log_to_stderr
+from benchmarks.report import command_line, emit
 from coordinator.answers import Answer
 from coordinator.core import Coordinator
 from models.digits.examples import examples
@@ -37,7 +36,7 @@ async def measure(workers: int, rounds: int) -> dict[str, Any]:
     body = examples()[0].path.read_bytes()
     async with local_cluster(workers) as cluster:
         coordinator = cluster.coordinator
-        form = _form((await coordinator.model(MODEL)).sidecar)
+        form = _form((await coordinator.served.get(MODEL)).sidecar)
         ways: dict[str, Prepare] = {
             "pixels": lambda data: image_to_pixels(decode_image(data), form)[0],
             "tensors": lambda data: image_to_tensor(decode_image(data), form)[0],
@@ -105,8 +104,7 @@ def _cpu_s() -> float:
 
 def main() -> int:
     """Prints the result; fails unless both answers are equal to the bit."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--json", action="store_true")
+    parser = command_line(__doc__)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
@@ -119,7 +117,7 @@ def main() -> int:
         for key, ratio in result["ratios"].items()
     ]
     lines.append("answers equal to the bit" if result["bitwise_equal"] else "answers DIFFER")
-    emit(result, arguments.json, "\n".join(lines))
+    emit(result, arguments, "\n".join(lines))
     return 0 if result["bitwise_equal"] else 1
 
 

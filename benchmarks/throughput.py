@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.local import LocalCluster, local_cluster
-from benchmarks.report import emit, log_to_stderr
+from benchmarks.report import command_line, emit
 from models.catalogue import load
 from models.pixels import as_values
 from models.reference import WholeModel, compare, random_inputs
@@ -34,14 +34,16 @@ async def measure(objective: str, arguments: argparse.Namespace) -> dict[str, An
         arguments.workers, strategy="auto", profiles=arguments.profiles, objective=objective
     ) as cluster:
         coordinator = cluster.coordinator
-        graph = (await coordinator.model(model)).network.graph
+        graph = (await coordinator.served.get(model)).network.graph
         feeds = random_inputs(graph)
         expected = WholeModel(load(model).proto, 1).run(as_values(graph, feeds))
         await coordinator.infer(model, feeds)
         baselines = [(await coordinator.baseline(model)).latency_s]
         await _crowd(cluster, model, feeds, arguments.clients, arguments.settle)
         answers, seconds = await _crowd(cluster, model, feeds, arguments.clients, arguments.seconds)
-        load_status = next(each.load for each in coordinator.models() if each.name == model)
+        load_status = next(
+            each.load for each in coordinator.served.statuses() if each.name == model
+        )
         baselines.append((await coordinator.baseline(model)).latency_s)
     latencies = sorted(answer.timing.total_s for answer in answers)
     rate, alone = len(answers) / seconds, 1.0 / statistics.mean(baselines)
@@ -80,14 +82,13 @@ async def every_objective(arguments: argparse.Namespace) -> list[dict[str, Any]]
 
 def main() -> int:
     """Prints the result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = command_line(__doc__)
     parser.add_argument("--model", default="digits")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--settle", type=float, default=10.0, help="before what is counted")
     parser.add_argument("--profiles", type=Path, help="keeps what was measured of the workers")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     log_to_stderr()
     rows = asyncio.run(every_objective(arguments))
@@ -104,7 +105,7 @@ def main() -> int:
             "clients": arguments.clients,
             "objectives": rows,
         },
-        arguments.json,
+        arguments,
         text,
     )
     return 0

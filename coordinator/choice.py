@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-from coordinator.planning.devices import Cluster
+from coordinator.planning.devices import Cluster, Planner
+from coordinator.planning.strategies import names, strategy
 from models.wire import WIRES, Wire
-from protos.errors import BadRequest
+from protos.errors import BadRequest, NotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,23 @@ class Choice:
 
 
 IN_FORCE = Choice()
+
+
+def planner_of(own: Sequence[str], name: str) -> Planner:
+    """The planner that a request names; empty for the first of our `own`. A request can't have
+    this process import anything: `package.module:function` is for whoever starts the coordinator.
+
+    Raises:
+        NotFound: neither a built-in strategy nor one of `own`.
+    """
+    known = dict.fromkeys((*names(), *own))
+    if name and name not in known:
+        raise NotFound(
+            cause=f"there is no strategy {name!r} here",
+            cure=f"Known are {', '.join(known)}; another is named to "
+            "`imbrex coordinator --planner`",
+        )
+    return strategy(name or own[0])
 
 
 def fastest(cluster: Cluster, count: int) -> Cluster:

@@ -8,21 +8,19 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import structlog
 
 from coordinator.admission import Admission
 from coordinator.answers import (
     Answer,
     Baseline,
     DeviceStatus,
-    ModelStatus,
     ProfileStatus,
-    ServedModel,
 )
-from coordinator.choice import IN_FORCE, Choice
+from coordinator.choice import IN_FORCE, Choice, planner_of
 from coordinator.describe import Described, describe
 from coordinator.doctor.findings import Finding, of_quarantine
 from coordinator.execution.driver import Driver
@@ -32,24 +30,22 @@ from coordinator.given import adopt, plan_id
 from coordinator.journal import Ended, Journal
 from coordinator.library import Library
 from coordinator.live import LiveCluster
-from coordinator.making import DRIFT, NO_WORKER, PERIOD, Maker
+from coordinator.making import DRIFT, PERIOD, Maker
 from coordinator.modes import Modes
 from coordinator.naming import Names
-from coordinator.planning.devices import Cluster, Planner
+from coordinator.planning.devices import Cluster
 from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import names as strategies
 from coordinator.planning.strategies import strategy
 from coordinator.planning.unit_plan import best_alone
 from coordinator.plans import Plans
+from coordinator.served import Parts, Served
 from coordinator.settings import CoordinatorSettings
 from coordinator.statuses import away
 from coordinator.switching import Switching
 from coordinator.withdrawal import Withdrawal
 from models.units import Network
-from protos.errors import ImbrexError, NotFound, Unavailable
-
-log = structlog.get_logger(__name__)
+from protos.errors import ImbrexError, NotFound
 
 
 class Coordinator:
@@ -62,18 +58,24 @@ class Coordinator:
         self.names = Names(settings.models, settings.model_repository, settings.detector)
         self.journal = Journal()
         self._library = Library(lambda source: self.names.public(source)[0])
-        self._unloaded: set[str] = set()
         self._admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self._live = LiveCluster(settings, self._changed, self._received, self._admission.idle)
         self._driver = Driver(self._live, self._live.expectations, self._accused)
         self._switching = Switching()
-        maker = Maker(self._library, self._planner, self._live, self._switching, settings.wire)
+        own = (settings.strategy, *settings.planners)
+        maker = Maker(
+            self._library, partial(planner_of, own), self._live, self._switching, settings.wire
+        )
         self._plans = Plans(maker, self._live.cluster, self.journal.planned)
         self._modes = Modes(self._plans, maker, self._live.cluster, settings.objective)
         self._withdrawal = Withdrawal(self._live, self._plans, self._driver, self._changed)
+        self.served = Served(
+            Parts(self.names, self._library, self._plans, self._modes, self._switching),
+            self._live,
+            self._admission.idle,
+        )
         self._entrances = Entrances()
         self._background: list[asyncio.Task[None]] = []
-        self._releases: set[asyncio.Task[None]] = set()
 
     @property
     def settings(self) -> CoordinatorSettings:
@@ -94,15 +96,16 @@ class Coordinator:
         """Begins to look for workers and to load models; returns at once."""
         self._settings.state_dir.mkdir(parents=True, exist_ok=True)
         await self._live.start()
-        self._background.append(asyncio.create_task(self._load_models()))
+        self._background.append(asyncio.create_task(self.served.load_configured()))
         if self._settings.replan > 0:
             self._background.append(asyncio.create_task(self._replan_periodically()))
 
     async def stop(self) -> None:
         """Ends everything that it started."""
-        for task in (*self._background, *self._releases):
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._background, *self._releases, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.served.close()
         await self._withdrawal.close()
         await self._modes.close()
         await self._plans.close()
@@ -110,34 +113,6 @@ class Coordinator:
         await self._live.stop()
 
     # ------------------------------------------------------------ what people see
-
-    def readiness(self) -> tuple[bool, str]:
-        """Whether a request to any configured model would be computed now, and why not."""
-        if not self._live.cluster().devices:
-            return False, str(NO_WORKER)
-        for name in self.names.configured:
-            ready, reason = self.model_readiness(name)
-            if not ready and name not in self._unloaded:
-                return False, f"{name}: {reason}"
-        return True, ""
-
-    def model_readiness(self, model: str) -> tuple[bool, str]:
-        """Whether a request to this model would be computed now, and why not."""
-        if model in self._unloaded:
-            return False, "unloaded"
-        if not self._live.cluster().devices:
-            return False, str(NO_WORKER)
-        state = self._plans.state(model)
-        return state == "ready", "" if state == "ready" else state
-
-    def models(self) -> list[ModelStatus]:
-        """Every model that was asked for or configured."""
-        loaded = self._library.loaded()
-        names = dict.fromkeys((*self.names.configured, *loaded))
-        return [
-            self._model_status(name, loaded[name].served if name in loaded else None)
-            for name in names
-        ]
 
     def devices(self) -> list[DeviceStatus]:
         """Every device that is known, ready or not."""
@@ -147,49 +122,6 @@ class Coordinator:
             for each in self._live.statuses()
         ]
 
-    async def model(self, name: str) -> ServedModel:
-        """A model, loaded on first use.
-
-        Raises:
-            NotFound, BadRequest: no such model, unloaded, or it cannot be used.
-        """
-        if name in self._unloaded:
-            raise NotFound(
-                cause=f"the model {self.names.public(name)[0]} was unloaded",
-                cure="Load it again: POST /v2/repository/models/NAME/load",
-            )
-        return (await self._library.get(name)).served
-
-    async def load(self, model: str) -> None:
-        """Makes a model ready, from its file as it is now.
-
-        Raises:
-            NotFound, BadRequest, Unavailable, Infeasible: as `model` and `infer`.
-        """
-        self._drop(model)
-        self._unloaded.discard(model)
-        await self._plans.current(model)
-
-    def unload(self, model: str) -> None:
-        """Forgets a model; requests to it are refused until `load`. Those in flight finish."""
-        programs = self._drop(model)
-        self._unloaded.add(model)
-        release = asyncio.create_task(self._release(model, programs))
-        self._releases.add(release)
-        release.add_done_callback(self._releases.discard)
-
-    def _drop(self, model: str) -> set[str]:
-        """Forgets a model; the programs that nothing else needs."""
-        self._library.drop(model)
-        self._switching.forget(model)
-        return self._modes.forget(model) | self._plans.drop(model)
-
-    async def _release(self, model: str, programs: set[str]) -> None:
-        """Frees what a model left on the devices, when no request may need it any more."""
-        await self._admission.idle()
-        if model in self._unloaded:
-            await self._live.release(programs - self._plans.programs())
-
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         """The plan in force for a model, or the chosen one, made if need be; its latency,
         and that of the best device alone, are predicted by what is known of the devices now.
@@ -198,7 +130,7 @@ class Coordinator:
             NotFound: no such strategy, or no such plan was sent.
             Unavailable: no worker is ready.
         """
-        network = (await self.model(model)).network
+        network = (await self.served.get(model)).network
         plan = (await self._plans.current(model, choice)).plan
         cluster = self._live.cluster()
         if {device.id for device in cluster.devices}.issuperset(plan.devices):
@@ -212,7 +144,7 @@ class Coordinator:
         Raises:
             BadRequest, NotFound, IllegalPlan: it is no plan, or not one for these devices.
         """
-        network = (await self.model(model)).network
+        network = (await self.served.get(model)).network
         plan = await asyncio.to_thread(adopt, text, network, self._live.cluster())
         put = self._plans.hold if hold else self._plans.keep
         return plan_id(plan), (await put(model, plan)).plan, network
@@ -284,7 +216,7 @@ class Coordinator:
             Unavailable: no worker is left.
         """
         arrived_s = time.monotonic()
-        served = await self.model(model)
+        served = await self.served.get(model)
         check_feeds(served.network, feeds)
         request = request_id or uuid.uuid4().hex[:12]
         try:
@@ -341,19 +273,6 @@ class Coordinator:
 
     # ------------------------------------------------------------ background
 
-    def _planner(self, name: str) -> Planner:
-        """The planner that a request names; empty for our own. A request can't have this process
-        import anything: `package.module:function` is for whoever starts the coordinator.
-        """
-        own = (self._settings.strategy, *self._settings.planners)
-        if name and name not in (*strategies(), *own):
-            known = ", ".join(dict.fromkeys((*strategies(), *own)))
-            raise NotFound(
-                cause=f"there is no strategy {name!r} here",
-                cure=f"Known are {known}; another is named to `imbrex coordinator --planner`",
-            )
-        return strategy(name or self._settings.strategy)
-
     def _changed(self, cause: str) -> None:
         """Devices came or went, or something was measured."""
         self._driver.devices(self._live.usable())
@@ -370,34 +289,11 @@ class Coordinator:
     def _received(self, device: str, item: object, payload: object) -> None:
         self._driver.received(device, item, payload)  # type: ignore[arg-type]
 
-    async def _load_models(self) -> None:
-        for name in self.names.configured:
-            try:
-                await self._plans.current(name)
-            except Unavailable:
-                continue  # no worker yet: planned when the first one joins
-            except Exception as error:
-                log.error("model cannot be served", model=name, error=str(error))
-
     async def _replan_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._settings.replan)
             with suppress(Exception):
                 self._plans.refresh(PERIOD)
-
-    def _model_status(self, name: str, served: ServedModel | None) -> ModelStatus:
-        graph = self._plans.graph(name)
-        sidecar = served.sidecar if served else None
-        return ModelStatus(
-            name=name,
-            ready=graph is not None,
-            state=self._plans.state(name),
-            task=sidecar.task if sidecar else "tensor",
-            trained=served.trained if served else False,
-            plan_version=graph.plan.version if graph else 0,
-            held=self._plans.held(name),
-            load=self._modes.status(name),
-        )
 
 
 def _predicted(plan: Plan, network: Network, cluster: Cluster) -> Plan:

@@ -69,7 +69,7 @@ class Library:
             self._models.pop(name, None)
             raise
 
-    def drop(self, name: str) -> None:
+    def forget(self, name: str) -> None:
         """Forgets a model: the next `get` loads it anew."""
         self._models.pop(name, None)
 

@@ -46,32 +46,38 @@ LOOK_S = 0.25
 @dataclass(slots=True, eq=False)
 class _Line:
     """One model's requests, and its groupings by their number of groups: `planned` at
-    `planned_s`, and `ready` on the devices. 1 is the plan in force, always ready.
+    `planned_s`, and `ready` on the devices. 1 is the plan in force, always ready. `groups` take
+    requests now: `count` of them, maybe as an earlier plan had them.
     """
 
     planned: dict[int, Grouping] = field(default_factory=dict)
     planned_s: float = -inf
     ready: dict[int, list[Group]] = field(default_factory=dict)
-    count: int = 1
+    groups: list[Group] = field(default_factory=list)
     load: Load = field(default_factory=Load)
     waiting: deque[asyncio.Future[Group]] = field(default_factory=deque)
     looked_s: float = -inf
     work: asyncio.Task[None] | None = None
 
+    @property
+    def count(self) -> int:
+        """How many groups take requests."""
+        return len(self.groups)
+
     def follow(self, graph: TaskGraph) -> None:
         """The plan in force is `graph`. How many it answers per second is not known yet: one
         after the other.
         """
-        groups = self.ready.get(1)
-        if groups and groups[0].graph is graph:
+        all_devices = self.ready.get(1)
+        if all_devices and all_devices[0].graph is graph:
             return
         latency_s = graph.plan.predicted_latency_s
         service = Service(latency_s, latency_s, 0.0)
         self.planned[1], self.planned_s = Grouping((graph.plan,), (service,)), -inf
-        if groups:  # it stays the same group, at what it is at
-            groups[0].graph, groups[0].service = graph, service
+        if all_devices:  # it stays the same group, at what it is at
+            all_devices[0].graph, all_devices[0].service = graph, service
         else:
-            self.ready[1] = [Group(graph, service)]
+            self.groups = self.ready[1] = [Group(graph, service)]
 
     def drop(self, present: Set[DeviceId]) -> None:
         """Groupings that need other devices than these are gone."""
@@ -79,13 +85,14 @@ class _Line:
             if count > 1 and not present >= grouping.devices:
                 del self.planned[count]
                 self.ready.pop(count, None)
-        if self.count not in self.ready:
-            self.count = 1
+        used = {device for group in self.groups for device in group.graph.plan.devices}
+        if self.count > 1 and not present >= used:
+            self.groups = self.ready[1]
 
     def let_in(self) -> None:
         """Starts those for whom there is room."""
         self.waiting = deque(future for future in self.waiting if not future.done())
-        found = starts(self.ready[self.count], len(self.waiting))
+        found = starts(self.groups, len(self.waiting))
         for future, group in [(self.waiting[position], group) for position, group in found]:
             self.waiting.remove(future)
             group.in_flight += 1
@@ -138,7 +145,7 @@ class Modes:
         return LoadStatus(
             groups=line.count,
             arrivals_per_s=line.load.rate_per_s(time.monotonic()),
-            capacity_per_s=line.planned[line.count].capacity_per_s,
+            capacity_per_s=line.planned.get(line.count, line.planned[1]).capacity_per_s,
         )
 
     def forget(self, model: str) -> set[str]:
@@ -148,7 +155,7 @@ class Modes:
             return set()
         if line.work is not None:
             line.work.cancel()
-        groups = (group for ready in line.ready.values() for group in ready)
+        groups = (group for ready in (*line.ready.values(), line.groups) for group in ready)
         return {sha256 for group in groups for sha256 in group.graph.programs}
 
     async def close(self) -> None:
@@ -172,13 +179,13 @@ class Modes:
             line.drop({device.id for device in self._cluster().devices})
         outstanding = 1.0 if self._plans.held(model) else line.load.mean_outstanding(now)
         best = self._best(line, outstanding)
-        if best in line.ready and best != line.count:
+        if best in line.ready and line.ready[best] is not line.groups:
             log.info("groups", model=model, groups=best, outstanding=round(outstanding, 1))
-            line.count = best
+            line.groups = line.ready[best]
         if line.work is not None and not line.work.done():
             return
         if best not in line.ready:
-            line.work = asyncio.create_task(self._prepare(model, line, best))
+            line.work = asyncio.create_task(self._prepare(model, line, best, line.planned[best]))
         elif now - line.planned_s > KEEP_S and outstanding > CROWD:
             line.work = asyncio.create_task(self._plan(model, line))
 
@@ -191,6 +198,8 @@ class Modes:
             return seconds[::-1] if self._objective == "throughput" else seconds
 
         best = min(line.planned, key=cost)
+        if line.count not in line.planned:
+            return best
         old, new = cost(line.count), cost(best)
         # Where the first are alike, the second tells them apart.
         index = int(old[0] == new[0])
@@ -209,19 +218,19 @@ class Modes:
             line.planned_s = time.monotonic()
         if line.ready[1][0].graph is not graph:
             return
-        line.ready = {1: line.ready[1], line.count: line.ready[line.count]}
-        line.planned = {line.count: line.planned[line.count]} | found
+        # The groups in force go on until their successors are ready.
+        line.planned, line.ready = found, {1: line.ready[1]}
         line.ready[1][0].service = found[1].services[0]
         line.let_in()
 
-    async def _prepare(self, model: str, line: _Line, count: int) -> None:
+    async def _prepare(self, model: str, line: _Line, count: int, grouping: Grouping) -> None:
         """Makes a grouping ready."""
-        grouping = line.planned[count]
         try:
             graphs = [await self._maker.prepared(model, plan) for plan in grouping.plans]
         except ImbrexError as error:
             log.warning("groups cannot be prepared", model=model, error=str(error))
-            line.planned.pop(count, None)
+            if line.planned.get(count) is grouping:
+                del line.planned[count]
             return
         if line.planned.get(count) is grouping:
             pairs = zip(graphs, grouping.services, strict=True)

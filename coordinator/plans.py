@@ -168,7 +168,7 @@ class Plans:
         graphs = (entry.graph for entry in self._entries.values())
         return {sha256 for graph in graphs if graph is not None for sha256 in graph.programs}
 
-    def drop(self, model: str) -> set[str]:
+    def forget(self, model: str) -> set[str]:
         """Forgets every plan of a model; their programs. Requests in flight finish on theirs."""
         before = self.programs()
         for key in [key for key in self._entries if key[0] == model]:

@@ -71,17 +71,18 @@ class InPlace:
         proto = tiny_model()
         self.names = Names(self.settings.models)
         self.journal = Journal()
+        self.served = self
         graph = load_graph(proto, "tiny")
         self.network, self.bare = divide(with_pixels(graph, SIDECAR)), divide(graph)
         self.whole = WholeModel(proto, threads=1)
 
-    def model_readiness(self, model: str) -> tuple[bool, str]:
+    def readiness_of(self, model: str) -> tuple[bool, str]:
         return self.readiness()
 
     def readiness(self) -> tuple[bool, str]:
         return (False, "no worker is connected") if self.no_workers else (True, "")
 
-    def models(self) -> list[ModelStatus]:
+    def statuses(self) -> list[ModelStatus]:
         return [ModelStatus("tiny", True, "ready", "classification", False, 3)]
 
     def devices(self) -> list[DeviceStatus]:
@@ -107,7 +108,7 @@ class InPlace:
             )
         ]
 
-    async def model(self, name: str) -> ServedModel:
+    async def get(self, name: str) -> ServedModel:
         if name not in self.settings.models:
             raise NotFound(cause=f"{name!r} cannot be loaded", cure="Load something else.")
         if name == "tiny":
@@ -117,7 +118,7 @@ class InPlace:
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         if self.no_workers:
             raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
-        await self.model(model)
+        await self.get(model)
         made = aofl(self.network, equal_cluster(2))
         return replace(made, version=3), self.network
 

@@ -110,11 +110,11 @@ async def test_a_plan_is_held_until_it_is_released(real: Real, model: Path) -> N
     real.coordinator._plans.refresh("worker-9 joined")
     real.coordinator._plans.refresh("period")
     assert (await planned(real))["version"] == held.json()["version"]
-    assert real.coordinator.models()[0].held
+    assert real.coordinator.served.statuses()[0].held
     await right(real, model)
     assert (await real.http.delete(PLAN)).status_code == 200
     await until(lambda: real.coordinator._plans.graph(str(model)).plan.strategy == "ofl")
-    assert not real.coordinator.models()[0].held
+    assert not real.coordinator.served.statuses()[0].held
     await refused(await real.http.delete(PLAN), 404)
 
 
@@ -196,7 +196,7 @@ async def test_plans_that_cannot_be_used(
     spoil(plan)
     for send in (real.http.post, real.http.put):
         assert cause in (await refused(await send(PLAN, json=plan), status))["cause"]
-    assert not real.coordinator.models()[0].held
+    assert not real.coordinator.served.statuses()[0].held
     await right(real, model)
 
 

@@ -41,11 +41,11 @@ async def test_what_sessions_held_is_freed_and_made_again(
     expected = WholeModel(onnx.load(model), threads=1).run(FEEDS)
     await coordinator.infer(name, FEEDS)
     assert mapped(workers) > 0
-    coordinator.unload(name)
+    coordinator.served.unload(name)
     with pytest.raises(NotFound, match="unloaded"):
         await coordinator.infer(name, FEEDS)
     await until(lambda: mapped(workers) == 0)
-    await coordinator.load(name)
+    await coordinator.served.load(name)
     answer = await coordinator.infer(name, FEEDS)
     assert compare(answer.outputs, expected).max_rel_error <= 1e-5
     assert answer.retried_tasks == 0
@@ -64,7 +64,7 @@ async def test_a_model_that_changed_is_answered_by_its_new_file(
             weight.CopyFrom(onnx.numpy_helper.from_array(values * 2, weight.name))
     try:
         onnx.save(changed, model)
-        await coordinator.load(name)
+        await coordinator.served.load(name)
         expected = WholeModel(changed, threads=1).run(FEEDS)
         answer = await coordinator.infer(name, FEEDS)
         assert compare(answer.outputs, expected).max_rel_error <= 1e-5

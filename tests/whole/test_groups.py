@@ -23,7 +23,7 @@ def question() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 def groups(cluster: LocalCluster) -> int:
-    return next(m.load.groups for m in cluster.coordinator.models() if m.name == MODEL)
+    return next(m.load.groups for m in cluster.coordinator.served.statuses() if m.name == MODEL)
 
 
 async def crowd(
@@ -65,6 +65,18 @@ async def test_a_crowd_is_shared_out_to_groups_and_a_lone_image_gets_all_devices
         os.kill(cluster.workers[0].process.pid, signal.SIGKILL)
         answers += await ending
         assert all(compare(each.outputs, whole).max_rel_error <= 1e-5 for each in answers)
+
+
+async def test_a_model_that_is_loaded_anew_has_no_groups_of_the_old_one() -> None:
+    feeds, whole = question()
+    async with local_cluster(2, pace=0.1, strategy="ofl", profile=False) as cluster:
+        await cluster.coordinator.infer(MODEL, feeds)
+        await crowd(cluster, feeds, 6, lambda _: groups(cluster) > 1)
+        cluster.coordinator.served.unload(MODEL)
+        await cluster.coordinator.served.load(MODEL)
+        assert groups(cluster) == 1
+        answer = await cluster.coordinator.infer(MODEL, feeds)
+        assert compare(answer.outputs, whole).max_rel_error <= 1e-5
 
 
 async def test_the_objective_latency_keeps_every_image_on_all_devices() -> None:

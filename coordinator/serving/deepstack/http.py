@@ -42,7 +42,7 @@ async def custom_list(coordinator: Served) -> Response:
     """The detectors that `custom` takes: those that are loaded."""
     listed = [
         coordinator.names.public(status.name)[0]
-        for status in coordinator.models()
+        for status in coordinator.served.statuses()
         if status.task == "detection"
     ]
     body = {"success": True, "models": listed, "code": 200, "command": "list-custom", **MODULE}
@@ -62,7 +62,7 @@ async def custom(model: str, request: Request, coordinator: Served) -> Response:
 @router.get("/server/status/ping")
 async def ping(coordinator: Served) -> Response:
     """Whether requests can be answered."""
-    ready, reason = coordinator.readiness()
+    ready, reason = coordinator.served.readiness()
     body = {"success": ready, "message": "ready" if ready else reason, "code": 200, **MODULE}
     return JSONResponse(body)
 
@@ -77,7 +77,7 @@ async def _answer(
     coco: bool,
 ) -> Response:
     picture, least = await _form(request, body)
-    served = await coordinator.model(source)
+    served = await coordinator.served.get(source)
     _require_detector(served)
     assert served.sidecar is not None
     asked = await beside(asked_of, picture, served, served.sidecar)

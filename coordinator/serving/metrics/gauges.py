@@ -48,7 +48,7 @@ class Gauges(Collector):
             "Requests that the devices are predicted to answer.",
             labels=("model",),
         )
-        for status in self._coordinator.models():
+        for status in self._coordinator.served.statuses():
             model = self._coordinator.names.public(status.name)[0]
             version.add_metric((model,), status.plan_version)
             ready.add_metric((model,), float(status.ready))

@@ -37,7 +37,7 @@ class Service:
 
     def ready(self) -> bool:
         """Whether every configured model can be asked."""
-        return self.coordinator.readiness()[0]
+        return self.coordinator.served.readiness()[0]
 
     def model_ready(self, name: str, version: str = "") -> bool:
         """Whether this model can be asked.
@@ -46,7 +46,7 @@ class Service:
             NotFound: no such model or version.
         """
         source = self.coordinator.names.source(name, version)
-        return self.coordinator.model_readiness(source)[0]
+        return self.coordinator.served.readiness_of(source)[0]
 
     def server(self) -> dict[str, Any]:
         """Name, version, extensions."""
@@ -87,7 +87,7 @@ class Service:
             NotFound, BadRequest: no such model or version, or it cannot be used.
         """
         source = self.coordinator.names.source(name, version)
-        return source, await self.coordinator.model(source)
+        return source, await self.coordinator.served.get(source)
 
     # ------------------------------------------------------------ inference
 
@@ -98,7 +98,7 @@ class Service:
             BadRequest, NotFound, Unavailable: as `Coordinator.infer`.
         """
         answer = await self.coordinator.infer(source, request.feeds)
-        served = await self.coordinator.model(source)
+        served = await self.coordinator.served.get(source)
         outputs = []
         for each in request.wanted:
             labels = self._labels(source, served, each.name)
@@ -118,7 +118,7 @@ class Service:
     def index(self, *, only_ready: bool) -> list[dict[str, str]]:
         """Every model that could be asked, and whether it is loaded."""
         self.coordinator.names.refresh()
-        known = {status.name: status for status in self.coordinator.models()}
+        known = {status.name: status for status in self.coordinator.served.statuses()}
         rows = []
         for name in self.coordinator.names.known:
             stored = self.coordinator.names.stored.get(name)
@@ -127,7 +127,7 @@ class Service:
                 continue
             for version in self.coordinator.names.versions(name):
                 source = self.coordinator.names.source(name, version)
-                ready, reason = self.coordinator.model_readiness(source)
+                ready, reason = self.coordinator.served.readiness_of(source)
                 if source in known:
                     state = "READY" if ready else "UNAVAILABLE"
                     rows.append(_row(name, version, state, reason))
@@ -150,7 +150,7 @@ class Service:
         self.coordinator.names.refresh()
         self.coordinator.names.source(name)
         for version in self.coordinator.names.versions(name):
-            await self.coordinator.load(self.coordinator.names.source(name, version))
+            await self.coordinator.served.load(self.coordinator.names.source(name, version))
 
     def unload(self, name: str) -> None:
         """Forgets every version of a model.
@@ -160,7 +160,7 @@ class Service:
         """
         self.coordinator.names.source(name)
         for version in self.coordinator.names.versions(name):
-            self.coordinator.unload(self.coordinator.names.source(name, version))
+            self.coordinator.served.unload(self.coordinator.names.source(name, version))
 
     def counts(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
         """Statistics of one model, or of every loaded one.
@@ -173,7 +173,7 @@ class Service:
             versions = [version] if version else names.versions(name)
             sources = [names.source(name, each) for each in versions or ("",)]
         else:
-            sources = [status.name for status in self.coordinator.models()]
+            sources = [status.name for status in self.coordinator.served.statuses()]
         return [self.statistics.of(source, *names.public(source)) for source in sources]
 
 

@@ -21,7 +21,7 @@ async def healthz() -> dict[str, str]:
 @router.get("/readyz")
 async def readyz(coordinator: Served) -> dict[str, str]:
     """Whether requests can be answered; 503 with the reason where they can't."""
-    ready, reason = coordinator.readiness()
+    ready, reason = coordinator.served.readiness()
     if not ready:
         raise Unavailable(cause=reason, cure="Wait, and see `imbrex status`")
     return {"status": "ready"}

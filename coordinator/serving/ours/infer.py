@@ -57,7 +57,7 @@ async def infer(
     # The body is read before anything is refused: whoever is refused can then read why.
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
     source = coordinator.names.source(model)
-    served = await coordinator.model(source)
+    served = await coordinator.served.get(source)
     sent = bodies.media_type(request)
     if sent == names.NPZ or (served.sidecar is None and sent in ("", names.OCTETS)):
         return await _tensors(request, body, source, served, coordinator, chosen)

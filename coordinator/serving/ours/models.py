@@ -22,12 +22,12 @@ _BASELINE = answer(schema_of(Baseline), "The best device, and its latency.")
 @router.get("/v1/models", responses=_MODELS)
 async def models(coordinator: Served) -> dict[str, Any]:
     """Every model that the coordinator serves."""
-    return models_json(coordinator.models(), coordinator.names)
+    return models_json(coordinator.served.statuses(), coordinator.names)
 
 
 @router.post("/v1/models/{model}/baseline", responses=_BASELINE)
 async def baseline(model: ModelName, coordinator: Served) -> dict[str, Any]:
     """Measures the best device running the whole model, in plain onnxruntime."""
     source = coordinator.names.source(model)
-    served = await coordinator.model(source)
+    served = await coordinator.served.get(source)
     return baseline_json(served, await coordinator.baseline(source))

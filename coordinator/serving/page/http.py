@@ -74,7 +74,7 @@ async def plan(model: ModelName, coordinator: Served, chosen: Chosen) -> dict[st
     input, with what each of them reads beyond itself.
     """
     source = coordinator.names.source(model)
-    served = await coordinator.model(source)
+    served = await coordinator.served.get(source)
     made, network = await coordinator.plan(source, chosen)
     width, height = _size(network.graph)
     tiles = image_tiles(made, network, (width, height))

@@ -86,7 +86,7 @@ class Hub:
     def state(self) -> dict[str, Any]:
         """Everything but the latest request."""
         now = time.monotonic()
-        ready, reason = self._coordinator.readiness()
+        ready, reason = self._coordinator.served.readiness()
         load = self._loads(now)
         return {
             "ready": ready,
@@ -104,7 +104,7 @@ class Hub:
                     "arrivals_per_s": round(each.load.arrivals_per_s, 2),
                     "capacity_per_s": round(each.load.capacity_per_s, 2),
                 }
-                for each in self._coordinator.models()
+                for each in self._coordinator.served.statuses()
             ],
             "requests": self._requests(now),
         }
