@@ -9,7 +9,6 @@ networks, which the profile never sees. Then both are compared.
 
 from __future__ import annotations
 
-import argparse
 import platform
 import random
 import statistics
@@ -22,7 +21,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from benchmarks.report import emit
+from benchmarks.report import command_line, emit
 from coordinator.costs.regression import Profile, RegressionCosts, errors
 from coordinator.costs.sampling import Sampling
 from models import catalogue
@@ -155,17 +154,16 @@ def measure(budget_s: float, seed: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.costs", description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--budget-s", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     chosen = parser.parse_args(arguments)
     result = measure(chosen.budget_s, chosen.seed)
     lines = [f"{result['samples']} samples in {result['spent_s']} s"]
     for title in ("layers", "tiles"):
         for name, each in result[title].items():
             lines.append(f"{title[:-1]} {name}: MAPE {each['mape']:.1%}, bias {each['bias']:+.1%}")
-    emit(result, chosen.json, "\n".join(lines))
+    emit(result, chosen, "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -23,9 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
-
-from benchmarks.report import emit
+from benchmarks.report import command_line, emit
 from benchmarks.workers import (
     Tensors,
     WorkerProcess,
@@ -264,17 +262,15 @@ def _text(result: dict[str, Any]) -> str:
 
 def main() -> int:
     """Prints the result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = command_line(__doc__)
     parser.add_argument("--model", default="digits")
     parser.add_argument("--strategies", default="auto,halo")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     result = asyncio.run(measure(chosen))
-    emit(result, chosen.json, _text(result))
+    emit(result, chosen, _text(result))
     return 0
 
 

@@ -46,7 +46,6 @@ def main() -> int:
     """Prints the results; fails if a target is missed."""
     parser = command_line(__doc__)
     arguments = parser.parse_args()
-    log_to_stderr()
     cases = asyncio.run(_all())
     lines = [
         f"{each['model']} on {each['workers']}: at most {max(each['resident_mb'])} MB resident "

@@ -85,7 +85,6 @@ def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--requests", type=int, default=50)
     arguments = parser.parse_args()
-    log_to_stderr()
     result = asyncio.run(measure(arguments.requests))
     text = (
         f"{MODEL} on {WORKERS} workers: {result['request_cpu_ms']} ms CPU per request, "

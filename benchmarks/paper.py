@@ -7,9 +7,7 @@ A FILE that ends with .svg gets the speed-up curves of fig10 and fig13.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from benchmarks.fig9 import fig9, fig9_text
 from benchmarks.fig10_13 import fig10, fig13, speedups_text
 from benchmarks.fig11 import fig11, fig11_text
 from benchmarks.meanings import meanings, meanings_text
-from benchmarks.report import emit
+from benchmarks.report import command_line, emit
 from benchmarks.table2 import table2, table2_text
 from benchmarks.tables_search import (
     deepa_table_2,
@@ -106,10 +104,8 @@ CURVES = ("fig10", "fig13")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the chosen tables, all by default."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.paper", description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}, all")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead")
     chosen = parser.parse_args(arguments)
     for name in chosen.tables:
         if name not in TABLES and name != "all":
@@ -122,18 +118,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not names:
             parser.error(f"there are curves of {' and '.join(CURVES)} only")
     results = {name: TABLES[name][0]() for name in names}
-    if output is None:
-        _emit(results, chosen.json)
-    elif draws:
+    if output is not None and draws:
         output.write_text(speedups_svg(list(results.values())), encoding="utf-8")
-    else:
-        with output.open("w", encoding="utf-8") as file, redirect_stdout(file):
-            _emit(results, chosen.json)
-
-
-def _emit(results: Mapping[str, Result], as_json: bool) -> None:
+        return
     text = "\n\n".join(TABLES[name][1](result) for name, result in results.items())
-    emit(next(iter(results.values())) if len(results) == 1 else dict(results), as_json, text)
+    emit(next(iter(results.values())) if len(results) == 1 else results, chosen, text)
 
 
 if __name__ == "__main__":

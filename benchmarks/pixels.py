@@ -108,7 +108,6 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
-    log_to_stderr()
     result = asyncio.run(measure(arguments.workers, arguments.rounds))
     lines = [f"{MODEL} on {arguments.workers} workers, medians of {arguments.rounds} in turns:"]
     lines += [

@@ -10,21 +10,18 @@ idle machine, so the load average is told.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.local import LocalCluster, local_cluster
-from benchmarks.report import emit, log_to_stderr, provenance
+from benchmarks.report import command_line, emit
 from coordinator.execution.tasks import TaskGraph, compile_plan
 from coordinator.library import Loaded
 from coordinator.planning.propose import propose
@@ -123,13 +120,10 @@ def _by_strategy(cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, floa
 
 def main() -> int:
     """Prints the result; fails if the median error is above the target."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--json", action="store_true")
+    parser = command_line(__doc__)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
-    parser.add_argument("-o", "--output", type=Path, help="also write the JSON here")
     arguments = parser.parse_args()
-    log_to_stderr()
     cases = asyncio.run(measure(arguments.models.split(","), arguments.strategies.split(",")))
     errors = [abs(each["error"]) for each in cases if "error" in each]
     median = statistics.median(errors)
@@ -142,8 +136,6 @@ def main() -> int:
         "target": TARGET,
         "ok": median <= TARGET,
     }
-    if arguments.output:
-        arguments.output.write_text(json.dumps({**result, "provenance": provenance()}, indent=1))
     lines = [
         f"{each['workers']} workers {each['model']:12} {each['strategy']:12} "
         + (
@@ -162,7 +154,7 @@ def main() -> int:
         f"median absolute error {median:.1%} (target {TARGET:.0%}), at a load average of "
         f"{result['load_average']:.1f} on {os.cpu_count()} cores"
     )
-    emit(result, arguments.json, "\n".join(lines))
+    emit(result, arguments, "\n".join(lines))
     return 0 if result["ok"] else 1
 
 

@@ -1,7 +1,8 @@
-"""What every benchmark's JSON begins with: commit, machine, versions and command."""
+"""What every benchmark shares: its command line, and what its JSON says of where it was made."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -11,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import structlog
+from protos.logs import log_to_stderr
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("imbrex", "onnxruntime", "grpcio", "numpy", "scikit-learn")
@@ -30,14 +31,27 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def emit(result: dict[str, Any], as_json: bool, text: str) -> None:
-    """Prints one JSON object, or a text for people."""
-    print(json.dumps({**result, "provenance": provenance()}, indent=1) if as_json else text)
+def command_line(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with what `emit` needs, told about by a module's docstring. Log lines go to standard
+    error from here on: standard output is the result's.
+    """
+    log_to_stderr()
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_module()}",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the JSON there, too")
+    return parser
 
 
-def log_to_stderr() -> None:
-    """Leaves standard output to the result, where a benchmark runs daemons in its own process."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+def emit(result: dict[str, Any], chosen: argparse.Namespace, text: str) -> None:
+    """Prints one JSON object or a text for people, and writes the JSON, as `chosen`."""
+    made = json.dumps({**result, "provenance": provenance()}, indent=1)
+    if chosen.output:
+        chosen.output.write_text(made + "\n", encoding="utf-8")
+    print(made if chosen.json else text)
 
 
 def _module() -> str:

@@ -9,14 +9,13 @@ event simulator says of the plan.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.report import emit
+from benchmarks.report import command_line, emit
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.devices import Cluster
@@ -105,10 +104,9 @@ def _network(model: str) -> Network:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the results; fails if a target is missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     chosen = parser.parse_args(arguments)
     rows = [
         measure(model, planner, devices)
@@ -126,11 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{row['target_s'] or '':>7} {row['speedup']:8.2f}"
         for row in rows
     ]
-    emit(
-        {"cluster": CLUSTER.format(others=DEVICES - 1), "searches": rows},
-        chosen.json,
-        "\n".join(lines),
-    )
+    emit({"cluster": CLUSTER, "searches": rows}, chosen, "\n".join(lines))
     return 0 if all(row["ok"] for row in rows) else 1
 
 

@@ -10,7 +10,6 @@ tenth than in the first one after that?
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import statistics
@@ -24,9 +23,8 @@ from typing import Any
 
 import httpx
 import psutil  # type: ignore[import-untyped, unused-ignore]
-import structlog
 
-from benchmarks.report import emit
+from benchmarks.report import command_line, emit
 from benchmarks.workers import WorkerProcess, running, until
 from coordinator import children
 from models.digits.examples import examples
@@ -218,13 +216,11 @@ def _coordinator(state: Path, workers: Sequence[WorkerProcess]) -> children.Chil
 
 def main() -> int:
     """Prints the result; fails if a process grew, or an answer was lost or wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=PACE, help="of each worker")
-    parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     result = asyncio.run(measure(chosen.minutes, chosen.seed, chosen.pace))
     lines = [
         f"{name:12} {each['growth']:+.1%}  ({each['first_bytes'] >> 20} to "
@@ -236,7 +232,7 @@ def main() -> int:
         f"{result['errors']} errors, {result['wrong']} wrong; median {result['p50_s']:.2f} s, "
         f"99 % {result['p99_s']:.2f} s"
     )
-    emit(result, chosen.json, "\n".join(lines))
+    emit(result, chosen, "\n".join(lines))
     bad = result["errors"] or result["wrong"] or result["worst_growth"] >= MOST_GROWTH
     return 1 if bad else 0
 

@@ -8,7 +8,6 @@ prepared that shares no program with it, then made again when everything is prep
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.local import local_cluster
-from benchmarks.report import emit, log_to_stderr
+from benchmarks.report import command_line, emit
 from coordinator.choice import Choice
 from coordinator.core import Coordinator
 from models.catalogue import load
@@ -79,18 +78,16 @@ async def measure(models: list[str]) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Prints the result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--json", action="store_true")
+    parser = command_line(__doc__)
     parser.add_argument("--models", default=",".join(MODELS))
     chosen = parser.parse_args()
-    log_to_stderr()
     results = asyncio.run(measure(chosen.models.split(",")))
     lines = [
         f"{each['model']:14} prepared in {each['preparing_s']:5.2f} s, again {each['again_s']:5.3f}"
         f" s; requests meanwhile x{each['slowdown']:.2f}"
         for each in results
     ]
-    emit({"workers": WORKERS, "cases": results}, chosen.json, "\n".join(lines))
+    emit({"workers": WORKERS, "cases": results}, chosen, "\n".join(lines))
     return 0
 
 

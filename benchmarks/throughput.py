@@ -90,7 +90,6 @@ def main() -> int:
     parser.add_argument("--settle", type=float, default=10.0, help="before what is counted")
     parser.add_argument("--profiles", type=Path, help="keeps what was measured of the workers")
     arguments = parser.parse_args()
-    log_to_stderr()
     rows = asyncio.run(every_objective(arguments))
     text = "\n".join(
         f"{row['objective']:10} {row['groups']} groups: {row['images_per_s']:.1f} images/s, "

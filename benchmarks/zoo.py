@@ -25,7 +25,7 @@ from typing import Any
 import onnx
 
 from benchmarks import light
-from benchmarks.report import emit
+from benchmarks.report import command_line, emit
 from models import catalogue
 
 GRIDS = ("2x2", "1x3", "4x1")
@@ -130,8 +130,7 @@ def _chosen(text: str, known: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table; fails if a network is not ok."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--json", action="store_true")
+    parser = command_line(__doc__)
     parser.add_argument("--demo", action="store_true")
     parser.add_argument(
         "--networks", type=lambda text: _chosen(text, networks()), default=list(networks())
@@ -143,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append(measure(name, given.grids, demo=given.demo))
         print(_line(rows[-1]), file=sys.stderr, flush=True)
     ok = sum(row["ok"] for row in rows)
-    emit({"networks": rows}, given.json, f"{ok} of {len(rows)} networks are ok")
+    emit({"networks": rows}, given, f"{ok} of {len(rows)} networks are ok")
     return 0 if ok == len(rows) else 1
 
 

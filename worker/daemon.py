@@ -6,10 +6,8 @@ When it is ready, `ready.json` in the state directory says {"address", "id", "pi
 import asyncio
 import fcntl
 import json
-import logging
 import os
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from importlib.metadata import version as installed_version
@@ -25,6 +23,7 @@ from protos.endpoint import Endpoint
 from protos.errors import BadConfiguration
 from protos.files import write_atomically
 from protos.heap import keep_buffers
+from protos.logs import log_to_stderr
 from protos.serving import SERVICE, register
 from protos.supervision import serving
 from worker.advertise import Advertisement, interfaces, service_info
@@ -125,7 +124,7 @@ def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
     settings = load(file, overrides)
-    _configure_logs(settings)
+    log_to_stderr(as_json=settings.log_json, level=settings.log_level)
     asyncio.run(run(settings))
     return 0
 
@@ -137,7 +136,7 @@ def join_cluster(file: Path | None = None, overrides: Mapping[str, Any] | None =
         ImbrexError: the token, the state directory or who answers cannot be used.
     """
     settings = load(file, overrides)
-    _configure_logs(settings)
+    log_to_stderr(as_json=settings.log_json, level=settings.log_level)
     own_id = device_id(settings.state_dir)
     with _only_one(settings.state_dir):
         asyncio.run(credentials_in(settings.state_dir, settings.join, own_id, settings.shown_name))
@@ -205,23 +204,3 @@ def _ready_file(settings: WorkerSettings, port: int, own_id: str) -> Iterator[No
     finally:
         with suppress(OSError):
             path.unlink()
-
-
-def _configure_logs(settings: WorkerSettings) -> None:
-    renderer: Any = (
-        structlog.processors.JSONRenderer()
-        if settings.log_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )

@@ -14,7 +14,6 @@ restarted by hand.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import statistics
@@ -25,11 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from benchmarks.chaos.harm import PACES, Harm
 from benchmarks.chaos.places import Place, here, in_the_lab
-from benchmarks.report import emit
+from benchmarks.report import command_line, emit
 from benchmarks.workers import Tensors, questions
 from coordinator.choice import Choice
 from coordinator.serving import names
@@ -119,20 +116,18 @@ async def measure(minutes: float, seed: int, lab: bool) -> dict[str, Any]:
 
 def main() -> int:
     """Prints the result; fails if a request was lost or an answer wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lab", action="store_true", help="in network namespaces (root only)")
-    parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     result = asyncio.run(measure(chosen.minutes, chosen.seed, chosen.lab))
     median, rare = result["p50_s"] or 0.0, result["p99_s"] or 0.0
     text = (
         f"{result['requests']} requests, {result['faults']} faults: {result['lost']} lost, "
         f"{result['wrong']} wrong; median {median:.2f} s, 99 % {rare:.2f} s"
     )
-    emit(result, chosen.json, text)
+    emit(result, chosen, text)
     return 1 if result["lost"] or result["wrong"] else 0
 
 

@@ -19,7 +19,7 @@ from benchmarks.lab.cluster import Lab, wait_until_measured
 from benchmarks.lab.measure import ask
 from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.lab.presets import names
-from benchmarks.report import emit
+from benchmarks.report import command_line, emit
 from coordinator.choice import Choice
 from coordinator.commands.rounds import Case, Rounds
 from models.check import TOLERANCE
@@ -36,7 +36,7 @@ def main() -> int:
     except ImbrexError as error:
         print(f"error: {error.cause}\ncure:  {error.cure}", file=sys.stderr)
         return 1
-    emit(result, arguments.json, _text(result))
+    emit(result, arguments, _text(result))
     return 0 if not result["faults"] and result.get("max_rel_error", 0.0) <= TOLERANCE else 1
 
 
@@ -102,8 +102,7 @@ def _until_interrupted() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.lab", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = command_line(__doc__)
     parser.add_argument("--preset", default="pi3-1ghz", help=f"{', '.join(names())}, or a .toml")
     parser.add_argument("--devices", type=_devices, default=8, help="the host's worker included")
     parser.add_argument("--medium", choices=("star", "air", "switch"), help="else the preset's")
@@ -112,7 +111,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--strategy", default="halo")
     parser.add_argument("--trace", type=Path, help="write the last request's trace here")
     parser.add_argument("--keep", action="store_true", help="stay up until Ctrl-C")
-    parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 

@@ -22,14 +22,14 @@ def test_several_tables_are_one_object(capsys: pytest.CaptureFixture[str]) -> No
     assert printed["provenance"]["commit"]
 
 
-def test_a_file_takes_what_would_be_printed(
+def test_a_file_takes_the_json_beside_the_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paper.main(["table2", "-o", str(tmp_path / "table2.txt")])
-    assert capsys.readouterr().out == ""
-    written = (tmp_path / "table2.txt").read_text()
-    assert "4 cores" in written
-    assert "2-2: AOFL uses all eight" in written
+    paper.main(["table2", "-o", str(tmp_path / "table2.json")])
+    printed = capsys.readouterr().out
+    assert "4 cores" in printed
+    assert "2-2: AOFL uses all eight" in printed
+    assert json.loads((tmp_path / "table2.json").read_text())["provenance"]["commit"]
 
 
 def test_wrong_names_and_pictures_of_tables(tmp_path: Path) -> None:

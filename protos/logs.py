@@ -1,0 +1,32 @@
+"""Where log lines go: standard error, so that standard output is a command's own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+
+def log_to_stderr(*, as_json: bool = False, level: str = "info") -> None:
+    """Lines from here on: JSON, or text, coloured on a terminal; of `level` and above."""
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if as_json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
+        # The stream of the moment: under a test runner it is another one later.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
