@@ -135,8 +135,9 @@ class Kept:
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     folder, mark = tmp_path_factory.mktemp("kept"), uuid.uuid4().hex
     model = tiny(folder)
-    command = [sys.executable, "-m", "imbrex", "demo", "--model", str(model)]
-    command += ["--workers", "2", "--no-throttle", "--no-profile", "--keep"]
+    # What runs in a shell's background ignores Ctrl-C, and so do its children.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "imbrex", "demo"]
+    command += ["--model", str(model), "--workers", "2", "--no-throttle", "--no-profile", "--keep"]
     report = folder / "report.txt"
     with (
         report.open("w") as output,
