@@ -63,12 +63,12 @@ CLUSTERS = {
 @cache
 def real(name: str) -> Network:
     """A network of the catalogue, made once per process; its weights have shapes, and no values
-    to hold in memory (but for settings, such as the scales of a Resize).
+    to hold in memory (but for settings, such as the scales of a Resize or the pads of a Pad).
     """
     loaded = catalogue.load(name)
     graph = load_graph(loaded.proto, loaded.name)
     light = {
-        k: v if v.size <= 4 else np.broadcast_to(v.dtype.type(0), v.shape)
+        k: v if v.size <= 16 else np.broadcast_to(v.dtype.type(0), v.shape)
         for k, v in graph.constants.items()
     }
     return divide(replace(graph, constants=light))
