@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRITON := .venv-triton
 
-.PHONY: help setup demo test test-slow check proto evaluate train-digits bench lab lab-full dist clean browser test-deploy
+.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser test-deploy
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +47,9 @@ check: setup ## lint, types, fresh stubs, import directions
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_house.py
 
+docs: setup ## the documentation as a site, in site/
+	$(BIN)/mkdocs build --strict
+
 proto: setup ## generate the stubs from protos/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto
 
@@ -73,4 +76,4 @@ dist: setup ## wheel and source distribution
 	$(BIN)/python -m build
 
 clean: ## remove what was generated
-	rm -rf $(VENV) .venv-deploy $(TRITON) .venv-train build dist *.egg-info
+	rm -rf $(VENV) .venv-deploy $(TRITON) .venv-train build dist site *.egg-info

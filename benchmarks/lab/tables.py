@@ -41,14 +41,22 @@ def with_results(page: str, documents: list[dict[str, Any]]) -> str:
     Raises:
         BadConfiguration: it has no marks.
     """
+    return between_marks(page, "\n".join(line for each in documents for line in _document(each)))
+
+
+def between_marks(page: str, text: str) -> str:
+    """The page with this text between its marks.
+
+    Raises:
+        BadConfiguration: it has no marks.
+    """
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise BadConfiguration(
             cause=f"the page has no {BEGIN} and {END}", cure="Put both where the tables belong"
         )
-    tables = "\n".join(line for each in documents for line in _document(each))
-    return f"{before}{BEGIN}\n{tables}\n{END}{after}"
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 
 def _document(found: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.settings import CoordinatorSettings
+from models.installed import VARIABLE as MODELS
 from tests.cli.run_cli import imbrex
 from worker.settings import WorkerSettings
 
@@ -47,8 +48,10 @@ def test_it_starts_what_the_command_line_offers(daemon: str) -> None:
 def test_its_environment_names_settings(daemon: str) -> None:
     variables = dict(line.split("=", 1) for line in unit(daemon)["Environment"])
     prefix = f"IMBREX_{daemon.upper()}_"
-    ours = {key.removeprefix(prefix).lower() for key in variables if key.startswith("IMBREX_")}
+    ours = {key.removeprefix(prefix).lower() for key in variables if key.startswith(prefix)}
     assert ours == {"state_dir"}
+    others = {key for key in variables if key.startswith("IMBREX_") and not key.startswith(prefix)}
+    assert others <= {MODELS}
     assert ours <= set(DAEMONS[daemon].model_fields)
     state = unit(daemon)["StateDirectory"]
     assert variables[f"{prefix}STATE_DIR"] == f"%S/{state[0]}"

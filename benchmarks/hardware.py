@@ -1,0 +1,120 @@
+"""What so many Pis of a kind would do with a network, simulated: the page on choosing hardware.
+
+Every kind is a preset of the lab: its numbers, and where they come from, are in
+`benchmarks/lab/presets`. Nothing here is measured on a Pi.
+
+    python -m benchmarks.hardware             writes docs/hardware.md's table and pictures
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from benchmarks.lab.presets import Preset, load_kind
+from benchmarks.lab.tables import between_marks
+from benchmarks.report import ROOT, provenance
+from coordinator.commands.chart import speedup_svg
+from coordinator.planning.auto import auto
+from coordinator.planning.cluster_file import parse_cluster
+from coordinator.planning.devices import Cluster
+from models.catalogue import load
+from models.loading import network_of
+
+KINDS = {
+    "pi3b-ort": "Raspberry Pi 3, 100 Mbit/s Ethernet",
+    "pi4-gbe": "Raspberry Pi 4, Gigabit Ethernet",
+    "pi5-gbe": "Raspberry Pi 5, Gigabit Ethernet",
+    "pi5-wifi": "Raspberry Pi 5, Wi-Fi",
+}
+MODELS = ("digits", "mobilenetv2", "resnet50", "yolov2", "vgg16")
+COUNTS = (1, 2, 3, 4, 6, 8)
+RESULT = ROOT / "benchmarks" / "results" / "hardware.json"
+PAGE = ROOT / "docs" / "hardware.md"
+IMAGES = ROOT / "docs" / "images"
+# A home's switch; Wi-Fi's own delay is in what a message costs.
+LATENCY_MS = 0.5
+
+
+def cluster_of(preset: Preset, count: int) -> Cluster:
+    """The host's worker and `count - 1` more of the same kind."""
+    computer = (
+        f"gflops = {preset.gflops}\nendpoint_ms_per_message = {preset.message_ms}\n"
+        f"endpoint_ns_per_byte = {preset.byte_ns}\nendpoint_ms_per_task = {preset.task_ms}\n"
+    )
+    text = (
+        f'[host]\ncomputes = true\n{computer}[network]\nmedium = "{preset.medium}"\n'
+        f"mbps = {preset.mbps}\nlatency_ms = {LATENCY_MS}\n"
+    )
+    if count > 1:
+        text += f'[[device]]\nname = "pi"\ncount = {count - 1}\n{computer}'
+    return parse_cluster(text)
+
+
+def simulated() -> dict[str, Any]:
+    """Predicted seconds by kind, network and number of devices."""
+    rows: dict[str, Any] = {}
+    for model in MODELS:
+        network = network_of(load(model))
+        for kind in KINDS:
+            preset = load_kind(kind).preset
+            rows.setdefault(kind, {})[model] = {
+                str(count): auto(network, cluster_of(preset, count)).predicted_latency_s
+                for count in COUNTS
+            }
+    return rows
+
+
+def table(rows: dict[str, Any]) -> str:
+    """Markdown: latency alone, then how many times as fast."""
+    lines = []
+    for kind, title in KINDS.items():
+        lines += ["", f"### {title}", "", f"![Speed-up curves](images/hardware-{kind}.svg)", ""]
+        head = "".join(f" {count} |" for count in COUNTS[1:])
+        lines += [f"| network | one alone |{head}", "|---|---|" + "---|" * len(COUNTS[1:])]
+        for model in MODELS:
+            found = rows[kind][model]
+            alone = found["1"]
+            told = f"{alone:.2f} s" if alone >= 1 else f"{alone * 1e3:.0f} ms"
+            ratios = "".join(f" {alone / found[str(count)]:.1f}x |" for count in COUNTS[1:])
+            lines.append(f"| `{model}` | {told} |{ratios}")
+    return "\n".join(lines)
+
+
+def charts(rows: dict[str, Any]) -> dict[str, str]:
+    """SVG by kind."""
+    return {
+        kind: speedup_svg(
+            title,
+            {
+                model: [
+                    (count, rows[kind][model]["1"] / rows[kind][model][str(count)])
+                    for count in COUNTS
+                ]
+                for model in MODELS
+            },
+        )
+        for kind, title in KINDS.items()
+    }
+
+
+def write(rows: dict[str, Any]) -> None:
+    """The page's part, and its pictures."""
+    PAGE.write_text(between_marks(PAGE.read_text(), table(rows)))
+    for kind, svg in charts(rows).items():
+        (IMAGES / f"hardware-{kind}.svg").write_text(svg)
+
+
+def main() -> None:
+    """Simulates, and writes everything; `--page` only what is written from the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--page", action="store_true", help="from what was simulated before")
+    if not parser.parse_args().page:
+        document = {"seconds": simulated(), "provenance": provenance()}
+        RESULT.write_text(json.dumps(document, indent=1) + "\n")
+    write(json.loads(RESULT.read_text())["seconds"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""What the site has beyond the files in docs/: reference pages that are made from the code when it
+is built, and links to files of the repository, which are no pages.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+_OUTSIDE = re.compile(r"(!?)\[([^\]]*)\]\((\.\./[^)#]+)\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Completes the menu: pages that it leaves out, and every decision."""
+    assert config.nav is not None
+    sections: dict[str, list[Any]] = {
+        name: pages for each in config.nav if isinstance(each, dict) for name, pages in each.items()
+    }
+    named = {"index.md", *(page for pages in sections.values() for page in pages)}
+    found = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    sections["Run"] += [page for page in found if page not in named]
+    decisions = sorted(path.name for path in (ROOT / "docs" / "adr").glob("0*.md"))
+    sections["Understand"].append(
+        {"Decisions": [f"adr/{name}" for name in ("README.md", *decisions)]}
+    )
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the reference."""
+    for name, text in reference().items():
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """A link to a file of the repository becomes its path; a picture is shown as it is.
+
+    Raises:
+        PluginError: there is no such file.
+    """
+    folder = (ROOT / "docs" / page.file.src_path).parent
+
+    def told(found: re.Match[str]) -> str:
+        picture, text, target = found.groups()
+        path = (folder / target).resolve()
+        if path.is_relative_to(ROOT / "docs"):
+            return found[0]
+        if not path.exists() or not path.is_relative_to(ROOT):
+            raise PluginError(f"{page.file.src_path} links to {target}, which is not there")
+        if picture:
+            return path.read_text(encoding="utf-8")
+        shown = path.relative_to(ROOT).as_posix()
+        return f"`{shown}`" if text == shown else f"{text} (`{shown}`)"
+
+    return _OUTSIDE.sub(told, markdown)
+
+
+def reference() -> dict[str, str]:
+    """Pages by name."""
+    return {"commands": commands(), "http": routes(), "settings": settings()}
+
+
+def commands() -> str:
+    """Every command's help."""
+    from typer.main import get_command
+
+    from imbrex import app
+
+    parts = ["# Commands", "", "What `--help` says of each.", ""]
+    for path, command in _commands(get_command(app), ("imbrex",)):
+        context = command.make_context(path[-1], ["--help"], resilient_parsing=True)
+        context.info_name = " ".join(path)
+        context.max_content_width = 96
+        context.terminal_width = 96
+        parts += [
+            f"## {' '.join(path)}",
+            "",
+            "```text",
+            command.get_help(context).strip(),
+            "```",
+            "",
+        ]
+    return "\n".join(parts)
+
+
+def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def routes() -> str:
+    """Every route of our own interface, from the OpenAPI document."""
+    import tempfile
+
+    from coordinator.core import Coordinator
+    from coordinator.serving.app import create_app
+    from coordinator.settings import CoordinatorSettings
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = CoordinatorSettings(state_dir=Path(folder), mdns=False, host_computes=False)
+        document = create_app(Coordinator(settings)).openapi()
+    parts = [
+        "# HTTP",
+        "",
+        "Of our own interface; a coordinator's `/openapi.json` has every detail, and `/docs` shows "
+        "it. The Open Inference Protocol and DeepStack's interface are as their makers say: see "
+        "[what speaks with imbrex](../serving.md).",
+        "",
+    ]
+    for path, methods in document["paths"].items():
+        for method, told in methods.items():
+            parts += [f"## {method.upper()} `{path}`", "", told.get("description", ""), ""]
+            parts += _parameters(told.get("parameters", []))
+    return "\n".join(parts)
+
+
+def _parameters(found: list[dict[str, Any]]) -> list[str]:
+    if not found:
+        return []
+    rows = [
+        f"| `{each['name']}` | {each['in']} | {each.get('description', '')} |" for each in found
+    ]
+    return ["| parameter | in | |", "|---|---|---|", *rows, ""]
+
+
+def settings() -> str:
+    """Every setting of both daemons, with its default."""
+    from coordinator.settings import CoordinatorSettings
+    from worker.settings import WorkerSettings
+
+    parts = [
+        "# Settings",
+        "",
+        "From flags, else the environment (the prefix and the name in capitals), else the TOML "
+        "file that `--config` names.",
+        "",
+    ]
+    for title, kind in (("Coordinator", CoordinatorSettings), ("Worker", WorkerSettings)):
+        prefix = kind.model_config.get("env_prefix", "")
+        parts += [f"## {title}", "", f"`{prefix}*`", ""]
+        parts += [" ".join((kind.__doc__ or "").split()), ""]
+        parts += ["| setting | type | default |", "|---|---|---|"]
+        for name, field in kind.model_fields.items():
+            shown = str(field.annotation).replace("<class '", "").replace("'>", "")
+            shown = re.sub(r"\b(typing|pathlib|coordinator[\w.]*|worker[\w.]*)\.", "", shown)
+            default = (
+                "" if name == "state_dir" else repr(field.get_default(call_default_factory=True))
+            )
+            parts.append(
+                f"| `{name}` | `{shown.replace('|', 'or')}` | `{default or 'by the system'}` |"
+            )
+        parts.append("")
+    return "\n".join(parts)

@@ -1,0 +1,133 @@
+"""Every command of the documentation: parsed always, run by `make test-slow` where it can be."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.main import get_command
+
+from imbrex import app
+from models.digits.examples import examples
+from tests.docs.commands import ROOT, Block, blocks
+from tests.serving.camera import save_camera
+from tests.serving.processes import Service, serving
+
+BLOCKS = blocks()
+# What a block without needs may consist of.
+RUNNABLE = {"imbrex", "python", "curl", "make", "cd", "export"}
+# Make's targets that take minutes or change the system: that they are there is enough.
+LONG = {"test", "test-slow", "lab", "lab-full", "check", "setup", "docs", "bench", "dist", "proto"}
+
+
+def test_there_are_blocks() -> None:
+    assert len(BLOCKS) > 20
+    assert any(block.needs for block in BLOCKS)
+    assert {"README.md", "docs/start.md", "docs/own-model.md"} <= {block.page for block in BLOCKS}
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_every_command_is_one(block: Block) -> None:
+    for words in block.commands():
+        program = Path(words[0]).name
+        if program == "imbrex":
+            parsed(words[1:])
+        elif program == "make":
+            targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+            assert set(words[1:]) <= set(targets), words
+        elif program == "python" and words[1] == "-m":
+            spec = find_spec(words[2])
+            assert spec is not None, words
+            module = Path(str(spec.origin))
+            if module.name == "__init__.py":
+                module = module.with_name("__main__.py")
+            for flag in (each for each in words[3:] if each.startswith("--")):
+                assert f'"{flag}"' in module.read_text(), (flag, words)
+        else:
+            assert block.needs or program in RUNNABLE, f"{words}: say what the block needs"
+
+
+def parsed(words: list[str]) -> None:
+    """Takes the words as imbrex would, without running anything: wrong ones raise."""
+    command = get_command(app)
+    while hasattr(command, "commands"):
+        assert words, "no command"
+        command = command.commands[words[0]]
+        words = words[1:]
+    command.make_context("imbrex", list(words))
+
+
+def test_a_wrong_flag_would_be_noticed() -> None:
+    block = Block("page", 1, "", "imbrex infer sheet.png --sav answer.png\n")
+    with pytest.raises(Exception, match="sav"):
+        test_every_command_is_one(block)
+    with pytest.raises(AssertionError, match="needs"):
+        test_every_command_is_one(Block("page", 1, "", "apt install imbrex\n"))
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory):
+    with serving(tmp_path_factory.mktemp("documented"), ["--model", "digits"]) as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A clone's files to read, pictures and models to use, and room to write."""
+    for each in ("models", "benchmarks", "Makefile", ".venv"):
+        (tmp_path / each).symlink_to(ROOT / each)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    for name in ("photo.jpg", "one.jpg", "two.jpg"):
+        Image.open(examples()[0].path).convert("RGB").save(tmp_path / name)
+    save_camera(tmp_path)
+    save_birds(tmp_path)
+    return tmp_path
+
+
+def save_birds(folder: Path) -> None:
+    import onnx
+
+    from models.zoo.builder import Network, square
+
+    net = Network("birds", seed=2)
+    x = net.input("image", (1, 3, 32, 32)).conv("conv", 4, square(3)).relu()
+    onnx.save(
+        net.model(x.global_average_pool("mean").flatten("flat").gemm("fc", 4)),
+        folder / "birds.onnx",
+    )
+
+
+def runnable(block: Block) -> bool:
+    return not block.needs and not any(
+        Path(words[0]).name == "make" and set(words[1:]) & LONG for words in block.commands()
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [each for each in BLOCKS if runnable(each)], ids=str)
+def test_every_command_runs(block: Block, service: Service, place: Path, store: str) -> None:
+    script = re.sub(r"localhost:8460|127\.0\.0\.1:8460", service.host_port, block.text)
+    script = script.replace(" --keep", "")  # tests/cli/test_demo.py leaves one up
+    environment = {
+        **os.environ,
+        "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "IMBREX_URL": service.url,
+        "IMBREX_MODELS": store,
+    }
+    done = subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"

@@ -1,0 +1,64 @@
+"""The site is built without a warning, and its reference says what the code says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import hardware
+from benchmarks.lab.tables import between_marks
+from tests.docs.commands import ROOT
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_reference_pages_are_made_from_the_code(site: Path) -> None:
+    commands = (site / "reference" / "commands" / "index.html").read_text()
+    for name in ("imbrex demo", "imbrex models pull", "imbrex cluster invite", "imbrex watch"):
+        assert f">{name}<" in commands, name
+    settings = (site / "reference" / "settings" / "index.html").read_text()
+    for name in ("model_repository", "memory_mb", "8470"):
+        assert name in settings, name
+    routes = (site / "reference" / "http" / "index.html").read_text()
+    assert "/v1/models/{model}/infer" in routes
+
+
+def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("index.html"):
+        text = page.read_text()
+        for source in ('src="http', 'rel="stylesheet" href="http', "fonts.googleapis"):
+            assert source not in text, (page, source)
+
+
+def test_the_page_on_hardware_says_what_was_simulated() -> None:
+    rows = json.loads(hardware.RESULT.read_text())["seconds"]
+    page = hardware.PAGE.read_text()
+    assert between_marks(page, hardware.table(rows)) == page
+    for kind, svg in hardware.charts(rows).items():
+        assert (hardware.IMAGES / f"hardware-{kind}.svg").read_text() == svg
+    rows["pi4-gbe"]["vgg16"]["8"] *= 2
+    assert between_marks(page, hardware.table(rows)) != page
+
+
+def test_every_page_is_in_the_menu(site: Path) -> None:
+    menu = (site / "index.html").read_text()
+    for page in ROOT.glob("docs/*.md"):
+        name = "." if page.stem == "index" else f"{page.stem}/"
+        assert f'href="{name}"' in menu, page
