@@ -53,6 +53,14 @@ class Draft:
         """The same elements in another shape."""
         return self.emit("Reshape", [source, self.ints(f"{output}__shape", shape)], output)
 
+    def part(self, source: str, output: str, axis: int, start: int, stop: int) -> str:
+        """Elements [start, stop) along an axis."""
+        parts = {"starts": [start], "ends": [stop], "axes": [axis]}
+        if self.opset < 10:
+            return self.emit("Slice", [source], output, **parts)
+        labels = [self.ints(f"{output}__{key}", values) for key, values in parts.items()]
+        return self.emit("Slice", [source, *labels], output)
+
     def over_map(self, op: str, source: str, output: str, rank: int, *, channels: bool) -> str:
         """A reduction over the map (and channels), in two steps: along each row, which every
         device can do for the rows it has, then over what is left of the rows.

@@ -1,12 +1,17 @@
-"""Normalisations over the map: statistics in two passes, mean first, then what deviates from it.
+"""Normalisations over the map, in one exchange.
 
-Each pass is a reduction of which devices compute the rows that they have; the values per channel
-that come of it are small and go to all.
+Every device takes mean and variance of each of its rows. The rows' statistics are small, and one
+device combines them: of parts of equal size with means m_i and variances v_i,
+
+    mean = average(m_i),    variance = average(v_i + (m_i - mean)^2)    [Chan, Golub, LeVeque 1983]
+
+which no large mean can cancel. What comes of it is a value per channel, and goes to all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -14,31 +19,72 @@ import onnx
 from models.simplify.draft import Draft, attributes_of
 
 Average = Callable[[str, str], str]
+"""Writes the average of the first tensor's parts into the second, which broadcasts to the parts."""
 
 
-def _standardised(draft: Draft, node: onnx.NodeProto, epsilon: float, average: Average) -> str:
-    """(x - mean) / sqrt(variance + epsilon); `average(source, output)` writes a mean."""
-    x, made = node.input[0], node.output[0]
-    mean = average(x, f"{made}__mean")
-    apart = draft.emit("Sub", [x, mean], f"{made}__apart")
-    squared = draft.emit("Mul", [apart, apart], f"{made}__squared")
-    variance = average(squared, f"{made}__variance")
-    dtype = draft.tensors[x].dtype
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The tensors that hold a mean and a variance."""
+
+    mean: str
+    variance: str
+
+
+def _of_parts(draft: Draft, parts: Statistics, label: str, average: Average) -> Statistics:
+    """The statistics of everything, of those of equal parts."""
+    mean = average(parts.mean, f"{label}_mean")
+    apart = draft.emit("Sub", [parts.mean, mean], f"{label}_apart")
+    between = draft.emit("Mul", [apart, apart], f"{label}_between")
+    total = draft.emit("Add", [parts.variance, between], f"{label}_total")
+    return Statistics(mean, average(total, f"{label}_variance"))
+
+
+def _of_map(draft: Draft, x: str, made: str, *, channels: bool) -> Statistics:
+    """Per channel, or over all of them: of each row, then of the rows."""
+    across = [1, 3] if channels else [3]
+    means = draft.reduce("ReduceMean", x, f"{made}__rows_mean", across)
+    apart = draft.emit("Sub", [x, means], f"{made}__rows_apart")
+    squared = draft.emit("Mul", [apart, apart], f"{made}__rows_squared")
+    variances = draft.reduce("ReduceMean", squared, f"{made}__rows_variance", across)
+
+    # In one row, so that nobody takes the rows' statistics apart again.
+    kept, height = 1 if channels else draft.shape(x)[1], draft.shape(x)[2]
+    both = draft.emit("Concat", [means, variances], f"{made}__rows", axis=1)
+    flat = draft.reshape(both, f"{made}__flat", [1, 2 * kept, 1, height])
+    rows = Statistics(
+        draft.part(flat, f"{made}__means", 1, 0, kept),
+        draft.part(flat, f"{made}__variances", 1, kept, 2 * kept),
+    )
+
+    def average(source: str, output: str) -> str:
+        return draft.reduce("ReduceMean", source, output, [3])
+
+    return _of_parts(draft, rows, f"{made}__map", average)
+
+
+def _spread(draft: Draft, node: onnx.NodeProto, variance: str, epsilon: float) -> str:
+    """The square root of variance + epsilon."""
+    made = node.output[0]
+    dtype = draft.tensors[node.input[0]].dtype
     label = draft.constant(f"{made}__epsilon", np.array(epsilon, dtype=dtype))
     above = draft.emit("Add", [variance, label], f"{made}__above")
-    spread = draft.emit("Sqrt", [above], f"{made}__spread")
-    return draft.emit("Div", [apart, spread], f"{made}__standard")
+    return draft.emit("Sqrt", [above], f"{made}__spread")
 
 
-def _scaled(draft: Draft, node: onnx.NodeProto, standard: str, scale: str, bias: str) -> None:
-    """y = standard * scale + bias, per channel."""
+def _scaled(
+    draft: Draft, node: onnx.NodeProto, found: Statistics, scale: np.ndarray, bias: np.ndarray
+) -> None:
+    """(x - mean) * (scale / spread) + bias, both per channel."""
     made, rank = node.output[0], len(draft.shape(node.input[0]))
     shape = [-1, *[1] * (rank - 2)]
     labels = [
-        draft.constant(f"{made}__{key}", draft.constants[name].reshape(shape))
-        for key, name in (("scale", scale), ("bias", bias))
+        draft.constant(f"{made}__{key}", values.reshape(shape))
+        for key, values in (("scale", scale), ("bias", bias))
     ]
-    wide = draft.emit("Mul", [standard, labels[0]], f"{made}__wide")
+    spread = _spread(draft, node, found.variance, _epsilon(node))
+    factor = draft.emit("Div", [labels[0], spread], f"{made}__factor")
+    apart = draft.emit("Sub", [node.input[0], found.mean], f"{made}__apart")
+    wide = draft.emit("Mul", [apart, factor], f"{made}__wide")
     draft.emit("Add", [wide, labels[1]], made)
     draft.nodes[-1].name = node.name or made
 
@@ -56,12 +102,8 @@ def _epsilon(node: onnx.NodeProto) -> float:
 def _instance(draft: Draft, node: onnx.NodeProto) -> bool:
     if not _is_map(draft, node):
         return False
-
-    def average(source: str, output: str) -> str:
-        return draft.over_map("ReduceMean", source, output, 4, channels=False)
-
-    standard = _standardised(draft, node, _epsilon(node), average)
-    _scaled(draft, node, standard, node.input[1], node.input[2])
+    found = _of_map(draft, node.input[0], node.output[0], channels=False)
+    _scaled(draft, node, found, *(draft.constants[name] for name in node.input[1:3]))
     return True
 
 
@@ -70,25 +112,24 @@ def _group(draft: Draft, node: onnx.NodeProto) -> bool:
     groups = int(attributes_of(node).get("num_groups", 1))
     if not _is_map(draft, node) or channels % groups:
         return False
-    # Until opset 21 scale and bias were per group.
-    parts = [draft.constants[name] for name in node.input[1:3]]
     each = channels // groups
-    wide = [part if part.size == channels else np.repeat(part, each) for part in parts]
-    labels = [draft.constant(f"{node.output[0]}__given{k}", part) for k, part in enumerate(wide)]
-    standard = _standardised(draft, node, _epsilon(node), _group_average(draft, channels, groups))
-    _scaled(draft, node, standard, *labels)
+    found = _of_map(draft, node.input[0], node.output[0], channels=False)
+    if each > 1:
+        average = _group_average(draft, channels, groups)
+        found = _of_parts(draft, found, f"{node.output[0]}__groups", average)
+    # Until opset 21 scale and bias were per group.
+    given = [draft.constants[name] for name in node.input[1:3]]
+    wide = [part if part.size == channels else np.repeat(part, each) for part in given]
+    _scaled(draft, node, found, *wide)
     return True
 
 
 def _group_average(draft: Draft, channels: int, groups: int) -> Average:
-    """Of each channel, then of each group's channels, then one for every channel again."""
+    """Of each group's channels, and one for every channel again."""
     each = channels // groups
 
     def average(source: str, output: str) -> str:
-        means = draft.over_map("ReduceMean", source, f"{output}_channels", 4, channels=False)
-        if each == 1:
-            return means
-        grouped = draft.reshape(means, f"{output}_grouped", [1, groups, each, 1])
+        grouped = draft.reshape(source, f"{output}_grouped", [1, groups, each, 1])
         found = draft.reduce("ReduceMean", grouped, f"{output}_groups", [2])
         owner = draft.ints(f"{output}_owner", np.repeat(np.arange(groups), each).tolist())
         return draft.emit("Gather", [found, owner], output, axis=1)
@@ -100,14 +141,18 @@ def _mean_variance(draft: Draft, node: onnx.NodeProto) -> bool:
     axes = attributes_of(node).get("axes", [0, 2, 3])
     if not _is_map(draft, node) or axes not in ([0, 2, 3], [2, 3]):
         return False
-
-    def average(source: str, output: str) -> str:
-        return draft.over_map("ReduceMean", source, output, 4, channels=False)
-
-    standard = _standardised(draft, node, 1e-9, average)
-    draft.nodes[-1].output[0] = node.output[0]
-    assert standard
+    found = _of_map(draft, node.input[0], node.output[0], channels=False)
+    _standard(draft, node, found, 1e-9, node.output[0])
     return True
+
+
+def _standard(
+    draft: Draft, node: onnx.NodeProto, found: Statistics, epsilon: float, output: str
+) -> str:
+    """(x - mean) / spread."""
+    spread = _spread(draft, node, found.variance, epsilon)
+    apart = draft.emit("Sub", [node.input[0], found.mean], f"{node.output[0]}__apart")
+    return draft.emit("Div", [apart, spread], output)
 
 
 def _layer(draft: Draft, node: onnx.NodeProto) -> bool:
@@ -116,12 +161,9 @@ def _layer(draft: Draft, node: onnx.NodeProto) -> bool:
     axis = int(attributes_of(node).get("axis", -1)) % len(shape)
     if not _is_map(draft, node) or axis != 1 or len(node.output) > 1:
         return False
-
-    def average(source: str, output: str) -> str:
-        return draft.over_map("ReduceMean", source, output, 4, channels=True)
-
-    standard = _standardised(draft, node, _epsilon(node), average)
     made = node.output[0]
+    found = _of_map(draft, node.input[0], made, channels=True)
+    standard = _standard(draft, node, found, _epsilon(node), f"{made}__standard")
     if len(node.input) < 3 or not node.input[2]:
         draft.emit("Mul", [standard, node.input[1]], made)
     else:

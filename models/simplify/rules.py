@@ -50,12 +50,7 @@ def _split(draft: Draft, node: onnx.NodeProto) -> bool:
     axis = int(attributes_of(node).get("axis", 0)) % len(shape)
     ends = list(itertools.accumulate(draft.shape(name)[axis] for name in node.output))
     for output, start, end in zip(node.output, [0, *ends], ends, strict=False):
-        if draft.opset < 10:
-            draft.emit("Slice", [node.input[0]], output, starts=[start], ends=[end], axes=[axis])
-        else:
-            parts = {"starts": start, "ends": end, "axes": axis}
-            labels = [draft.ints(f"{output}__{key}", [value]) for key, value in parts.items()]
-            draft.emit("Slice", [node.input[0], *labels], output)
+        draft.part(node.input[0], output, axis, start, end)
     return True
 
 
