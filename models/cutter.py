@@ -201,8 +201,10 @@ class TileBuilder:
             [self._value(name, self.reach.computed[name]) for name in self._outputs],
             [numpy_helper.from_array(array, name) for name, array in self.inline.items()],
         )
-        opsets = dict(self.graph.opset_imports)
-        if any(node.domain == RUNTIME for node in self.nodes):
+        # A worker runs no domain that it doesn't know; models name some that they don't use.
+        used = {"", "ai.onnx", *(node.domain for node in self.nodes)}
+        opsets = {key: version for key, version in self.graph.opset_imports if key in used}
+        if RUNTIME in used:
             opsets.setdefault(RUNTIME, 1)
         imports = [helper.make_opsetid(*entry) for entry in opsets.items()]
         model = helper.make_model(

@@ -18,8 +18,9 @@ from onnx import helper, numpy_helper
 from models.fitting import fitting, require_fitting
 from models.fold import fold_constants
 from models.operators import refusal
+from models.runtime_shapes import told_shapes
 from models.shapes import TensorInfo, infer, light_model
-from models.simplify import arranged, simplified
+from models.simplify import arranged, dequantised_shapes, simplified
 from models.sizes import bind
 from models.soundness import is_numeric, require_schema, sound_nodes
 from models.windows import (
@@ -110,17 +111,23 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
         require_schema(node, opset)
     constants = {tensor.name: _array(tensor) for tensor in model.graph.initializer}
     inputs = _bound_inputs(model, constants)
+    told: dict[str, TensorInfo] = {}
+    asks = True
     for _ in range(_FOLDINGS):
         light = light_model(model, nodes, inputs, constants)
-        tensors = infer(light, constants)
+        tensors = infer(light, constants, told)
         before = len(nodes)
         nodes, constants = fold_constants(light, tensors, constants)
-        if len(nodes) == before or all(made in tensors for made in _made(nodes)):
+        unknown = [made for made in _made(nodes) if made not in tensors]
+        if not unknown or (len(nodes) == before and not asks):
             break
+        if asks:
+            told, asks = told_shapes(model, inputs, unknown), False
     outputs = tuple(value.name for value in model.graph.output)
-    if all(made in tensors for made in _made(nodes)):
+    if not unknown:
         nodes, constants = simplified(nodes, tensors, constants, outputs, opset)
-        tensors |= infer(light_model(model, nodes, inputs, constants), constants)
+        told |= dequantised_shapes(nodes, tensors)
+        tensors |= infer(light_model(model, nodes, inputs, constants), constants, told)
         nodes = arranged(nodes, tensors, outputs)
     for key, array in constants.items():
         tensors[key] = TensorInfo(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))

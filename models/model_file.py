@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto
 
 from models.external_data import load_external_data, too_large
+from models.functions import without_functions
 from models.graph import OPSETS
 from protos.errors import BadRequest, NotFound
 
@@ -23,14 +24,15 @@ def read_model(path: Path) -> ModelProto:
 
     Raises:
         NotFound: no such file.
-        BadRequest: not ONNX, too large, of another opset, or weights that cannot be read.
+        BadRequest: not ONNX, too large, of another opset, or weights that cannot be read, or
+            functions of its own that cannot be written out.
     """
     model = _parse(path)
     _require_onnx(path, model)
     if not _is_text(model):
         raise _not_onnx(path)
     load_external_data(path, model, MAX_MODEL_BYTES)
-    return model
+    return without_functions(model, MAX_NODES)
 
 
 def _parse(path: Path) -> ModelProto:

@@ -11,8 +11,8 @@ import onnxruntime as ort
 
 from models.graph import Graph
 from models.program import BlobSource, Program
+from models.runtime_shapes import refused
 from models.wire import Pixels
-from protos.errors import BadRequest
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -30,7 +30,7 @@ class WholeModel:
                 model.SerializeToString(), _options(threads), providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime has a type of its own for each of its codes
-            raise _refused(error) from error
+            raise refused(error) from error
         self.outputs: tuple[str, ...] = tuple(o.name for o in self._session.get_outputs())
 
     def run(self, feeds: Arrays) -> dict[str, np.ndarray]:
@@ -38,7 +38,7 @@ class WholeModel:
         try:
             results = self._session.run(None, dict(feeds))
         except Exception as error:
-            raise _refused(error) from error
+            raise refused(error) from error
         return dict(zip(self.outputs, results, strict=True))
 
 
@@ -132,14 +132,6 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
         else:
             feeds[name] = rng.integers(0, 100, info.shape).astype(info.dtype)
     return feeds
-
-
-def _refused(error: Exception) -> BadRequest:
-    said = " ".join(str(error).split())
-    return BadRequest(
-        cause=f"onnxruntime cannot run the model ({said[:300]})",
-        cure="Check it with onnx.checker.check_model and export it again.",
-    )
 
 
 def _options(threads: int) -> ort.SessionOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -82,12 +83,17 @@ def light_model(
     return light
 
 
-def infer(light: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> dict[str, TensorInfo]:
-    """Every tensor whose shape can be known.
+def infer(
+    light: onnx.ModelProto,
+    constants: Mapping[str, np.ndarray],
+    told: Mapping[str, TensorInfo] = MappingProxyType({}),
+) -> dict[str, TensorInfo]:
+    """Every tensor whose shape can be known; those of some may be `told`.
 
     Raises:
         BadRequest: an operator's inputs don't fit it or each other, or a tensor is too large.
     """
+    _tell(light, told)
     try:
         inferred = onnx.shape_inference.infer_shapes(
             light, check_type=True, strict_mode=True, data_prop=True
@@ -107,6 +113,16 @@ def infer(light: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> dict[s
     for key, array in constants.items():
         tensors[key] = TensorInfo(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
     return tensors
+
+
+def _tell(light: onnx.ModelProto, told: Mapping[str, TensorInfo]) -> None:
+    outputs = {value.name: value for value in light.graph.output}
+    for name, info in told.items():
+        value = helper.make_tensor_value_info(name, info.data_type, info.shape)
+        if name in outputs:
+            outputs[name].CopyFrom(value)
+        else:
+            light.graph.value_info.append(value)
 
 
 def _bounded(name: str, info: TensorInfo) -> TensorInfo:

@@ -21,7 +21,7 @@ from models.boxes import Box
 from models.encoded import Ranges, with_wire
 from models.geometry import Extent, extent
 from models.graph import Graph, Node
-from models.operators import Kind, depends_on_constants, operator, splits_along
+from models.operators import Kind, depends_on_constants, dequantises, operator, splits_along
 from models.wire import Wire
 from protos.errors import BadRequest
 
@@ -168,7 +168,7 @@ def _layer_starts(graph: Graph) -> list[int]:
     made: set[str] = set()
     begun = has_heavy = splits_here = after_sum = False
     for index, node in enumerate(graph.nodes):
-        if node.op == "DequantizeLinear" or depends_on_constants(graph, node):
+        if dequantises(node) or depends_on_constants(graph, node):
             # It belongs to whoever reads it.
             made.update(node.outputs if made.intersection(node.inputs) else ())
             continue
@@ -192,7 +192,7 @@ def _layer_starts(graph: Graph) -> list[int]:
 
 def _first_of_layer(graph: Graph, index: int, lowest: int) -> int:
     """What a node reads dequantised belongs to its layer: what is live before is quantised."""
-    while index > lowest and graph.nodes[index - 1].op == "DequantizeLinear":
+    while index > lowest and dequantises(graph.nodes[index - 1]):
         index -= 1
     return index
 

@@ -15,7 +15,10 @@ from protos.errors import BadRequest
 OPSETS = range(7, 24)
 
 # Operators that onnxruntime brings along. Other domains would need a library of their own.
-_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+_DOMAINS = (
+    *("", "ai.onnx", "ai.onnx.ml"),
+    *("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"),
+)
 
 # onnxruntime reads external data from files of at least this size; smaller weights are embedded.
 EMBED_BELOW_BYTES = 1024

@@ -2,6 +2,7 @@
 
 from models.operators.declaration import Kind, Operator, Piece
 from models.operators.mixing import REDUCING
+from models.operators.quantised import dequantises
 from models.operators.table import TABLE, depends_on_constants, operator, refusal, splits_along
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Operator",
     "Piece",
     "depends_on_constants",
+    "dequantises",
     "operator",
     "refusal",
     "splits_along",

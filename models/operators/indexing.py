@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 Maps: TypeAlias = "Callable[[Graph, Node], Mapping[int, Ints]]"
+Refuses: TypeAlias = "Callable[[Graph, Node], str]"
 FILL = -1
 _TO_THE_END = np.iinfo(np.int64).max
 
@@ -257,6 +258,12 @@ def _tile_refuses(graph: Graph, node: Node) -> str:
     return computed_settings(graph, node, 1)
 
 
+def _picking(maps: Maps, refuses: Refuses) -> Operator:
+    """An operator whose elements are picked one by one along each axis."""
+    build = _build_gathers(maps)
+    return Operator(Kind.LAYOUT, "concat", reads_of(maps), build=build, refuses=refuses)
+
+
 INDEXING = {
     "Slice": Operator(
         Kind.LAYOUT,
@@ -265,20 +272,8 @@ INDEXING = {
         build=_build_slice,
         refuses=_slice_refuses,
     ),
-    "Gather": Operator(
-        Kind.LAYOUT,
-        "concat",
-        reads_of(_gather_maps),
-        build=_build_gathers(_gather_maps),
-        refuses=_gather_refuses,
-    ),
-    "Tile": Operator(
-        Kind.LAYOUT,
-        "concat",
-        reads_of(_tile_maps),
-        build=_build_gathers(_tile_maps),
-        refuses=_tile_refuses,
-    ),
+    "Gather": _picking(_gather_maps, _gather_refuses),
+    "Tile": _picking(_tile_maps, _tile_refuses),
     "Pad": Operator(
         Kind.LAYOUT,
         "concat",

@@ -20,7 +20,8 @@ def _concat(graph: Graph, node: Node, box: Box) -> Boxes:
     return tuple(box.replace(axis, Span(0, graph.shape(name)[axis])) for name in node.inputs)
 
 
-def _concat_yields(graph: Graph, node: Node, box: Box) -> Box:
+def concat_yields(graph: Graph, node: Node, box: Box) -> Box:
+    """All of what is joined along the axis."""
     axis = _concat_axis(node, box)
     return box.replace(axis, Span(0, graph.shape(node.outputs[0])[axis]))
 
@@ -54,7 +55,7 @@ def _whole_blocks(graph: Graph, node: Node, box: Box) -> Box:
 
 
 LAYOUT = {
-    "Concat": Operator(Kind.LAYOUT, "concat", _concat, yields=_concat_yields),
+    "Concat": Operator(Kind.LAYOUT, "concat", _concat, yields=concat_yields),
     "SpaceToDepth": Operator(Kind.LAYOUT, "concat", _space_to_depth, yields=whole_channels),
     "DepthToSpace": Operator(Kind.LAYOUT, "concat", _depth_to_space, yields=_whole_blocks),
 }

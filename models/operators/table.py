@@ -27,7 +27,7 @@ from models.operators.indexing import INDEXING
 from models.operators.layout import LAYOUT
 from models.operators.mixing import MIXING
 from models.operators.pointwise import POINTWISE
-from models.operators.quantised import QUANTISED
+from models.operators.quantised import QUANTISED, dequantises
 from models.operators.resize import RESIZE
 from models.operators.transposed import TRANSPOSED
 from models.operators.windowed import WINDOWED
@@ -88,7 +88,7 @@ def splits_along(graph: Graph, node: Node, axis: int) -> bool:
     """
     shape = graph.shape(node.outputs[0])
     single = len(shape) > axis and shape[axis] < 2
-    if depends_on_constants(graph, node) or (single and node.op == "DequantizeLinear"):
+    if depends_on_constants(graph, node) or (single and dequantises(node)):
         return True
     if len(node.outputs) > 1 or len(shape) <= axis or single:
         return False

@@ -5,6 +5,7 @@ The answer that splits are compared to is that of the model as it was.
 """
 
 from models.simplify.arrange import arranged
+from models.simplify.narrow import dequantised_shapes
 from models.simplify.rules import simplified
 
-__all__ = ["arranged", "simplified"]
+__all__ = ["arranged", "dequantised_shapes", "simplified"]

@@ -4,9 +4,11 @@ quantised as soon as they are made, and dequantised right before the one node th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
+
+from models.shapes import TensorInfo
 
 _NARROWING, _WIDENING = "QuantizeLinear", "DequantizeLinear"
 
@@ -35,6 +37,19 @@ def narrow_between(
         for name in node.output:
             placed += early.get(name, [])
     return placed
+
+
+def dequantised_shapes(
+    nodes: Sequence[onnx.NodeProto], tensors: Mapping[str, TensorInfo]
+) -> dict[str, TensorInfo]:
+    """What each node of theirs makes: its input's shape, its scale's type. ONNX's inference knows
+    that of its own alone.
+    """
+    return {
+        node.output[0]: TensorInfo(tensors[node.input[0]].shape, tensors[node.input[1]].data_type)
+        for node in nodes
+        if node.op_type == _WIDENING and node.input[0] in tensors and node.input[1] in tensors
+    }
 
 
 def _dequantised(

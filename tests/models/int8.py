@@ -9,12 +9,21 @@ import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+RUNTIME = "com.microsoft"
+LAYERS = (
+    *("conv", "linear", "pool", "residual", "concat", "gate"),
+    *("own activation", "own sum", "own concat", "own pool"),
+)
+
 
 @dataclass
 class Int8:
-    """A quantised graph as it grows; `shapes[t]` is that of a uint8 tensor."""
+    """A quantised graph as it grows; `shapes[t]` is that of a uint8 tensor. `domain`: whose
+    Quantize and Dequantize.
+    """
 
     rng: np.random.Generator
+    domain: str = ""
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: list[onnx.TensorProto] = field(default_factory=list)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -37,12 +46,12 @@ class Int8:
 
     def quantise(self, source: str, shape: tuple[int, ...]) -> str:
         parts = self.scale()
-        name = self.node("QuantizeLinear", [source, *parts])
+        name = self.node("QuantizeLinear", [source, *parts], domain=self.domain)
         self.shapes[name], self.scales[name] = shape, parts
         return name
 
     def dequantise(self, source: str) -> str:
-        return self.node("DequantizeLinear", [source, *self.scales[source]])
+        return self.node("DequantizeLinear", [source, *self.scales[source]], domain=self.domain)
 
     def kernel(self, out: int, channels: int, size: int) -> tuple[str, str, str]:
         """Weights with a scale per output channel."""
@@ -72,6 +81,30 @@ class Int8:
         self.scales[name] = after
         return name
 
+    def runtime(
+        self, op: str, sources: list[str], shape: tuple[int, ...], **attributes: object
+    ) -> str:
+        """One of onnxruntime's own operators on quantised tensors."""
+        after = self.scale()
+        operands = [part for name in sources for part in (name, *self.scales[name])]
+        inputs = [*after, *operands] if op == "QLinearConcat" else [*operands, *after]
+        name = self.node(op, inputs, domain=RUNTIME, **attributes)
+        self.shapes[name], self.scales[name] = shape, after
+        return name
+
+    def fully_connected(self, source: str, out: int) -> str:
+        """Behind a Flatten, with a scale per output."""
+        inner = int(np.prod(self.shapes[source]))
+        flat = self.node("Flatten", [source])
+        weights = self.constant(self.rng.integers(-127, 128, (out, inner)).astype(np.int8))
+        scales = self.constant(self.rng.uniform(0.001, 0.01, out).astype(np.float32))
+        points, bias = (self.constant(np.zeros(out, kind)) for kind in (np.int8, np.int32))
+        after = self.scale()
+        inputs = [flat, *self.scales[source], weights, scales, points, bias, *after]
+        name = self.node("QGemm", inputs, domain=RUNTIME, transB=1)
+        self.shapes[name], self.scales[name] = (1, out), after
+        return name
+
     def model(self, shape: tuple[int, ...], outputs: list[str]) -> onnx.ModelProto:
         graph = helper.make_graph(
             self.nodes,
@@ -80,19 +113,23 @@ class Int8:
             [helper.make_tensor_value_info(n, TensorProto.UINT8, self.shapes[n]) for n in outputs],
             self.weights,
         )
-        opsets = [helper.make_opsetid("", 17)]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(RUNTIME, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 @st.composite
 def int8_networks(draw: st.DrawFn) -> onnx.ModelProto:
     """Convolutions, pools, residuals and concats between Quantize and Dequantize."""
-    net = Int8(np.random.default_rng(draw(st.integers(0, 2**16))))
+    domain = RUNTIME if draw(st.integers(0, 5)) == 0 else ""
+    net = Int8(np.random.default_rng(draw(st.integers(0, 2**16))), domain)
     shape = (1, draw(st.integers(1, 4)), draw(st.integers(4, 20)), draw(st.integers(4, 20)))
     tensor = net.quantise("x", shape)
     for _ in range(draw(st.integers(1, 5))):
         channels = net.shapes[tensor][1]
-        match draw(st.sampled_from(["conv", "linear", "pool", "residual", "concat", "gate"])):
+        kinds = ["conv", "linear", "pool", "residual", "concat", "gate"]
+        match draw(
+            st.sampled_from([*kinds, "own activation", "own sum", "own concat", "own pool"])
+        ):
             case "conv":
                 kernel, stride = draw(st.sampled_from([(1, 1), (3, 1), (3, 2), (5, 1)]))
                 tensor = net.conv(tensor, draw(st.integers(1, 6)), kernel, stride, draw(_yes))
@@ -119,6 +156,24 @@ def int8_networks(draw: st.DrawFn) -> onnx.ModelProto:
                 gate = net.dequantise(net.conv(pooled, channels, 1, 1, True))
                 gated = net.node("Mul", [net.dequantise(tensor), gate])
                 tensor = net.quantise(gated, net.shapes[tensor])
+            case "own activation":
+                op = draw(st.sampled_from(["QLinearLeakyRelu", "QLinearSigmoid"]))
+                more = {"alpha": 0.2} if op == "QLinearLeakyRelu" else {}
+                tensor = net.runtime(op, [tensor], net.shapes[tensor], **more)
+            case "own sum":
+                branch = net.conv(tensor, channels, 3, 1, False)
+                op = draw(st.sampled_from(["QLinearAdd", "QLinearMul"]))
+                tensor = net.runtime(op, [branch, tensor], net.shapes[tensor])
+            case "own concat":
+                branch = net.linear_conv(tensor, 2, 3, 1)
+                joined = (1, channels + 2, *net.shapes[tensor][2:])
+                tensor = net.runtime("QLinearConcat", [tensor, branch], joined, axis=1)
+            case "own pool":
+                more = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+                pooled = net.runtime("QLinearAveragePool", [tensor], net.shapes[tensor], **more)
+                tensor = pooled
+    if draw(st.integers(0, 4)) == 0:
+        tensor = net.fully_connected(tensor, draw(st.integers(1, 6)))
     return net.model(shape, [tensor])
 
 

@@ -1,0 +1,64 @@
+"""Shapes behind operators that ONNX doesn't declare, or declares by a function alone, as
+onnxruntime's own inference tells them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto
+
+from models.shapes import TensorInfo
+from protos.errors import BadRequest
+
+
+def told_shapes(
+    model: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto], names: Collection[str]
+) -> dict[str, TensorInfo]:
+    """Those of the named tensors whose shape onnxruntime knows, with the model's inputs as bound
+    in `inputs`. Nothing is computed.
+
+    Raises:
+        BadRequest: onnxruntime cannot load the model.
+    """
+    asking = onnx.ModelProto()
+    asking.CopyFrom(model)
+    bound = {value.name: value for value in inputs}
+    for value in asking.graph.input:
+        value.CopyFrom(bound.get(value.name, value))
+    given = {value.name for value in asking.graph.output}
+    asking.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in names if name not in given
+    )
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(
+            asking.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # onnxruntime has a type of its own for each of its codes
+        raise refused(error) from error
+    told = {}
+    for entry in session.get_outputs():
+        kind = _element_type(entry.type)
+        if entry.name in names and kind and all(isinstance(size, int) for size in entry.shape):
+            told[entry.name] = TensorInfo(tuple(entry.shape), kind)
+    return told
+
+
+def refused(error: Exception) -> BadRequest:
+    """What onnxruntime says of a model that it does not run."""
+    said = " ".join(str(error).split())
+    return BadRequest(
+        cause=f"onnxruntime cannot run the model ({said[:300]})",
+        cure="Check it with onnx.checker.check_model and export it again.",
+    )
+
+
+def _element_type(kind: str) -> int:
+    """The ONNX type of a "tensor(...)"; 0 for what is no tensor."""
+    name = kind.removeprefix("tensor(").removesuffix(")").upper()
+    return dict(TensorProto.DataType.items()).get(name, 0)
