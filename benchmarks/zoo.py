@@ -56,8 +56,8 @@ def model_of(name: str) -> Iterator[str]:
 def measure(name: str, grids: Sequence[str], *, demo: bool) -> Row:
     """One network's row of the table."""
     with model_of(name) as model:
-        checks = {grid: _imbrex("check", model, "--grid", grid) for grid in grids}
-        ran = _imbrex("demo", "--model", model, "--workers", str(WORKERS)) if demo else None
+        checks = {grid: imbrex("check", model, "--grid", grid) for grid in grids}
+        ran = imbrex("demo", "--model", model, "--workers", str(WORKERS)) if demo else None
     row: Row = {"network": name, "checks": {}}
     refused: Counter[str] = Counter()
     for grid, found in checks.items():
@@ -85,7 +85,7 @@ def _fine(found: Row) -> bool:
     return "error" not in found and found.get("ok", True) and share >= LEAST_SHARE
 
 
-def _imbrex(command: str, *arguments: str) -> Row:
+def imbrex(command: str, *arguments: str) -> Row:
     """A command's JSON object; an error is one too."""
     try:
         done = subprocess.run(
