@@ -39,13 +39,14 @@ class Meaning:
     `host_computes`: the first of N devices is the host's own worker. `ends`: a byte costs CPU at
     the device alone (1) or at the host too (2). `slow_weights`, `slow_bytes`: the cost of weights
     and of bytes grows at lower clocks, as computation does. `message_ms`: a transfer's fixed cost,
-    beyond what the file says.
+    beyond what the file says. `weights_1x1`: weights of 1x1 convolutions cost what others do.
     """
 
     host_computes: bool = True
     ends: int = 2
     slow_weights: bool = True
     slow_bytes: bool = True
+    weights_1x1: bool = False
     message_ms: float = 0.0
 
 
@@ -164,18 +165,20 @@ def _clocked(device: Device, ghz: float, meaning: Meaning) -> Device:
         replace(end, byte_s=end.byte_s * slower) for end in (device.link.near, device.link.far)
     )
     rates = _rates(device)
-    costs = RateCosts(
-        rates.gflops * ghz, rates.rate_1x1, rates.weight_ns / slow_weights, rates.run_s / ghz
+    costs = replace(
+        rates,
+        gflops=rates.gflops * ghz,
+        weight_ns=rates.weight_ns / slow_weights,
+        run_s=rates.run_s / ghz,
+        weight_1x1=1.0 if meaning.weights_1x1 else rates.weight_1x1,
     )
     return _computing(replace(device, link=replace(device.link, near=near, far=far)), costs)
 
 
 def _faster(device: Device, cores: int) -> Device:
     rates = _rates(device)
-    return _computing(
-        device,
-        RateCosts(rates.gflops * cores, rates.rate_1x1, rates.weight_ns / cores, rates.run_s),
-    )
+    faster = replace(rates, gflops=rates.gflops * cores, weight_ns=rates.weight_ns / cores)
+    return _computing(device, faster)
 
 
 def _rates(device: Device) -> RateCosts:

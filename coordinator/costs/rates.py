@@ -35,14 +35,16 @@ class RateCosts(AffineCosts):
     """Seconds = FLOPs / rate, plus a cost per weight and inference.
 
     `rate_1x1` is the share of `gflops` that 1x1 convolutions reach; `weight_ns` nanoseconds are
-    spent per weight and inference (a runtime that prepares weights anew each time); `run_s`
-    seconds per run of a program.
+    spent per weight and inference (a runtime that transforms kernels anew each time), and the
+    share `weight_1x1` of that where there is no window (1x1 convolutions, fully connected layers);
+    `run_s` seconds per run of a program.
     """
 
     gflops: float
     rate_1x1: float = 1.0
     weight_ns: float = 0.0
     run_s: float = 0.0
+    weight_1x1: float = 1.0
 
     def __post_init__(self) -> None:
         assert self.gflops > 0, "a device computes"
@@ -57,9 +59,8 @@ class RateCosts(AffineCosts):
         """Rates of a node; equal for all tiles of it that keep its channels."""
         pointwise = work.layer_type == "convolution" and work.taps == 1
         gflops = self.gflops * (self.rate_1x1 if pointwise else 1.0)
-        return LayerRates(
-            flop_s=1e-9 / gflops, weight_byte_s=self.weight_ns * 1e-9 / _WEIGHT_ITEM_BYTES
-        )
+        weight_ns = self.weight_ns * (self.weight_1x1 if work.taps == 1 else 1.0)
+        return LayerRates(flop_s=1e-9 / gflops, weight_byte_s=weight_ns * 1e-9 / _WEIGHT_ITEM_BYTES)
 
 
 def prior_gflops(

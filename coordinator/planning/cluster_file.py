@@ -38,6 +38,7 @@ class _Computer(_Strict):
     profile: str | None = None
     rate_1x1: _Positive = 1.0
     weight_ns: _NotNegative = 0.0
+    weight_1x1: _NotNegative = 1.0
     run_ms: _NotNegative = 0.0
     memory_mb: _NotNegative = 0.0
     endpoint_ns_per_byte: _NotNegative = 0.0
@@ -162,7 +163,9 @@ def _costs(entry: _Computer, where: str, path: Path) -> Costs:
     if (entry.gflops is None) == (entry.profile is None):
         raise _bad(path, f"{where} needs either gflops or profile")
     if entry.gflops is not None:
-        return RateCosts(entry.gflops, entry.rate_1x1, entry.weight_ns, entry.run_ms * 1e-3)
+        return RateCosts(
+            entry.gflops, entry.rate_1x1, entry.weight_ns, entry.run_ms * 1e-3, entry.weight_1x1
+        )
     assert entry.profile is not None
     file = path.parent / entry.profile
     try:
@@ -217,6 +220,8 @@ def _computer_lines(device: Device, profiles: Mapping[DeviceId, str]) -> list[st
             lines.append(f"rate_1x1 = {costs.rate_1x1!r}")
         if costs.weight_ns:
             lines.append(f"weight_ns = {costs.weight_ns!r}")
+        if costs.weight_1x1 != 1.0:
+            lines.append(f"weight_1x1 = {costs.weight_1x1!r}")
         if costs.run_s:
             lines.append(f"run_ms = {costs.run_s * 1e3!r}")
     else:

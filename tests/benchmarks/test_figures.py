@@ -43,11 +43,13 @@ def test_speed_ups_of_yolov2() -> None:
 
 
 def test_speed_ups_of_resnet_50() -> None:
-    """AOFL's cost is too dear for transfers here; the simulator, which overlaps them, less so."""
-    assert within(RESNET, 0.5, 0.3)
-    assert not within(RESNET, 0.5, 0.17)
+    """AOFL's cost is too dear for transfers here; the simulator, which overlaps them, is not."""
+    assert within(RESNET, 0.5, 0.22)
+    assert not within(RESNET, 0.5, 0.15)
     for count, published in SPEEDUPS[RESNET, 0.5].items():
-        assert speedup(RESNET, count, 0.5, "simulated") == pytest.approx(published, rel=0.17)
+        assert speedup(RESNET, count, 0.5, "simulated") == pytest.approx(published, rel=0.10)
+    assert within(RESNET, 0.5, 0.15, meaning=Meaning(slow_bytes=False))
+    assert not within(RESNET, 0.5, 0.25, meaning=Meaning(weights_1x1=True))
 
 
 def test_the_report_counts_what_is_within() -> None:
@@ -55,8 +57,8 @@ def test_the_report_counts_what_is_within() -> None:
     assert (of["b", "cost"]["within"], of["b", "cost"]["of"]) == (10, 12)
     assert of["b", "cost"]["worst_percent"] < 25
     of = {(each["calibration"], each["measure"]): each for each in fig13(PUBLISHED)["acceptance"]}
-    assert (of["b", "simulated"]["within"], of["b", "simulated"]["of"]) == (1, 3)
-    assert of["b", "simulated"]["worst_percent"] < 17
+    assert (of["b", "simulated"]["within"], of["b", "simulated"]["of"]) == (3, 3)
+    assert of["b", "cost"]["worst_percent"] < 22
 
 
 def test_both_calibrations_together_explain_vgg_16_in_the_simulator() -> None:
@@ -92,7 +94,8 @@ def test_ofl_is_never_worse_than_efl_nor_aofl_than_ofl(calibration: str) -> None
                     seconds(calibration, model, name, count, ghz, "cost")
                     for name in ("lw", "efl", "ofl", "aofl")
                 )
-                assert aofl <= ofl <= efl
+                assert aofl <= ofl * (1 + 1e-9)
+                assert ofl <= efl * (1 + 1e-9)
                 if count == 8:
                     assert efl < lw
 

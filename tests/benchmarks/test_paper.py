@@ -68,6 +68,10 @@ def test_settings() -> None:
     assert half.devices[0].costs == half.devices[1].costs
     assert half.devices[1].speed == pytest.approx(base.devices[1].speed / 2)
     assert half.devices[1].link.endpoint_byte_s == pytest.approx(480e-9)
+    assert half.devices[1].costs.weight_1x1 == 0
+    alike = like(Setting("b", 3, 0.5, meaning=Meaning(slow_bytes=False, weights_1x1=True)))
+    assert alike.devices[1].link.endpoint_byte_s == pytest.approx(240e-9)
+    assert alike.devices[1].costs.weight_1x1 == 1
     assert half.devices[1].link.bytes_per_s == pytest.approx(25.1e6 / 8)
     alone = like(Setting("b", 2, meaning=Meaning(host_computes=False, ends=1)))
     assert not any(device.host for device in alone.devices)

@@ -56,6 +56,7 @@ def test_everything_optional() -> None:
         gflops = 4
         rate_1x1 = 0.3
         weight_ns = 125
+        weight_1x1 = 0.5
         run_ms = 1
         endpoint_ns_per_byte = 120
         mbps = 10
@@ -65,7 +66,7 @@ def test_everything_optional() -> None:
         """
     )
     fast, slow = cluster.devices
-    assert fast.costs == RateCosts(4.0, 0.3, 125.0, 0.001)
+    assert fast.costs == RateCosts(4.0, 0.3, 125.0, 0.001, 0.5)
     assert fast.link.bytes_per_s == pytest.approx(10e6 / 8)
     assert fast.link.endpoint_byte_s == pytest.approx(120e-9)
     assert slow.link.bytes_per_s == pytest.approx(50e6 / 8)
