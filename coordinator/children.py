@@ -8,18 +8,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from protos.errors import ImbrexError
+from protos.errors import ImbrexError, Unavailable
 
 # Names to a child the process that it must not outlive.
 PARENT_VARIABLE = "IMBREX_PARENT"
 PR_SET_PDEATHSIG = 1  # prctl(2)
 STOP_TIMEOUT_S = 5.0
+# Often enough that nobody sees it, seldom enough that a starting child keeps its core.
+POLL_S = 0.1
 LOG_LINES = 15
 
 
@@ -104,6 +107,27 @@ def stop(children: Sequence[Child]) -> None:
         except subprocess.TimeoutExpired:
             _signal(child, signal.SIGKILL)
             child.process.wait()
+
+
+def wait_until(
+    done: Callable[[], bool], otherwise: str, alive: Sequence[Child], timeout_s: float
+) -> None:
+    """Until `done`, as long as every child lives.
+
+    Raises:
+        ChildError: one of them has ended.
+        Unavailable: it took longer than `timeout_s`; `otherwise` says what has not happened.
+    """
+    pause, deadline = threading.Event(), time.monotonic() + timeout_s
+    while not done():
+        for child in alive:
+            child.require_alive()
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                cause=f"{otherwise} within {timeout_s:.0f} s",
+                cure="See that nothing else keeps this machine busy, and try again",
+            )
+        pause.wait(POLL_S)
 
 
 def follow_parent() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.lab.cluster import SECRET, WORKER_PORT
-from benchmarks.lab.guard import Guard
+from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
 from benchmarks.workers import WorkerProcess, running, until
@@ -70,7 +70,7 @@ def _wired(folder: Path, count: int) -> Iterator[Network]:
     require_tools()
     remove_leftovers()
     network = Network(Wiring(count, "switch", MBPS))
-    with Guard(os.getpid(), folder):
+    with guarded(os.getpid(), folder):
         network.build()
         try:
             with inside(network.host):

@@ -9,34 +9,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from benchmarks.lab.network import Network, Wiring
 
 
-class Guard:
-    """The child, for as long as the context lasts; leaving it removes nothing."""
-
-    def __init__(self, owner: int, folder: Path) -> None:
-        self._command = [sys.executable, "-m", __name__, str(owner), str(folder)]
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self._child = subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._child is not None
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        self._child.wait()
+@contextmanager
+def guarded(owner: int, folder: Path) -> Iterator[None]:
+    """The child is there meanwhile; it removes what the owner made, also when all is well."""
+    command = [sys.executable, "-m", __name__, str(owner), str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
+        yield
 
 
 def main() -> None:

@@ -14,12 +14,12 @@ gone are removed by the next run.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +110,16 @@ class Network:
     def remove(self) -> None:
         """Ends what runs inside and removes the namespaces."""
         _remove([name for name in _existing() if name.startswith(self._stem)])
+
+    def dropped(self) -> int:
+        """Packets that found a queue full, since it was built."""
+        names = [
+            self.host,
+            f"{self._stem}hub",
+            *map(self.device, range(1, self.wiring.devices + 1)),
+        ]
+        shown = [_run("tc", "-s", "-j", "-n", name, "qdisc", "show") for name in names]
+        return sum(int(queue.get("drops", 0)) for each in shown for queue in json.loads(each))
 
     def inside(self, namespace: str) -> tuple[str, ...]:
         """A command that executes another inside the namespace."""
@@ -202,33 +212,34 @@ def _owned(name: str) -> bool:
 def _remove(names: Sequence[str]) -> None:
     """Whoever runs inside is ended first: a namespace lives as long as its processes."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + _END_S
-        while pids := [pid for name in names for pid in _pids(name)]:
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
+        inhabitants = [each for name in names for each in _inhabitants(name)]
+        for each in inhabitants:
+            with suppress(psutil.NoSuchProcess):
+                each.send_signal(number)
+        psutil.wait_procs(inhabitants, timeout=_END_S)
     for name in names:
         subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
 
-def _pids(name: str) -> list[int]:
+def _inhabitants(name: str) -> Iterator[psutil.Process]:
     found = subprocess.run(
         ["ip", "netns", "pids", name], check=False, capture_output=True, text=True
     )
-    return [int(pid) for pid in found.stdout.split() if int(pid) != os.getpid()]
+    for pid in map(int, found.stdout.split()):
+        with suppress(psutil.NoSuchProcess):
+            if pid != os.getpid():
+                yield psutil.Process(pid)
 
 
 def _sysctl(namespace: str, settings: Sequence[str]) -> None:
     _run("ip", "netns", "exec", namespace, "sysctl", "-q", "-w", *settings)
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise Unavailable(
             cause=f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}",
             cure="The kernel needs namespaces, veth, bridge and sch_tbf (for `air` also ifb, u32)",
         )
+    return done.stdout

@@ -7,8 +7,8 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import cache
 
 import onnxruntime as ort
@@ -96,37 +96,42 @@ async def message_seconds(address: str, caller: Caller) -> tuple[float, float]:
 
 def stream_mbps(source: str, target: str, address: str) -> float:
     """What a TCP stream from namespace to namespace carries; `address` is the target's."""
-    with inside(target), socket.create_server((address, 0)) as server:
-        port = server.getsockname()[1]
-        with inside(source), closing(socket.create_connection((address, port))) as sender:
-            receiver, _ = server.accept()
-            with closing(receiver):
-                sending = threading.Thread(target=_send, args=(sender,))
-                sending.start()
-                try:
-                    _received(receiver, _WARM_S)
-                    size, seconds = _received(receiver, _STREAM_S)
-                finally:
-                    receiver.close()
-                    sending.join()
+    with _connection(source, target, address) as (sender, receiver):
+        sending = threading.Thread(target=_send, args=(sender,))
+        sending.start()
+        try:
+            _received(receiver, _WARM_S)
+            size, seconds = _received(receiver, _STREAM_S)
+        finally:
+            receiver.close()
+            sending.join()
     return size * 8e-6 / seconds
 
 
 def round_trip_s(source: str, target: str, address: str) -> float:
     """What one byte takes there and back over TCP, without gRPC."""
+    with _connection(source, target, address) as (here, there):
+        seconds = []
+        for _ in range(_PINGS):
+            before = time.monotonic()
+            here.sendall(b"x")
+            there.sendall(there.recv(1))
+            here.recv(1)
+            seconds.append(time.monotonic() - before)
+    return statistics.quantiles(seconds, n=4)[0]
+
+
+@contextmanager
+def _connection(
+    source: str, target: str, address: str
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a TCP connection from namespace to namespace."""
     with inside(target), socket.create_server((address, 0)) as server:
         port = server.getsockname()[1]
         with inside(source), closing(socket.create_connection((address, port))) as here:
             there, _ = server.accept()
             with closing(there):
-                seconds = []
-                for _ in range(_PINGS):
-                    before = time.monotonic()
-                    here.sendall(b"x")
-                    there.sendall(there.recv(1))
-                    here.recv(1)
-                    seconds.append(time.monotonic() - before)
-    return statistics.quantiles(seconds, n=4)[0]
+                yield here, there
 
 
 @cache

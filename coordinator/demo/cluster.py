@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import threading
-import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,12 +17,10 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from coordinator import children
 from coordinator.client import CoordinatorClient
-from protos.errors import Unavailable
 
 LOOPBACK = "127.0.0.1"
 # What workers are called, before a dash and their number.
 WORKER = "worker"
-POLL_S = 0.1
 # Python, gRPC and onnxruntime of all the processes start on one machine.
 START_TIMEOUT_S = 90.0
 # The folder of a coordinator's state that holds what it measured of devices.
@@ -128,22 +124,8 @@ class DemoCluster:
     def wait(
         self, done: Callable[[], bool], otherwise: str, timeout_s: float = START_TIMEOUT_S
     ) -> None:
-        """Until `done`, as long as every process lives.
-
-        Raises:
-            ChildError: one of them has ended.
-            Unavailable: it took longer than `timeout_s`.
-        """
-        pause, deadline = threading.Event(), time.monotonic() + timeout_s
-        while not done():
-            for child in self._children:
-                child.require_alive()
-            if time.monotonic() > deadline:
-                raise Unavailable(
-                    cause=f"{otherwise} within {timeout_s:.0f} s",
-                    cure="See that nothing else keeps this machine busy, and try again",
-                )
-            pause.wait(POLL_S)
+        """Until `done`, as long as every process lives; errors as `children.wait_until`."""
+        children.wait_until(done, otherwise, self._children, timeout_s)
 
     def _start_worker(self, name: str) -> children.Child:
         folder = self._folder / name

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from benchmarks.lab import network as rooms
 from benchmarks.lab.calibrate import Emulated, Machine
 from benchmarks.lab.cluster import Computer
-from benchmarks.lab.guard import Guard
+from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import Network, Wiring, remove_leftovers, require_tools
 from benchmarks.lab.presets import Preset
@@ -27,10 +28,10 @@ needs_root = pytest.mark.skipif(
 OWNER = """
 import os, pathlib, sys, time
 from benchmarks.lab.cluster import Computer
-from benchmarks.lab.guard import Guard
+from benchmarks.lab.guard import guarded
 from benchmarks.lab.network import Network, Wiring
 folder = pathlib.Path(sys.argv[1])
-with Guard(os.getpid(), folder):
+with guarded(os.getpid(), folder):
     Network(Wiring(1, "star", 50.0)).build()
     print("built", flush=True)
     time.sleep(600)
@@ -112,12 +113,13 @@ def test_the_next_run_removes_what_guard_and_owner_left():
         inhabitant = subprocess.Popen(["sleep", "600"])
     assert set(remove_leftovers()) >= set(existing(gone.pid))
     assert not existing(gone.pid)
-    assert inhabitant.wait() != 0
+    assert not psutil.pid_exists(inhabitant.pid)
+    inhabitant.wait()
 
 
 @needs_root
 def test_leaving_the_guard_removes_everything(tmp_path):
-    with Guard(os.getpid(), tmp_path / "state"):
+    with guarded(os.getpid(), tmp_path / "state"):
         Network(Wiring(1, "star", 50.0)).build()
         assert len(existing(os.getpid())) == 3
     assert not existing(os.getpid())
