@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -30,12 +30,9 @@ from coordinator.execution.events import (
     Delivered,
     Event,
     Failed,
-    Finished,
     Joined,
     Lost,
     Merge,
-    Received,
-    Refused,
     Release,
     RequestId,
     Resend,
@@ -44,20 +41,17 @@ from coordinator.execution.events import (
     Tick,
 )
 from coordinator.execution.flight import Flight
+from coordinator.execution.inbox import Devices, Inbox
 from coordinator.execution.messages import resend_item, task_item, tensor_items
-from coordinator.execution.outbox import Letter, Outbox
-from coordinator.execution.results import mismatch
+from coordinator.execution.outbox import Letter, Outbox, Sender
 from coordinator.execution.scheduler import Scheduler
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes, Timeline
 from coordinator.planning.plan import DeviceId
-from models.boxes import Box
 from models.finite import is_finite
-from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
-from protos.convert import dtype_of, ranges
+from protos.convert import dtype_of
 from protos.errors import BadRequest, ImbrexError
-from protos.frames import Payload
 
 log = structlog.get_logger(__name__)
 
@@ -70,31 +64,11 @@ TICK_S = SLACK_S / 10
 REPORTS_S = 0.05
 
 
-class Transport(Protocol):
+class Transport(Sender, Devices, Protocol):
     """What the driver needs of the connections to workers."""
-
-    async def ensure(
-        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
-    ) -> None:
-        """Returns when the programs can run on the device; cheap when they already can."""
-        ...
-
-    async def send(
-        self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
-    ) -> None:
-        """Queues one message; waits while the device's queue is full."""
-        ...
-
-    def forget(self, device: DeviceId, program: str) -> None:
-        """The device said that it no longer has this program."""
-        ...
 
     def address(self, device: DeviceId) -> str:
         """Where peers reach the device, as `host:port`."""
-        ...
-
-    def offset_s(self, device: DeviceId) -> float:
-        """Seconds to add to the device's clock to get this process's monotonic clock."""
         ...
 
 
@@ -114,6 +88,7 @@ class Driver:
         self._accused = accused
         self._flights: dict[RequestId, Flight] = {}
         self._outbox = Outbox(transport, self._on_delivery, self._on_send_failure)
+        self._inbox = Inbox(transport, self._flights, self.scheduler.dropped, self.step)
         self._ticker: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -206,71 +181,9 @@ class Driver:
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
     ) -> None:
         """An item from a device's stream."""
-        now = time.monotonic()
-        match item.WhichOneof("kind"):
-            case "tensor" if isinstance(payload, np.ndarray):
-                self._tensor(device, item.tensor, payload, now)
-            case "done":
-                self._done(device, item.done)
-            case "failed":
-                each = item.failed
-                log.warning("task failed", device=device, code=each.code, message=each.message)
-                self._failed(device, each)
-            case _:
-                pass
+        self._inbox.take(device, item, payload)
 
-    # ------------------------------------------------------------ from the devices
-
-    def _tensor(self, device: DeviceId, header: pb.Tensor, payload: np.ndarray, now: float) -> None:
-        request = RequestId(header.request)
-        flight = self._flights.get(request)
-        if flight is None:
-            self.scheduler.dropped["late"] += 1
-            return
-        if flight.attempts.get((header.task, header.attempt)) != device:
-            self.scheduler.dropped["stranger"] += 1
-            return
-        cause = mismatch(header, payload, flight)
-        if cause:
-            self._refused(device, Refused(request, header.task, header.attempt, cause))
-            return
-        flight.gather_bytes += payload.nbytes
-        flight.timeline.received(header.task, header.attempt, payload.nbytes, now)
-        box = Box.of(*ranges(header.box))
-        event = Received(
-            request, header.task, header.attempt, header.tensor, box, is_finite(payload)
-        )
-        self.step(event, payload)
-
-    def _refused(self, device: DeviceId, event: Refused) -> None:
-        log.warning("result refused", device=device, task=event.task, cause=event.cause)
-        self.step(event)
-
-    def _done(self, device: DeviceId, done: pb.TaskDone) -> None:
-        request = RequestId(done.request)
-        flight = self._flights.get(request)
-        if flight is None or flight.attempts.get((done.task, done.attempt)) != device:
-            return
-        offset = self._transport.offset_s(device)
-        times = TaskTimes(
-            task=done.task,
-            attempt=done.attempt,
-            device=device,
-            ready_s=done.ready_s + offset,
-            start_s=done.start_s + offset,
-            stop_s=done.stop_s + offset,
-        )
-        flight.computed(times, done.peer_bytes)
-        self.step(Finished(request, done.task, done.attempt))
-
-    def _failed(self, device: DeviceId, failed: pb.TaskFailed) -> None:
-        request = RequestId(failed.request)
-        flight = self._flights.get(request)
-        if flight is None or flight.attempts.get((failed.task, failed.attempt)) != device:
-            return
-        if failed.code == "no_program":
-            self._transport.forget(device, flight.graph.tasks[failed.task].program)
-        self.step(Failed(request, failed.task, failed.attempt, failed.code, failed.message))
+    # ------------------------------------------------------------ what became of letters
 
     def _on_delivery(self, device: DeviceId, letter: Letter) -> None:
         """What a letter carried has left, its programs are ready: from now on time is taken."""

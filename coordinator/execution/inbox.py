@@ -1,0 +1,125 @@
+"""What comes in from the devices: checked against the requests in flight, then told the scheduler.
+
+Late results, and those of somebody who was not asked, are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+import structlog
+
+from coordinator.execution.events import Event, Failed, Finished, Received, Refused, RequestId
+from coordinator.execution.flight import Flight
+from coordinator.execution.results import mismatch
+from coordinator.execution.timeline import TaskTimes
+from coordinator.planning.plan import DeviceId
+from models.boxes import Box
+from models.finite import is_finite
+from protos import imbrex_pb2 as pb
+from protos.convert import ranges
+
+log = structlog.get_logger(__name__)
+
+# Feeds the scheduler an event; a tensor's comes with its payload.
+Step = Callable[[Event, np.ndarray | None], None]
+
+
+class Devices(Protocol):
+    """The part of the transport that the inbox uses."""
+
+    def forget(self, device: DeviceId, program: str) -> None:
+        """The device said that it no longer has this program."""
+        ...
+
+    def offset_s(self, device: DeviceId) -> float:
+        """Seconds to add to the device's clock to get this process's monotonic clock."""
+        ...
+
+
+class Inbox:
+    """Items from devices as events. `flights` and `dropped` belong to the caller."""
+
+    def __init__(
+        self,
+        devices: Devices,
+        flights: Mapping[RequestId, Flight],
+        dropped: Counter[str],
+        step: Step,
+    ) -> None:
+        self._devices = devices
+        self._flights = flights
+        self._dropped = dropped
+        self._step = step
+
+    def take(
+        self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
+    ) -> None:
+        """An item from a device's stream."""
+        match item.WhichOneof("kind"):
+            case "tensor" if isinstance(payload, np.ndarray):
+                self._tensor(device, item.tensor, payload)
+            case "done":
+                self._done(device, item.done)
+            case "failed":
+                self._failed(device, item.failed)
+            case _:
+                pass
+
+    def _tensor(self, device: DeviceId, header: pb.Tensor, payload: np.ndarray) -> None:
+        request = RequestId(header.request)
+        flight = self._flights.get(request)
+        if flight is None:
+            self._dropped["late"] += 1
+            return
+        if flight.attempts.get((header.task, header.attempt)) != device:
+            self._dropped["stranger"] += 1
+            return
+        cause = mismatch(header, payload, flight)
+        if cause:
+            log.warning("result refused", device=device, task=header.task, cause=cause)
+            self._step(Refused(request, header.task, header.attempt, cause), None)
+            return
+        flight.gather_bytes += payload.nbytes
+        flight.timeline.received(header.task, header.attempt, payload.nbytes, time.monotonic())
+        box = Box.of(*ranges(header.box))
+        event = Received(
+            request, header.task, header.attempt, header.tensor, box, is_finite(payload)
+        )
+        self._step(event, payload)
+
+    def _done(self, device: DeviceId, done: pb.TaskDone) -> None:
+        flight = self._asked(device, done)
+        if flight is None:
+            return
+        offset = self._devices.offset_s(device)
+        times = TaskTimes(
+            task=done.task,
+            attempt=done.attempt,
+            device=device,
+            ready_s=done.ready_s + offset,
+            start_s=done.start_s + offset,
+            stop_s=done.stop_s + offset,
+        )
+        flight.computed(times, done.peer_bytes)
+        self._step(Finished(RequestId(done.request), done.task, done.attempt), None)
+
+    def _failed(self, device: DeviceId, failed: pb.TaskFailed) -> None:
+        log.warning("task failed", device=device, code=failed.code, message=failed.message)
+        flight = self._asked(device, failed)
+        if flight is None:
+            return
+        if failed.code == "no_program":
+            self._devices.forget(device, flight.graph.tasks[failed.task].program)
+        request = RequestId(failed.request)
+        self._step(Failed(request, failed.task, failed.attempt, failed.code, failed.message), None)
+
+    def _asked(self, device: DeviceId, news: pb.TaskDone | pb.TaskFailed) -> Flight | None:
+        """The flight whose attempt this device was asked to make."""
+        flight = self._flights.get(RequestId(news.request))
+        asked = flight is not None and flight.attempts.get((news.task, news.attempt)) == device
+        return flight if asked else None
