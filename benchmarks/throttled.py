@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import FrameType
 
 import imbrex
-from worker.compute import RealClock, T, Throttle, Timed, Work
+from worker.compute import Ready, RealClock, T, Throttle, Timed
 
 SLOWER = 3.0
 _COMMAND = ("-m", "imbrex")
@@ -21,8 +21,8 @@ _factor = 1.0
 _run = Throttle.run
 
 
-def _slowed(self: Throttle, begin: Work[T]) -> Timed[T]:
-    timed = _run(self, begin)
+def _slowed(self: Throttle, ready: Ready[T]) -> Timed[T]:
+    timed = _run(self, ready)
     if _factor == 1.0:
         return timed
     clock = RealClock()

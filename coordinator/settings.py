@@ -44,8 +44,8 @@ class CoordinatorSettings(BaseSettings):
     at a time, `auto` gives whole ones to groups of devices if that answers them sooner; `latency`
     computes each on all devices, `throughput` answers most per second. `medium` says what the
     links share, as in cluster files. `message_ms` and `byte_ns` emulate a slower computer: what a
-    message and each of its bytes cost more than they do here; `task_ms`, how long its worker takes
-    to set a task up.
+    message and each of its bytes cost more than they do here; `task_ms`, `weight_ns` and `turns`
+    are for its worker.
     """
 
     model_config = SettingsConfigDict(env_prefix="IMBREX_COORDINATOR_", extra="forbid", frozen=True)
@@ -75,6 +75,8 @@ class CoordinatorSettings(BaseSettings):
     profile: bool = True
     profile_s: float = Field(default=60.0, gt=0, le=60.0)
     task_ms: float = Field(default=0.0, ge=0, le=1000)
+    weight_ns: float = Field(default=0.0, ge=0, le=1000)
+    turns: Path | None = None
     message_ms: float = Field(default=0.0, ge=0, le=1000)
     byte_ns: float = Field(default=0.0, ge=0, le=1000)
     max_queue: int = 64

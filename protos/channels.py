@@ -12,6 +12,13 @@ from dataclasses import dataclass, field
 
 # gRPC's own resolver knows neither /etc/hosts aliases of NSS nor `.local` names.
 os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
+# Its newer event engine hands each message through threads of its own: with the one before it, and
+# uvloop, a small message costs either side a third less CPU (benchmarks/messages.py).
+os.environ.setdefault(
+    "GRPC_EXPERIMENTS",
+    "-event_engine_client,-event_engine_listener,-event_engine_fork,"
+    "-event_engine_for_all_other_endpoints",
+)
 
 import grpc
 import grpc.aio

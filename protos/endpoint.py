@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 
@@ -20,8 +19,6 @@ class Endpoint:
     byte_s: float = 0.0
     handled: int = 0
     _free_s: float = field(default=0.0, repr=False)
-    # An event loop's own timers are a millisecond coarse, as much as what is emulated.
-    _timer: ThreadPoolExecutor | None = field(default=None, repr=False)
 
     async def handle(self, size_bytes: int) -> None:
         """Returns when a message that is due now has been handled, after those before it."""
@@ -29,12 +26,7 @@ class Endpoint:
         cost_s = self.message_s + size_bytes * self.byte_s
         if not cost_s:
             return
-        if self._timer is None:
-            self._timer = ThreadPoolExecutor(1, "endpoint")
-        # An absolute moment: wakeups that come late do not add up.
-        self._free_s = due_s = max(self._free_s, time.monotonic()) + cost_s
-        await asyncio.get_running_loop().run_in_executor(self._timer, _sleep_until, due_s)
-
-
-def _sleep_until(due_s: float) -> None:
-    time.sleep(max(0.0, due_s - time.monotonic()))
+        # An absolute moment: timers are a millisecond coarse, which must not add up.
+        now_s = time.monotonic()
+        self._free_s = max(self._free_s, now_s) + cost_s
+        await asyncio.sleep(self._free_s - now_s)

@@ -1,13 +1,18 @@
-"""Where programs run: one thread, one task at a time, at the worker's pace."""
+"""Where programs run: one thread, one task at a time, at the worker's pace. Another thread sets the
+next task up meanwhile: that is Python, which kernels leave time for.
+"""
 
 import asyncio
 import ctypes
+import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 _PR_SET_TIMERSLACK = 29
@@ -15,8 +20,33 @@ _PR_SET_TIMERSLACK = 29
 _TIMER_SLACK_NS = 1_000
 
 T = TypeVar("T")
-# Sets up a run, and returns what computes.
-Work: TypeAlias = Callable[[], Callable[[], T]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Generic[T]):
+    """A run that is set up: what computes, and how many bytes of weights it reads."""
+
+    compute: Callable[[], T]
+    weight_bytes: int = 0
+
+
+# Sets up a run.
+Work: TypeAlias = Callable[[], Ready[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """In what else than its pace a worker is like a smaller computer.
+
+    `task_s` is how long setting up a task takes, `weight_byte_s` how long reading a byte of
+    weights does: kernels are then timed with warm caches, since a pace would stretch their waiting
+    for memory as much as their arithmetic. Workers of one machine that name the same file `turns`
+    compute in turns: emulated computers share no caches.
+    """
+
+    task_s: float = 0.0
+    weight_byte_s: float = 0.0
+    turns: Path | None = None
 
 
 class Clock(Protocol):
@@ -68,40 +98,72 @@ class Throttle:
     sleeping until that absolute moment. A run that other load made even slower isn't stretched
     further; such overruns are counted, since measurements then are not of the emulated device.
 
-    What comes before a run is Python, by which a small computer is not slower in the same measure
-    as by its kernels: it takes `task_s`, or as long as it takes here.
+    Setting up is Python, by which a small computer is not slower in the same measure as by its
+    kernels: it takes as long as it takes here, or as is emulated.
     """
 
-    def __init__(self, pace: float, clock: Clock, task_s: float = 0.0) -> None:
+    def __init__(self, pace: float, clock: Clock, emulation: Emulation = Emulation()) -> None:
         self._pace = pace
         self._clock = clock
-        self._task_s = task_s
+        self._emulation = emulation
+        self._turns = emulation.turns.open("w") if emulation.turns else None
         self.overruns = 0
 
-    def run(self, begin: Work[T]) -> Timed[T]:
-        """Runs in the calling thread what `begin` returns; exceptions pass, unstretched."""
+    def set_up(self, begin: Work[T]) -> Ready[T]:
+        """Sets a run up in the calling thread."""
+        begun = self._clock.now_s()
+        ready = begin()
+        if self._emulation.task_s:
+            self._clock.sleep_until(begun + self._emulation.task_s)
+        return ready
+
+    def run(self, ready: Ready[T]) -> Timed[T]:
+        """Runs it in the calling thread; exceptions pass, unstretched."""
         clock = self._clock
-        begun = clock.now_s()
-        work = begin()
-        if self._task_s:
-            clock.sleep_until(begun + self._task_s)
-        start, cpu = clock.now_s(), clock.cpu_s()
-        value = work()
+        start = clock.now_s()
+        with self._turn():
+            value, cpu_s = self._computed(ready)
         if self._pace < 1:
-            deadline = start + (clock.cpu_s() - cpu) / self._pace
+            weights_s = ready.weight_bytes * self._emulation.weight_byte_s
+            deadline = start + cpu_s / self._pace + weights_s
             if clock.now_s() > deadline:
                 self.overruns += 1
             else:
                 clock.sleep_until(deadline)
-        return Timed(value, begun, clock.now_s())
+        return Timed(value, start, clock.now_s())
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+        if self._turns:
+            self._turns.close()
+
+    def _computed(self, ready: Ready[T]) -> tuple[T, float]:
+        """The result and its CPU seconds."""
+        if self._emulation.weight_byte_s:
+            ready.compute()
+        before = self._clock.cpu_s()
+        value = ready.compute()
+        return value, self._clock.cpu_s() - before
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if self._turns is None:
+            yield
+            return
+        fcntl.flock(self._turns, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._turns, fcntl.LOCK_UN)
 
 
 class Compute:
-    """The thread that runs programs, first come, first served."""
+    """The threads that set programs up and run them, first come, first served."""
 
-    def __init__(self, pace: float, nice: int = 0, task_s: float = 0.0) -> None:
-        self.throttle = Throttle(pace, RealClock(), task_s)
+    def __init__(self, pace: float, nice: int = 0, emulation: Emulation = Emulation()) -> None:
+        self.throttle = Throttle(pace, RealClock(), emulation)
         self._nice = nice
+        self._setting_up = ThreadPoolExecutor(1, "set up", initializer=self._settle)
         self._thread = ThreadPoolExecutor(1, "compute", initializer=self._settle)
 
     async def run(self, begin: Work[T]) -> Timed[T]:
@@ -109,11 +171,14 @@ class Compute:
         runs already.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self.throttle.run, begin)
+        ready = await loop.run_in_executor(self._setting_up, self.throttle.set_up, begin)
+        return await loop.run_in_executor(self._thread, self.throttle.run, ready)
 
     def close(self) -> None:
         """Waits for the run in progress; drops what is queued."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        for thread in (self._setting_up, self._thread):
+            thread.shutdown(wait=True, cancel_futures=True)
+        self.throttle.close()
 
     def _settle(self) -> None:
         prctl = getattr(ctypes.CDLL(None), "prctl", None)

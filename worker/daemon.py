@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from zeroconf import Error as ZeroconfError
 
@@ -65,7 +66,7 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
             settings.state_dir, settings.join, own_id, settings.shown_name
         )
         require_proof(settings.host, settings.secret, credentials)
-        compute = Compute(settings.pace, settings.nice, settings.task_ms * 1e-3)
+        compute = Compute(settings.pace, settings.nice, settings.emulation)
         stack.callback(compute.close)
         sessions, store = _programs(settings)
         # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.
@@ -125,7 +126,7 @@ def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     """
     settings = load(file, overrides)
     log_to_stderr(as_json=settings.log_json, level=settings.log_level)
-    asyncio.run(run(settings))
+    uvloop.run(run(settings))
     return 0
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -16,7 +16,7 @@ from protos.channels import Caller
 from protos.errors import ImbrexError, PeerViolation
 from protos.frames import Received
 from worker.actions import Action, Discard, Failed, Run, SendToHost, SendToPeer, TaskKey
-from worker.compute import Compute
+from worker.compute import Compute, Ready
 from worker.failures import NotFinite, RunError, SendFailed
 from worker.outbox import Outbox
 from worker.peers import Peers
@@ -166,9 +166,9 @@ class Engine:
     async def _run(self, action: Run) -> None:
         shapes = {name: box.shape for name, box in action.yields.items()}
 
-        def begin() -> Callable[[], dict[str, np.ndarray]]:
-            compute = self._sessions.get(action.program).bound(action.inputs, shapes)
-            return lambda: _finite(compute(), action.passed)
+        def begin() -> Ready[dict[str, np.ndarray]]:
+            bound = self._sessions.get(action.program).bound(action.inputs, shapes)
+            return Ready(lambda: _finite(bound.compute(), action.passed), bound.weight_bytes)
 
         try:
             timed = await self._compute.run(begin)

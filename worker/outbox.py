@@ -11,9 +11,9 @@ from worker.wire import Message
 
 # Tensors wait as views of arrays that tasks keep anyway, so this caps bookkeeping, not memory.
 MAX_WAITING = 16_384
-# How long news without payload waits for a message to travel with. The host only needs it for
-# its records and for barriers.
-HOLD_S = 0.01
+# How long news without payload waits for a message to travel with. The host needs it for its
+# records, and to know that a device is at work: before it would ask (half a second of silence).
+HOLD_S = 0.3
 
 
 class Outbox:

@@ -4,7 +4,7 @@ Measured in docs/adr/0002-sessions.md.
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ import onnxruntime as ort
 
 from protos.errors import Unavailable
 from worker.arrays import aligned_empty
+from worker.compute import Ready
 from worker.failures import BadInput, from_runtime
 
 _LEVELS = ort.GraphOptimizationLevel
@@ -120,18 +121,13 @@ class Session:
         self.blobs = blobs
         self._inference = inference
         self._weights = tuple(weights)
+        self._weight_bytes = sum(value.tensor_size_in_bytes() for value in self._weights)
         self._inputs = {entry.name: _signature(entry) for entry in inference.get_inputs()}
         self._outputs = {entry.name: _signature(entry) for entry in inference.get_outputs()}
 
-    def run(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, np.ndarray]:
-        """What `bound` returns, run at once."""
-        return self.bound(inputs, shapes)()
-
     def bound(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
-    ) -> Callable[[], dict[str, np.ndarray]]:
+    ) -> Ready[dict[str, np.ndarray]]:
         """Computes the outputs named in `shapes`, straight into fresh arrays of those shapes.
 
         `inputs` are C-contiguous. All but the kernels is done before this returns.
@@ -162,7 +158,7 @@ class Session:
                 raise from_runtime(error, "running a program") from error
             return results
 
-        return compute
+        return Ready(compute, self._weight_bytes)
 
     def _check(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from protos.errors import BadConfiguration
+from worker.compute import Emulation
 
 ENV_PREFIX = "IMBREX_WORKER_"
 DEFAULT_PORT = 8470
@@ -44,6 +45,12 @@ class WorkerSettings(BaseSettings):
     pace: float = Field(1.0, gt=0, le=1, description="share of one core that computation takes")
     task_ms: float = Field(
         0.0, ge=0, le=1000, description="emulation: how long setting up a task takes"
+    )
+    weight_ns: float = Field(
+        0.0, ge=0, le=1000, description="emulation: how long reading a byte of weights takes"
+    )
+    turns: Path | None = Field(
+        None, description="emulation: workers that name the same file compute in turns"
     )
     message_ms: float = Field(
         0.0, ge=0, le=1000, description="emulation: what a message costs more than it does here"
@@ -94,6 +101,11 @@ class WorkerSettings(BaseSettings):
         if self.pace < 1:
             return 1
         return self.threads or self.usable_cores
+
+    @property
+    def emulation(self) -> Emulation:
+        """In what computing is like that of a smaller computer."""
+        return Emulation(self.task_ms * 1e-3, self.weight_ns * 1e-9, self.turns)
 
     @property
     def memory_bytes(self) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 from coordinator.commands.described import find_planners_here
 from coordinator.daemon import run
@@ -22,5 +23,5 @@ def serve(config: Path | None, flags: Mapping[str, Any]) -> int:
     find_planners_here()
     settings = load_settings(dict(flags), config)
     log_to_stderr(as_json=settings.log == "json")
-    asyncio.run(run(settings))
+    uvloop.run(run(settings))
     return 0

@@ -1,9 +1,10 @@
+import asyncio
 import os
 import threading
 
 import pytest
 
-from worker.compute import Compute, Throttle, yield_to_others
+from worker.compute import Compute, Emulation, Ready, RealClock, Throttle, yield_to_others
 from worker.settings import WorkerSettings
 
 
@@ -46,7 +47,7 @@ def test_a_run_ends_its_cpu_time_over_the_pace_after_it_began(
 ):
     clock = FakeClock()
     throttle = Throttle(pace, clock)
-    timed = throttle.run(lambda: lambda: clock.work(cpu_s, wall_s))
+    timed = throttle.run(Ready(lambda: clock.work(cpu_s, wall_s)))
     assert (timed.value, timed.start_s, timed.stop_s) == ("result", 100.0, pytest.approx(ends))
     assert clock.slept == pytest.approx(slept)
     assert throttle.overruns == overruns
@@ -58,10 +59,11 @@ def test_setting_up_is_not_paced_and_takes_what_it_takes(task_s, begins):
 
     def begin():
         clock.work(0.2, 0.2)
-        return lambda: clock.work(1.0, 1.0)
+        return Ready(lambda: clock.work(1.0, 1.0))
 
-    timed = Throttle(0.5, clock, task_s).run(begin)
-    assert timed.start_s == 100.0
+    throttle = Throttle(0.5, clock, Emulation(task_s))
+    timed = throttle.run(throttle.set_up(begin))
+    assert timed.start_s == pytest.approx(100 + begins)
     assert timed.stop_s == pytest.approx(100 + begins + 2.0)
 
 
@@ -69,15 +71,15 @@ def test_paced_runs_do_not_drift():
     clock = FakeClock()
     throttle = Throttle(0.1, clock)
     for _ in range(100):
-        throttle.run(lambda: lambda: clock.work(0.01, 0.013))
+        throttle.run(Ready(lambda: clock.work(0.01, 0.013)))
     assert clock.wall == pytest.approx(100 + 100 * 0.1)
 
 
 async def test_errors_pass_and_the_thread_lives_on():
     compute = Compute(0.5)
     with pytest.raises(ZeroDivisionError):
-        await compute.run(lambda: lambda: 1 // 0)
-    timed = await compute.run(lambda: lambda: threading.current_thread().name)
+        await compute.run(lambda: Ready(lambda: 1 // 0))
+    timed = await compute.run(lambda: Ready(lambda: threading.current_thread().name))
     assert timed.value.startswith("compute")
     assert timed.stop_s >= timed.start_s
     compute.close()
@@ -89,11 +91,69 @@ async def test_computation_yields_to_other_programs_by_default():
 
     before = niceness()
     compute = Compute(1.0, WorkerSettings().nice)
-    timed = await compute.run(lambda: niceness)
+    timed = await compute.run(lambda: Ready(niceness))
     compute.close()
     assert timed.value == max(before, 5)
     assert niceness() == before
     # Nobody but root may take back what a service manager has set.
     compute = Compute(1.0, 9)
-    assert (await compute.run(lambda: lambda: (yield_to_others(3), niceness())[1])).value == 9
+    assert (
+        await compute.run(lambda: Ready(lambda: (yield_to_others(3), niceness())[1]))
+    ).value == 9
+    compute.close()
+
+
+def test_weights_are_charged_apart_from_kernels_with_warm_caches():
+    clock = FakeClock()
+    cold = [3.0, 1.0]
+
+    def compute():
+        seconds = cold.pop(0)
+        return clock.work(seconds, seconds)
+
+    throttle = Throttle(0.1, clock, Emulation(weight_byte_s=1e-6))
+    timed = throttle.run(Ready(compute, weight_bytes=2_000_000))
+    assert cold == []
+    assert timed.stop_s - timed.start_s == pytest.approx(1.0 / 0.1 + 2.0)
+
+
+def test_workers_that_name_the_same_file_compute_in_turns(tmp_path):
+    emulation = Emulation(turns=tmp_path / "turns")
+    computing, most = [], []
+
+    def compute():
+        computing.append(None)
+        most.append(len(computing))
+        others.wait(0.05)
+        computing.pop()
+
+    others = threading.Event()
+    throttles = [Throttle(1.0, RealClock(), emulation) for _ in range(3)]
+    threads = [
+        threading.Thread(target=throttle.run, args=(Ready(compute),)) for throttle in throttles
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for throttle in throttles:
+        throttle.close()
+    assert most == [1, 1, 1]
+
+
+async def test_the_next_run_is_set_up_while_one_computes():
+    compute = Compute(1.0)
+    computing, is_set_up = threading.Event(), threading.Event()
+
+    def first():
+        computing.set()
+        return is_set_up.wait(10)
+
+    def second():
+        computing.wait(10)
+        is_set_up.set()
+        return Ready(lambda: "second")
+
+    done = await asyncio.gather(compute.run(lambda: Ready(first)), compute.run(second))
+    assert [timed.value for timed in done] == [True, "second"]
     compute.close()

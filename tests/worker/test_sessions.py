@@ -34,7 +34,8 @@ def room(tmp_path):
 
 
 def run(room, program, x, rows, columns):
-    return room.sessions.get(program.sha256).run({"x": x}, {"y": (1, 16, rows, columns)})["y"]
+    session = room.sessions.get(program.sha256)
+    return session.bound({"x": x}, {"y": (1, 16, rows, columns)}).compute()["y"]
 
 
 @pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 1, 1, 1), (0, 0, 0, 0)])
@@ -161,5 +162,5 @@ def test_shapes_and_names_that_do_not_fit_are_bad_input(room):
         ({"q": x}, {"y": (1, 16, 12, 10)}),
     ):
         with pytest.raises(BadInput):
-            session.run(inputs, shapes)
-    assert session.run({"x": x}, {"y": (1, 16, 12, 10)})
+            session.bound(inputs, shapes).compute()
+    assert session.bound({"x": x}, {"y": (1, 16, 12, 10)}).compute()
