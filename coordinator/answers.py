@@ -82,8 +82,9 @@ class DeviceStatus:
     refused, alias (of a device that is ready); of a device that is connected and gets no work:
     draining, drained, quarantined.
     `fingerprint` is equal for devices that compute alike; `refused_results` counts what it sent
-    that could not be a task's result; a `celsius` of 0 is not known. What only a device can say
-    is empty while it is not connected.
+    that could not be a task's result; a `celsius` of 0 is not known; `unreachable` are names of
+    devices that it cannot send borders to. What only a device can say is empty while it is not
+    connected.
     """
 
     id: str
@@ -107,6 +108,7 @@ class DeviceStatus:
     refused_results: int = 0
     celsius: float = 0.0
     throttled: bool = False
+    unreachable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from coordinator.cluster.connection import Connection, Sink
 from coordinator.cluster.enrolment import Enrolment
 from coordinator.cluster.facts import Facts
 from coordinator.cluster.host_worker import HostWorker
-from coordinator.cluster.link_file import load_links
+from coordinator.cluster.link_file import load_links, save_links
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
+from coordinator.cluster.reach import Reach
 from coordinator.cluster.trust import Trust
 from coordinator.costs.endpoints import HOST_ENDPOINT
 from coordinator.doctor.examine import diagnose, examine
@@ -70,14 +71,17 @@ class LiveCluster:
             byte_s=HOST_ENDPOINT.byte_s + endpoint.byte_s,
         )
         self._measured = Measured(near, load_links(settings.state_dir))
+        self._reach = Reach()
+        self._probing = Probing(self._measured, self._reach, idle, self._probed)
         self.expectations = LiveExpectations(self._measured, self._known, self._has)
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
         )
         self.aside = Aside(settings.state_dir)
-        self._statuses = Statuses(self._pool, self.aside, self._measured, self._profiler)
+        self._statuses = Statuses(
+            self._pool, self.aside, self._measured, self._profiler, self._reach
+        )
         self._host: HostWorker | None = None
-        self._probing = Probing(self._measured, idle, changed, settings.state_dir)
         self._examining = asyncio.Lock()
 
     async def start(self) -> None:
@@ -116,7 +120,8 @@ class LiveCluster:
             for device, each in ready.items()
             if self.aside.of(device, now) is None
         )
-        return Cluster(devices, self._settings.medium, _uplink(self._settings.medium, devices))
+        medium = self._settings.medium
+        return Cluster(devices, medium, _uplink(medium, devices), self._reach.apart)
 
     def usable(self) -> list[DeviceId]:
         """Devices that may compute: those that are planned with, and those that finish."""
@@ -131,6 +136,7 @@ class LiveCluster:
             seen = self._measured.endpoint(device)
             if seen.observations in WORTH_KEEPING:
                 self._profiler.learned(connection.facts, seen.endpoint)
+        self._probing.ask_when_due(self._pool.ready())
 
     def observed(self, now: float) -> Mapping[str, Observed]:
         """How fast devices and links are now, by what tasks showed."""
@@ -175,12 +181,17 @@ class LiveCluster:
         self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
     ) -> None:
         """Returns when the programs can run on the device."""
-        await self._pool.connection(device).ensure(programs, blobs)
+        self._probing.sent()
+        try:
+            await self._pool.connection(device).ensure(programs, blobs)
+        finally:
+            self._probing.sent()
 
     async def send(
         self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
     ) -> None:
         """Queues one message."""
+        self._probing.sent()
         await self._pool.connection(device).send(items, payloads)
 
     async def release(self, programs: Iterable[str]) -> None:
@@ -260,20 +271,25 @@ class LiveCluster:
         for device, connection in self._pool.ready().items():
             if self._measured.is_new(device, connection):
                 self._measured.remember(device, self._profiler.profile(connection.facts))
-                self._probing.start(f"link of {device} measured", {device: connection})
+                self._probing.links(f"link of {device} measured", {device: connection})
                 if self._settings.profile:
                     self._profiler.want(connection)
+        self._probing.ask_when_due(self._pool.ready())
         self._changed(cause)
 
     def statuses(self) -> list[DeviceStatus]:
         """Every known address for people: ready devices first."""
         return self._statuses.all(self._device)
 
+    def _probed(self, cause: str) -> None:
+        save_links(self._settings.state_dir, self._measured.links)
+        self._changed(cause)
+
     def _profiled(self) -> None:
         """Devices were starting, then busy measuring: their links are probed again in peace."""
         for device in self._pool.ready():
             self._measured.profiled(device)
-        self._probing.start("profile measured", self._pool.ready())
+        self._probing.links("profile measured", self._pool.ready())
 
 
 def _uplink(medium: Medium, devices: Sequence[Device]) -> Link | None:

@@ -17,6 +17,8 @@ def environment(settings: CoordinatorSettings, token: str) -> dict[str, str]:
         prefix + "MDNS": "0",
         prefix + "PACE": str(settings.host_pace),
         prefix + "TASK_MS": str(settings.task_ms),
+        prefix + "WEIGHT_NS": str(settings.weight_ns),
+        **({prefix + "TURNS": str(settings.turns)} if settings.turns else {}),
         prefix + "MESSAGE_MS": str(settings.message_ms),
         prefix + "BYTE_NS": str(settings.byte_ns),
         prefix + "SECRET": settings.secret,

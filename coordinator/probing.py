@@ -1,61 +1,80 @@
-"""Measuring links while nothing else happens, one device at a time."""
+"""Links are measured in peace, one after the other, and devices asked whom they reach."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from coordinator.cluster.connection import Connection
-from coordinator.cluster.link_file import save_links
+from coordinator.cluster.reach import Reach
 from coordinator.measured import Measured
 from coordinator.planning.plan import DeviceId
 from protos.errors import LostWorker
 
+# What requests or weights disturb is measured again, so often at most.
+PROBES_AT_MOST = 5
+
+Connections = Mapping[DeviceId, Connection]
+
 
 class Probing:
-    """Probes links when the cluster is `idle`, keeps what was found in `folder`, and tells of it
-    (`changed`, with the cause).
-    """
+    """`idle` returns when no request is computed; `changed(cause)` is called after news."""
 
     def __init__(
         self,
         measured: Measured,
+        reach: Reach,
         idle: Callable[[], Awaitable[None]],
         changed: Callable[[str], None],
-        folder: Path,
     ) -> None:
         self._measured = measured
+        self._reach = reach
         self._idle = idle
         self._changed = changed
-        self._folder = folder
-        # Probes in parallel would measure each other.
         self._one_at_a_time = asyncio.Lock()
-        self._running: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sent = 0
 
-    @property
-    def busy(self) -> bool:
-        """Whether anything is to be probed."""
-        return bool(self._running)
+    def sent(self) -> None:
+        """Something begins or ends to be sent: it disturbs a probe."""
+        self._sent += 1
 
-    def start(self, cause: str, connections: Mapping[DeviceId, Connection]) -> None:
-        """Begins to probe these; returns at once."""
-        probe = asyncio.create_task(self._probe(cause, connections))
-        self._running.add(probe)
-        probe.add_done_callback(self._running.discard)
+    def links(self, cause: str, connections: Connections) -> None:
+        """Begins to measure these links; `cause` is the news afterwards."""
+        self._measured.unprobed |= connections.keys()
+        self._start(self._probe(cause, connections))
+
+    def ask_when_due(self, connections: Connections) -> None:
+        """Begins to ask whom the devices reach, where that may have changed."""
+        if self._reach.is_due(connections):
+            self._start(self._ask(connections))
 
     async def stop(self) -> None:
-        """Ends every probe."""
-        for probe in self._running:
-            probe.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        """Ends what was begun."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _probe(self, cause: str, connections: Mapping[DeviceId, Connection]) -> None:
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _probe(self, cause: str, connections: Connections) -> None:
+        """One at a time: probes in parallel would measure each other."""
         async with self._one_at_a_time:
             for device, connection in connections.items():
-                await self._idle()
-                with suppress(LostWorker):
-                    await self._measured.probe(device, connection)
-            save_links(self._folder, self._measured.links)
+                for _ in range(PROBES_AT_MOST):
+                    await self._idle()
+                    before = self._sent
+                    with suppress(LostWorker):
+                        await self._measured.probe(device, connection)
+                    if before == self._sent:
+                        break
+                self._measured.unprobed.discard(device)
         self._changed(cause)
+
+    async def _ask(self, connections: Connections) -> None:
+        if await self._reach.ask(connections):
+            self._changed("devices reach each other, or no longer do")

@@ -12,6 +12,7 @@ from coordinator.cluster.connection import Connection
 from coordinator.cluster.peers import Peer, PeerState
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
+from coordinator.cluster.reach import Reach
 from coordinator.measured import Measured
 from coordinator.planning.devices import Device
 from coordinator.planning.plan import DeviceId
@@ -22,8 +23,11 @@ AsDevice = Callable[[DeviceId, Connection], Device]
 class Statuses:
     """Reads whoever knows something of the devices."""
 
-    def __init__(self, pool: Pool, aside: Aside, measured: Measured, profiler: Profiler) -> None:
+    def __init__(
+        self, pool: Pool, aside: Aside, measured: Measured, profiler: Profiler, reach: Reach
+    ) -> None:
         self._pool = pool
+        self._reach = reach
         self._aside = aside
         self._measured = measured
         self._profiler = profiler
@@ -62,13 +66,21 @@ class Statuses:
             pace=facts.pace,
             gflops=self._measured.gflops(device),
             mbps=device.link.bytes_per_s * 8e-6,
-            profiled=bool(self._profiler.profile(facts)),
+            profiled=bool(self._profiler.profile(facts))
+            and facts.id not in self._measured.unprobed,
             correction=self._measured.correction(facts.id),
             last_seen_s=now - connection.last_seen_s,
             fingerprint=facts.fingerprint,
             celsius=facts.celsius,
             throttled=facts.throttled,
+            unreachable=self._names_apart(facts.id),
         )
+
+    def _names_apart(self, device: DeviceId) -> tuple[str, ...]:
+        """Devices that this one cannot reach."""
+        ready = self._pool.ready()
+        others = {each for pair in self._reach.apart if device in pair for each in pair - {device}}
+        return tuple(sorted(ready[each].facts.name for each in others & ready.keys()))
 
     def _away(self, peer: Peer, now: float) -> DeviceStatus:
         apart = self._aside.of(peer.device_id, now) if peer.device_id else None

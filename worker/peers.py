@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from protos.channels import Caller
 from protos.client import ExchangeStream, WorkerClient
-from protos.errors import ImbrexError, PeerViolation
+from protos.errors import ImbrexError, LostWorker, PeerViolation
 from worker.actions import SendToPeer
 from worker.failures import SendFailed
 from worker.wire import messages
@@ -15,6 +15,10 @@ from worker.wire import messages
 _MAX_PEERS = 64
 _MAX_WAITING = 4096
 _CONNECT_S = 2.0
+# A neighbour that takes nothing for so long, and then more slowly than any link of use (0.8 Mbps),
+# hangs: what waits for it is memory, and somebody waits for what waits.
+PATIENCE_S = 5.0
+_SLOWEST_BYTES_PER_S = 1e5
 
 OnFailure = Callable[[SendToPeer, ImbrexError], None]
 
@@ -150,8 +154,17 @@ class _Peer:
     async def _send(self, action: SendToPeer) -> None:
         if self._stream is None:
             self._client, self._stream = await self._peers.connect(self._device, self._address)
+        size = sum(piece.array.nbytes for piece in action.pieces)
+        patience_s = PATIENCE_S + size / _SLOWEST_BYTES_PER_S
         for items, payloads in messages(action.pieces):
-            await self._stream.write(items, payloads)
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._stream.write(items, payloads)
+            except TimeoutError:
+                raise LostWorker(
+                    cause=f"{self._address} has not taken {size} bytes for {patience_s:.0f} s",
+                    cure="See whether that worker hangs, and restart it",
+                ) from None
 
     async def _disconnect(self) -> None:
         if self._stream is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from typing import TypeVar
@@ -13,7 +13,7 @@ import numpy as np
 import structlog
 
 from coordinator.cluster.facts import Facts
-from coordinator.cluster.pings import Observation, Pinger, PingPace, RoundTrip
+from coordinator.cluster.pings import Pinger, PingPace, Probe, RoundTrip
 from coordinator.cluster.programs import Programs, Progress
 from coordinator.cluster.trust import Trust
 from coordinator.planning.plan import DeviceId
@@ -152,8 +152,8 @@ class Connection:
         timeout_s = LOST_AFTER_S + (sent_bytes + reply_bytes) / _PING_BYTES_PER_S
         return await self._while_alive(self._pinger.ping(timeout_s, sent_bytes, reply_bytes))
 
-    async def probe(self) -> list[Observation]:
-        """What messages of several sizes take, measured in less than half a second.
+    async def probe(self) -> Probe:
+        """What messages of several sizes take, measured in about a second.
 
         Raises:
             LostWorker: no answer in time, or the connection ended.
@@ -176,6 +176,17 @@ class Connection:
             ImbrexError: the worker cannot run it, or the connection ended.
         """
         return await self._while_alive(self.client.measure(request, timeout_s))
+
+    async def unreachable(self, devices: Mapping[DeviceId, str]) -> frozenset[DeviceId]:
+        """Those of these devices, ids with addresses, that the worker cannot reach.
+
+        Raises:
+            ImbrexError: it is too old to tell, gives no answer in time, or has gone.
+        """
+        neighbours = {str(device): address for device, address in devices.items()}
+        asking = self.client.examine(neighbours, CALL_TIMEOUT_S)
+        reply = await self._while_alive(asking)
+        return frozenset(DeviceId(each.device) for each in reply.reached if each.error)
 
     # ------------------------------------------------------------ running
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -95,12 +96,14 @@ class Cluster:
     """Everything that a planner may use.
 
     `uplink` is the host's own connection, which all of its traffic shares; None where it is
-    not known to be narrower than the devices' links together.
+    not known to be narrower than the devices' links together. `apart` are pairs of devices that
+    cannot reach each other: what would pass between them goes through the host.
     """
 
     devices: tuple[Device, ...]
     medium: Medium = "star"
     uplink: Link | None = None
+    apart: frozenset[frozenset[DeviceId]] = frozenset()
 
     @property
     def is_serial(self) -> bool:
@@ -110,6 +113,17 @@ class Cluster:
             or self.uplink is not None
             or any(each.link.near != Endpoint() for each in self.devices)
         )
+
+    @property
+    def mutual(self) -> tuple[Device, ...]:
+        """Devices that all reach each other: those that most others can't reach are left out."""
+        kept, apart = list(self.devices), self.apart
+        while apart:
+            met = Counter(device for pair in apart for device in pair)
+            worst = met.most_common(1)[0][0]
+            kept = [device for device in kept if device.id != worst]
+            apart = frozenset(pair for pair in apart if worst not in pair)
+        return tuple(kept)
 
     def device(self, device_id: DeviceId) -> Device:
         """The device of this id; KeyError if there is none."""

@@ -61,7 +61,7 @@ class Forms:
         shares = self._shares(start, end, form, before)
         if not shares:
             return None
-        direct = form.how == "in place" and len(shares) > 1
+        direct = form.how == "in place" and len(shares) > 1 and not self.cluster.apart
         return self.stages.stage(start, end, shares, barrier=barrier, direct=direct)
 
     def _shares(self, start: int, end: int, form: Form, before: Stage | None) -> Shares:

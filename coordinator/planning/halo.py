@@ -10,7 +10,8 @@ improves the blocks one after the other, as long as the event simulator's rules 
 
 Where fewer devices are better to begin with, as messages cost what they do, it starts there too.
 
-What cannot be split is gathered on the device that is best at it.
+What cannot be split is gathered on the device that is best at it. Where devices can't reach each
+other, borders go through the host, or only those that can take part, whichever is faster.
 """
 
 from __future__ import annotations
@@ -70,8 +71,16 @@ def _plan(network: Network, cluster: Cluster) -> Plan:
     alone = single(network, cluster)
     if len(cluster.devices) < 2:
         return replace(alone, strategy="halo")
+    clusters = [cluster]
+    if cluster.apart and len(cluster.mutual) > 1:
+        clusters.append(replace(cluster, devices=cluster.mutual, apart=frozenset()))
+    plans = [_finished(network, cluster, alone, _searched(network, each)) for each in clusters]
+    return min(plans, key=lambda plan: plan.predicted_latency_s)
+
+
+def _searched(network: Network, cluster: Cluster) -> tuple[Block, ...]:
     search = _Search(network, cluster)
-    return _finished(network, cluster, alone, search.blocks(search.run()))
+    return search.blocks(search.run())
 
 
 class _Search:
@@ -116,17 +125,21 @@ class _Search:
         return tuple(self._block(part) for part in parts)
 
     def _block(self, part: Part) -> Block:
-        exchange: Exchange = "peer" if part.start else "host"
+        exchange: Exchange = "peer" if self._is_direct(part) else "host"
         tiles = tuple(
             Tile(self.cluster.devices[d].id, tile.boxes, tile.flop)
             for d, tile in self._shares(part)
         )
         return Block(part.start, part.stop, tiles, barrier=False, exchange=exchange)
 
+    def _is_direct(self, part: Part) -> bool:
+        """Whether its devices get its input from each other."""
+        return part.start > 0 and not self.cluster.apart
+
     def _stage(self, part: Part) -> Stage:
         found = self._stage_of.get(part)
         if found is None:
-            shares, direct = tuple(self._shares(part)), part.start > 0
+            shares, direct = tuple(self._shares(part)), self._is_direct(part)
             found = self._stages.stage(part.start, part.stop, shares, direct=direct)
             self._stage_of[part] = found
         return found

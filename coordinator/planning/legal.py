@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from coordinator.execution.tasks import outline_plan
 from coordinator.planning.devices import Cluster
 from coordinator.planning.memory import needs
 from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent
@@ -44,6 +45,8 @@ def check_plan(plan: Plan, network: Network, cluster: Cluster, *, memory: bool =
     for index, block in enumerate(plan.blocks):
         _check_block(index, block, network, known)
     _check_exchange(plan.blocks, network)
+    if cluster.apart:
+        _check_reach(plan, network, cluster)
     if memory:
         _check_memory(plan, network, cluster)
 
@@ -181,6 +184,20 @@ def _check_own(
             raise _wrong(
                 index, k, f"exchanges nothing, but {box} of {name!r} is not all on {tile.device!r}"
             )
+
+
+def _check_reach(plan: Plan, network: Network, cluster: Cluster) -> None:
+    """No device passes anything to one that it cannot reach."""
+    tasks = outline_plan(plan, network).tasks
+    for task in tasks:
+        for route in (route for output in task.outputs for route in output.routes):
+            reader = tasks[route.reader]
+            if frozenset((task.device, reader.device)) in cluster.apart:
+                raise IllegalPlan(
+                    cause=f"block {reader.block} gets borders on {reader.device!r} from "
+                    f"{task.device!r}, which cannot reach each other",
+                    block=reader.block,
+                )
 
 
 def _check_memory(plan: Plan, network: Network, cluster: Cluster) -> None:

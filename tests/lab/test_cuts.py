@@ -34,7 +34,7 @@ def test_a_request_survives_it(harm: str, strategy: str):
     preset = Preset(gflops=1.0, mbps=200.0, message_ms=0.0, medium="switch")
     picture = examples()[0].path.read_bytes()
     choice = Choice(strategy)
-    with lab(preset, 3, SLOW, print, models=["digits"], profile=False) as running:
+    with lab(preset, [SLOW] * 3, print, models=["digits"], profile=False) as running:
 
         def ask() -> list[object]:
             return running.client.infer("digits", picture, "image/png", choice)["predictions"]
@@ -52,6 +52,35 @@ def test_a_request_survives_it(harm: str, strategy: str):
         mend()
         wait(lambda: _ready(running) == 3)
         assert ask() == right
+
+
+def test_clients_that_are_kept_apart_are_found_out_and_planned_without():
+    preset = Preset(gflops=1.0, mbps=200.0, message_ms=0.0, medium="switch")
+    picture = examples()[0].path.read_bytes()
+    choice = Choice("halo")
+    with lab(preset, [SLOW] * 3, print, models=["digits"], profile=False) as running:
+
+        def exchanges() -> set[str]:
+            return {block["exchange"] for block in running.client.plan("digits", choice)["blocks"]}
+
+        def apart() -> bool:
+            return any(each["unreachable"] for each in running.client.devices())
+
+        right = running.client.infer("digits", picture, "image/png", choice)["predictions"]
+        assert "peer" in exchanges()
+        assert not apart()
+        cut_peers(running, 1)
+        mend = cut(running, 1)
+        wait(lambda: _ready(running) == 2)
+        mend()
+        wait(apart)
+        unreachable = {each["name"]: each["unreachable"] for each in running.client.devices()}
+        assert unreachable == {"host": [], "device-1": ["device-2"], "device-2": ["device-1"]}
+        plan = running.client.plan("digits", choice)
+        used = {tile["device"] for block in plan["blocks"] for tile in block["tiles"]}
+        assert len(used) < 3 or exchanges() == {"host"}
+        answer = running.client.infer("digits", picture, "image/png", choice)
+        assert answer["predictions"] == right
 
 
 def _busy(running: Lab) -> bool:

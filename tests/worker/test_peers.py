@@ -1,9 +1,13 @@
+import asyncio
+
+import numpy as np
 import pytest
 
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
+from protos.errors import ImbrexError, LostWorker
 from tests.worker.support import (
     conv_program,
     in_process,
@@ -16,6 +20,9 @@ from tests.worker.support import (
     whole,
 )
 from tests.worker.test_service import same
+from worker.actions import Piece, SendToPeer, TaskKey
+from worker.peers import Peers
+from worker.service import Service
 
 IN = Box.whole((1, 16, 12, 10))
 TOP, BOTTOM = Box.of((0, 1), (0, 16), (0, 6), (0, 10)), Box.of((0, 1), (0, 16), (6, 12), (0, 10))
@@ -109,3 +116,30 @@ async def test_outputs_to_itself_feed_the_next_task(two):
     pieces, ends = await until_done(to_a, tasks=2)
     assert [end.task for end in ends] == [0, 1]
     same(joined(pieces, IN), whole(whole(x), seed=1))
+
+
+async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch):
+    async def never(*_):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Service, "_read", never)
+    monkeypatch.setattr("worker.peers.PATIENCE_S", 0.2)
+    monkeypatch.setattr("worker.peers._SLOWEST_BYTES_PER_S", 1e9)
+    failed: list[tuple[SendToPeer, ImbrexError]] = []
+    given_up = asyncio.Event()
+
+    def fail(action, error):
+        failed.append((action, error))
+        given_up.set()
+
+    peers = Peers(Caller("a", "s"), "test", fail)
+    box = Box.whole((1, 1 << 20))
+    key = TaskKey("r", 1, 1, 1)
+    piece = Piece(key, "y", box, np.zeros(box.shape, np.float32))
+    async with in_process(tmp_path / "b", secret="s") as b, asyncio.timeout(20):
+        for _ in range(8):
+            peers.send(SendToPeer(b.id, b.address, (piece,), key, 1))
+        await given_up.wait()
+        await peers.close()
+    assert isinstance(failed[0][1], LostWorker)
+    assert "has not taken" in failed[0][1].cause
