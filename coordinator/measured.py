@@ -12,11 +12,12 @@ from coordinator.cluster.facts import Facts
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts, Corrections
 from coordinator.costs.endpoints import HOST_ENDPOINT, EndpointEstimate
-from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, prior_link
+from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, prior_link
 from coordinator.costs.rates import flop_per_s, prior_costs
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.execution.tasks import TaskGraph
 from coordinator.execution.timeline import TaskTimes
+from coordinator.lone import lone_transfers
 from coordinator.planning.devices import Device, Endpoint, Link
 from coordinator.planning.plan import DeviceId
 from coordinator.switching import LINK_DRIFT, Observed
@@ -45,6 +46,8 @@ class Measured:
         self._corrections = Corrections.none()
         self._computing: WeakKeyDictionary[TaskGraph, dict[tuple[int, DeviceId], float]]
         self._computing = WeakKeyDictionary()  # uncorrected seconds
+        # Devices whose link is about to be probed.
+        self.unprobed: set[DeviceId] = set()
         self._links_seen: dict[str, Observed] = {}
         self._links_seen_s = -math.inf
         self._fitted: dict[DeviceId, tuple[LinkEstimate, EndpointEstimate, Link]] = {}
@@ -62,12 +65,15 @@ class Measured:
         Raises:
             LostWorker: the connection ended.
         """
-        unprobed = self._unprobed(device)
-        fresh = LinkEstimate(LIVE_LOOPBACK) if connection.is_loopback else unprobed
-        estimate = self._links.setdefault(device, fresh)
-        for seen in await connection.probe():
-            estimate = estimate.observed(seen.size_bytes, seen.seconds)
-        self._links[device] = estimate
+        fresh = LinkEstimate(LIVE_LOOPBACK) if connection.is_loopback else self._unprobed(device)
+        self._links.setdefault(device, fresh)
+        seen = await connection.probe()
+        probe = [Transfer(each.size_bytes, each.seconds) for each in seen.messages]
+        self._links[device] = self._links[device].probed(probe)
+        # Handled by the slower end; and the other one needed something too.
+        both_s = min(each.seconds for each in probe if not each.size_bytes)
+        far_s = min(seen.handling_s, max(0.0, both_s - self._near.message_s))
+        self._endpoints[device] = self.endpoint(device).probed(far_s)
 
     def _unprobed(self, device: DeviceId) -> LinkEstimate:
         return LinkEstimate(self._before.get(device) or prior_link(0))
@@ -76,17 +82,6 @@ class Measured:
     def links(self) -> dict[DeviceId, Link]:
         """Every link that was ever measured, as it is known."""
         return self._before | {device: self.link(device) for device in self._links}
-
-    def _transferred(self, device: DeviceId, times: TaskTimes) -> None:
-        estimate = self._links.get(device)
-        if estimate is None:
-            return
-        if times.sent_bytes:
-            estimate = estimate.observed(times.sent_bytes, times.ready_s - times.sent_s)
-        if times.received_bytes:
-            seconds = times.received_s - times.stop_s
-            estimate = estimate.observed(times.received_bytes, seconds)
-        self._links[device] = estimate
 
     def link(self, device: DeviceId) -> Link:
         """The best estimate of a device's link and of what messages cost at its ends; fitted again
@@ -182,7 +177,9 @@ class Measured:
                 expected_s, observed_s = sums.get(device, (0.0, 0.0))
                 taken_s = each.stop_s - each.start_s
                 sums[device] = (expected_s + predicted_s, observed_s + taken_s)
-            self._transferred(device, each)
+        for device, lone in lone_transfers(graph, times):
+            if device in self._links:
+                self._links[device] = self._links[device].observed(lone.size_bytes, lone.seconds)
         for device, (expected_s, observed_s) in sums.items():
             self._corrections = self._corrections.observed(device, expected_s, observed_s, now)
         links = {device: self._latest_link(device) for device in sums}

@@ -19,12 +19,14 @@ from protos.errors import LostWorker
 # Old round trips go: clocks of cheap boards drift by tens of microseconds per second.
 _CLOCK_SAMPLES = 16
 
-# What a probe may take altogether: requests that come meanwhile share the link with it.
-PROBE_BUDGET_S = 0.4
+# What the payloads of a probe may take: requests that come meanwhile share the link with it.
+PROBE_BUDGET_S = 0.6
 # Large enough to see the rate of gigabit Ethernet beside the fixed cost; the largest are left out
 # where the budget would not do.
 PROBE_SIZES_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
 _EMPTY_PROBES = 4
+# Pings at once, whose answers come as fast as the slower end handles messages.
+_BURST = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,16 @@ class Observation:
 
     size_bytes: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a link and its ends showed: single messages, and the seconds that the slower of the two
+    ends needs to handle one.
+    """
+
+    messages: tuple[Observation, ...]
+    handling_s: float
 
 
 class ClockEstimate:
@@ -150,18 +162,19 @@ class Pinger:
         self.clock.add(trip)
         return trip
 
-    async def probe(self, timeout_s: float) -> list[Observation]:
-        """Messages of several sizes, both ways, in less than half a second: for
-        `coordinator.costs.links`.
+    async def probe(self, timeout_s: float) -> Probe:
+        """Messages of several sizes, both ways, and several at once, in about a second: for
+        `coordinator.costs`.
 
         A message of n bytes takes a round trip with n bytes one way, less half an empty one.
 
         Raises:
             ImbrexError: as `ping`.
         """
-        deadline_s = time.monotonic() + PROBE_BUDGET_S
         empty = [(await self.ping(timeout_s)).seconds for _ in range(_EMPTY_PROBES)]
         seen = [Observation(0, seconds / 2) for seconds in empty]
+        handling_s = await self._handling_s(timeout_s, min(empty))
+        deadline_s = time.monotonic() + PROBE_BUDGET_S
         byte_s = 0.0
         for size in PROBE_SIZES_BYTES:
             if time.monotonic() + 2 * size * byte_s > deadline_s:
@@ -171,4 +184,13 @@ class Pinger:
                 seconds = max(trip.seconds - min(empty) / 2, 0.0)
                 byte_s = seconds / size
                 seen.append(Observation(size, seconds))
-        return seen
+        return Probe(tuple(seen), handling_s)
+
+    async def _handling_s(self, timeout_s: float, empty_s: float) -> float:
+        """Of pings sent at once, each after the first takes what the slower end needs for two
+        messages: one that it gets and one that it sends.
+        """
+        began_s = time.monotonic()
+        await asyncio.gather(*(self.ping(timeout_s) for _ in range(_BURST)))
+        more_s = time.monotonic() - began_s - empty_s
+        return max(0.0, more_s) / (2 * (_BURST - 1))

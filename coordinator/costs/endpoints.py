@@ -37,6 +37,12 @@ class EndpointEstimate:
     observations: int = 0
     updated_s: float = 0.0
 
+    def probed(self, message_s: float) -> EndpointEstimate:
+        """After a probe, which counts until requests have shown more."""
+        if self.observations:
+            return self
+        return replace(self, endpoint=replace(self.endpoint, message_s=min(_MOST_S, message_s)))
+
     def observed(
         self, waits_s: Sequence[float], messages_s: Sequence[float], now: float
     ) -> EndpointEstimate:

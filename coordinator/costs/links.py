@@ -4,8 +4,10 @@ What the machines at the ends are said to need is taken from what was measured a
 wire is the rest.
 
 Starts from a prior (the advertised or configured Mbps) and moves to what probes and transfers
-show. Robust: medians of slopes and of intercepts (Theil-Sen), so that a few transfers that
-waited behind others change nothing.
+show. The latest probe counts as long as there is no newer one: requests may show messages of one
+size alone. Robust: medians of slopes and of intercepts (Theil-Sen), so that a few transfers that
+waited behind others change nothing; a slope counts by how far apart its sizes are, since small
+messages fit into buffers and tell nothing of a rate.
 """
 
 from __future__ import annotations
@@ -56,30 +58,36 @@ class LinkEstimate:
 
     prior: Link
     transfers: tuple[Transfer, ...] = ()
+    probe: tuple[Transfer, ...] = ()
 
     def observed(self, size_bytes: int, seconds: float) -> LinkEstimate:
         """After one more transfer; the oldest are forgotten."""
         if size_bytes < 0 or seconds <= 0:
             return self
         kept = (*self.transfers, Transfer(size_bytes, seconds))[-MOST_OBSERVATIONS:]
-        return LinkEstimate(self.prior, kept)
+        return replace(self, transfers=kept)
+
+    def probed(self, probe: Sequence[Transfer]) -> LinkEstimate:
+        """After a probe, which replaces the one before."""
+        return replace(self, probe=tuple(each for each in probe if each.seconds > 0))
 
     @property
     def link(self) -> Link:
         """The best estimate; the prior's parts where nothing better is known."""
-        fitted = fit_line(self.transfers)
-        if len(self.transfers) < _LEAST_OBSERVATIONS:
+        known = (*self.probe, *self.transfers)
+        if len(known) < _LEAST_OBSERVATIONS:
             return self.prior
+        fitted = fit_line(known)
         if fitted is None:
-            return self._fixed_only()
+            return self._fixed_only(known)
         return divided(self.prior, *fitted)
 
-    def _fixed_only(self) -> Link:
+    def _fixed_only(self, known: Sequence[Transfer]) -> Link:
         """All transfers of about one size: that size's cost is right, its slope the prior's if
         the messages are small, else in proportion.
         """
-        size = statistics.median(each.size_bytes for each in self.transfers)
-        seconds = statistics.median(each.seconds for each in self.transfers)
+        size = statistics.median(each.size_bytes for each in known)
+        seconds = statistics.median(each.seconds for each in known)
         if size <= _SMALL_BYTES:
             return divided(
                 self.prior, max(0.0, seconds - size * self.prior.byte_s), self.prior.byte_s
@@ -113,8 +121,8 @@ def divided(prior: Link, fixed_s: float, byte_s: float) -> Link:
 
 
 def fit_line(transfers: Sequence[Transfer]) -> tuple[float, float] | None:
-    """(fixed seconds, seconds per byte) by the medians of pairwise slopes and of intercepts; None
-    if the sizes are too close together to tell.
+    """(fixed seconds, seconds per byte) by the medians of pairwise slopes, weighted by how far
+    apart the sizes are, and of intercepts; None if they are too close together to tell.
     """
     sizes = np.array([each.size_bytes for each in transfers], dtype=np.float64)
     seconds = np.array([each.seconds for each in transfers], dtype=np.float64)
@@ -125,6 +133,13 @@ def fit_line(transfers: Sequence[Transfer]) -> tuple[float, float] | None:
     if np.count_nonzero(told) < _LEAST_OBSERVATIONS:
         return None
     slopes = (seconds[other] - seconds[one])[told] / spread[told]
-    byte_s = max(0.0, float(np.median(slopes)))
+    byte_s = max(0.0, _weighted_median(slopes, np.abs(spread[told])))
     rest_s = float(np.median(seconds - byte_s * sizes))
     return max(0.0, rest_s), max(byte_s, LEAST_BYTE_S)
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    """The value below and above which lies half of the weight."""
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order[np.searchsorted(reached, reached[-1] / 2)]])

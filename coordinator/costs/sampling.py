@@ -6,8 +6,9 @@
     profile = sampling.profile(fingerprint)
 
 Pure: the caller measures and reads the clock. The first samples are tiny; as they prove how fast
-the device is, later ones grow until one run takes about `_TARGET_S`, so a slow device is not
-blocked for long and a fast one is not measured on noise.
+the device is, later ones grow until one run takes about `_TARGET_S` or, on a slow device, until
+they are of the size of real tiles, whose weights fit into no cache: a slow device is not blocked
+for long, and a fast one is not measured on noise.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ COUNTS: Mapping[str, int] = {
 }
 _TARGET_S = 0.04
 _FIRST_FLOP = 2e7
+# An eighth of a VGG-16 layer, and how long a slow device may take for such a sample.
+_TILE_FLOP = 3e8
+_MOST_S = 0.25
 # From the largest sample to the smallest, in FLOPs. Blocks are of the size of real tiles, and
 # fully connected layers larger than a cache, for these are what takes time.
 _SPREADS = {"block": 10.0, "fully_connected": 3.0}
@@ -97,8 +101,8 @@ class Sampling:
         return fit(self.measured, fingerprint)
 
     def _top_flop(self) -> float:
-        """FLOPs of the largest sample: what the device does in `_TARGET_S`, approached in steps
-        of at most 8 so that one odd measurement does no harm.
+        """FLOPs of the largest sample: what the device does in `_TARGET_S`, or a real tile,
+        approached in steps of at most 8 so that one odd measurement does no harm.
         """
         rates = [
             sample.flop / seconds
@@ -107,8 +111,9 @@ class Sampling:
         ]
         if not rates:
             return _FIRST_FLOP
-        largest = max(sample.flop for sample, _ in self.measured)
-        return max(_FIRST_FLOP, min(statistics.median(rates) * _TARGET_S, 8.0 * largest))
+        largest, rate = max(sample.flop for sample, _ in self.measured), statistics.median(rates)
+        wanted = max(rate * _TARGET_S, min(_TILE_FLOP, rate * _MOST_S))
+        return max(_FIRST_FLOP, min(wanted, 8.0 * largest))
 
     def _check_enough(self) -> None:
         rounds = len(self.measured) // len(COUNTS)

@@ -89,3 +89,21 @@ def test_endpoint_time_is_not_counted_twice() -> None:
         estimate = estimate.observed(size, 0.001 + size * (2e-7 + 1e-7))
     assert estimate.link.bytes_per_s == pytest.approx(5e6, rel=1e-6)
     assert estimate.link.transfer_s(10**6) == pytest.approx(0.301, rel=1e-6)
+
+
+def test_what_a_buffer_swallows_tells_nothing_of_the_rate() -> None:
+    """A shaper lets 66 KB through at once: small messages look infinitely fast."""
+    probe = [
+        Transfer(size, 0.002 + max(0, size - 66_000) / TRUE.bytes_per_s)
+        for size in (0, 0, 0, 0, 16 << 10, 16 << 10, 64 << 10, 64 << 10, 1 << 18, 1 << 20)
+    ]
+    link = LinkEstimate(prior_link(93.7)).probed(probe).link
+    assert link.bytes_per_s == pytest.approx(TRUE.bytes_per_s, rel=0.1)
+
+
+def test_the_last_probe_counts_beside_messages_of_one_size() -> None:
+    probe = [Transfer(size, TRUE.transfer_s(size)) for size in (1, 1000, 1 << 16, 1 << 18, 1 << 20)]
+    estimate = LinkEstimate(prior_link(93.7)).probed([Transfer(10**6, 99.0)] * 9).probed(probe)
+    for _ in range(2 * MOST_OBSERVATIONS):
+        estimate = estimate.observed(30_000, TRUE.transfer_s(30_000))
+    assert estimate.link.bytes_per_s == pytest.approx(TRUE.bytes_per_s, rel=0.01)

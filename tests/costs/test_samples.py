@@ -75,10 +75,10 @@ def test_sampling_follows_the_devices_speed(gflops: float) -> None:
         sampling.record(sample, seconds, 4 * seconds)
     assert sampling.progress == 1.0
     largest = max(sample.flop for sample, _ in sampling.measured)
-    assert largest < max(2e7, gflops * 1e9 * 0.04) * 3
-    assert longest < 0.4
-    if gflops >= 2:
-        assert largest > gflops * 1e9 * 0.04 / 10
+    tile = min(3e8, gflops * 1e9 * 0.25)  # on a slow device too, where it takes no longer than this
+    wanted = max(gflops * 1e9 * 0.04, tile)
+    assert wanted / 10 < largest < wanted * 3
+    assert longest < 0.75
 
 
 def test_sampling_ends_when_its_time_is_used_up() -> None:
