@@ -8,6 +8,7 @@ compared with the whole model's. Results are one JSON and one SVG per cluster.
     python -m benchmarks.speedup                      (make lab)
     python -m benchmarks.speedup --full --resume      (make lab-full)
     python -m benchmarks.speedup --devices 4 --models digits --strategies aofl,halo --repeat 7
+    python -m benchmarks.speedup --case 2-1 --models vgg16-256-conv     (AOFL, Table 2)
 """
 
 from __future__ import annotations
@@ -21,26 +22,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import published
 from benchmarks.lab.bars import Bar, bars_svg
 from benchmarks.lab.bench import Bench, Setting, bench
 from benchmarks.lab.cluster import Say, wait_until_measured
-from benchmarks.lab.measure import ask, measure, steps
+from benchmarks.lab.crowd import crowd
+from benchmarks.lab.measure import ask, chosen, measure, steps
 from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.lab.presets import load_kind, names
+from benchmarks.lab.tables import crowd_line, heading
 from benchmarks.report import ROOT, provenance
 from coordinator import terminal
-from coordinator.planning.strategies import strategy
 from models.check import TOLERANCE
 from protos.errors import ImbrexError
 
 RESULTS = ROOT / "benchmarks" / "results"
-STRATEGIES = ("lw", "efl", "ofl", "aofl", "halo", "auto")
+STRATEGIES = ("lw", "efl", "ofl", "aofl", "halo", "auto", "halo+fp16")
 MODELS = ("vgg16-256-conv", "yolov2", "resnet50")
 FULL_MODELS = (*MODELS, "vgg16", "digits")
 FULL_DEVICES = (2, 4, 8)
+CROWD_S = 60.0
+TESTBED = "pi3-1ghz"
+# One has a device of four cores, which a pace cannot emulate.
+CASES = tuple(case for case in published.CASES if not case.cores)
 LEAST_REPEAT = 5
 # Of the bytes that a plan says; what recovery repeats would show here.
 BYTES_TOLERANCE = 0.02
+# Of the answer, where another wire than the exact one was asked for: networks of random weights
+# are the hard case.
+LOSSY_TOLERANCE = 0.1
 
 Document = dict[str, Any]
 
@@ -48,7 +58,7 @@ Document = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What to measure in each cluster, and where results go; `resume` keeps models that a
-    result has already.
+    result has already. `crowd` is a model that many clients ask for at once.
     """
 
     models: tuple[str, ...]
@@ -56,6 +66,7 @@ class Wish:
     repeat: int
     output: Path
     resume: bool
+    crowd: str = ""
 
 
 def main() -> int:
@@ -68,12 +79,13 @@ def main() -> int:
         arguments.repeat,
         arguments.output,
         arguments.resume,
+        arguments.crowd,
     )
     found: list[str] = []
     try:
         require_tools()
         for name in wish.strategies:
-            strategy(name)  # a wrong name is refused before anything starts
+            chosen(name)  # a wrong name is refused before anything starts
         for setting in _full_settings() if arguments.full else [_setting(arguments)]:
             document = run(setting, wish)
             print("\n".join(_lines(document)), flush=True)
@@ -91,7 +103,7 @@ def run(setting: Setting, wish: Wish) -> Document:
     path = wish.output / f"speedup-{setting.name}.json"
     done = _before(path) if wish.resume else {}
     missing = [model for model in wish.models if model not in done.get("models", {})]
-    if not missing:
+    if not missing and (not wish.crowd or "crowd" in done):
         return done
     with terminal.progress_bar() as bar:
         total = len(missing) * steps(wish.strategies, wish.repeat)
@@ -114,6 +126,10 @@ def run(setting: Setting, wish: Wish) -> Document:
             for model in missing:
                 document["models"][model] = _measured(running, model, wish, step)
                 _write(path, document)
+            if wish.crowd:
+                found = crowd(running.lab, ask(wish.crowd), CROWD_S, say)
+                document["crowd"] = {"model": wish.crowd, **found}
+                _write(path, document)
     return document
 
 
@@ -124,7 +140,7 @@ def faults(document: Document) -> list[str]:
         for name, result in measured["strategies"].items():
             if "reason" in result:
                 continue
-            if result["max_rel_error"] > TOLERANCE:
+            if result["max_rel_error"] > (LOSSY_TOLERANCE if "+" in name else TOLERANCE):
                 found.append(f"{model}, {name}: differs by {result['max_rel_error']:.2g}")
             if abs(result["bytes_error"]) > BYTES_TOLERANCE:
                 found.append(f"{model}, {name}: bytes are {result['bytes_error']:+.1%} of planned")
@@ -157,20 +173,17 @@ def _write(path: Path, document: Document) -> None:
             for name, result in measured["strategies"].items()
             if "reason" not in result
         }
-    title = (
-        f"{document['devices']} x {document['preset']}, {document['medium']}: "
-        "times as fast as one device alone"
-    )
+    title = f"{heading(document)}: times as fast as one device alone"
     path.with_suffix(".svg").write_text(bars_svg(title, document["devices"], groups))
 
 
 def _lines(document: Document) -> Iterator[str]:
     yield (
-        f"{document['devices']} x {document['preset']}, {document['medium']}, times at scale "
-        f"{document['scale']:g}; load before {document['load_average_before']}"
+        f"{heading(document)}, times at scale {document['scale']:g}; "
+        f"load before {document['load_average_before']}"
     )
     head = ("strategy", "seconds", "speed-up", "predicted", "error", "coordinator", "difference")
-    form = "  {:<10}{:>9}{:>10}{:>11}{:>8}{:>13}{:>12}"
+    form = "  {:<10}{:>9}{:>13}{:>11}{:>8}{:>13}{:>12}"
     for model, measured in document["models"].items():
         yield f"{model}: one device alone {measured['baseline']['latency_s']:.3f} s"
         yield form.format(*head)
@@ -181,7 +194,7 @@ def _lines(document: Document) -> Iterator[str]:
             yield form.format(
                 name,
                 f"{result['latency_s']:.3f}",
-                f"{result['speedup']:.2f}",
+                f"{result['speedup']:.2f} of {sum(document['clocks']):g}",
                 f"{result['predicted_latency_s']:.3f}",
                 f"{result['prediction_error']:+.0%}",
                 f"{result['coordinator_cpu_ms']:.0f} ms CPU",
@@ -189,20 +202,26 @@ def _lines(document: Document) -> Iterator[str]:
             )
             where = "  ".join(f"{part} {value:.3f}" for part, value in result["where_s"].items())
             yield f"    {where}"
+    if "crowd" in document:
+        yield crowd_line(document["crowd"])
 
 
 def _full_settings() -> Iterator[Setting]:
-    """Every preset on 2, 4 and 8 devices; the papers' also on `air`."""
+    """Every preset on 2, 4 and 8 devices; the papers' also on `air`, and unlike devices."""
     for name in names():
         for devices in FULL_DEVICES:
             yield Setting(name, devices)
-            if name == "pi3-1ghz":
+            if name == TESTBED:
                 yield Setting(name, devices, "air")
+    for case in CASES:
+        yield Setting(TESTBED, len(case.ghz), case=case)
 
 
 def _setting(arguments: argparse.Namespace) -> Setting:
     load_kind(arguments.preset)
-    made = Setting(arguments.preset, arguments.devices, scale=arguments.scale)
+    case = next((each for each in CASES if each.name == arguments.case), None)
+    devices = len(case.ghz) if case else arguments.devices
+    made = Setting(arguments.preset, devices, scale=arguments.scale, case=case)
     return replace(made, medium=arguments.medium) if arguments.medium else made
 
 
@@ -218,9 +237,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--devices", type=_whole(1, MOST_DEVICES), default=8)
     parser.add_argument("--medium", choices=("star", "air", "switch"), help="else the preset's")
     parser.add_argument("--scale", type=float, help="how many times as fast; else what fits")
+    parser.add_argument("--case", choices=[each.name for each in CASES], help="of unlike devices")
     parser.add_argument("--models", type=_list, help=f"default: {','.join(MODELS)}")
     parser.add_argument("--strategies", type=_list, help=f"default: {','.join(STRATEGIES)}")
     parser.add_argument("--repeat", type=_whole(LEAST_REPEAT, 99), default=LEAST_REPEAT)
+    parser.add_argument("--crowd", default="", help="a model for a closed loop of 32 clients")
     parser.add_argument("--full", action="store_true", help="every preset, 2, 4 and 8 devices")
     parser.add_argument("--resume", action="store_true", help="keep what a result has already")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS, help="folder of results")

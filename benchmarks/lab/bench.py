@@ -10,23 +10,33 @@ from typing import Any
 from benchmarks.lab.calibrate import Emulated, emulated, machine
 from benchmarks.lab.cluster import Lab, Say, lab
 from benchmarks.lab.presets import Preset, fitting_scale, load_kind
+from benchmarks.published import Case
 from coordinator.planning.devices import Medium
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What to emulate; without a medium the preset's, without a scale the one that fits."""
+    """What to emulate; without a medium the preset's, without a scale the one that fits. A `case`
+    of AOFL's Table 2 gives the devices clocks of their own.
+    """
 
     preset: str
     devices: int
     medium: Medium | None = None
     scale: float | None = None
+    case: Case | None = None
 
     @property
     def name(self) -> str:
         """For files and people."""
         medium = self.medium or load_kind(self.preset).preset.medium
-        return f"{load_kind(self.preset).name}-{medium}-{self.devices}"
+        case = f"-case-{self.case.name}" if self.case else ""
+        return f"{load_kind(self.preset).name}-{medium}-{self.devices}{case}"
+
+    @property
+    def clocks(self) -> tuple[float, ...]:
+        """Of the devices, as shares of the preset's; the host's first."""
+        return self.case.ghz if self.case else (1.0,) * self.devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,7 @@ class Bench:
             "preset": load_kind(self.setting.preset).name,
             "medium": self.wanted.medium,
             "devices": self.lab.devices,
+            "clocks": self.setting.clocks,
             "scale": self.scale,
             "discovery": "static list",
             "emulated": self.found.json(),
@@ -76,7 +87,9 @@ def bench(setting: Setting, say: Say) -> Iterator[Bench]:
     here = machine()
     scale = setting.scale or fitting_scale(preset, setting.devices, here.core_gflops)
     wanted = preset.scaled(scale)
-    computer = here.computer(wanted)
-    with lab(wanted, setting.devices, computer, say) as running:
+    fastest = here.computer(wanted)
+    computers = [fastest.clocked(clock) for clock in setting.clocks]
+    with lab(wanted, computers, say) as running:
         say("calibrating")
-        yield Bench(running, setting, scale, wanted, emulated(running, wanted, computer))
+        found = emulated(running, wanted, fastest, setting.clocks)
+        yield Bench(running, setting, scale, wanted, found)

@@ -8,13 +8,13 @@ is an error.
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 from benchmarks.lab import probes
 from benchmarks.lab.cluster import SECRET, Computer, Lab
@@ -54,12 +54,14 @@ class Machine:
                 cure="Choose a smaller --scale",
             )
         byte_ns = round(max(0.0, preset.byte_ns - self.byte_ns), 4)
-        return Computer(pace, round(message_ms, 4), byte_ns, preset.task_ms)
+        return Computer(pace, round(message_ms, 4), byte_ns, preset.task_ms, preset.weight_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """What the lab was measured to emulate, and what it should: worst over devices."""
+    """What the lab was measured to emulate, each device as if at the preset's clock, and what it
+    should.
+    """
 
     gflops: tuple[float, ...]
     down_mbps: tuple[float, ...]
@@ -90,7 +92,11 @@ class Emulated:
             name: {"wanted": wanted, "measured": [round(value, 3) for value in values]}
             for name, values, wanted in self._rows()
         }
-        told = {"byte_ns_per_side": self.wanted.byte_ns, "task_ms": self.wanted.task_ms}
+        told = {
+            "byte_ns_per_side": self.wanted.byte_ns,
+            "task_ms": self.wanted.task_ms,
+            "weight_ns": self.wanted.weight_ns,
+        }
         return {**rows, **told}
 
     def _rows(self) -> list[tuple[str, tuple[float, ...], float]]:
@@ -116,20 +122,19 @@ def machine() -> Machine:
         arguments = ["worker", "--config", str(file)]
         child = children.start("machine", arguments, state, state / "ready.json")
         try:
-            deadline = time.monotonic() + _START_S
-            while (ready := child.ready()) is None:
-                if time.monotonic() > deadline:
-                    raise Unavailable(cause="a worker does not start", cure="Try it by itself")
-                time.sleep(0.05)
+            children.wait_until(
+                lambda: child.ready() is not None, "a worker has not started", [child], _START_S
+            )
+            address = str((child.ready() or {})["address"])
             caller = Caller(HOST, endpoint=Endpoint(_CHARGED_MS * 1e-3))
-            cost = asyncio.run(probes.message_seconds(str(ready["address"]), caller))
+            cost = uvloop.run(probes.message_seconds(address, caller))
         finally:
             children.stop([child])
     return Machine(core, cost[0] * 1e3 - _CHARGED_MS, cost[1] * 1e9)
 
 
-def emulated(lab: Lab, wanted: Preset, computer: Computer) -> Emulated:
-    """Measures a running lab."""
+def emulated(lab: Lab, wanted: Preset, host: Computer, clocks: Sequence[float]) -> Emulated:
+    """Measures a running lab; `host` is what its daemons were told."""
     network = lab.network
     down, up, wire_s = [], [], []
     for number in range(1, lab.devices):
@@ -137,9 +142,14 @@ def emulated(lab: Lab, wanted: Preset, computer: Computer) -> Emulated:
         down.append(probes.stream_mbps(network.host, there, own))
         up.append(probes.stream_mbps(there, network.host, HOST_ADDRESS))
         wire_s.append(probes.round_trip_s(network.host, there, own))
-    caller = Caller(HOST, SECRET, Endpoint(computer.message_ms * 1e-3, computer.byte_ns * 1e-9))
-    rates, sides_s = asyncio.run(_through_daemons(lab.addresses, caller))
-    messages = [(a - b / 4) * 1e3 for a, b in zip(sides_s, wire_s, strict=True)]
+    caller = Caller(HOST, SECRET, Endpoint(host.message_ms * 1e-3, host.byte_ns * 1e-9))
+    rates, sides_s = uvloop.run(_through_daemons(lab.addresses, caller))
+    # Two of a round trip's four sides are the host's, whose clock is the preset's.
+    messages = [
+        (a - b / 4) * 1e3 * 2 / (1 + 1 / clock)
+        for a, b, clock in zip(sides_s, wire_s, clocks[1:], strict=True)
+    ]
+    rates = [rate / clock for rate, clock in zip(rates, clocks, strict=True)]
     return Emulated(tuple(rates), tuple(down), tuple(up), tuple(messages), wanted)
 
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.lab.guard import Guard
+from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
 from benchmarks.lab.presets import Preset
 from coordinator import children
 from coordinator.client import CoordinatorClient
-from protos.errors import Unavailable
 
 SECRET = "lab"  # noqa: S105 - of a cluster that nobody else can reach
 HTTP_PORT = 8460
@@ -30,7 +28,6 @@ WORKER_PORT = 8470
 _FOLDER = "imbrex-lab-"
 _START_S = 120.0
 _PROFILE_S = 400.0
-_POLL_S = 0.1
 
 Say = Callable[[str], None]
 
@@ -43,6 +40,17 @@ class Computer:
     message_ms: float
     byte_ns: float
     task_ms: float
+    weight_ns: float = 0.0
+
+    def clocked(self, clock: float) -> Computer:
+        """The same computer at another clock: kernels and Python are slower alike, memory isn't."""
+        return replace(
+            self,
+            pace=self.pace * clock,
+            message_ms=self.message_ms / clock,
+            byte_ns=self.byte_ns / clock,
+            task_ms=self.task_ms / clock,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +73,36 @@ class Lab:
 
 @contextmanager
 def lab(
-    preset: Preset, devices: int, computer: Computer, say: Say, **settings: object
+    preset: Preset, computers: Sequence[Computer], say: Say, **settings: object
 ) -> Iterator[Lab]:
     """Builds the network, starts every process and waits until each worker has joined; this
     thread is at the host meanwhile. The context removes everything; so does a guard, if this
     process is killed.
 
-    `preset` is scaled; `settings` are further ones of the coordinator.
+    `preset` is scaled; `computers` are what to tell the daemons, the host's first; `settings` are
+    further ones of the coordinator.
     """
+    devices = len(computers)
     require_tools()
     if gone := remove_leftovers():
         say(f"removed what a killed lab left: {', '.join(gone)}")
     network = Network(Wiring(devices - 1, preset.medium, preset.mbps))
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
-        stack.enter_context(Guard(os.getpid(), folder))
+        stack.enter_context(guarded(os.getpid(), folder))
         say(f"{devices} devices, {preset.medium} of {preset.mbps:g} Mbps")
         network.build()
-        workers = [_worker(network, number, computer, folder) for number in range(1, devices)]
+        workers = [
+            _worker(network, number, computers[number], folder) for number in range(1, devices)
+        ]
         stack.callback(children.stop, workers)
         listed = [f"{network.address(number)}:{WORKER_PORT}" for number in range(1, devices)]
-        coordinator = _coordinator(network, preset, computer, listed, folder, settings)
+        coordinator = _coordinator(network, preset, computers[0], listed, folder, settings)
         stack.callback(children.stop, [coordinator])
         stack.enter_context(inside(network.host))
         everybody = [*workers, coordinator]
-        _wait(lambda: coordinator.ready() is not None, "the coordinator has not come up", everybody)
+        up = "the coordinator has not come up"
+        children.wait_until(lambda: coordinator.ready() is not None, up, everybody, _START_S)
         client = stack.enter_context(CoordinatorClient(f"http://{HOST}:{HTTP_PORT}"))
         found: list[str] = []
 
@@ -100,7 +113,7 @@ def lab(
             ]
             return len(found) == devices
 
-        _wait(joined, "not every worker has joined", everybody)
+        children.wait_until(joined, "not every worker has joined", everybody, _START_S)
         yield Lab(network, client, tuple(found), coordinator, tuple(workers))
 
 
@@ -118,7 +131,7 @@ def wait_until_measured(running: Lab, say: Say) -> None:
         return done == running.devices
 
     everybody = [*running.workers, running.coordinator]
-    _wait(measured, "not every device was measured", everybody, _PROFILE_S)
+    children.wait_until(measured, "not every device was measured", everybody, _PROFILE_S)
 
 
 def _worker(network: Network, number: int, computer: Computer, folder: Path) -> children.Child:
@@ -133,7 +146,7 @@ def _worker(network: Network, number: int, computer: Computer, folder: Path) -> 
         "pace": computer.pace,
         "message_ms": computer.message_ms,
         "byte_ns": computer.byte_ns,
-        "task_ms": computer.task_ms,
+        **_computing(computer, folder),
     }
     file = _settings_file(folder / f"{name}.toml", told)
     within = network.inside(network.device(number))
@@ -164,7 +177,7 @@ def _coordinator(
         "host_pace": computer.pace,
         "message_ms": computer.message_ms,
         "byte_ns": computer.byte_ns,
-        "task_ms": computer.task_ms,
+        **_computing(computer, folder),
         "medium": preset.medium,
         "replan": 0,
         **settings,
@@ -173,6 +186,14 @@ def _coordinator(
     within = network.inside(network.host)
     arguments = ["coordinator", "--config", str(file)]
     return children.start("coordinator", arguments, state, state / "ready.json", within)
+
+
+def _computing(computer: Computer, folder: Path) -> dict[str, object]:
+    return {
+        "task_ms": computer.task_ms,
+        "weight_ns": computer.weight_ns,
+        "turns": folder / "turns",
+    }
 
 
 def _settings_file(path: Path, told: Mapping[str, object]) -> Path:
@@ -190,27 +211,3 @@ def _toml(value: object) -> str:
             return f"[{', '.join(map(_toml, value))}]"
         case _:
             return f"'{value}'"
-
-
-def _wait(
-    done: Callable[[], bool],
-    otherwise: str,
-    alive: list[children.Child],
-    timeout_s: float = _START_S,
-) -> None:
-    """Until `done`, as long as every process lives.
-
-    Raises:
-        ChildError: one of them has ended.
-        Unavailable: it took longer.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        for child in alive:
-            child.require_alive()
-        if time.monotonic() > deadline:
-            raise Unavailable(
-                cause=f"{otherwise} within {timeout_s:.0f} s",
-                cure="See that nothing else keeps this machine busy, and try again",
-            )
-        time.sleep(_POLL_S)

@@ -18,6 +18,7 @@ from coordinator.cluster.programs import Programs, program_message
 from coordinator.commands.rounds import Case, Rounds, Sample
 from coordinator.library import Loaded
 from coordinator.library import load as load_whole
+from coordinator.planning.strategies import strategy
 from coordinator.serving.tensors import write_tensors
 from models.pixels import as_values
 from models.reference import WholeModel, random_inputs
@@ -42,10 +43,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One request: its sample, the coordinator's CPU seconds and its trace."""
+    """One request: its sample, the coordinator's CPU seconds, the share of this machine's cores
+    that were busy, packets that queues dropped, and its trace.
+    """
 
     sample: Sample
     cpu_s: float
+    busy_share: float
+    dropped: int
     trace: Mapping[str, Any] = field(repr=False)
 
 
@@ -58,6 +63,17 @@ def ask(model: str) -> Question:
     return Question(model, loaded, write_tensors(feeds), expected)
 
 
+def chosen(name: str) -> Choice:
+    """A strategy by its name, with a wire after a plus: `halo+fp16`.
+
+    Raises:
+        NotFound: there is no such strategy.
+    """
+    strategy_name, _, wire = name.partition("+")
+    strategy(strategy_name)
+    return Choice.of(strategy_name, None, wire)
+
+
 def steps(strategies: Sequence[str], repeat: int) -> int:
     """How often `measure` says something of one model."""
     return len(strategies) + repeat * (len(strategies) + 1)
@@ -68,28 +84,32 @@ def measure(
 ) -> dict[str, Any]:
     """Rounds of the baseline and each strategy, after every plan is warm: a b c a b c."""
     rounds = Rounds(lab.client, question.name, question.body, question.expected)
-    cases = [Case(name, lab.devices, Choice(name)) for name in strategies]
+    cases = [Case(name, lab.devices, chosen(name)) for name in strategies]
     rounds.warm_up(cases, say)
     able = [case for case in cases if not case.reason]
     seen: dict[str, list[Seen]] = {case.label: [] for case in able}
-    alone_s: list[float] = []
+    baselines_s: list[float] = []
     coordinator = psutil.Process(lab.coordinator.process.pid)
     for number in range(1, repeat + 1):
         turn = f"{question.name}, round {number} of {repeat}"
         say(f"{turn}: the whole model on one device")
-        alone_s.append(asyncio.run(_alone(lab.addresses[0], question.loaded)))
-        before_s = _cpu_s(coordinator)
+        baselines_s.append(alone_s(lab, question))
+        before_s, dropped = _cpu_s(coordinator), lab.network.dropped()
+        psutil.cpu_percent()
         for case in rounds.measure(able, 1):
-            spent_s = _cpu_s(coordinator) - before_s
+            busy, spent_s = psutil.cpu_percent() / 100, _cpu_s(coordinator) - before_s
+            lost = lab.network.dropped() - dropped
             sample = case.samples[-1]
-            seen[case.label].append(Seen(sample, spent_s, lab.client.trace(sample.request_id)))
+            trace = lab.client.trace(sample.request_id)
+            seen[case.label].append(Seen(sample, spent_s, busy, lost, trace))
             say(f"{turn}: {case.label} {sample.latency_s:.3f} s")
-            before_s = _cpu_s(coordinator)
-    baseline_s = statistics.median(alone_s)
+            before_s, dropped = _cpu_s(coordinator), lab.network.dropped()
+            psutil.cpu_percent()
+    baseline_s = statistics.median(baselines_s)
     return {
         "baseline": {
             "latency_s": round(baseline_s, 4),
-            "samples_s": [round(each, 4) for each in alone_s],
+            "samples_s": [round(each, 4) for each in baselines_s],
             "threads": 1,
         },
         "strategies": {
@@ -122,12 +142,20 @@ def _result(case: Case, baseline_s: float, seen: Sequence[Seen]) -> dict[str, An
         "bytes_error": round(sum(moved.values()) / max(1, sum(planned.values())) - 1, 4),
         "max_rel_error": case.comparison.max_rel_error,
         "coordinator_cpu_ms": round(statistics.median(each.cpu_s for each in seen) * 1e3, 1),
+        "machine_busy_share": round(statistics.median(each.busy_share for each in seen), 3),
+        "packets_dropped": [each.dropped for each in seen],
         "where_s": where(middle.trace, case.plan, baseline_s).json(),
     }
 
 
+def alone_s(lab: Lab, question: Question) -> float:
+    """Seconds of the whole, unsplit model on the fastest device, in plain onnxruntime under its
+    pace.
+    """
+    return asyncio.run(_alone(lab.addresses[0], question.loaded))
+
+
 async def _alone(address: str, loaded: Loaded) -> float:
-    """Seconds of the whole, unsplit model on one device, in plain onnxruntime under its pace."""
     graph = loaded.served.network.graph
     inputs = [
         pb.TensorSpec(tensor=name, data_type=graph.tensors[name].data_type, dims=graph.shape(name))

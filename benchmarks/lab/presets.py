@@ -24,8 +24,9 @@ FOLDER = Path(__file__).parent / "presets"
 _MOST_CORES = 0.6
 # A bandwidth that Python's and gRPC's streams of eight workers fill here with a core to spare.
 _MOST_MBPS = 250.0
-# Faster than this, an event loop's wakeups (a millisecond apart) are too coarse for messages.
-_MOST_SCALE = 2.0
+# At twice the speed, what this machine's Python and kernel need themselves weighs twice as much,
+# and an event loop's wakeups (a millisecond apart) are coarse for messages.
+_MOST_SCALE = 1.0
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -34,7 +35,8 @@ _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Preset(BaseModel):
     """One kind of device, and how they are connected. `gflops` is what a convolution gets,
     `mbps` what a TCP stream gets, `message_ms` and `byte_ns` what messages cost at each side,
-    `task_ms` what setting up a task costs beside its kernels.
+    `task_ms` what setting up a task costs beside its kernels, `weight_ns` what reading a byte of
+    weights does.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,6 +46,7 @@ class Preset(BaseModel):
     message_ms: _NotNegative
     byte_ns: _NotNegative = 0.0
     task_ms: _NotNegative = 0.0
+    weight_ns: _NotNegative = 0.0
     medium: Medium = "star"
 
     def scaled(self, scale: float) -> Preset:
@@ -55,6 +58,7 @@ class Preset(BaseModel):
                 "message_ms": self.message_ms / scale,
                 "byte_ns": self.byte_ns / scale,
                 "task_ms": self.task_ms / scale,
+                "weight_ns": self.weight_ns / scale,
             }
         )
 

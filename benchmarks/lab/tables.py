@@ -59,9 +59,16 @@ def between_marks(page: str, text: str) -> str:
     return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 
+def heading(found: Mapping[str, Any]) -> str:
+    """What a result is about."""
+    clocks = ", ".join(f"{clock:g}" for clock in found["clocks"])
+    unlike = f" at clocks of {clocks}" if len(set(found["clocks"])) > 1 else ""
+    return f"{found['devices']} x {found['preset']}{unlike}, {found['medium']}"
+
+
 def _document(found: Mapping[str, Any]) -> Iterator[str]:
     yield ""
-    yield f"### {found['devices']} x {found['preset']}, {found['medium']}"
+    yield f"### {heading(found)}"
     yield ""
     yield (
         f"Everything runs {found['scale']:g} times as fast as on the devices. "
@@ -73,7 +80,19 @@ def _document(found: Mapping[str, Any]) -> Iterator[str]:
         + _load(found["load_average_before"])
     )
     for model, measured in found["models"].items():
-        yield from _model(model, measured)
+        yield from _model(model, measured, sum(found["clocks"]))
+    if "crowd" in found:
+        yield ""
+        yield crowd_line(found["crowd"])
+
+
+def crowd_line(crowd: Mapping[str, Any]) -> str:
+    """What a closed loop of clients got."""
+    return (
+        f"{crowd['clients']} clients in a closed loop, `{crowd['model']}`: "
+        f"{crowd['images_per_s']:.2f} images per second, **{crowd['ratio']:.2f}** times one "
+        f"device; an answer takes {crowd['latency_s']} s."
+    )
 
 
 def _load(load: float) -> str:
@@ -82,10 +101,18 @@ def _load(load: float) -> str:
     return f"**Measured under load**: others were using the machine (load {load:g} before)."
 
 
-def _model(model: str, measured: Mapping[str, Any]) -> Iterator[str]:
+def _model(model: str, measured: Mapping[str, Any], rates: float) -> Iterator[str]:
+    """`rates`: of all devices together, in those of the fastest."""
     alone_s = measured["baseline"]["latency_s"]
+    able = [each for each in measured["strategies"].values() if "reason" not in each]
+    busy = max((each["machine_busy_share"] for each in able), default=0.0)
+    dropped = max((n for each in able for n in each["packets_dropped"]), default=0)
     yield ""
-    yield f"`{model}`, {alone_s:.2f} s on one device alone; medians of {measured['repeat']}:"
+    yield (
+        f"`{model}`, {alone_s:.2f} s on one device alone; medians of {measured['repeat']}. At best "
+        f"{rates:g} times as fast. This machine's cores were busy for {busy:.0%} of the time at "
+        f"most, and {dropped} packets of a request were dropped at most."
+    )
     yield ""
     yield f"| {' | '.join(_HEAD)} | {' | '.join(_PARTS.values())} |"
     yield "|---" * (len(_HEAD) + len(_PARTS)) + "|"

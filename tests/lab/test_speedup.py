@@ -33,6 +33,7 @@ def document(**changes):
         "preset": "p",
         "medium": "star",
         "devices": 2,
+        "clocks": [1.0, 1.0],
         "faults": [],
         "models": {"m": model},
     }
@@ -101,6 +102,8 @@ def test_tables_replace_only_what_is_between_the_marks():
         prediction_error=0.04,
         bytes={"scatter": 10**6, "gather": 0, "halo": 500_000},
         coordinator_cpu_ms=12.0,
+        machine_busy_share=0.25,
+        packets_dropped=[0, 3],
         where_s=dict.fromkeys(tables._PARTS, 0.1),
     )
     found |= {"scale": 2.0, "load_average_before": 9.0}
@@ -112,6 +115,8 @@ def test_tables_replace_only_what_is_between_the_marks():
     assert "old" not in made
     assert "| `halo` | 0.500 | **2.00** | +4% | 1.5 | 12 ms |" in made
     assert "under load" in made
+    assert "25% of the time" in made
+    assert "3 packets" in made
     assert tables.with_results(made, [found]) == made
 
 

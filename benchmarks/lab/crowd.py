@@ -1,0 +1,54 @@
+"""A closed loop of clients: each sends its next question when it has its answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from benchmarks.lab.cluster import Lab, Say
+from benchmarks.lab.measure import Question, alone_s
+from coordinator.serving import names
+from models.reference import EQUAL, compare
+
+CLIENTS = 32
+
+
+def crowd(lab: Lab, question: Question, seconds: float, say: Say) -> dict[str, Any]:
+    """Answers per second over `seconds`, once as long has passed to settle, beside one device's.
+    The baseline is measured before and after.
+    """
+    baselines_s = [alone_s(lab, question)]
+    lab.client.infer_raw(question.name, question.body, names.NPZ)
+    begin_s = time.monotonic() + seconds
+    end_s = begin_s + seconds
+    counted: list[float] = []
+    worst, guard = EQUAL, threading.Lock()
+
+    def ask_again() -> None:
+        nonlocal worst
+        while (asked_s := time.monotonic()) < end_s:
+            outputs, _ = lab.client.infer_raw(question.name, question.body, names.NPZ)
+            now_s = time.monotonic()
+            found = compare(outputs, question.expected)
+            with guard:
+                worst = worst.worse(found)
+                if begin_s <= now_s < end_s:
+                    counted.append(now_s - asked_s)
+
+    say(f"{CLIENTS} clients for {2 * seconds:.0f} s")
+    with ThreadPoolExecutor(CLIENTS, "client") as clients:
+        for client in [clients.submit(ask_again) for _ in range(CLIENTS)]:
+            client.result()
+    baselines_s.append(alone_s(lab, question))
+    rate = len(counted) / seconds
+    return {
+        "clients": CLIENTS,
+        "seconds": seconds,
+        "answers": len(counted),
+        "images_per_s": round(rate, 4),
+        "ratio": round(rate * sum(baselines_s) / len(baselines_s), 3),
+        "latency_s": round(sorted(counted)[len(counted) // 2], 3) if counted else None,
+        "max_rel_error": worst.max_rel_error,
+    }
