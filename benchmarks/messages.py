@@ -1,8 +1,9 @@
 """What a message between two daemons costs either of them in CPU: the root of the lab's charges.
 
-A worker process takes tensors from a client on the daemons' event loop, one every ten
-milliseconds: with the wakeups of halos, not of a stream. What both processes need in the same time
-without messages is taken off. Meanwhile programs of the lowest priority keep every core awake: to
+A worker process takes tensors from a client on the daemons' event loop, over two connections, one
+on each every ten milliseconds: as halos come from two neighbours and go to two, with the wakeups of
+pairs and not those of a stream. What both processes need in the same time without messages is taken
+off. Meanwhile programs of the lowest priority keep every core awake: to
 wake a virtual machine's core that was put to sleep is the hypervisor's work, which no Pi does.
 
     python -m benchmarks.messages [--json] [--messages 300]
@@ -16,7 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,16 @@ def main() -> int:
 
 async def measure(address: str, worker: int, messages: int) -> dict[str, Any]:
     """CPU milliseconds of either side per message, by size."""
-    async with WorkerClient(address, Caller(HOST)) as client:
-        stream = client.exchange()
-        await _send(stream, SHAPES[0], messages)  # connects, and warms both sides up
+    async with (
+        WorkerClient(address, Caller(HOST)) as one,
+        WorkerClient(address, Caller(HOST)) as other,
+    ):
+        streams = (one.exchange(), other.exchange())
+        await _send(streams, SHAPES[0], messages)  # connects, and warms both sides up
         sizes = []
         for shape in SHAPES:
-            idle = await _spent(worker, None, shape, messages)
-            busy = await _spent(worker, stream, shape, messages)
+            idle = await _spent(worker, (), shape, messages)
+            busy = await _spent(worker, streams, shape, messages)
             sender, receiver = (
                 (after - before) / messages * 1e3 for after, before in zip(busy, idle, strict=True)
             )
@@ -84,32 +88,39 @@ async def measure(address: str, worker: int, messages: int) -> dict[str, Any]:
                     "receiver_ms": round(receiver, 4),
                 }
             )
-        stream.cancel()
+        for stream in streams:
+            stream.cancel()
     return {"messages": messages, "gap_s": GAP_S, "sizes": sizes}
 
 
 async def _spent(
-    worker: int, stream: ExchangeStream | None, shape: tuple[int, ...], messages: int
+    worker: int, streams: Sequence[ExchangeStream], shape: tuple[int, ...], messages: int
 ) -> tuple[float, float]:
     """CPU seconds of this process and of the worker."""
     before = _cpu_s(os.getpid()), _cpu_s(worker)
-    await _send(stream, shape, messages)
+    await _send(streams, shape, messages)
     after = _cpu_s(os.getpid()), _cpu_s(worker)
     return after[0] - before[0], after[1] - before[1]
 
 
-async def _send(stream: ExchangeStream | None, shape: tuple[int, ...], messages: int) -> None:
+async def _send(streams: Sequence[ExchangeStream], shape: tuple[int, ...], messages: int) -> None:
+    """So many messages, one over each stream at a time."""
     values = np.zeros(shape, np.float32)
-    for number in range(messages):
+
+    async def send(stream: ExchangeStream, name: str) -> None:
+        header = pb.Tensor(
+            request=name,
+            tensor="halo",
+            box=box_message(Box.whole(shape).spans),
+            data_type=data_type_of(values.dtype),
+        )
+        await stream.write([pb.Item(tensor=header)], [values])
+
+    for number in range(messages // 2):
         await asyncio.sleep(GAP_S)
-        if stream is not None:
-            header = pb.Tensor(
-                request=f"{shape}-{number}",
-                tensor="halo",
-                box=box_message(Box.whole(shape).spans),
-                data_type=data_type_of(values.dtype),
-            )
-            await stream.write([pb.Item(tensor=header)], [values])
+        await asyncio.gather(
+            *(send(each, f"{shape}-{number}-{k}") for k, each in enumerate(streams))
+        )
 
 
 @contextmanager

@@ -36,6 +36,11 @@ class Probing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sent = 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything is to be probed or asked."""
+        return bool(self._tasks)
+
     def sent(self) -> None:
         """Something begins or ends to be sent: it disturbs a probe."""
         self._sent += 1

@@ -24,10 +24,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[T]):
-    """A run that is set up: what computes, and how many bytes of weights it reads."""
+    """A run that is set up: what computes, how many bytes of weights it reads, and what looks at
+    its result, which is not kernels and no part of its time.
+    """
 
     compute: Callable[[], T]
     weight_bytes: int = 0
+    check: Callable[[T], None] | None = None
 
 
 # Sets up a run.
@@ -123,6 +126,8 @@ class Throttle:
         start = clock.now_s()
         with self._turn():
             value, cpu_s = self._computed(ready)
+        if ready.check:
+            ready.check(value)
         if self._pace < 1:
             weights_s = ready.weight_bytes * self._emulation.weight_byte_s
             deadline = start + cpu_s / self._pace + weights_s

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
@@ -168,7 +169,7 @@ class Engine:
 
         def begin() -> Ready[dict[str, np.ndarray]]:
             bound = self._sessions.get(action.program).bound(action.inputs, shapes)
-            return Ready(lambda: _finite(bound.compute(), action.passed), bound.weight_bytes)
+            return replace(bound, check=lambda made: _require_finite(made, action.passed))
 
         try:
             timed = await self._compute.run(begin)
@@ -197,12 +198,11 @@ class Engine:
         self._write(number, [([pb.Item(pong=pong)], [payload])])
 
 
-def _finite(outputs: dict[str, np.ndarray], passed: Iterable[str]) -> dict[str, np.ndarray]:
-    """The outputs, if those that nobody else checks are finite."""
+def _require_finite(outputs: dict[str, np.ndarray], passed: Iterable[str]) -> None:
+    """Raises NotFinite unless the outputs that nobody else checks are finite."""
     for name in passed:
         if not is_finite(outputs[name]):
             raise NotFinite(
                 cause=f"the program made values of {name!r} that are not finite",
                 cure="If only this device does, check its memory and its power supply",
             )
-    return outputs
