@@ -24,7 +24,7 @@ from coordinator.planning.tables import tables_of
 from coordinator.planning.unit_plan import overfilled, too_little_memory
 from models.units import Network
 
-# Simulated tasks per search: about 0.15 s for eight devices.
+# Simulated tasks per search: about 0.3 s for eight devices.
 EFFORT = 8_000
 # Drafts that are improved, the best first, as long as effort is left.
 _STARTS = 3

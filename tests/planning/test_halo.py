@@ -43,6 +43,15 @@ def test_faster_than_the_published_scheme_on_eight(name: str, least: float) -> N
     assert published / halo(network, some).predicted_latency_s >= least
 
 
+def test_fewer_devices_where_messages_cost_more_than_they_save() -> None:
+    """Many small layers: from all four devices alone it ends at 1.4 times what two take."""
+    network, two, four = real("mobilenetv2"), pis(2), pis(4)
+    plan = halo(network, four)
+    assert len(plan.devices) < 4
+    assert plan.predicted_latency_s <= halo(network, two).predicted_latency_s * 1.05
+    assert {each.device for each in plan.unused} == {d.id for d in four.devices} - {*plan.devices}
+
+
 def test_one_device_needs_no_halo() -> None:
     network = real("digits")
     plan = halo(network, pis(1))
