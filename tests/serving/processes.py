@@ -47,7 +47,7 @@ def free_port() -> int:
         return port
 
 
-def wait(condition: Callable[[], T], timeout_s: float = START_S) -> T:
+def wait(condition: Callable[[], T | None], timeout_s: float = START_S) -> T:
     pause, deadline = threading.Event(), time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, "it took too long"
