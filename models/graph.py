@@ -34,7 +34,7 @@ from protos.errors import BadRequest
 
 OPSETS = range(7, 24)
 # What was folded may be what a shape was waiting for; exporters compute sizes in chains.
-_FOLDINGS = 4
+_FOLDINGS = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,9 +119,10 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
         before = len(nodes)
         nodes, constants = fold_constants(light, tensors, constants)
         unknown = [made for made in _made(nodes) if made not in tensors]
-        if not unknown or (len(nodes) == before and not asks):
+        stuck = len(nodes) == before
+        if not unknown or (stuck and not asks):
             break
-        if asks:
+        if stuck:
             told, asks = told_shapes(model, inputs, unknown), False
     outputs = tuple(value.name for value in model.graph.output)
     if not unknown:
