@@ -23,18 +23,10 @@ from functools import partial
 from coordinator.planning.decide import fitting
 from coordinator.planning.devices import Cluster
 from coordinator.planning.layouts import UnitTile
-from coordinator.planning.plan import (
-    Block,
-    Exchange,
-    Plan,
-    Tile,
-    Unused,
-    tile_extent,
-    tile_works,
-)
+from coordinator.planning.plan import Block, Exchange, Plan, Tile, Unused
 from coordinator.planning.simulator import simulate
 from coordinator.planning.single import single
-from coordinator.planning.stages import Stage, Stages
+from coordinator.planning.stages import Stage, Stages, unit_tile
 from coordinator.planning.tables import tables_of
 from models.boxes import Span
 from models.tiles import MapTile, map_size, tile_boxes, weighted_spans, whole_map
@@ -226,9 +218,7 @@ class _Search:
     def _tile(self, part: Part, tile: MapTile) -> UnitTile:
         block = Block(part.start, part.stop, ())
         boxes = tile_boxes(self.network, part.start, part.stop, tile)
-        made = Tile(self.cluster.devices[0].id, boxes)
-        reads = tile_extent(self.network, block, made).inputs
-        return UnitTile(boxes, reads, tuple(tile_works(self.network, block, made)))
+        return unit_tile(self.network, block, Tile(self.cluster.devices[0].id, boxes))
 
     def _best_alone(self, part: Part) -> tuple[int, UnitTile]:
         tile = self._tile(part, whole_map(self.network, part.start, part.stop))

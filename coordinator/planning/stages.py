@@ -82,17 +82,14 @@ class Stages:
         they read and compute.
         """
         places = {device.id: d for d, device in enumerate(self.cluster.devices)}
-
-        def share(block: Block, tile: Tile) -> tuple[int, UnitTile]:
-            reads = tile_extent(self.network, block, tile).inputs
-            work = tuple(tile_works(self.network, block, tile))
-            return places[tile.device], UnitTile(tile.boxes, reads, work, tile.part)
-
         return tuple(
             self.stage(
                 block.start,
                 block.stop,
-                tuple(share(block, tile) for tile in block.tiles),
+                tuple(
+                    (places[tile.device], unit_tile(self.network, block, tile))
+                    for tile in block.tiles
+                ),
                 barrier=block.barrier,
                 direct=block.exchange == "peer",
             )
@@ -213,3 +210,9 @@ class Stages:
                 place = source.outputs.index(name)
                 found.append((name, tuple(pieces), source.loads[0].summed, place))
         return found
+
+
+def unit_tile(network: Network, block: Block, tile: Tile) -> UnitTile:
+    """A plan's tile, of whatever block, with what it reads and computes."""
+    reads = tile_extent(network, block, tile).inputs
+    return UnitTile(tile.boxes, reads, tuple(tile_works(network, block, tile)), tile.part)
