@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from models.check import fused
+from models.check import check, fused
 from models.graph import load_graph
 from models.units import divide
 from tests.models.int8 import Int8, int8_networks
@@ -71,3 +71,18 @@ def test_dynamic_quantisation(seed: int, rows: int, cols: int, data: st.DataObje
     network = divide(load_graph(model))
     assert all(not node.refusal for node in network.graph.nodes)
     assert split_error(data, model) <= 1e-6
+
+
+def test_a_mean_of_floats_in_a_quantised_network_is_taken_whole() -> None:
+    """In two steps its last bit would differ, and what is quantised of it by a whole step."""
+    net = Int8(np.random.default_rng(8))
+    shape = (1, 64, 21, 17)
+    map_ = net.dequantise(net.quantise("x", shape))
+    factors = net.constant(net.rng.uniform(0.1, 0.2, (64, 1, 1)).astype(np.float32))
+    scaled = net.node("Mul", [map_, factors])
+    mean = net.quantise(net.node("GlobalAveragePool", [scaled]), (1, 64, 1, 1))
+    model = net.model(shape, [mean])
+    network = divide(load_graph(model))
+    assert [node.op for node in network.graph.nodes if "ool" in node.op] == ["GlobalAveragePool"]
+    assert not any(node.op.startswith("Reduce") for node in network.graph.nodes)
+    assert check(model, network, (4, 1), fused(network)).comparison.max_abs_error == 0.0
