@@ -111,7 +111,7 @@ def runnable(block: Block) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [each for each in BLOCKS if runnable(each)], ids=str)
-def test_every_command_runs(block: Block, service: Service, place: Path, store: str) -> None:
+def test_every_command_runs(block: Block, service: Service, place: Path) -> None:
     script = re.sub(r"localhost:8460|127\.0\.0\.1:8460", service.host_port, block.text)
     script = script.replace(" --keep", "")  # tests/cli/test_demo.py leaves one up
     environment = {
@@ -119,7 +119,6 @@ def test_every_command_runs(block: Block, service: Service, place: Path, store: 
         "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "IMBREX_URL": service.url,
-        "IMBREX_MODELS": store,
     }
     done = subprocess.run(
         ["bash", "-e", "-c", script],
