@@ -34,6 +34,7 @@ from worker.identity import cpu_fingerprint, device_id, facts
 from worker.machine import Machine
 from worker.measure import Measurer
 from worker.membership import Membership, credentials_in
+from worker.memory import cap_memory
 from worker.optimise import OptimisedPrograms, remove_leftovers
 from worker.ports import listen
 from worker.service import Parts, Service
@@ -126,6 +127,7 @@ def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     """
     settings = load(file, overrides)
     log_to_stderr(as_json=settings.log_json, level=settings.log_level)
+    cap_memory(settings.memory_bytes)
     uvloop.run(run(settings))
     return 0
 

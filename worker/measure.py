@@ -25,6 +25,7 @@ from worker.graphs import (
     embed_weight,
     weight_bytes,
 )
+from worker.memory import free_bytes
 from worker.runtime import Session, make_session, options
 from worker.store import BlobStore
 
@@ -109,7 +110,7 @@ class Measurer:
         model = checked_model(program)
         needed = sum(weight_bytes(ref) for ref in program.weights)
         needed += sum(int(np.prod(entry.dims)) * entry.dtype.itemsize for entry in inputs)
-        if needed > psutil.virtual_memory().available:
+        if needed > free_bytes():
             raise OutOfMemory(
                 cause=f"measuring needs at least {needed >> 20} MB, more than is free",
                 cure="Measure smaller programs on this device",

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import onnx
 import onnxruntime as ort
-import psutil  # type: ignore[import-untyped, unused-ignore]
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
@@ -33,6 +32,7 @@ from worker.graphs import (
     refer,
     weight_bytes,
 )
+from worker.memory import free_bytes
 from worker.runtime import Session, SharedWeights, make_session, options
 from worker.store import BlobStore
 
@@ -126,12 +126,13 @@ class OptimisedPrograms:
 
     def _check_memory(self, program: Program) -> None:
         weights = sum(weight_bytes(ref) for ref in program.weights)
-        free = psutil.virtual_memory().available
+        free = free_bytes()
         if weights * _PEAK_OVER_WEIGHTS > free:
             raise OutOfMemory(
                 cause=f"a program with {weights >> 20} MB of weights does not fit the "
                 f"{free >> 20} MB of free memory while it is optimised",
-                cure="Plan it on a device with more memory, or end other programs here",
+                cure="Plan it on a device with more memory, raise memory_mb, or end other programs "
+                "here",
             )
 
     def _attach(self, model: onnx.ModelProto, ref: WeightRef) -> None:

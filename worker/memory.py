@@ -1,0 +1,43 @@
+"""The worker's own cap on its memory. Raspberry Pi OS switches memory cgroups off,
+so a unit's `MemoryMax` does nothing there.
+
+Tensors and weights are accounted for one by one (`worker.tasks`, `worker.sessions`); what a network
+needs in between only the runtime knows. The kernel refuses an allocation beyond the cap, the task
+that asked for it fails, and the worker and its device go on.
+"""
+
+import resource
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+# RLIMIT_DATA counts the stacks of threads at their full 8 MB, of which they touch some kilobytes:
+# about 30 threads of gRPC, the runtime and Python.
+_STACKS_BYTES = 256 << 20
+_STATUS = Path("/proc/self/status")
+
+
+def cap_memory(budget_bytes: int) -> None:
+    """Lets this process allocate that much beyond what it has now; never more than before."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = _allocated_bytes() + budget_bytes + _STACKS_BYTES
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def free_bytes() -> int:
+    """What can still be allocated: what the system has free, or what is left of the cap."""
+    available = int(psutil.virtual_memory().available)
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft == resource.RLIM_INFINITY:
+        return available
+    return max(0, min(available, soft - _allocated_bytes()))
+
+
+def _allocated_bytes() -> int:
+    """What counts for RLIMIT_DATA: private memory that can be written."""
+    for line in _STATUS.read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == "VmData":
+            return int(value.split()[0]) << 10
+    return 0
