@@ -10,10 +10,11 @@ import grpc
 import grpc.aio
 
 from protos import imbrex_pb2 as pb
+from protos import versions
 from protos.channels import Caller, make_channel
 from protos.endpoint import Endpoint
-from protos.errors import LostWorker, PeerViolation
-from protos.frames import PROTOCOL, Payload, Received, decode, encode
+from protos.errors import LostWorker
+from protos.frames import Payload, Received, decode, encode
 from protos.identity import WORKER_NAME, device_name
 from protos.serving import EXCHANGE, SERVICE, UNARY
 from protos.status import STREAM_ENDED, error_from, own_cancellation
@@ -139,22 +140,18 @@ class WorkerClient:
         """Who is there; a host under TLS tells it who the members of the cluster are.
 
         Raises:
-            PeerViolation: it speaks another protocol version.
+            PeerViolation: it speaks no protocol version that we speak.
             LostWorker: nobody answers within `timeout_s`.
         """
         request = pb.HelloRequest(
-            protocol=PROTOCOL,
+            protocol=versions.SPOKEN.newest,
             version=version,
             sender=self._caller.sender,
             sent_s=time.monotonic(),
             members=members,
         )
         reply: pb.HelloReply = await self._call("Hello", request, timeout_s)
-        if reply.protocol != PROTOCOL:
-            raise PeerViolation(
-                cause=f"{self.address} speaks protocol {reply.protocol}, we speak {PROTOCOL}",
-                cure="Run the same version of imbrex on every device",
-            )
+        versions.SPOKEN.require(reply.protocol, self.address)
         return reply
 
     async def missing(

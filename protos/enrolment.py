@@ -13,9 +13,9 @@ import grpc
 import grpc.aio
 
 from protos import imbrex_pb2 as pb
+from protos import versions
 from protos.channels import pinned_channel
 from protos.errors import BadConfiguration, LostWorker, Unavailable
-from protos.frames import PROTOCOL
 from protos.identity import (
     COORDINATOR_NAME,
     Identity,
@@ -44,7 +44,7 @@ async def enrol(invitation: Invitation, device: str, name: str) -> Identity:
     authority_pem = await _authority(invitation)
     key_pem = new_key()
     request = pb.EnrolRequest(
-        protocol=PROTOCOL,
+        protocol=versions.SPOKEN.newest,
         invitation=invitation.secret,
         signing_request=signing_request(key_pem, name),
         device=device,

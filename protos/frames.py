@@ -22,9 +22,6 @@ from protos.errors import PeerViolation
 Payload = np.ndarray | bytes | memoryview
 Received = tuple[pb.Item, np.ndarray | memoryview | None]
 
-# Raised whenever a change would make an older peer misread us; Hello refuses another one.
-PROTOCOL = 1
-
 # Senders split above this. Measured on loopback: one 4 MB message moves twice as fast as the
 # same bytes in chunks of 64 KiB; above 4 MB page faults of fresh buffers take over.
 MAX_TENSOR_BYTES = 4 << 20

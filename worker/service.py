@@ -14,10 +14,11 @@ import structlog
 
 from models.program import Program
 from protos import imbrex_pb2 as pb
+from protos import versions
 from protos.channels import HOST, SENDER_KEY
 from protos.endpoint import Endpoint
 from protos.errors import BadRequest, ImbrexError, PeerViolation
-from protos.frames import PROTOCOL, decode
+from protos.frames import decode
 from protos.serving import Context
 from protos.status import STREAM_ENDED, abort, own_cancellation
 from worker.compute import yield_to_others
@@ -89,16 +90,13 @@ class Service:
     async def hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:
         """Who are you?"""
         received_s = time.monotonic()
-        if request.protocol != PROTOCOL:
-            raise PeerViolation(
-                cause=f"you speak protocol {request.protocol} (imbrex {request.version or '?'}), "
-                f"this worker speaks {PROTOCOL} (imbrex {self._parts.version})",
-                cure="Install the same version of imbrex on every device",
-            )
+        caller = f"{request.sender or 'a caller'} (imbrex {request.version or '?'})"
+        own = f"this worker (imbrex {self._parts.version})"
+        protocol = versions.SPOKEN.answer(request.protocol, caller, own)
         if _is_host(context):
             self._parts.membership.learn(request.members)
         return pb.HelloReply(
-            protocol=PROTOCOL,
+            protocol=protocol,
             version=self._parts.version,
             facts=pb.DeviceFacts(**asdict(self._parts.facts())),
             received_s=received_s,

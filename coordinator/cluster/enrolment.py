@@ -12,8 +12,8 @@ import structlog
 from coordinator.cluster.trust import Certified
 from coordinator.planning.plan import DeviceId
 from protos import imbrex_pb2 as pb
-from protos.errors import BadConfiguration, BadRequest, ImbrexError, PeerViolation
-from protos.frames import PROTOCOL
+from protos import versions
+from protos.errors import BadConfiguration, BadRequest, ImbrexError
 from protos.imbrex_pb2_grpc import EnrolmentServicer, add_EnrolmentServicer_to_server
 from protos.ports import holder_of
 from protos.serving import Context
@@ -97,11 +97,7 @@ class Enrolment(EnrolmentServicer):
 
 
 def _device(request: pb.EnrolRequest) -> DeviceId:
-    if request.protocol != PROTOCOL:
-        raise PeerViolation(
-            cause=f"you speak protocol {request.protocol}, this coordinator speaks {PROTOCOL}",
-            cure="Install the same version of imbrex on every device",
-        )
+    versions.SPOKEN.answer(request.protocol, "the device that joins", "this coordinator")
     if not _DEVICE.fullmatch(request.device):
         raise BadRequest(cause="the device's id is not one of ours", cure="Run the same version")
     return DeviceId(request.device)

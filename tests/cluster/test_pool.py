@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.errors import LostWorker, PeerViolation
+from protos.versions import Spoken
 from tests.cluster.support import (
     advertised,
     unique_cluster,
@@ -168,12 +170,12 @@ async def test_pings_at_the_same_time_do_not_disturb_each_other(tmp_path):
 
 
 async def test_another_protocol_version_is_refused_with_both_versions(tmp_path, monkeypatch):
-    monkeypatch.setattr("worker.service.PROTOCOL", 99)
+    monkeypatch.setattr("worker.service.versions", SimpleNamespace(SPOKEN=Spoken(99)))
     async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
         await until(lambda: watched.peer(running.address).state is PeerState.REFUSED)
         peer = watched.peer(running.address)
-        assert "speak protocol 1" in peer.reason
-        assert "speaks 99" in peer.reason
+        assert "speaks protocol 1" in peer.reason
+        assert "98 and 99" in peer.reason
         assert running.address in peer.reason
         assert "same version" in peer.cure
         assert watched.pool.ready() == {}

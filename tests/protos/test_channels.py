@@ -5,9 +5,9 @@ from protos import imbrex_pb2 as pb
 from protos.channels import Caller, make_gate, make_server, require_proof
 from protos.client import WorkerClient
 from protos.errors import BadConfiguration, Infeasible, LostWorker, PeerViolation
-from protos.frames import PROTOCOL
 from protos.serving import register
 from protos.status import abort
+from protos.versions import PROTOCOL
 
 
 class Stub:

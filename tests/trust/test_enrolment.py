@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,6 +20,7 @@ from protos.enrolment import enrol
 from protos.errors import BadConfiguration, BadRequest, PeerViolation, Unavailable
 from protos.identity import device_name, fingerprint, now_utc
 from protos.invitation import Invitation
+from protos.versions import Spoken
 from tests.cli.run_cli import imbrex
 from tests.trust.support import DAY, HALL, KITCHEN, admit, identity, make_trust
 from tests.worker.support import environment, in_process
@@ -117,8 +119,9 @@ async def test_a_strange_device_id_is_refused(trust, address, device):
 
 
 async def test_another_protocol_is_named(trust, address, monkeypatch):
-    monkeypatch.setattr("coordinator.cluster.enrolment.PROTOCOL", 99)
-    with pytest.raises(PeerViolation, match="speaks 99"):
+    spoken = SimpleNamespace(SPOKEN=Spoken(99))
+    monkeypatch.setattr("coordinator.cluster.enrolment.versions", spoken)
+    with pytest.raises(PeerViolation, match="this coordinator 98 and 99"):
         await enrol(trust.certified.invite(address), KITCHEN, "kitchen")
 
 

@@ -12,7 +12,6 @@ from protos.channels import Caller, make_channel
 from protos.client import WorkerClient
 from protos.convert import box_message
 from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation
-from protos.frames import PROTOCOL
 from protos.serving import EXCHANGE, SERVICE
 from tests.worker.support import (
     conv_model,
@@ -51,20 +50,6 @@ async def test_hello_tells_the_facts(client, worker):
     assert reply.facts.boot_id
     assert reply.resident_bytes > 1 << 20
     assert reply.counters["tasks_run"] == 0
-
-
-async def test_another_protocol_version_is_refused(worker):
-    async with make_channel(worker.address) as channel:
-        hello = channel.unary_unary(
-            f"/{SERVICE}/Hello",
-            request_serializer=pb.HelloRequest.SerializeToString,
-            response_deserializer=pb.HelloReply.FromString,
-        )
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await hello(pb.HelloRequest(protocol=PROTOCOL + 1, version="9.9"))
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "9.9" in caught.value.details()
-    assert "Install the same version" in caught.value.details()
 
 
 async def test_weights_are_fetched_once_and_resumed(client):
