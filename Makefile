@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRITON := .venv-triton
 
-.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser test-deploy
+.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser test-deploy lint-deploy
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,6 +40,11 @@ test-deploy: setup ## the playbook on Debian machines that really boot (as root;
 	.venv-deploy/bin/pip install --quiet ansible-core
 	IMBREX_DEPLOY_ANSIBLE=$(CURDIR)/.venv-deploy/bin/ansible-playbook \
 		$(BIN)/pytest -m slow tests/deploy/test_machines.py
+
+lint-deploy: ## Ansible's roles by ansible-lint's strictest rules
+	$(PYTHON) -m venv .venv-deploy
+	.venv-deploy/bin/pip install --quiet ansible-core ansible-lint
+	cd deploy/ansible && PATH="$(CURDIR)/.venv-deploy/bin:$$PATH" ansible-lint
 
 check: setup ## lint, types, fresh stubs, import directions
 	$(BIN)/ruff check .

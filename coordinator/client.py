@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from typing import Any, ClassVar, Self
 from urllib.parse import quote, urlencode
 
@@ -27,6 +28,8 @@ from protos.errors import (
 CONNECT_TIMEOUT_S = 5.0
 # In the environment and not a flag: a command line is for every user of a machine to see.
 KEY_VARIABLE = "IMBREX_API_KEY"
+# A file of certificates to believe, beside those of the system.
+CA_VARIABLE = "IMBREX_CA"
 # A model's first request may wait for its weights to reach slow devices over a home's Wi-Fi.
 ANSWER_TIMEOUT_S = 600.0
 
@@ -47,6 +50,7 @@ _KINDS = {
 _BY_STATUS: dict[int, type[ImbrexError]] = {
     404: NotFound,
     422: Infeasible,
+    429: Unavailable,
     503: Unavailable,
 }
 
@@ -61,7 +65,9 @@ class CoordinatorClient:
             if httpx.URL(self.url).scheme not in ("http", "https"):
                 raise httpx.InvalidURL("it does not begin with http://")
             # A proxy for the internet would not know the devices of a home.
-            self._http = httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
+            self._http = httpx.Client(
+                base_url=self.url, timeout=timeout, trust_env=False, verify=_believed()
+            )
         except httpx.InvalidURL as error:
             raise BadRequest(
                 cause=f"{url!r} is not a URL of a coordinator ({error})",
@@ -190,6 +196,12 @@ class CoordinatorClient:
         try:
             response = self._http.request(method, path, content=body, headers=headers)
         except httpx.ConnectError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise BadConfiguration(
+                    cause=f"the certificate of {self.url} is not believed ({error})",
+                    cure="Print the cluster's with `imbrex cluster authority` on the coordinator's "
+                    f"device, and name its file in {CA_VARIABLE}",
+                ) from error
             raise NoCoordinator(
                 cause=f"no coordinator answers at {self.url} ({error})",
                 cure="Start one with `imbrex coordinator`, or give its address with --url",
@@ -224,6 +236,24 @@ class NoCoordinator(Unavailable):
     """Nothing answers at the coordinator's address."""
 
     code: ClassVar[str] = "no_coordinator"
+
+
+def _believed() -> ssl.SSLContext:
+    """The system's authorities, and those that the environment names.
+
+    Raises:
+        BadConfiguration: that file cannot be used.
+    """
+    context = ssl.create_default_context()
+    if file := os.environ.get(CA_VARIABLE):
+        try:
+            context.load_verify_locations(file)
+        except OSError as error:
+            raise BadConfiguration(
+                cause=f"the certificates in {file} cannot be used: {error}",
+                cure=f"Correct {CA_VARIABLE}: `imbrex cluster authority` prints what belongs there",
+            ) from error
+    return context
 
 
 def _query(choice: Choice) -> str:

@@ -19,7 +19,9 @@ import uvicorn
 
 from coordinator.core import Coordinator
 from coordinator.serving.app import create_app
+from coordinator.serving.connections import Connection
 from coordinator.serving.oip.rpc import RpcServer
+from coordinator.serving.tls import WebTls
 from coordinator.settings import GRPC_PORT, CoordinatorSettings
 from protos.errors import BadConfiguration
 from protos.heap import keep_buffers
@@ -42,28 +44,32 @@ async def run(settings: CoordinatorSettings) -> None:
         BadConfiguration: a port is taken, or the state directory can't be used.
     """
     keep_buffers()
+    tls = WebTls.of(settings)
     with _listening(settings) as listener:
         coordinator = Coordinator(settings)
         await coordinator.start()
         try:
-            await _serve(coordinator, listener, settings.state_dir)
+            await _serve(coordinator, listener, tls)
         finally:
             await coordinator.stop()
 
 
-async def _serve(coordinator: Coordinator, listener: socket.socket, state_dir: Path) -> None:
+async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls | None) -> None:
     app = create_app(coordinator)
     config = uvicorn.Config(
         app,
+        http=Connection,
         log_config=None,
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=DRAIN_S,
         timeout_keep_alive=KEEP_ALIVE_S,
     )
+    config.load()
+    config.ssl = tls.context if tls else None
     server = _Server(config)
     host, port = listener.getsockname()[:2]
-    url = f"http://{host}:{port}"
+    url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def stop() -> None:
         app.state.page.close()
@@ -73,14 +79,20 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, state_dir: P
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     settings = coordinator.settings
-    rpc = RpcServer(app.state.oip, app.state.keys, settings.max_body_bytes)
+    rpc = RpcServer(app.state.oip, app.state.access, settings.max_body_bytes)
+    keeping = asyncio.create_task(tls.keep()) if tls else None
     try:
-        address = await rpc.start(settings.host, _grpc_port(settings))
-        with _ready_file(state_dir, {"url": url, "grpc": address, "pid": os.getpid()}):
+        address = await rpc.start(
+            settings.host, _grpc_port(settings), tls.of_grpc() if tls else None
+        )
+        told = {"url": url, "grpc": address, "pid": os.getpid()}
+        with _ready_file(settings.state_dir, told):
             log.info("ready", url=url, grpc=address)
             async with serving():
                 await server.serve(sockets=[listener])
     finally:
+        if keeping is not None:
+            keeping.cancel()
         await rpc.stop()
 
 

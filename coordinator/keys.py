@@ -93,31 +93,38 @@ class Keys:
                 known = ", ".join(entries) or "none"
                 raise NotFound(cause=f"no key is called {name!r}", cure=f"There are {known}")
 
-    def require(self, shown: str | None, role: Role) -> None:
-        """Lets the call go on if this key allows it. Hashes are compared in constant time, and
-        with every key.
+    def holder(self, shown: str | None) -> Key | None:
+        """Whose key this is; None if it is unknown. Hashes are compared in constant time, and with
+        every key.
+        """
+        shown_hash = secret_hash(shown or "")
+        held = [
+            Key(name, Role(entry["role"]))
+            for name, entry in self._file.entries().items()
+            if hmac.compare_digest(str(entry["sha256"]), shown_hash)
+        ]
+        return held[0] if held else None
+
+    def require(self, shown: str | None, role: Role) -> Key | None:
+        """Lets the call go on if this key allows it, and tells whose it is; None where there are no
+        keys.
 
         Raises:
             NoKey: none was shown, or an unknown one.
             NotAllowed: it is for less.
         """
-        entries = self._file.entries()
-        if not entries:
-            return
-        shown_hash = secret_hash(shown or "")
-        held = [
-            Role(entry["role"])
-            for entry in entries.values()
-            if hmac.compare_digest(str(entry["sha256"]), shown_hash)
-        ]
-        if not held:
+        if not self._file.entries():
+            return None
+        held = self.holder(shown)
+        if held is None:
             raise NoKey(
                 cause="an unknown API key was sent" if shown else "no API key was sent",
                 cure="Send one as `Authorization: Bearer KEY` or `X-API-Key: KEY`; "
                 "`imbrex cluster key` makes one",
             )
-        if role is Role.ADMIN and Role.ADMIN not in held:
+        if role is Role.ADMIN and held.role is not Role.ADMIN:
             raise NotAllowed(
                 cause="this key may ask and look, but not change things",
                 cure="Use a key of the role admin",
             )
+        return held

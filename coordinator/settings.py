@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import platformdirs
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from coordinator.planning.devices import Medium
@@ -45,7 +45,10 @@ class CoordinatorSettings(BaseSettings):
     computes each on all devices, `throughput` answers most per second. `medium` says what the
     links share, as in cluster files. `message_ms` and `byte_ns` emulate a slower computer: what a
     message and each of its bytes cost more than they do here; `task_ms`, `weight_ns` and `turns`
-    are for its worker.
+    are for its worker. `rate_per_s` is how often one API key, or address without one, may ask; 0
+    is no limit. With `tls` clients speak TLS, too: by a certificate of the cluster's authority, for
+    this device's names and addresses and for `tls_names`, or by `tls_cert` and `tls_key`, files as
+    PEM.
     """
 
     model_config = SettingsConfigDict(env_prefix="IMBREX_COORDINATOR_", extra="forbid", frozen=True)
@@ -84,7 +87,18 @@ class CoordinatorSettings(BaseSettings):
     objective: Objective = "auto"
     max_in_flight: int = 16
     max_body_bytes: int = 64 * 1024 * 1024
+    rate_per_s: float = Field(default=200.0, ge=0)
+    tls: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_names: tuple[str, ...] = ()
     log: Literal["auto", "json", "console"] = "auto"
+
+    @model_validator(mode="after")
+    def _certificate_has_its_key(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together")
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -119,7 +133,7 @@ def load_settings(flags: dict[str, Any], file: Path | None = None) -> Coordinato
         return CoordinatorSettings(**{**_without_environment(values, environment), **chosen})
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = ".".join(str(part) for part in first["loc"]) or "tls_cert"
         raise BadConfiguration(
             cause=f"the setting {key!r} is wrong: {first['msg']}",
             cure=f"See `imbrex coordinator --help`{f' and {file}' if file else ''}.",

@@ -5,8 +5,11 @@ Its folder is all of the cluster's trust: whoever can read it can make members.
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 import secrets
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -40,6 +43,11 @@ _CERTIFICATE_FILE = "authority.pem"
 NOT_BEFORE = datetime(2023, 6, 10, tzinfo=UTC)
 # A home's cluster is made anew before this ends; devices' certificates are renewed by themselves.
 _AUTHORITY_VALID_FOR = timedelta(days=20 * 365)
+# Daemons both answer and call.
+_MEMBERS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+# Members are known by names in this domain.
+_RESERVED = ".imbrex.internal"
+_HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 
 
 class Authority:
@@ -114,28 +122,61 @@ class Authority:
         key = request.public_key()
         if not valid or not isinstance(key, ec.EllipticCurvePublicKey):
             raise BadRequest(cause="the signing request is not signed by an EC key", cure=_SAME)
-        return self._certify(key, (WORKER_NAME, device_name(device)), now)
+        return self._certify(key, _dns(WORKER_NAME, device_name(device)), _MEMBERS, now)
 
     def coordinator(self, now: datetime) -> Identity:
         """A new identity for the coordinator itself."""
         key_pem = new_key()
-        certificate = self._certify(private_key(key_pem).public_key(), (COORDINATOR_NAME,), now)
+        public = private_key(key_pem).public_key()
+        certificate = self._certify(public, _dns(COORDINATOR_NAME), _MEMBERS, now)
         return Identity(key_pem, certificate, self.certificate_pem)
 
+    def for_clients(self, names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
+        """A key and a certificate, as PEM, for who answers clients at these names and addresses. It
+        proves nothing among the cluster's daemons.
+
+        Raises:
+            BadConfiguration: one of them is a name that members have, or no name.
+        """
+        key_pem = new_key()
+        public = private_key(key_pem).public_key()
+        answers = [ExtendedKeyUsageOID.SERVER_AUTH]
+        return key_pem, self._certify(public, list(map(_client_name, names)), answers, now)
+
     def _certify(
-        self, key: ec.EllipticCurvePublicKey, names: tuple[str, ...], now: datetime
+        self,
+        key: ec.EllipticCurvePublicKey,
+        names: Sequence[x509.GeneralName],
+        usage: Sequence[x509.ObjectIdentifier],
+        now: datetime,
     ) -> bytes:
-        usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         issuer_key = self._key.public_key()
         builder = (
-            _builder(names[-1], self._certificate.subject, key, now + VALID_FOR)
-            .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, names))), False)
+            _builder(str(names[-1].value), self._certificate.subject, key, now + VALID_FOR)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), False)
         )
         return _pem(builder.sign(self._key, hashes.SHA256()))
+
+
+def _dns(*names: str) -> list[x509.GeneralName]:
+    return [x509.DNSName(name) for name in names]
+
+
+def _client_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        pass
+    if f".{name.lower()}".endswith(_RESERVED) or not _HOST_NAME.fullmatch(name):
+        raise BadConfiguration(
+            cause=f"{name!r} is no name for clients to call this device by",
+            cure="Correct tls_names, or the host's name",
+        )
+    return x509.DNSName(name)
 
 
 def _own_certificate(key: ec.EllipticCurvePrivateKey, now: datetime) -> bytes:

@@ -69,6 +69,20 @@ def invite(
     raise typer.Exit(command.invite(config, state_dir, address, minutes, as_json=as_json))
 
 
+@app.command()
+def authority(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
+    """Prints the certificate that clients of `imbrex coordinator --tls` believe. It is no secret.
+
+    \b
+    imbrex cluster authority > home.pem
+    IMBREX_CA=home.pem imbrex status --url https://pi-1.local:8460
+    curl --cacert home.pem https://pi-1.local:8460/healthz
+    """
+    from coordinator.commands import cluster_trust as command
+
+    raise typer.Exit(command.authority(config, state_dir, as_json=as_json))
+
+
 @app.command("list")
 def members(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
     """The devices that belong to the cluster, and when their certificates end."""

@@ -57,6 +57,18 @@ def invite(
     return 0
 
 
+def authority(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Prints the authority's certificate, alone on standard output."""
+    found = _certified(_settings(config, state_dir)).authority
+    pem = found.certificate_pem.decode()
+    if as_json:
+        terminal.print_json({"fingerprint": found.fingerprint, "certificate": pem})
+        return 0
+    print(pem, end="")
+    terminal.err().print(f"fingerprint: {found.fingerprint}", highlight=False)
+    return 0
+
+
 def members(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Prints the members."""
     found = list(_certified(_settings(config, state_dir)).roster.members().values())

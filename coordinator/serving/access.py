@@ -1,4 +1,4 @@
-"""Who may call which route: API keys, and no orders from foreign web pages.
+"""Who may call which route, and how often: API keys, and no orders from foreign web pages.
 
 A route that changes nothing, or answers a request, takes the role infer; any other takes admin.
 """
@@ -8,14 +8,17 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import time
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import structlog
 from fastapi import Request
 from starlette.datastructures import FormData, Headers
 
-from coordinator.keys import Keys, NotAllowed, Role
+from coordinator.keys import Key, Keys, NoKey, NotAllowed, Role
 from coordinator.serving.deepstack.answers import PREFIXES as DEEPSTACK
+from coordinator.serving.rates import Rates, neighbourhood
 from protos.errors import ImbrexError
 
 # Orchestrators and clients ask these before anybody gives them a key; they tell nothing else.
@@ -30,34 +33,70 @@ FORM_FIELD = "api_key"
 log = structlog.get_logger(__name__)
 
 
+class Access:
+    """What all interfaces for clients ask before they answer."""
+
+    def __init__(
+        self, keys: Keys, per_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.keys = keys
+        self._rates = Rates(per_s)
+        self._clock = clock
+
+    def admit(self, shown: str | None, role: Role, host: str) -> None:
+        """Lets a call from this address go on, with the key that it shows.
+
+        Raises:
+            NoKey, NotAllowed: it may not, with this key.
+            TooManyRequests: not so often; also told to whoever guesses keys.
+        """
+        try:
+            key = self.keys.require(shown, role)
+        except ImbrexError:
+            self._take(None, host)
+            raise
+        self._take(key, host)
+
+    def count(self, shown: str | None, host: str) -> None:
+        """Takes account of a call whose key has been seen already.
+
+        Raises:
+            TooManyRequests: not so often.
+        """
+        self._take(self.keys.holder(shown), host)
+
+    def _take(self, key: Key | None, host: str) -> None:
+        caller = f"key {key.name}" if key is not None else f"at {neighbourhood(host)}"
+        self._rates.take(caller, self._clock())
+
+
 async def guard(request: Request) -> None:
     """Runs before every route.
 
     Raises:
-        NoKey, NotAllowed: the caller may not.
+        NoKey, NotAllowed, TooManyRequests: the caller may not.
     """
     _require_own_page(request)
     path = request.url.path
     if path in OPEN:
         return
-    keys: Keys = request.app.state.keys
     shown = shown_key(request.headers)
     if shown is None and _has_key_in_form(request):
         return
-    _require(request, keys, shown, role_of(request.method, path))
+    _require(request, shown, role_of(request.method, path))
 
 
 def guard_form(request: Request, form: FormData) -> None:
     """The second look at DeepStack's calls, which may carry their key in the form.
 
     Raises:
-        NoKey, NotAllowed: the caller may not.
+        NoKey, NotAllowed, TooManyRequests: the caller may not.
     """
     shown = shown_key(request.headers)
     if shown is None:
         field = form.get(FORM_FIELD)
         shown = field if isinstance(field, str) and field else None
-    _require(request, request.app.state.keys, shown, Role.INFER)
+    _require(request, shown, Role.INFER)
 
 
 def role_of(method: str, path: str) -> Role:
@@ -103,12 +142,13 @@ def _of_deepstack(path: str) -> bool:
     return path.startswith(tuple(f"{prefix}/" for prefix in DEEPSTACK))
 
 
-def _require(request: Request, keys: Keys, shown: str | None, role: Role) -> None:
+def _require(request: Request, shown: str | None, role: Role) -> None:
+    access: Access = request.app.state.access
+    client = request.client.host if request.client else ""
     try:
-        keys.require(shown, role)
-    except ImbrexError as error:
-        caller = request.client.host if request.client else ""
-        log.warning("client refused", client=caller, path=request.url.path, cause=error.cause)
+        access.admit(shown, role, client)
+    except (NoKey, NotAllowed) as error:
+        log.warning("client refused", client=client, path=request.url.path, cause=error.cause)
         raise
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from fastapi import Depends, FastAPI
 
 from coordinator.keys import Keys
-from coordinator.serving.access import guard
+from coordinator.serving.access import Access, guard
 from coordinator.serving.deepstack import answers as deepstack_answers
 from coordinator.serving.deepstack import http as deepstack
 from coordinator.serving.errors import add_error_handlers
+from coordinator.serving.headers import SecurityHeaders
 from coordinator.serving.intake import Intake
 from coordinator.serving.metrics import http as metrics
 from coordinator.serving.oip import http as oip
@@ -25,18 +26,24 @@ if TYPE_CHECKING:
     from coordinator.core import Coordinator
 
 
+# Everything that can be asked is in the routers of these.
+ROOMS = (infer, models, plans, devices, requests, health, metrics, oip, deepstack, page)
+
+
 def create_app(coordinator: Coordinator) -> FastAPI:
     """The application that serves one coordinator, which somebody else starts and stops."""
     app = FastAPI(
         title="imbrex",
         version=metadata.version("imbrex"),
         summary="One CNN inference across the devices of a home.",
+        docs_url=None,  # the framework's runs scripts of other sites, with the reader's login
         redoc_url=None,
         redirect_slashes=False,
         dependencies=[Depends(guard)],
     )
     app.state.coordinator = coordinator
-    app.state.keys = Keys(coordinator.settings.state_dir)
+    settings = coordinator.settings
+    app.state.access = Access(Keys(settings.state_dir), settings.rate_per_s)
     app.state.metrics = metrics.registry_of(coordinator)
     app.state.page = Hub(coordinator)
     app.state.oip = Service(coordinator)
@@ -44,7 +51,8 @@ def create_app(coordinator: Coordinator) -> FastAPI:
         oip.PREFIX: oip.shape
     }
     add_error_handlers(app, shapes)
-    app.add_middleware(Intake, max_body_bytes=coordinator.settings.max_body_bytes)
-    for room in (infer, models, plans, devices, requests, health, metrics, oip, deepstack, page):
+    app.add_middleware(Intake, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(SecurityHeaders)
+    for room in ROOMS:
         app.include_router(room.router, responses=ERRORS)
     return app

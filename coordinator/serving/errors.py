@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from coordinator.keys import NoKey, NotAllowed
+from coordinator.serving.rates import TooManyRequests
 from protos.errors import (
     BadConfiguration,
     BadRequest,
@@ -80,6 +81,7 @@ STATUS: dict[type[ImbrexError], HTTPStatus] = {
     BadRequest: HTTPStatus.BAD_REQUEST,
     NotFound: HTTPStatus.NOT_FOUND,
     Infeasible: HTTPStatus.UNPROCESSABLE_ENTITY,
+    TooManyRequests: HTTPStatus.TOO_MANY_REQUESTS,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     PeerViolation: HTTPStatus.BAD_GATEWAY,
     BadConfiguration: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -127,7 +129,7 @@ def own_shape(fault: Fault) -> Response:
 def fault_of(error: ImbrexError) -> Fault:
     """One of our errors; a caller who is too early is told when to come back."""
     status, headers = status_of(error), {}
-    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         wait_s = error.retry_after_s if isinstance(error, Overloaded) else 0.0
         headers["Retry-After"] = str(max(RETRY_AFTER_S, math.ceil(wait_s)))
     if status is HTTPStatus.UNAUTHORIZED:

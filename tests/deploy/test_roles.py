@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,6 +50,7 @@ def rendered(daemon: str, **given: Any) -> dict[str, Any]:
     """The settings file of a daemon, with these variables beside the defaults."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["to_json"] = json.dumps
+    environment.filters["basename"] = lambda path: Path(path).name
     environment.filters["bool"] = lambda value: str(value).lower() in {"true", "yes", "1", "on"}
     known: dict[str, Any] = {
         "inventory_hostname": "kitchen",
@@ -55,6 +58,7 @@ def rendered(daemon: str, **given: Any) -> dict[str, Any]:
         "groups": GROUPS,
         "hostvars": HOSTS,
         "ansible_facts": {"default_ipv4": {"address": "192.168.1.20"}},
+        "coordinator_models_there": "/etc/imbrex/models",
     }
     for key, value in (defaults("imbrex") | defaults(daemon) | given).items():
         template = isinstance(value, str) and "{{" in value
@@ -97,6 +101,7 @@ def test_the_daemon_accepts_its_settings_file(daemon: str, tmp_path: Path) -> No
 @daemons
 def test_every_setting_has_a_variable(daemon: str) -> None:
     given = {"coordinator_model_repository": "/srv/models", "coordinator_wire": "fp16"}
+    given |= {"coordinator_tls_cert": "/etc/imbrex/cert.pem", "coordinator_tls_key": "/key.pem"}
     assert set(rendered(daemon, **given)) == set(DAEMONS[daemon].model_fields) - NOT_IN_FILES
 
 
@@ -128,6 +133,17 @@ def test_the_coordinator_lists_every_worker() -> None:
     ]
 
 
+def test_models_of_the_home_are_made_ready() -> None:
+    document = rendered("coordinator", imbrex_models=["/home/me/net.onnx", "../other.onnx"])
+    there = read(ANSIBLE / "roles/coordinator/vars/main.yml")["coordinator_models_there"]
+    assert document["models"] == ["digits", f"{there}/net.onnx", f"{there}/other.onnx"]
+
+
+def test_the_collection_has_the_version_of_the_wheel() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert read(ANSIBLE / "galaxy.yml")["version"] == project["version"]
+
+
 def test_a_coordinator_without_workers_is_a_cluster_too() -> None:
     assert rendered("coordinator", groups={"coordinator": ["living-room"]})["workers"] == []
 
@@ -148,3 +164,23 @@ def test_roles_and_units_speak_of_the_same_paths() -> None:
         assert f"--config {paths['imbrex_config']}/{daemon}.toml" in unit
         copied = ANSIBLE / "roles" / "imbrex" / "files" / f"imbrex-{daemon}.service"
         assert copied.read_text() == unit
+
+
+LINT = ROOT / ".venv-deploy" / "bin" / "ansible-lint"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LINT.exists(), reason="no ansible-lint here: `make lint-deploy`")
+def test_ansible_lint_finds_nothing() -> None:
+    path = f"{LINT.parent}:{os.environ['PATH']}"
+    ran = subprocess.run(
+        [LINT, "--nocolor"],
+        cwd=ANSIBLE,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "'production'" in ran.stderr + ran.stdout

@@ -62,7 +62,8 @@ def serving(folder: Path, flags: Sequence[str], workers: int = 2) -> Iterator[Se
         wait(lambda: all(child.ready() for child in computing))
         state = folder / "coordinator"
         arguments = ["coordinator", "--no-mdns", "--port", "0", "--state-dir", str(state)]
-        arguments += ["--no-host-computes", "--no-profile", "--strategy", "ofl", *flags]
+        arguments += ["--no-host-computes", "--no-profile", "--strategy", "ofl", "--rate", "0"]
+        arguments += flags
         for child in computing:
             arguments += ["--worker", str((child.ready() or {})["address"])]
         child = children.start("coordinator", arguments, state, state / "ready.json")

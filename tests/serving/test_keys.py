@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hmac
 import stat
 from http import HTTPStatus
 
@@ -14,7 +15,7 @@ from structlog.testing import capture_logs
 
 from coordinator.cluster import ledger
 from coordinator.keys import MAX_KEYS, Keys, Role
-from coordinator.serving.access import role_of
+from coordinator.serving.access import Access, role_of
 from coordinator.serving.app import create_app
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import Service
@@ -23,6 +24,7 @@ from protos import inference_pb2_grpc
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound
 from tests.cli.run_cli import imbrex
 from tests.serving.in_place import InPlace
+from tests.serving.routes import READING, every_route
 
 
 @pytest.fixture
@@ -135,20 +137,30 @@ async def test_a_page_of_another_site_cannot_give_orders(http):
 
 
 def test_every_order_takes_admin():
-    app = create_app(InPlace())
-    asking = {
-        (method, route.path)
-        for route in app.routes
-        for method in getattr(route, "methods", None) or ()
-        if method not in ("GET", "HEAD", "OPTIONS") and role_of(method, route.path) is Role.INFER
-    }
-    assert {path.rpartition("/")[2] for _, path in asking} <= {
+    orders = {(method, path) for method, path in every_route() if method not in READING}
+    asking = {path for method, path in orders if role_of(method, path) is Role.INFER}
+    assert len(orders) > len(asking) > 5
+    assert {path.rpartition("/")[2] for path in asking} == {
         "infer",
         "index",
         "detection",
         "list",
         "{model}",
     }
+
+
+def test_a_shown_key_is_compared_with_all_in_constant_time(keys, monkeypatch):
+    secrets = [keys.add(str(number), Role.INFER) for number in range(5)]
+    compared = []
+    real = hmac.compare_digest
+    monkeypatch.setattr(
+        hmac, "compare_digest", lambda a, b: compared.append((len(a), len(b))) or real(a, b)
+    )
+    for shown in (secrets[0], secrets[-1], "imbrex_wrong", "", None):
+        compared.clear()
+        held = keys.holder(shown)
+        assert (held is not None) == (shown in secrets)
+        assert compared == [(64, 64)] * len(secrets)
 
 
 def test_only_hashes_are_kept_and_for_the_owner_alone(keys, tmp_path):
@@ -187,7 +199,7 @@ def test_the_commands(tmp_path):
 
 
 async def test_the_inference_protocols_grpc_takes_keys_in_its_metadata(keys):
-    server = RpcServer(Service(InPlace()), keys, 1 << 20)
+    server = RpcServer(Service(InPlace()), Access(keys, 0.0), 1 << 20)
     address = await server.start("127.0.0.1", 0)
     asks, admin = keys.add("camera", Role.INFER), keys.add("me", Role.ADMIN)
     async with grpc.aio.insecure_channel(address) as channel:

@@ -81,6 +81,18 @@ def test_a_picture_is_dropped_and_boxes_appear(cluster: Service) -> None:
 
 
 @needs_browser
+def test_the_reference_shows_every_route(cluster: Service) -> None:
+    with browser() as driver:
+        driver.get(f"{cluster.url}/docs")
+        wait(lambda: count(driver, "#routes section") > 10)
+        shown = text(driver, "routes")
+        for route in ("POST /v1/models/{model}/infer", "DELETE /v1/plans/{model}"):
+            assert route in shown
+        assert "429" in shown
+        assert errors(driver) == []
+
+
+@needs_browser
 def test_another_strategy_changes_the_prediction(cluster: Service) -> None:
     with browser() as driver:
         driver.get(cluster.url)

@@ -29,6 +29,7 @@ _SAME = frozenset(
         HTTPStatus.METHOD_NOT_ALLOWED,
         HTTPStatus.INTERNAL_SERVER_ERROR,
         HTTPStatus.NOT_IMPLEMENTED,
+        HTTPStatus.TOO_MANY_REQUESTS,
         HTTPStatus.SERVICE_UNAVAILABLE,
     }
 )

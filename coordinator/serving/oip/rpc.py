@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -16,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from starlette.datastructures import Headers
 
 from coordinator.keys import Keys, Role
-from coordinator.serving.access import shown_key
+from coordinator.serving.access import Access, shown_key
 from coordinator.serving.oip.messages import read_request, write_answer
 from coordinator.serving.oip.service import Service
 from protos import inference_pb2 as pb
@@ -46,7 +47,7 @@ log = structlog.get_logger(__name__)
 class RpcServer:
     """The protocol on a port of its own."""
 
-    def __init__(self, service: Service, keys: Keys, max_body_bytes: int) -> None:
+    def __init__(self, service: Service, access: Access, max_body_bytes: int) -> None:
         limit = max_body_bytes + ENVELOPE_BYTES
         options = [
             *((key, value) for key, value in SERVER_OPTIONS if "message_length" not in key),
@@ -54,24 +55,29 @@ class RpcServer:
             ("grpc.max_send_message_length", limit),
         ]
         self._service = service
-        self._server = grpc.aio.server(options=options, interceptors=[_KeyGate(keys)])
+        self._server = grpc.aio.server(options=options, interceptors=[_KeyGate(access.keys)])
         self._health = HealthServicer()
         self._watch: asyncio.Task[None] | None = None
         register: Any = inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server
-        register(_Calls(service), self._server)
+        register(_Calls(service, access), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
         reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
 
-    async def start(self, host: str, port: int) -> str:
-        """Listens; returns `host:port`.
+    async def start(
+        self, host: str, port: int, credentials: grpc.ServerCredentials | None = None
+    ) -> str:
+        """Listens, under TLS with credentials; returns `host:port`.
 
         Raises:
             BadConfiguration: the port is taken.
         """
         shown = f"[{host}]" if ":" in host else host
         try:
-            taken = self._server.add_insecure_port(f"{shown}:{port}")
+            if credentials is None:
+                taken = self._server.add_insecure_port(f"{shown}:{port}")
+            else:
+                taken = self._server.add_secure_port(f"{shown}:{port}", credentials)
         except RuntimeError as error:
             holder = holder_of(port)
             raise BadConfiguration(
@@ -126,8 +132,9 @@ class _KeyGate(Gate):
 class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
     """The calls by their published names. Everything they do is the service's."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, access: Access) -> None:
         self._service = service
+        self._access = access
 
     async def ServerLive(self, request: Any, context: Context) -> Any:  # noqa: N802
         """This process answers."""
@@ -144,7 +151,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
             found = self._service.model_ready(request.name, request.version)
             return pb.ModelReadyResponse(ready=found)
 
-        return await _answer(context, ready)
+        return await self._answer(context, ready)
 
     async def ServerMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Who answers here."""
@@ -157,7 +164,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
             found = await self._service.metadata(request.name, request.version)
             return json_format.ParseDict(found, pb.ModelMetadataResponse())
 
-        return await _answer(context, told)
+        return await self._answer(context, told)
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:  # noqa: N802
         """A model's configuration."""
@@ -166,11 +173,11 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
             found = await self._service.config(request.name, request.version)
             return pb.ModelConfigResponse(config=json_format.ParseDict(found, pb.ModelConfig()))
 
-        return await _answer(context, told)
+        return await self._answer(context, told)
 
     async def ModelInfer(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Tensors in, tensors out."""
-        return await _answer(context, lambda: self._infer(request))
+        return await self._answer(context, lambda: self._infer(request))
 
     async def ModelStreamInfer(  # noqa: N802
         self, request_iterator: AsyncIterator[Any], context: Context
@@ -178,6 +185,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
         """One answer for each request, in order; an error ends only its own request."""
         async for request in request_iterator:
             try:
+                self._count(context)
                 answer = await self._infer(request)
                 yield pb.ModelStreamInferResponse(infer_response=answer)
             except ImbrexError as error:
@@ -191,7 +199,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
             rows = self._service.counts(request.name, request.version)
             return json_format.ParseDict({"model_stats": rows}, pb.ModelStatisticsResponse())
 
-        return await _answer(context, told)
+        return await self._answer(context, told)
 
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Every model that could be asked."""
@@ -200,7 +208,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
             rows = self._service.index(only_ready=request.ready)
             return json_format.ParseDict({"models": rows}, pb.RepositoryIndexResponse())
 
-        return await _answer(context, told)
+        return await self._answer(context, told)
 
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Loads a model, or loads it anew."""
@@ -209,7 +217,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
             await self._service.load(request.model_name, dict(request.parameters))
             return pb.RepositoryModelLoadResponse()
 
-        return await _answer(context, load)
+        return await self._answer(context, load)
 
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Forgets a model until it is loaded again."""
@@ -218,7 +226,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
             self._service.unload(request.model_name)
             return pb.RepositoryModelUnloadResponse()
 
-        return await _answer(context, unload)
+        return await self._answer(context, unload)
 
     async def _infer(self, message: Any) -> Any:
         source, served = await self._service.model(message.model_name, message.model_version)
@@ -226,14 +234,28 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
         answer = await self._service.infer(message.model_name, source, request)
         return await asyncio.to_thread(write_answer, answer)
 
+    def _count(self, context: Context) -> None:
+        """Takes account of one request.
 
-async def _answer(context: Context, call: Callable[[], Awaitable[T]]) -> T:
-    """The call's answer; our errors as statuses, faults of ours without their details."""
-    try:
-        return await call()
-    except ImbrexError as error:
-        await abort(context, error)
-    except Exception as fault:
-        log.error("call failed", exc_info=fault)
-        cause, cure = "something went wrong inside imbrex", "See the coordinator's log"
-        await abort(context, ImbrexError(cause=cause, cure=cure))
+        Raises:
+            TooManyRequests: its caller asks too often.
+        """
+        sent = {key: str(value) for key, value in context.invocation_metadata() or ()}
+        self._access.count(shown_key(Headers(sent)), _host(context.peer()))
+
+    async def _answer(self, context: Context, call: Callable[[], Awaitable[T]]) -> T:
+        """The call's answer; our errors as statuses, faults of ours without their details."""
+        try:
+            self._count(context)
+            return await call()
+        except ImbrexError as error:
+            await abort(context, error)
+        except Exception as fault:
+            log.error("call failed", exc_info=fault)
+            cause, cure = "something went wrong inside imbrex", "See the coordinator's log"
+            await abort(context, ImbrexError(cause=cause, cure=cure))
+
+
+def _host(peer: str) -> str:
+    """The address in gRPC's `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
+    return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")

@@ -32,6 +32,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too long.",
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "A body of this type cannot be used.",
         HTTPStatus.UNPROCESSABLE_ENTITY: "A parameter is wrong, or no plan fits the devices.",
+        HTTPStatus.TOO_MANY_REQUESTS: "This caller asks too often: see Retry-After.",
         HTTPStatus.INTERNAL_SERVER_ERROR: "A setting is wrong, or something inside imbrex.",
         HTTPStatus.BAD_GATEWAY: "A worker broke the protocol.",
         HTTPStatus.SERVICE_UNAVAILABLE: "Not now: see Retry-After.",

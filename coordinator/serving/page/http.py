@@ -48,6 +48,12 @@ async def index() -> Response:
     return _file("index.html")
 
 
+@router.get("/docs")
+async def reference() -> Response:
+    """The OpenAPI document for people."""
+    return _file("reference.html")
+
+
 @router.get("/page/events")
 async def events(request: Request) -> Response:
     """What happens, as it happens."""

@@ -1,0 +1,164 @@
+"""The certificate that clients of HTTP and of the Open Inference Protocol see: from files, or of
+the cluster's own authority. It changes while the daemon runs; connections that stand go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import grpc
+import psutil  # type: ignore[import-untyped, unused-ignore]
+import structlog
+
+from coordinator.cluster.authority import Authority
+from coordinator.settings import CoordinatorSettings
+from protos.errors import BadConfiguration, ImbrexError
+from protos.identity import RENEWED_BEFORE_END, certificate_end, now_utc
+
+# Renewed files, and addresses that a router gave anew, are noticed within a minute.
+LOOK_S = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A private key and its certificate, with those that lead to its root, as PEM."""
+
+    key_pem: bytes = field(repr=False)
+    certificate_pem: bytes
+
+
+class WebTls:
+    """`context` is for HTTP, `of_grpc` for gRPC; `read` tells the pair that should be in use."""
+
+    def __init__(self, read: Callable[[], Pair]) -> None:
+        self._read = read
+        self._pair = read()
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_alpn_protocols(["http/1.1"])
+        _load(self.context, self._pair)
+
+    @classmethod
+    def of(cls, settings: CoordinatorSettings) -> Self | None:
+        """As the settings say; None where clients speak plain text.
+
+        Raises:
+            BadConfiguration: the files or the authority cannot be used.
+        """
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            files = settings.tls_cert, settings.tls_key
+            return cls(lambda: _pair_in(*files))
+        return cls(_Signed(settings)) if settings.tls else None
+
+    def refresh(self) -> None:
+        """Puts the pair in use that should be.
+
+        Raises:
+            BadConfiguration: it cannot be used; the old one stays.
+        """
+        pair = self._read()
+        if pair != self._pair:
+            # Tried elsewhere first: a context that refused a pair has half of it.
+            _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
+            _load(self.context, pair)
+            self._pair = pair
+            log.info("certificate for clients renewed")
+
+    async def keep(self) -> None:
+        """Looks for a new pair for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await asyncio.to_thread(self.refresh)
+            except ImbrexError as error:
+                log.warning("certificate for clients not renewed", cause=error.cause)
+
+    def of_grpc(self) -> grpc.ServerCredentials:
+        """For a gRPC server."""
+        return grpc.dynamic_ssl_server_credentials(  # type: ignore[no-any-return, unused-ignore]
+            self._configuration(), self._configuration, require_client_authentication=False
+        )
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        pair = self._pair
+        return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.certificate_pem)])
+
+
+class _Signed:
+    """A pair of the authority's for this device's names and addresses, made anew when they change
+    and before it ends; its key is never written to disk.
+    """
+
+    def __init__(self, settings: CoordinatorSettings) -> None:
+        authority = Authority.load(settings.state_dir)
+        if authority is None:
+            raise BadConfiguration(
+                cause=f"tls is set, and there is no cluster's authority in {settings.state_dir}",
+                cure="Make one with `imbrex cluster init`, or set tls_cert and tls_key",
+            )
+        self._authority = authority
+        self._more = settings.tls_names
+        self._made: tuple[tuple[str, ...], Pair] | None = None
+
+    def __call__(self) -> Pair:
+        names = (*own_names(), *self._more)
+        now = now_utc()
+        if self._made is not None:
+            before, pair = self._made
+            if before == names and now < certificate_end(pair.certificate_pem) - RENEWED_BEFORE_END:
+                return pair
+        pair = Pair(*self._authority.for_clients(names, now))
+        self._made = names, pair
+        return pair
+
+
+def own_names() -> tuple[str, ...]:
+    """What clients may call this device: its name, also as in mDNS, and its addresses."""
+    host = socket.gethostname().partition(".")[0]
+    families = (socket.AF_INET, socket.AF_INET6)
+    addresses = {
+        each.address.partition("%")[0]
+        for interface in psutil.net_if_addrs().values()
+        for each in interface
+        if each.family in families
+    }
+    return (host, f"{host}.local", "localhost", *sorted(addresses))
+
+
+def _pair_in(certificate: Path, key: Path) -> Pair:
+    try:
+        if key.stat().st_mode & stat.S_IRWXO:
+            raise BadConfiguration(
+                cause=f"{key} is a private key, and everybody may read it",
+                cure=f"chmod o= {key}; if somebody has read it, have a new certificate made",
+            )
+        return Pair(key.read_bytes(), certificate.read_bytes())
+    except OSError as error:
+        raise BadConfiguration(
+            cause=f"{error.filename} cannot be read: {error.strerror}",
+            cure="Name files in tls_cert and tls_key that the coordinator's user can read",
+        ) from error
+
+
+def _load(context: ssl.SSLContext, pair: Pair) -> None:
+    # Python reads keys from files only; this one is in memory and has no name.
+    with os.fdopen(os.memfd_create("imbrex"), "wb") as file:
+        file.write(pair.key_pem + b"\n" + pair.certificate_pem)
+        file.flush()
+        try:
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password="")
+        except (ssl.SSLError, ValueError) as error:
+            raise BadConfiguration(
+                cause=f"the certificate for clients and its key cannot be used: {error}",
+                cure="Give a certificate chain and its unencrypted key as PEM, leaf first",
+            ) from error

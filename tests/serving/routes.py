@@ -1,0 +1,32 @@
+"""Every route of the application, walked by tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastapi.routing import APIRoute
+
+from coordinator.serving.app import ROOMS
+
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def every_route() -> Iterator[tuple[str, str]]:
+    """(method, path)"""
+    for room in ROOMS:
+        for route in room.router.routes:
+            assert isinstance(route, APIRoute), route
+            for method in route.methods:
+                yield method, route.path
+
+
+def filled(path: str, **values: str) -> str:
+    """A path with its parameters written in, `{name:path}` too; those not given are `x`."""
+    parts = []
+    for part in path.split("/"):
+        if part.startswith("{"):
+            name = part.strip("{}").partition(":")[0]
+            parts.append(values.get(name, "x"))
+        else:
+            parts.append(part)
+    return "/".join(parts)

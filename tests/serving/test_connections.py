@@ -1,0 +1,116 @@
+"""Connections that never become requests: ended, and bounded in number."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import uvicorn
+from structlog.testing import capture_logs
+
+from coordinator.serving import connections
+from coordinator.serving.app import create_app
+from coordinator.serving.connections import Connection
+from tests.serving.in_place import InPlace
+
+ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+WAIT_S = 30.0
+
+
+@asynccontextmanager
+async def listening(app=None) -> AsyncIterator[int]:
+    """A port that answers."""
+    config = uvicorn.Config(
+        app or create_app(InPlace()), http=Connection, lifespan="off", log_config=None
+    )
+    config.load()
+    server = uvicorn.Server(config)
+    loop = asyncio.get_running_loop()
+    made = await loop.create_server(
+        lambda: Connection(config, server.server_state, {}), "127.0.0.1", 0
+    )
+    try:
+        yield made.sockets[0].getsockname()[1]
+    finally:
+        made.close()
+        for each in list(server.server_state.connections):
+            each.transport.abort()
+
+
+async def read(reader: asyncio.StreamReader, until: bytes) -> bytes:
+    async with asyncio.timeout(WAIT_S):
+        return await reader.readuntil(until)
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What was still sent before the other side hung up."""
+    async with asyncio.timeout(WAIT_S):
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", ALIVE[:-2]])
+async def test_a_head_that_never_ends_is_hung_up_on(sent) -> None:
+    with capture_logs() as logs:
+        async with listening() as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            assert await ended(reader) == b""
+            writer.close()
+    assert [each["cause"] for each in logs] == ["no whole request came in time"]
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_second_head_is_no_slower_than_the_first() -> None:
+    async with listening() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(ALIVE)
+        assert b" 200 " in await read(reader, b"}")
+        writer.write(ALIVE[:7])
+        assert await ended(reader) == b""
+        writer.close()
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_who_waits_for_an_answer_is_left_alone() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope, receive, send):
+        asked.set()
+        await answer.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async with listening(slow) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(ALIVE)
+        await asked.wait()
+        asyncio.get_running_loop().call_later(3 * connections.HEAD_S, answer.set)
+        assert b" 204 " in await read(reader, b"\r\n\r\n")
+        writer.close()
+
+
+async def test_beyond_the_cap_new_ones_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 2)
+    async with listening() as port:
+        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        for reader, writer in kept:
+            writer.write(ALIVE)
+            assert b" 200 " in await read(reader, b"}")
+        reader, extra = await asyncio.open_connection("127.0.0.1", port)
+        assert await ended(reader) == b""
+        for reader, writer in kept:
+            writer.write(ALIVE)
+            assert b" 200 " in await read(reader, b"}")
+            writer.close()
+        extra.close()
