@@ -43,7 +43,10 @@ class Block:
                 text = command.strip()
                 while (prefix := _PREFIXES.match(text)) is not None:
                     text = text[prefix.end() :]
-                if words := shlex.split(text, comments=True):
+                words = shlex.split(text, comments=True)
+                if ">" in words:  # where the output goes is the shell's
+                    words = words[: words.index(">")]
+                if words:
                     found.append(words)
         return found
 

@@ -23,22 +23,21 @@ from tests.serving.routes import READING, every_route, filled
 
 # What the coordinator does for who only looks. A route that calls anything else is no GET.
 LOOKING = {
-    "cluster_status",
-    "counts",
     "described",
     "devices",
     "examine",
+    "get",
     "in_flight",
     "journal",
-    "model",
-    "model_readiness",
-    "models",
     "names",
     "plan",
     "profile_of",
     "queue_depth",
     "readiness",
+    "readiness_of",
+    "served",
     "settings",
+    "statuses",
     "trace",
 }
 
@@ -52,6 +51,8 @@ class Watched:
 
     def __getattr__(self, name: str):
         self.asked.add(name)
+        if name == "served":  # what is asked of it is noted too
+            return self
         if hasattr(self._inner, name):
             return getattr(self._inner, name)
 
