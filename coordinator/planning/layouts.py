@@ -29,8 +29,9 @@ from models.partial import partial_extent, partial_work, summed_input
 from models.units import Network, Unit
 from models.work import Work, works
 
-# Distinct tiles of a network that are remembered, with what they read and compute.
-_MAX_REMEMBERED = 200_000
+# Distinct tiles of a network that are remembered, with what they read and compute, about 2 KB each.
+# A search needs up to 16,000 (Inception-v3); shares that drift need new ones every time.
+_MAX_REMEMBERED = 30_000
 # Half a tile that computes more than this share of the whole does most of it twice (a concat, for
 # instance, needs all of its channels whatever is asked of it).
 _WORTH_SPLITTING = 0.9
