@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from benchmarks.report import emit
+from benchmarks.report import command_line, emit
 from coordinator.demo.cluster import ClusterForm, DemoCluster
 from coordinator.demo.measure import wait_until_profiled
 from models.digits import MODEL
@@ -164,14 +164,13 @@ def _quiet(_: str) -> None:
 
 def main() -> int:
     """Prints the result; 1 where it misses what it should reach."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = command_line(__doc__)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--pace", type=float, default=0.3)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--settle", type=float, default=10.0, help="before what is counted")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/imbrex/crowd")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     cluster, single = ours(arguments), theirs(arguments)
     right = (
@@ -199,7 +198,7 @@ def main() -> int:
             "ratio": cluster["images_per_s"] / single["images_per_s"],
             "ok": right,
         },
-        arguments.json,
+        arguments,
         text,
     )
     return 0 if right else 1

@@ -11,7 +11,6 @@ wake a virtual machine's core that was put to sleep is the hypervisor's work, wh
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import subprocess
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from benchmarks.report import emit
+from benchmarks.report import command_line, emit
 from coordinator import children
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
@@ -41,8 +40,7 @@ _START_S = 60.0
 
 def main() -> int:
     """Prints the result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--json", action="store_true")
+    parser = command_line(__doc__)
     parser.add_argument("--messages", type=int, default=300)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="imbrex-messages-") as name:
@@ -62,7 +60,7 @@ def main() -> int:
         f"{each['receiver_ms']:.3f} ms to receive"
         for each in found["sizes"]
     )
-    emit(found, arguments.json, "\n".join(lines))
+    emit(found, arguments, "\n".join(lines))
     return 0
 
 
