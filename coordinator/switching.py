@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 
 # docs/adr/0005-replanning.md: requests are up to half slower while a plan is prepared, so a period
 # of ten times that costs 5 % at worst; and at least so long that estimates have settled.
-PERIOD_S = 10.0
+PERIOD_S = 4.0
 PERIOD_IN_PREPARINGS = 10.0
 # Smaller drifts don't move a cut by a row; transfers that wait for each other look like slow links.
 DRIFT = math.log(1.2)
 LINK_DRIFT = math.log(1.5)
-# While observations still surprise this much, the estimate is on its way; but not for ever.
+# While observations still surprise this much, the estimate is on its way; but not for ever. Quick
+# requests are heard for a moment: a plan made when half of a change is known stays for a period.
 SURPRISE = math.log(1.25)
+HEARD_S = 1.0
 SETTLE_S = 3.0
 # How far ahead the present load is believed.
 HORIZON_S = 60.0
@@ -91,7 +93,8 @@ class Switching:
         if watch.moved_s is None:
             watch.moved_s = now
         settled = all(abs(seen[name].surprise) < SURPRISE for name in moved)
-        if now - watch.looked_s < self.period_s or not (settled or now - watch.moved_s >= SETTLE_S):
+        moving_s = now - watch.moved_s
+        if now - watch.looked_s < self.period_s or moving_s < (HEARD_S if settled else SETTLE_S):
             return False
         watch.basis, watch.looked_s, watch.moved_s = factors, now, None
         return True
