@@ -27,6 +27,7 @@ from coordinator.library import Loaded
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
+from models.quantised_inputs import as_they_travel
 from models.reference import random_inputs
 from protos.errors import Infeasible
 
@@ -49,7 +50,8 @@ class Bench:
     async def case(self, model: str, name: str) -> dict[str, Any]:
         """One model under one strategy."""
         loaded = await self._coordinator._library.get(model)
-        feeds = random_inputs(loaded.served.network.graph)
+        taken = loaded.served.network.graph
+        feeds = as_they_travel(taken, random_inputs(taken))
         try:
             graph = await self._prepared(loaded, name)
         except Infeasible as error:

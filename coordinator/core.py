@@ -221,9 +221,9 @@ class Coordinator:
         request = request_id or uuid.uuid4().hex[:12]
         try:
             async with self._admission, self._modes.turn(model, choice) as turn:
-                graph = await self._entrances.fitting(turn, served.network, feeds)
+                graph, sent = await self._entrances.fitting(turn, served.network, feeds)
                 started_s = time.monotonic()
-                answer, times = await self._driver.run(graph, feeds, request)
+                answer, times = await self._driver.run(graph, sent, request)
         except ImbrexError as error:
             self.journal.add(Ended(request, model, arrived_s, time.monotonic(), None, (), error))
             raise

@@ -20,7 +20,7 @@ from models.graph import Graph, Node
 from models.operators import Piece, operator
 from models.operators.declaration import Attribute, with_attributes
 from models.program import BlobSource, Program, WeightRef
-from models.wire import RUNTIME, Coded, Pixels
+from models.wire import RUNTIME, Coded, Pixels, Quantised
 
 # Constants below this many bytes travel inside the graph.
 _INLINE_BYTES = 1024
@@ -192,7 +192,7 @@ class TileBuilder:
         for name in self._outputs:
             encoding = self.graph.tensors[name].wire
             if encoding is not None:
-                assert not isinstance(encoding, Pixels), "no node makes a picture"
+                assert not isinstance(encoding, Pixels | Quantised), "no node makes an input"
                 self.nodes += encoding.encode(self._coded(name, self.reach.computed[name]))
         graph = helper.make_graph(
             self.nodes,

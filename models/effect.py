@@ -11,6 +11,7 @@ import numpy as np
 from models.boxes import Box
 from models.cutter import CutTile, cut
 from models.program import BlobSource
+from models.quantised_inputs import as_they_travel
 from models.reference import ProgramRunner, compare
 from models.units import Network
 
@@ -46,14 +47,14 @@ class Encoded:
     """
 
     def __init__(self, network: Network, blocking: Blocking) -> None:
-        self._outputs = network.graph.outputs
+        self._graph = network.graph
         blobs = BlobSource()
         self._blocks = [_whole_block(network, *each, blobs) for each in blocking]
         self._runner = ProgramRunner(blobs)
 
     def run(self, feeds: Arrays) -> dict[str, np.ndarray]:
         """The network's outputs."""
-        tensors = dict(feeds)
+        tensors = as_they_travel(self._graph, feeds)
         for block in self._blocks:
             inputs = {
                 name: np.ascontiguousarray(tensors[name][box.slices()])
@@ -61,7 +62,7 @@ class Encoded:
             }
             names = list(block.yields)
             tensors.update(zip(names, self._runner.run(block.program, inputs, names), strict=True))
-        return {name: tensors[name] for name in self._outputs}
+        return {name: tensors[name] for name in self._graph.outputs}
 
 
 class Differences:

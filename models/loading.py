@@ -1,4 +1,4 @@
-"""A loaded model as the network that is planned: divided, its picture travelling as pixels."""
+"""A loaded model as the network that is planned: divided, its inputs travelling in few bytes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from models.encoded import Ranges
 from models.graph import Graph, load_graph
 from models.pixels import with_pixels
 from models.preprocess import image_to_pixels
+from models.quantised_inputs import as_they_travel, with_quantised_inputs
 from models.reference import random_inputs
 from models.units import Network, divide
 
@@ -27,6 +28,7 @@ def network_of(loaded: LoadedModel, shown: str = "") -> Network:
     first asked for.
     """
     graph = with_pixels(load_graph(loaded.proto, shown or loaded.name), loaded.sidecar)
+    graph = with_quantised_inputs(graph)
 
     def ranges() -> Ranges:
         return ranges_of(graph, _samples(graph, loaded))
@@ -42,4 +44,4 @@ def _samples(graph: Graph, loaded: LoadedModel) -> Iterator[Mapping[str, np.ndar
             yield {form.name: image_to_pixels(Image.open(each.path).convert("RGB"), form)[0]}
         return
     for seed in SEEDS:
-        yield random_inputs(graph, seed)
+        yield as_they_travel(graph, random_inputs(graph, seed))

@@ -33,7 +33,7 @@ def with_pixels(graph: Graph, sidecar: Sidecar | None) -> Graph:
 
 
 def without_pixels(graph: Graph) -> Graph:
-    """The graph with its inputs travelling as they are."""
+    """The graph with its inputs travelling as they are, pictures or not."""
     plain = {name: replace(graph.tensors[name], wire=None) for name in graph.inputs}
     return replace(graph, tensors={**graph.tensors, **plain})
 

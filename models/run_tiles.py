@@ -9,6 +9,7 @@ import numpy as np
 from models.boxes import Box
 from models.cutter import CutTile, cut
 from models.program import BlobSource
+from models.quantised_inputs import as_they_travel
 from models.reference import ProgramRunner
 from models.shapes import TensorInfo
 from models.tiles import MapTile, tile_boxes, whole_map
@@ -33,7 +34,7 @@ class TileRun:
         self.tensors: dict[str, np.ndarray] = {}
         self._network = network
         self._blobs = blobs
-        self._feeds = feeds
+        self._feeds = as_they_travel(network.graph, feeds)
         self._fault = fault
 
     def block(self, start: int, stop: int, tiles: Sequence[MapTile]) -> None:

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.soundness import is_numeric
-from models.wire import Encoding, Pixels
+from models.wire import Encoding, Pixels, Quantised
 from protos.errors import BadRequest
 
 # Initialisers up to this many elements may steer shapes (Reshape, Slice, Resize ...).
@@ -28,7 +28,7 @@ class TensorInfo:
 
     shape: tuple[int, ...]
     data_type: int
-    wire: Encoding | Pixels | None = None
+    wire: Encoding | Pixels | Quantised | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -49,6 +49,11 @@ class TensorInfo:
     def on_wire(self) -> TensorInfo:
         """What travels in its place."""
         return self if self.wire is None else TensorInfo(self.shape, self.wire.data_type)
+
+    @property
+    def accepted(self) -> tuple[TensorInfo, ...]:
+        """What a request may bring in its place: itself, and of a picture its pixels."""
+        return (self, self.on_wire) if isinstance(self.wire, Pixels) else (self,)
 
     @property
     def wire_itemsize(self) -> int:

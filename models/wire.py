@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,3 +158,38 @@ class Pixels:
                 operand = np.array(values, np.float32)[None, :, None, None]
                 steps.append((op, step, operand[:, channels.start : channels.stop]))
         return steps
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """A float32 input as the 8-bit numbers that the network's own QuantizeLinear makes of it, with
+    one scale and zero point for all. No node makes an input.
+    """
+
+    scale: float
+    zero_point: int
+    data_type: int = TensorProto.UINT8
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint8 or int8."""
+        return np.dtype(helper.tensor_dtype_to_np_dtype(self.data_type))
+
+    def numbers(self, values: NDArray[np.float32]) -> NDArray[Any]:
+        """What travels of these values [ONNX, QuantizeLinear]: halves go to the even number, what
+        is beyond the range becomes its end. What is no number becomes one end or another.
+        """
+        span = np.iinfo(self.dtype)
+        with np.errstate(all="ignore"):
+            steps = np.rint(values / np.float32(self.scale))
+        np.fmax(steps, np.float32(span.min - self.zero_point), out=steps)
+        np.fmin(steps, np.float32(span.max - self.zero_point), out=steps)
+        numbers: NDArray[Any] = (steps + np.float32(self.zero_point)).astype(self.dtype)
+        return numbers
+
+    def decode(self, tensor: Coded) -> list[NodeProto]:
+        """Nodes from what travels to values of which QuantizeLinear makes the same numbers."""
+        scale = tensor.constant(f"{tensor.wire}__scale", np.array(self.scale, np.float32))
+        zero = tensor.constant(f"{tensor.wire}__zero", np.array(self.zero_point, self.dtype))
+        inputs = [tensor.wire, scale, zero]
+        return [helper.make_node("DequantizeLinear", inputs, [tensor.plain], domain=RUNTIME)]

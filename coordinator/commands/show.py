@@ -18,11 +18,10 @@ from coordinator.planning.devices import Cluster
 from coordinator.planning.plan import Plan
 from models import catalogue
 from models.catalogue import LoadedModel
-from models.graph import Graph, load_graph
-from models.pixels import with_pixels
+from models.graph import Graph
+from models.loading import network_of
 from models.shapes import TensorInfo
 from models.summary import Summary, UnitSummary, summarise
-from models.units import divide
 
 # Where no cluster is named: Raspberry Pis 3 on 100 Mbit/s Ethernet.
 DEVICES = 4
@@ -32,7 +31,7 @@ def show(model: str, cluster: Path | None, *, as_json: bool) -> int:
     """Prints the report."""
     with terminal.waiting(f"reading {model}"):
         loaded = catalogue.load(model)
-        network = divide(with_pixels(load_graph(loaded.proto, loaded.name), loaded.sidecar))
+        network = network_of(loaded)
         summary = summarise(network)
     described = load_cluster(cluster) if cluster is not None else equal_cluster(DEVICES)
     where = cluster.name if cluster is not None else f"{DEVICES} devices of {GFLOPS} GFLOP/s"

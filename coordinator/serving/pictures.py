@@ -58,7 +58,7 @@ def asked_of(body: bytes, served: ServedModel, sidecar: Sidecar) -> Asked:
     """
     picture, name = decode_image(body), sidecar.input.name
     tensor: np.ndarray
-    if served.network.graph.tensors[name].on_wire.dtype == np.uint8:
+    if any(each.dtype == np.uint8 for each in served.network.graph.tensors[name].accepted):
         tensor, placement = image_to_pixels(picture, sidecar.input)
     else:
         tensor, placement = image_to_tensor(picture, sidecar.input)

@@ -68,7 +68,7 @@ def _read_one(archive: zipfile.ZipFile, member: str, info: TensorInfo) -> np.nda
     name = _tensor_name(member)
     with archive.open(member) as file:
         shape, fortran, dtype = _header(file)
-        info = next((each for each in (info, info.on_wire) if dtype == each.dtype), info)
+        info = next((each for each in info.accepted if dtype == each.dtype), info)
         if shape != info.shape or dtype != info.dtype:
             raise BadRequest(
                 cause=f"the tensor {name!r} is {dtype}{list(shape)}",

@@ -8,6 +8,7 @@ import onnx
 from coordinator.execution.tasks import compile_plan
 from coordinator.planning.plan import Plan
 from models.program import BlobSource
+from models.quantised_inputs import as_they_travel
 from models.reference import Comparison, ProgramRunner, WholeModel, compare, random_inputs
 from models.units import Network
 
@@ -22,7 +23,7 @@ def run_plan(
     blobs = BlobSource()
     tasks = compile_plan(plan, network, blobs)
     runner = ProgramRunner(blobs, threads=1)
-    tensors = {name: np.array(array) for name, array in feeds.items()}
+    tensors = dict(as_they_travel(network.graph, feeds))
     filled: dict[str, np.ndarray] = {}
     for task in tasks.tasks:
         for output in task.outputs:
