@@ -13,6 +13,7 @@ import pytest
 from coordinator.settings import CoordinatorSettings
 from models.installed import VARIABLE as MODELS
 from tests.cli.run_cli import imbrex
+from worker.condition import POWER_FLAGS
 from worker.settings import WorkerSettings
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
@@ -64,6 +65,21 @@ def test_hardening_leaves_what_the_libraries_need(daemon: str) -> None:
     assert "ProcSubset" not in found  # /proc/cpuinfo
     assert found["SystemCallFilter"] == ["@system-service"]  # with @resources: onnxruntime
     assert found["SystemCallErrorNumber"] == ["EPERM"]
+
+
+@daemons
+def test_it_starts_after_the_clock_was_set(daemon: str) -> None:
+    assert "time-sync.target" in unit(daemon)["After"][0].split()
+
+
+@daemons
+def test_heat_and_power_are_read_where_the_units_leave_them_to_be_seen(daemon: str) -> None:
+    found = unit(daemon)
+    assert found["PrivateDevices"] == ["yes"]  # no /dev/vcio
+    assert found["ProtectKernelTunables"] == ["yes"]  # /sys is there, read-only
+    hidden = {key: found.get(key, []) for key in ("InaccessiblePaths", "TemporaryFileSystem")}
+    assert hidden == {"InaccessiblePaths": [], "TemporaryFileSystem": []}
+    assert POWER_FLAGS.is_relative_to("/sys")
 
 
 @daemons

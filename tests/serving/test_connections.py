@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from http import HTTPStatus
 
+import httpx
 import pytest
 import uvicorn
 from structlog.testing import capture_logs
@@ -114,3 +117,22 @@ async def test_beyond_the_cap_new_ones_are_refused(monkeypatch) -> None:
             assert b" 200 " in await read(reader, b"}")
             writer.close()
         extra.close()
+
+
+async def test_only_a_proxy_on_this_device_says_who_calls() -> None:
+    plain = InPlace()
+    settings = plain.settings.model_copy(update={"rate_per_s": 0.001})  # one request each
+    async with listening(create_app(replace(plain, settings=settings))) as port:
+
+        async def asks(own: str, named: str) -> int:
+            transport = httpx.AsyncHTTPTransport(local_address=own)
+            async with httpx.AsyncClient(transport=transport) as client:
+                headers = {"X-Forwarded-For": named}
+                return (
+                    await client.get(f"http://127.0.0.1:{port}/v2", headers=headers)
+                ).status_code
+
+        by_proxy = [await asks("127.0.0.1", f"192.168.1.{each}") for each in (7, 7, 8)]
+        assert by_proxy == [HTTPStatus.OK, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.OK]
+        elsewhere = [await asks("127.0.0.2", f"192.168.1.{each}") for each in (9, 10)]
+        assert elsewhere == [HTTPStatus.OK, HTTPStatus.TOO_MANY_REQUESTS]
