@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRITON := .venv-triton
 
-.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser test-deploy lint-deploy
+.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera test-deploy lint-deploy
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,10 @@ $(TRITON)/ready: # its gRPC client needs an older protobuf than ours; without it
 
 browser: ## what the page's tests drive (Debian, as root); without it they skip
 	apt-get install --yes --no-install-recommends chromium chromium-driver
+
+camera: ## an RTSP server to watch (Debian, as root); without it its tests skip
+	apt-get install --yes --no-install-recommends python3-gi gir1.2-gst-rtsp-server-1.0 \
+		gstreamer1.0-plugins-good gstreamer1.0-plugins-bad
 
 test-slow: setup ## kills, stalls, long comparisons
 	$(BIN)/pytest -m slow

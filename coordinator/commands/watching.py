@@ -17,7 +17,12 @@ def add_watch(app: typer.Typer) -> None:
 
 def watch(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A folder, or a camera's URL: http, rtsp.")
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A folder, or a camera's URL: http, rtsp. A password that is not in it is "
+            "taken from IMBREX_CAMERA_PASSWORD.",
+        ),
     ],
     model: Model = "digits",
     url: Url = URL,

@@ -6,13 +6,14 @@ the one that is asked about becomes a JPEG.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import av
 import av.error
@@ -24,6 +25,7 @@ from PIL import Image
 from coordinator.watch.frames import Frame
 from protos.errors import BadRequest, Unavailable
 
+PASSWORD_VARIABLE = "IMBREX_CAMERA_PASSWORD"  # noqa: S105 - its name
 OPEN_S, READ_S = 10.0, 10.0
 # Between attempts: a camera that restarts takes half a minute.
 RETRY_S, LONGEST_RETRY_S = 0.5, 30.0
@@ -42,7 +44,11 @@ _OPTIONS = {
 
 @dataclass
 class Stream:
-    """The newest frame of a URL. A stream that ends or breaks is opened again; `breaks` counts."""
+    """The newest frame of a URL. A stream that ends or breaks is opened again; `breaks` counts.
+
+    A user without a password in the URL has the environment's: a command line is for every user
+    of a machine to see.
+    """
 
     url: str
     keeps: int = 1
@@ -55,6 +61,14 @@ class Stream:
         parts = urlsplit(self.url)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
+    def _with_password(self) -> str:
+        parts = urlsplit(self.url)
+        user, at, host = parts.netloc.rpartition("@")
+        if not at or ":" in user or PASSWORD_VARIABLE not in os.environ:
+            return self.url
+        password = quote(os.environ[PASSWORD_VARIABLE], safe="")
+        return urlunsplit(parts._replace(netloc=f"{user}:{password}@{host}"))
+
     def run(self, put: Callable[[Frame], None], stopped: threading.Event) -> None:
         """Gives frames until `stopped`.
 
@@ -62,10 +76,10 @@ class Stream:
             Unavailable: it cannot be opened the first time.
             BadRequest: it has no pictures.
         """
-        number, failures = 0, 0
+        number, failures, url = 0, 0, self._with_password()
         while not stopped.is_set():
             try:
-                with av.open(self.url, options=_OPTIONS, timeout=(OPEN_S, READ_S)) as container:
+                with av.open(url, options=_OPTIONS, timeout=(OPEN_S, READ_S)) as container:
                     for read in _frames(container, self.name):
                         put(Frame(number, self.name, time.time(), read))
                         number, failures = number + 1, 0
@@ -74,7 +88,7 @@ class Stream:
             except (av.error.FFmpegError, OSError) as error:
                 if not number:
                     raise Unavailable(
-                        cause=f"{self.name} cannot be opened ({error})",
+                        cause=f"{self.name} cannot be opened ({error.strerror})",
                         cure="Check its address, user and password, and that it gives video",
                     ) from error
             self.breaks += 1

@@ -121,8 +121,12 @@ def test_what_is_neither_folder_nor_stream_is_refused(tmp_path: Path) -> None:
     assert isinstance(source_of("rtsp://yard/1", existing=False), Stream)
 
 
-def test_a_stream_s_name_has_no_password() -> None:
+def test_no_password_of_a_stream_is_told() -> None:
     assert Stream("rtsp://me:secret@yard:554/1").name == "rtsp://yard:554/1"
+    with running(Stream("http://me:secret@127.0.0.1:1/mjpg")) as found:
+        error = found.get(timeout=LONG_S)
+    assert isinstance(error, Unavailable)
+    assert "secret" not in str(error) + error.cause
 
 
 def test_pictures_of_a_camera_are_passed_on_as_they_came() -> None:
