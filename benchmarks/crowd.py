@@ -28,10 +28,12 @@ import httpx
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.report import command_line, emit
+from coordinator import children
 from coordinator.demo.cluster import ClusterForm, DemoCluster
 from coordinator.demo.measure import wait_until_profiled
 from models.digits import MODEL
 from models.digits.examples import examples
+from protos.errors import Unavailable
 from tests.serving.processes import free_port
 
 LEAST_SHARE, MOST_P99 = 0.9, 3.0
@@ -144,15 +146,23 @@ def rival_process(pace: float) -> Iterator[str]:
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.rival", str(MODEL)]
     process = subprocess.Popen([*command, "--pace", str(pace), "--port", str(port)])
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        if process.poll() is not None:
+            raise Unavailable(
+                cause=f"the rival ended with exit code {process.returncode}",
+                cure="See what it printed",
+            )
+        try:
+            httpx.get(url)
+        except httpx.ConnectError:
+            return False
+        return True
+
     try:
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            try:
-                httpx.get(f"http://127.0.0.1:{port}/")
-                break
-            except httpx.ConnectError:
-                time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/infer"
+        children.wait_until(answers, "the rival does not answer", [], START_S)
+        yield f"{url}/infer"
     finally:
         process.terminate()
         process.wait()

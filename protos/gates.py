@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,7 +34,7 @@ else:
 _log = structlog.get_logger()
 
 
-class Gate(Interceptor):
+class Gate(Interceptor, ABC):
     """Decides about each call before its method runs."""
 
     async def intercept_service(
@@ -45,9 +46,9 @@ class Gate(Interceptor):
         handler = await continuation(handler_call_details)
         return handler if handler is None else self.guarded(handler, handler_call_details)
 
+    @abstractmethod
     def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
         """The handler itself, or one in its place that refuses or watches the call."""
-        raise NotImplementedError
 
 
 class SecretGate(Gate):

@@ -16,9 +16,9 @@ def coordinator_of(request: Request) -> Any:
 
 
 if TYPE_CHECKING:
-    Served = Coordinator
+    TheCoordinator = Coordinator
 else:
     # Any object with the coordinator's methods will do: FastAPI must not look at its type.
-    Served = Annotated[Any, Depends(coordinator_of)]
+    TheCoordinator = Annotated[Any, Depends(coordinator_of)]
 
 ModelName = Annotated[str, Path(description="As in GET /v1/models.", examples=["digits"])]

@@ -25,7 +25,8 @@ def browser(width: int = 1280, height: int = 1000, *, dark: bool = False) -> Ite
     options = webdriver.ChromeOptions()
     assert CHROMIUM
     options.binary_location = CHROMIUM
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
+    flags = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage")
+    for flag in (*flags, "hide-scrollbars"):
         options.add_argument(f"--{flag}")
     options.add_argument(f"--window-size={width},{height}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})

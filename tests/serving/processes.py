@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from urllib.error import URLError
 
 from coordinator import children
-from tests.serving.real import started_workers
+from tests.serving.real import PACE, started_workers
 
 START_S = 60.0
 T = TypeVar("T")
@@ -56,9 +56,11 @@ def wait(condition: Callable[[], T | None], timeout_s: float = START_S) -> T:
 
 
 @contextmanager
-def serving(folder: Path, flags: Sequence[str], workers: int = 2) -> Iterator[Service]:
+def serving(
+    folder: Path, flags: Sequence[str], workers: int = 2, pace: float = PACE
+) -> Iterator[Service]:
     """A coordinator with these flags that all of its workers have joined, ready."""
-    with started_workers(folder, workers) as computing:
+    with started_workers(folder, workers, pace) as computing:
         wait(lambda: all(child.ready() for child in computing))
         state = folder / "coordinator"
         arguments = ["coordinator", "--no-mdns", "--port", "0", "--state-dir", str(state)]

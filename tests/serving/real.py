@@ -17,6 +17,8 @@ from coordinator.serving.app import create_app
 from coordinator.settings import CoordinatorSettings
 from models.zoo.builder import Network, square
 
+PACE = 0.5
+
 
 def save_tiny(folder: Path) -> Path:
     """A network that is small but worth several tiles; over HTTP it is called `tiny`."""
@@ -31,13 +33,13 @@ def save_tiny(folder: Path) -> Path:
 
 
 @contextmanager
-def started_workers(folder: Path, count: int) -> Iterator[list[children.Child]]:
+def started_workers(folder: Path, count: int, pace: float = PACE) -> Iterator[list[children.Child]]:
     """Worker processes called worker-1 and so on."""
     started = []
     for number in range(1, count + 1):
         name, state = f"worker-{number}", folder / f"worker-{number}"
         arguments = ["worker", "--name", name, "--no-mdns", "--port", "0"]
-        arguments += ["--state-dir", str(state), "--pace", "0.5"]
+        arguments += ["--state-dir", str(state), "--pace", str(pace)]
         started.append(children.start(name, arguments, state, state / "ready.json"))
     try:
         yield started

@@ -33,6 +33,18 @@ fetch("/page/sample").then((response) => response.blob()).then((blob) => {
 """
 
 
+# Where tiles and what is written on them lie on the screen.
+TILES = """
+const box = (each) => {
+  const { top, bottom, height } = each.getBoundingClientRect();
+  return { top, bottom, height, text: each.textContent };
+};
+const all = (selector) => [...document.querySelectorAll(selector)].map(box);
+return { ...box(document.getElementById("picture")), tags: all("#overlay text"),
+         tiles: all("#overlay .tile") };
+"""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("page")
@@ -81,6 +93,23 @@ def test_a_picture_is_dropped_and_boxes_appear(cluster: Service) -> None:
 
 
 @needs_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_tile_of_the_picture_is_named_and_readable(cluster: Service, width: int) -> None:
+    """The sheet is broader than the model's square: what lies beyond it has no tile."""
+    with browser(width, 900) as driver:
+        driver.get(cluster.url)
+        wait(lambda: "predicted" in text(driver, "plan"))
+        driver.execute_async_script(DROP)
+        wait(lambda: count(driver, "#overlay .found") > 4)
+        told = driver.execute_script(TILES)
+        assert {"worker-1", "worker-2"} <= {each["text"] for each in told["tags"]}
+        for each in told["tags"] + told["tiles"]:
+            assert each["height"] > 8
+            assert each["top"] >= told["top"] - 1
+            assert each["bottom"] <= told["bottom"] + 1
+
+
+@needs_browser
 def test_the_reference_shows_every_route(cluster: Service) -> None:
     with browser() as driver:
         driver.get(f"{cluster.url}/docs")
@@ -89,6 +118,7 @@ def test_the_reference_shows_every_route(cluster: Service) -> None:
         for route in ("POST /v1/models/{model}/infer", "DELETE /v1/plans/{model}"):
             assert route in shown
         assert "429" in shown
+        assert "`" not in shown
         assert errors(driver) == []
 
 
@@ -171,9 +201,11 @@ def test_a_worker_that_is_killed_is_seen(tmp_path) -> None:
 
 
 @needs_browser
-def test_the_pictures_of_the_readme_can_be_made(cluster: Service, tmp_path) -> None:
-    screenshots.page(cluster.url, tmp_path / "page.png")
-    screenshots.annotated(cluster.url, tmp_path / "answer.png")
+@pytest.mark.slow
+def test_the_pictures_of_the_readme_can_be_made(tmp_path) -> None:
+    with serving(tmp_path / "slow", ["--model", "digits"], workers=2, pace=0.01) as running:
+        screenshots.page(running.url, tmp_path / "page.png")
+        screenshots.annotated(running.url, tmp_path / "answer.png")
     for name in ("page.png", "answer.png"):
         with Image.open(tmp_path / name) as made:
             assert len(made.convert("RGB").getcolors(1 << 24)) > 500

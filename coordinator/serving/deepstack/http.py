@@ -16,7 +16,7 @@ from coordinator.serving import bodies, names
 from coordinator.serving.access import guard_form
 from coordinator.serving.deepstack.answers import MODULE, as_coco, document, rows
 from coordinator.serving.pictures import asked_of, beside, found
-from coordinator.serving.state import Served
+from coordinator.serving.state import TheCoordinator
 from models.detection import Detection
 from protos.errors import BadConfiguration, BadRequest
 
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1", include_in_schema=False)
 
 
 @router.post("/vision/detection")
-async def detection(request: Request, coordinator: Served) -> Response:
+async def detection(request: Request, coordinator: TheCoordinator) -> Response:
     """What the configured object detector sees."""
     started_s = time.perf_counter()
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
@@ -38,7 +38,7 @@ async def detection(request: Request, coordinator: Served) -> Response:
 
 @router.post("/vision/custom/list")
 @router.get("/vision/custom/list")
-async def custom_list(coordinator: Served) -> Response:
+async def custom_list(coordinator: TheCoordinator) -> Response:
     """The detectors that `custom` takes: those that are loaded."""
     listed = [
         coordinator.names.public(status.name)[0]
@@ -50,7 +50,7 @@ async def custom_list(coordinator: Served) -> Response:
 
 
 @router.post("/vision/custom/{model}")
-async def custom(model: str, request: Request, coordinator: Served) -> Response:
+async def custom(model: str, request: Request, coordinator: TheCoordinator) -> Response:
     """What a detector sees, under its own labels."""
     started_s = time.perf_counter()
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
@@ -60,7 +60,7 @@ async def custom(model: str, request: Request, coordinator: Served) -> Response:
 
 @router.get("/status/ping")
 @router.get("/server/status/ping")
-async def ping(coordinator: Served) -> Response:
+async def ping(coordinator: TheCoordinator) -> Response:
     """Whether requests can be answered."""
     ready, reason = coordinator.served.readiness()
     body = {"success": ready, "message": "ready" if ready else reason, "code": 200, **MODULE}
@@ -70,7 +70,7 @@ async def ping(coordinator: Served) -> Response:
 async def _answer(
     request: Request,
     body: bytes,
-    coordinator: Served,
+    coordinator: TheCoordinator,
     source: str,
     started_s: float,
     *,
@@ -123,7 +123,7 @@ def _least(form: FormData) -> float:
     return least
 
 
-def _detector(coordinator: Served) -> str:
+def _detector(coordinator: TheCoordinator) -> str:
     """The model behind `detection`.
 
     Raises:

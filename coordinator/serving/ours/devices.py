@@ -13,7 +13,7 @@ from coordinator.costs.regression import Profile
 from coordinator.doctor.findings import Finding
 from coordinator.serving.ours.schemas import answer, list_of, object_of, schema_of
 from coordinator.serving.ours.views import device_json, devices_json
-from coordinator.serving.state import Served
+from coordinator.serving.state import TheCoordinator
 
 router = APIRouter()
 
@@ -39,25 +39,25 @@ _CLUSTER = answer(
 
 
 @router.get("/v1/devices", responses=_DEVICES)
-async def devices(coordinator: Served) -> dict[str, Any]:
+async def devices(coordinator: TheCoordinator) -> dict[str, Any]:
     """Every device that the coordinator knows of, ready or not, with the reason."""
     return devices_json(coordinator.devices())
 
 
 @router.get("/v1/devices/{device}/profile", responses=_PROFILE)
-async def profile(device: str, coordinator: Served) -> dict[str, Any]:
+async def profile(device: str, coordinator: TheCoordinator) -> dict[str, Any]:
     """What was measured of a device (by id or name), and how far measuring is."""
     return _json(coordinator.profile_of(device))
 
 
 @router.post("/v1/devices/{device}/profile", status_code=HTTPStatus.ACCEPTED, responses=_AGAIN)
-async def profile_again(device: str, coordinator: Served) -> dict[str, Any]:
+async def profile_again(device: str, coordinator: TheCoordinator) -> dict[str, Any]:
     """Measures a device anew, whenever no request is computed; GET tells when it is done."""
     return _json(coordinator.profile_again(device))
 
 
 @router.post("/v1/devices/{device}/drain", status_code=HTTPStatus.ACCEPTED, responses=_DRAINED)
-async def drain(device: str, coordinator: Served) -> dict[str, Any]:
+async def drain(device: str, coordinator: TheCoordinator) -> dict[str, Any]:
     """Gives a device (by id or name) no more work until it is resumed. Its state is `draining`
     while it finishes what it was given, then `drained`: it can be switched off.
     """
@@ -65,13 +65,13 @@ async def drain(device: str, coordinator: Served) -> dict[str, Any]:
 
 
 @router.post("/v1/devices/{device}/resume", responses=_RESUMED)
-async def resume(device: str, coordinator: Served) -> dict[str, Any]:
+async def resume(device: str, coordinator: TheCoordinator) -> dict[str, Any]:
     """Uses a device again that was drained, or is in quarantine for wrong results."""
     return device_json(coordinator.resume(device))
 
 
 @router.get("/v1/doctor", responses=_DOCTOR)
-async def doctor(coordinator: Served) -> dict[str, Any]:
+async def doctor(coordinator: TheCoordinator) -> dict[str, Any]:
     """What is wrong with devices and network, with cause and cure, the worst first. Asks every
     device, has them try each other and listens for announcements: a few seconds.
     """
@@ -80,7 +80,7 @@ async def doctor(coordinator: Served) -> dict[str, Any]:
 
 @router.get("/v1/cluster", responses=_CLUSTER)
 async def cluster(
-    coordinator: Served,
+    coordinator: TheCoordinator,
     stem: Annotated[
         str, Query(max_length=64, description="Begins the profiles' file names.")
     ] = "cluster",

@@ -6,7 +6,7 @@ from importlib import metadata
 
 from fastapi import APIRouter
 
-from coordinator.serving.state import Served
+from coordinator.serving.state import TheCoordinator
 from protos.errors import Unavailable
 
 router = APIRouter()
@@ -19,7 +19,7 @@ async def healthz() -> dict[str, str]:
 
 
 @router.get("/readyz")
-async def readyz(coordinator: Served) -> dict[str, str]:
+async def readyz(coordinator: TheCoordinator) -> dict[str, str]:
     """Whether requests can be answered; 503 with the reason where they can't."""
     ready, reason = coordinator.served.readiness()
     if not ready:

@@ -19,7 +19,7 @@ from coordinator.serving.ours.documented import INFERENCE
 from coordinator.serving.ours.plans import Chosen
 from coordinator.serving.ours.views import answer_json, predictions_json
 from coordinator.serving.pictures import Asked, asked_of, beside, drawn, found
-from coordinator.serving.state import ModelName, Served
+from coordinator.serving.state import ModelName, TheCoordinator
 from coordinator.serving.tensors import read_tensors, write_tensors
 from protos.errors import BadRequest
 
@@ -45,7 +45,7 @@ _BODIES = {
 
 @router.post("/v1/models/{model}/infer", openapi_extra=_BODIES, responses=INFERENCE)
 async def infer(
-    model: ModelName, request: Request, coordinator: Served, chosen: Chosen
+    model: ModelName, request: Request, coordinator: TheCoordinator, chosen: Chosen
 ) -> Response:
     """Runs pictures, or one set of tensors (.npz), through a model.
 
@@ -79,7 +79,7 @@ async def _tensors(
     body: bytes,
     source: str,
     served: ServedModel,
-    coordinator: Served,
+    coordinator: TheCoordinator,
     chosen: Choice,
 ) -> Response:
     accepted = bodies.chosen_type(request, (names.JSON, names.NPZ, names.PNG, names.JPEG))
@@ -107,7 +107,7 @@ async def _pictures(request: Request, body: bytes, sent: str, served: ServedMode
 
 
 async def _picture(
-    body: bytes, source: str, served: ServedModel, coordinator: Served, chosen: Choice
+    body: bytes, source: str, served: ServedModel, coordinator: TheCoordinator, chosen: Choice
 ) -> tuple[Asked, Answer, float]:
     """A picture, its answer, and the seconds from its bytes to the model's input."""
     assert served.sidecar is not None

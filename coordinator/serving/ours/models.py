@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from coordinator.answers import Baseline, ModelStatus
 from coordinator.serving.ours.schemas import answer, list_of, object_of, schema_of
 from coordinator.serving.ours.views import baseline_json, models_json
-from coordinator.serving.state import ModelName, Served
+from coordinator.serving.state import ModelName, TheCoordinator
 
 router = APIRouter()
 
@@ -20,13 +20,13 @@ _BASELINE = answer(schema_of(Baseline), "The best device, and its latency.")
 
 
 @router.get("/v1/models", responses=_MODELS)
-async def models(coordinator: Served) -> dict[str, Any]:
+async def models(coordinator: TheCoordinator) -> dict[str, Any]:
     """Every model that the coordinator serves."""
     return models_json(coordinator.served.statuses(), coordinator.names)
 
 
 @router.post("/v1/models/{model}/baseline", responses=_BASELINE)
-async def baseline(model: ModelName, coordinator: Served) -> dict[str, Any]:
+async def baseline(model: ModelName, coordinator: TheCoordinator) -> dict[str, Any]:
     """Measures the best device running the whole model, in plain onnxruntime."""
     source = coordinator.names.source(model)
     served = await coordinator.served.get(source)

@@ -11,7 +11,7 @@ from coordinator.cluster.membership import MAX_DEVICES
 from coordinator.planning.plan_json import plan_json, plan_schema
 from coordinator.serving import bodies
 from coordinator.serving.ours.schemas import answer, inlined, object_of
-from coordinator.serving.state import ModelName, Served
+from coordinator.serving.state import ModelName, TheCoordinator
 from models.wire import Wire
 
 router = APIRouter()
@@ -48,13 +48,15 @@ Chosen = Annotated[Choice, Depends(choice)]
 
 
 @router.get("/v1/plans/{model}", responses=_PLAN)
-async def get_plan(model: ModelName, coordinator: Served, chosen: Chosen) -> dict[str, Any]:
+async def get_plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
     """The plan in force for a model, or the one that the query chooses; made if need be."""
     return plan_json(*await coordinator.plan(coordinator.names.source(model), chosen))
 
 
 @router.post("/v1/plans/{model}", openapi_extra=_TAKES, responses=_KEPT)
-async def send_plan(model: ModelName, request: Request, coordinator: Served) -> dict[str, Any]:
+async def send_plan(
+    model: ModelName, request: Request, coordinator: TheCoordinator
+) -> dict[str, Any]:
     """Keeps a plan for requests that choose it (`?plan=ID`); the one in force stays."""
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
     name, plan, network = await coordinator.give_plan(
@@ -64,7 +66,9 @@ async def send_plan(model: ModelName, request: Request, coordinator: Served) -> 
 
 
 @router.put("/v1/plans/{model}", openapi_extra=_TAKES, responses=_PLAN)
-async def hold_plan(model: ModelName, request: Request, coordinator: Served) -> dict[str, Any]:
+async def hold_plan(
+    model: ModelName, request: Request, coordinator: TheCoordinator
+) -> dict[str, Any]:
     """Puts a plan in force and holds it: nothing replaces it until it is deleted."""
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
     _, plan, network = await coordinator.give_plan(coordinator.names.source(model), body, hold=True)
@@ -72,7 +76,7 @@ async def hold_plan(model: ModelName, request: Request, coordinator: Served) -> 
 
 
 @router.delete("/v1/plans/{model}", responses=_RELEASED)
-async def release_plan(model: ModelName, coordinator: Served) -> dict[str, Any]:
+async def release_plan(model: ModelName, coordinator: TheCoordinator) -> dict[str, Any]:
     """Lets a held plan go: the coordinator plans for this model by itself again."""
     await coordinator.release_plan(coordinator.names.source(model))
     return {"model": model, "held": False}

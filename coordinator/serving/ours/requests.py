@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from coordinator.serving.ours.schemas import answer, list_of, object_of
-from coordinator.serving.state import Served
+from coordinator.serving.state import TheCoordinator
 
 router = APIRouter()
 
@@ -22,7 +22,7 @@ _TRACE = answer(
 
 
 @router.get("/v1/requests/{request_id}/trace", responses=_TRACE)
-async def trace(request_id: str, coordinator: Served) -> dict[str, Any]:
+async def trace(request_id: str, coordinator: TheCoordinator) -> dict[str, Any]:
     """Chrome trace events, a row per device and link: opens in https://ui.perfetto.dev."""
     answer: dict[str, Any] = coordinator.trace(request_id)
     return answer

@@ -12,7 +12,7 @@ from coordinator.planning.picture import Rect, image_tiles
 from coordinator.planning.strategies import names as strategies
 from coordinator.serving.ours.plans import Chosen
 from coordinator.serving.page.hub import Hub
-from coordinator.serving.state import ModelName, Served
+from coordinator.serving.state import ModelName, TheCoordinator
 from models.digits.examples import examples
 from models.graph import Graph
 from protos.errors import NotFound
@@ -75,7 +75,7 @@ async def planners() -> dict[str, Any]:
 
 
 @router.get("/page/plans/{model}")
-async def plan(model: ModelName, coordinator: Served, chosen: Chosen) -> dict[str, Any]:
+async def plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
     """A plan for people: what it promises, and its first block's tiles as shares of the model's
     input, with what each of them reads beyond itself.
     """

@@ -132,7 +132,7 @@ async function ask() {
   const stage = byId("stage");
   const model = byId("model").value;
   stage.classList.add("busy");
-  say("asking …");
+  say("in flight …");
   try {
     const url = `/v1/models/${encodeURIComponent(model)}/infer${query()}`;
     const headers = { "Content-Type": "application/octet-stream", Accept: "application/json" };
@@ -178,7 +178,10 @@ function wire() {
   });
   byId("sample").addEventListener("click", async () => take(await (await fetch("/page/sample")).blob()));
   byId("measure").addEventListener("click", measureAlone);
-  addEventListener("resize", () => now.last && showRequest(now.last, now.names));
+  addEventListener("resize", () => {
+    if (now.last) showRequest(now.last, now.names);
+    drawOverlay(now.plan, now.answer, now.names);
+  });
   byId("again").addEventListener("click", ask);
   byId("model").addEventListener("change", showPlan);
   byId("strategy").addEventListener("change", showPlan);

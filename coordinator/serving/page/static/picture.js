@@ -30,19 +30,22 @@ export function drawOverlay(plan, answer, names) {
   overlay.replaceChildren();
   if (!width) return;
   overlay.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  const unit = Math.max(width, height) / 640;
+  // A pixel of the screen: letters and lines keep their size on every one.
+  const unit = width / (image.clientWidth || width);
   if (plan && byId("show-tiles").checked) tiles(overlay, plan, width, height, unit, names);
   if (answer && byId("show-found").checked) found(overlay, answer.predictions, unit);
 }
 
 function tiles(overlay, plan, width, height, unit, names) {
   const at = placement(plan, width, height);
-  const box = ([x, y, w, h], inset = 0) => ({
-    x: x * at.scaleX + at.left + inset,
-    y: y * at.scaleY + at.top + inset,
-    width: Math.max(0, w * at.scaleX - 2 * inset),
-    height: Math.max(0, h * at.scaleY - 2 * inset),
-  });
+  // What a tile has of the picture: a letterbox's margins are no part of it.
+  const box = ([x, y, w, h], inset) => {
+    const left = Math.max(0, x * at.scaleX + at.left) + inset;
+    const top = Math.max(0, y * at.scaleY + at.top) + inset;
+    const right = Math.min(width, (x + w) * at.scaleX + at.left) - inset;
+    const bottom = Math.min(height, (y + h) * at.scaleY + at.top) - inset;
+    return { x: left, y: top, width: Math.max(0, right - left), height: Math.max(0, bottom - top) };
+  };
   for (const tile of plan.tiles) {
     const colour = tint(tile.device);
     const halo = { fill: "none", stroke: colour, "stroke-width": unit, "stroke-dasharray": `${4 * unit} ${3 * unit}` };
@@ -51,7 +54,8 @@ function tiles(overlay, plan, width, height, unit, names) {
   for (const tile of plan.tiles) {
     const colour = tint(tile.device);
     const own = box(tile.own, 1.5 * unit);
-    overlay.append(svg("rect", { ...own, fill: colour, "fill-opacity": plan.tiles.length > 1 ? 0.1 : 0, stroke: colour, "stroke-width": 2.5 * unit, class: "tile" }));
+    if (!own.width || !own.height) continue;
+    overlay.append(svg("rect", { ...own, fill: colour, stroke: colour, "stroke-width": 2.5 * unit, class: "tile" }));
     tag(overlay, names.get(tile.device) ?? tile.device, own.x + own.width, own.y + own.height, colour, "#fff", unit, true);
   }
 }

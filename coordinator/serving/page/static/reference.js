@@ -4,6 +4,13 @@ import { byId, element, setText } from "./dom.js";
 
 const ORDER = ["get", "post", "put", "delete"];
 
+// Text in which `code` is marked, as descriptions are written.
+function written(name, text) {
+  const made = element(name);
+  text.split("`").forEach((part, index) => made.append(index % 2 ? element("code", "", part) : part));
+  return made;
+}
+
 function table(head, rows) {
   const made = element("table");
   const top = made.createTHead().insertRow();
@@ -15,7 +22,7 @@ function table(head, rows) {
   const body = made.createTBody();
   for (const row of rows) {
     const line = body.insertRow();
-    for (const each of row) line.insertCell().textContent = each;
+    line.append(...row.map((each) => written("td", each)));
   }
   return made;
 }
@@ -31,7 +38,7 @@ function route(path, method, said) {
   const card = element("section", "card");
   const title = element("h2");
   title.append(element("code", "", `${method.toUpperCase()} ${path}`));
-  card.append(title, element("p", "", said.description ?? said.summary ?? ""));
+  card.append(title, written("p", said.description ?? said.summary ?? ""));
   const taken = (said.parameters ?? []).map((each) => [each.name, each.in, kind(each.schema), each.description ?? ""]);
   if (taken.length) card.append(table(["Parameter", "In", "Type", "What"], taken));
   const bodies = Object.keys(said.requestBody?.content ?? {});
