@@ -7,7 +7,7 @@ block yields are cut at the same relative places.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -42,11 +42,13 @@ def weighted_spans(size: int, weights: Sequence[float]) -> tuple[Span, ...]:
     by_remainder = sorted(range(len(exact)), key=lambda i: lengths[i] - exact[i])
     for index in by_remainder[: size - sum(lengths)]:
         lengths[index] += 1
-    spans, start = [], 0
-    for length in lengths:
-        spans.append(Span(start, start + length))
-        start += length
-    return tuple(spans)
+    return spans_of(lengths)
+
+
+def spans_of(lengths: Iterable[int]) -> tuple[Span, ...]:
+    """Adjacent spans of these lengths, from 0 on."""
+    marks = [0, *itertools.accumulate(lengths)]
+    return tuple(Span(a, b) for a, b in itertools.pairwise(marks))
 
 
 def map_size(network: Network, start: int, stop: int) -> tuple[int, int]:

@@ -19,6 +19,7 @@ Rules:
 * Where tasks pass their outputs straight to peers, all tasks are placed and assigned at once, so
   that every output has an address. If then a device is lost, cannot reach a peer, or nothing is
   heard for too long, the request goes on through the host (`recovery`).
+* When the last device is gone, requests wait a while for one to come back.
 * A request ends exactly once, with `Complete` or `Abort`; then its devices are released.
 """
 
@@ -62,6 +63,9 @@ from protos.errors import ImbrexError, LostWorker, PeerViolation
 
 # A task that failed this often fails everywhere: more attempts only cost time.
 MAX_FAILURES = 4
+# How long a request waits for a device to come back when the last one has gone: a router that
+# restarts, or a host that was asleep itself, takes all of them away at once.
+STRANDED_S = 10.0
 # What says nothing against the device that reports it: it was asked for what it can't know, or
 # another device can't be reached.
 _BLAMELESS = ("no_program", "send")
@@ -86,9 +90,6 @@ class Scheduler:
         """Takes one event; returns what must be done, in order. `now` is of any monotonic clock."""
         self._now = now
         match event:
-            case Joined(device):
-                self.devices.setdefault(device)
-                return []
             case Delivered(request, task, attempt):
                 self._delivered(self._current(request, task, attempt))
                 return []
@@ -99,6 +100,8 @@ class Scheduler:
         match event:
             case Submitted():
                 yield from self._submit(event)
+            case Joined(device):
+                yield from self._joined(device)
             case Received():
                 yield from self._received(event)
             case Finished():
@@ -122,19 +125,24 @@ class Scheduler:
     def _submit(self, event: Submitted) -> Iterator[Action]:
         request, graph = event.request, event.graph
         unusual = self._judge.is_unusual(graph, finite=event.finite)
-        direct = graph.is_direct and not unusual  # devices don't pass on what is not finite
+        # Devices don't pass on what is not finite.
+        direct = graph.is_direct and not unusual and bool(self.devices)
         tasks = [TaskRun(spec) for spec in graph.tasks]
         run = RequestRun(graph, tasks, direct, self._now, unusual=unusual)
         self.requests[request] = run
-        if not self.devices:
-            yield from self._abort(request, _no_device())
-            return
         if run.direct:
             begun = [(task, self._begin(run, task)) for task in run.tasks]
             for task, attempt in begun:
                 assert attempt is not None, "there are devices"
                 yield Assign(request, task.spec.id, attempt.number, attempt.device)
         yield from self._advance(request, range(len(run.tasks)))
+
+    def _joined(self, device: DeviceId) -> Iterator[Action]:
+        self.devices.setdefault(device)
+        for request, run in self.requests.items():
+            if run.stranded_s is not None:
+                run.stranded_s = None
+                yield from self._advance(request, range(len(run.tasks)))
 
     def _received(self, event: Received) -> Iterator[Action]:
         found = self._current(event.request, event.task, event.attempt)
@@ -252,6 +260,10 @@ class Scheduler:
 
     def _look_after(self, request: RequestId, run: RequestRun) -> Iterator[Action]:
         """Helps whatever is overdue."""
+        if run.stranded_s is not None:
+            if self._now - run.stranded_s >= STRANDED_S:
+                yield from self._abort(request, _no_device())
+            return
         if run.direct:
             if self._watch.is_stuck(run, len(self.requests), self._now):
                 yield from self._go_on(request, run, [])
@@ -293,7 +305,7 @@ class Scheduler:
             if task.phase is Phase.WAITING and any(run.sendable(task, None)):
                 attempt = self._begin(run, task)
                 if attempt is None:
-                    yield from self._abort(request, _no_device())
+                    run.stranded_s = self._now if run.stranded_s is None else run.stranded_s
                     return
                 yield Assign(request, index, attempt.number, attempt.device)
             for attempt in task.attempts.values():

@@ -5,49 +5,41 @@ that lets its neighbours go on sooner. The search starts from an exchange before
 improves the blocks one after the other, as long as the event simulator's rules say that it helps:
 
 * fuse a block with the next (less messages, some redundant computation);
-* compute edge rows before the interior;
-* divide a block among fewer devices, down to one (small maps have fewer rows than devices).
+* compute edge rows before the interior, or a strip of two rows in two tasks: a neighbour has the
+  first while the second is computed;
+* divide a block among fewer devices, down to one (small maps have fewer rows than devices);
+* let others have the longer strips than in the blocks before, where rows don't come out even.
 
 Where fewer devices are better to begin with, as messages cost what they do, it starts there too.
 
-What cannot be split is gathered on the device that is best at it. Where devices can't reach each
-other, borders go through the host, or only those that can take part, whichever is faster.
+What cannot be split is gathered on the device that is best at it; fully connected layers are
+divided over their output or their input where that is better. Where devices can't reach each other,
+borders go through the host, or only those that can take part, whichever is faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from coordinator.planning.decide import fitting
 from coordinator.planning.devices import Cluster
-from coordinator.planning.layouts import UnitTile
+from coordinator.planning.halo_parts import SUMS, Divider, Part
 from coordinator.planning.plan import Block, Exchange, Plan, Tile, Unused
 from coordinator.planning.simulator import simulate
 from coordinator.planning.single import single
-from coordinator.planning.stages import Stage, Stages, unit_tile
+from coordinator.planning.stages import Stage, Stages
 from coordinator.planning.tables import tables_of
-from models.boxes import Span
-from models.tiles import MapTile, map_size, tile_boxes, weighted_spans, whole_map
+from models.tiles import map_size
 from models.units import Network
 
-# Simulated tasks per search: about half a second.
-EFFORT = 25_000
+# Simulated tasks per search: about a second.
+EFFORT = 40_000
 # An improvement below this is not worth another shape of plan.
 WORTHWHILE = 1e-4
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A block under consideration: its units, how many of the fastest devices divide it (0: the
-    one that is best at it), and how many edge rows are computed first.
-    """
-
-    start: int
-    stop: int
-    devices: int
-    edge_rows: int = 0
+# What a neighbour's 3x3 window reads; two cover a pool between.
+_EDGE_ROWS = (2, 1)
 
 
 def halo(network: Network, cluster: Cluster) -> Plan:
@@ -82,10 +74,7 @@ class _Search:
         self.network = network
         self.cluster = cluster
         self._stages = Stages(network, cluster, tables_of(network, cluster))
-        stop = len(network.units)
-        whole = self._tile(Part(0, stop, 0), whole_map(network, 0, stop))
-        self._seconds = [device.costs.block_s(whole.work) for device in cluster.devices]
-        self._order = sorted(range(len(cluster.devices)), key=self._seconds.__getitem__)
+        self._divider = Divider(network, cluster)
         self._left = EFFORT
         self._stage_of: dict[Part, Stage] = {}
 
@@ -93,7 +82,7 @@ class _Search:
         """The best parts found: from all devices, and from fewer where that is better to begin
         with.
         """
-        starts = [self._start(count) for count in range(len(self._order), 1, -1)]
+        starts = [self._start(count) for count in range(len(self.cluster.devices), 1, -1)]
         best = min(starts, key=self._latency_s)
         begun = starts[:1] if best == starts[0] else [starts[0], best]
         return min(map(self._improved, begun), key=self._latency_s)
@@ -108,7 +97,15 @@ class _Search:
     def _improved(self, parts: list[Part]) -> list[Part]:
         self._left = EFFORT
         best = self._latency_s(parts)
-        for improve in (self._edges_everywhere, self._merge, self._fewer, self._merge):
+        for improve in (
+            self._edges_everywhere,
+            self._merge,
+            self._fewer,
+            self._merge,
+            self._connected,
+            self._edges,
+            self._turns,
+        ):
             parts, best = improve(parts, best)
         return parts
 
@@ -119,19 +116,20 @@ class _Search:
     def _block(self, part: Part) -> Block:
         exchange: Exchange = "peer" if self._is_direct(part) else "host"
         tiles = tuple(
-            Tile(self.cluster.devices[d].id, tile.boxes, tile.flop)
-            for d, tile in self._shares(part)
+            Tile(self.cluster.devices[d].id, tile.boxes, tile.flop, tile.part)
+            for d, tile in self._divider.shares(part)
         )
         return Block(part.start, part.stop, tiles, barrier=False, exchange=exchange)
 
     def _is_direct(self, part: Part) -> bool:
         """Whether its devices get its input from each other."""
-        return part.start > 0 and not self.cluster.apart
+        return part.start > 0 and not part.through_host and not self.cluster.apart
 
     def _stage(self, part: Part) -> Stage:
         found = self._stage_of.get(part)
         if found is None:
-            shares, direct = tuple(self._shares(part)), self._is_direct(part)
+            shares = self._divider.shares(part)
+            direct = self._is_direct(part)
             found = self._stages.stage(part.start, part.stop, shares, direct=direct)
             self._stage_of[part] = found
         return found
@@ -159,14 +157,40 @@ class _Search:
         yield held
 
     def _edges_everywhere(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
-        return self._better(parts, best, [replace(p, edge_rows=_halo_rows(p)) for p in parts])
+        for rows in _EDGE_ROWS:
+            trial = [replace(part, edge_rows=rows if part.devices else 0) for part in parts]
+            parts, best = self._better(parts, best, trial)
+        return parts, best
+
+    def _edges(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
+        for index, part in enumerate(parts):
+            for rows in (0, *_EDGE_ROWS) if part.devices and part.how == "rows" else ():
+                if rows != part.edge_rows and self._left > 0:
+                    trial = [*parts[:index], replace(part, edge_rows=rows), *parts[index + 1 :]]
+                    parts, best = self._better(parts, best, trial)
+        return parts, best
+
+    def _turns(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
+        uneven = [i for i, part in enumerate(parts) if self._divider.is_uneven(part)]
+        for step in range(1, len(self.cluster.devices) if uneven else 0):
+            trial = list(parts)
+            for place, index in enumerate(uneven):
+                turn = place * step % parts[index].devices
+                trial[index] = replace(parts[index], turn=turn)
+            parts, best = self._better(parts, best, trial)
+        for index in uneven:
+            for turn in range(parts[index].devices):
+                if self._left > 0:
+                    trial = [*parts[:index], replace(parts[index], turn=turn), *parts[index + 1 :]]
+                    parts, best = self._better(parts, best, trial)
+        return parts, best
 
     def _merge(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
         index = 0
         while index + 1 < len(parts) and self._left > 0:
             one, other = parts[index : index + 2]
-            if one.devices and other.devices:
-                fused = replace(other, start=one.start)
+            if one.devices and other.devices and one.how == other.how == "rows":
+                fused = replace(other, start=one.start, through_host=one.through_host)
                 trial = [*parts[:index], fused, *parts[index + 2 :]]
                 better, latency_s = self._better(parts, best, trial)
                 if better is trial:
@@ -191,55 +215,41 @@ class _Search:
                 break
         return parts, best
 
+    def _connected(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
+        """Fully connected layers over their output or their input, on all devices or where the
+        rows before them are.
+        """
+        for index, part in enumerate(parts):
+            if not index or not self._divider.is_connected(part):
+                continue
+            before = parts[index - 1]
+            forms = [
+                replace(part, devices=before.devices, turn=before.turn, how="in place"),
+                *(
+                    replace(part, devices=count, how=how, through_host=True)
+                    for count in dict.fromkeys((len(self.cluster.devices), before.devices))
+                    for how in ("outputs", "inputs")
+                ),
+            ]
+            for form in forms:
+                if form.devices > 1 and self._left > 0 and self._divider.shares(form):
+                    trial = _through_host([*parts[:index], form, *parts[index + 1 :]])
+                    parts, best = self._better(parts, best, trial)
+        return parts, best
+
     def _better(
         self, parts: list[Part], best: float, trial: list[Part]
     ) -> tuple[list[Part], float]:
         latency_s = self._latency_s(trial)
         return (trial, latency_s) if latency_s < best * (1 - WORTHWHILE) else (parts, best)
 
-    # ------------------------------------------------------------ tiles
 
-    def _shares(self, part: Part) -> Iterator[tuple[int, UnitTile]]:
-        """Tiles by device, as an index into the cluster's."""
-        if not part.devices:
-            yield self._best_alone(part)
-            return
-        height, width = map_size(self.network, part.start, part.stop)
-        # In the cluster's order, so that a device keeps its place when others drop out.
-        chosen = sorted(self._order[: part.devices])
-        rows = weighted_spans(height, [1.0 / self._seconds[d] for d in chosen])
-        last = len(chosen) - 1
-        for index, (d, span) in enumerate(zip(chosen, rows, strict=True)):
-            top = part.edge_rows if index else 0
-            bottom = part.edge_rows if index < last else 0
-            for piece in _edges_first(span, top, bottom):
-                yield d, self._tile(part, MapTile(piece, Span(0, width)))
-
-    def _tile(self, part: Part, tile: MapTile) -> UnitTile:
-        block = Block(part.start, part.stop, ())
-        boxes = tile_boxes(self.network, part.start, part.stop, tile)
-        return unit_tile(self.network, block, Tile(self.cluster.devices[0].id, boxes))
-
-    def _best_alone(self, part: Part) -> tuple[int, UnitTile]:
-        tile = self._tile(part, whole_map(self.network, part.start, part.stop))
-        devices = self.cluster.devices
-        return min(range(len(devices)), key=lambda d: devices[d].costs.block_s(tile.work)), tile
-
-
-def _edges_first(span: Span, top: int, bottom: int) -> list[Span]:
-    """The span's edges, then its interior; all of it at once where no interior would be left."""
-    if not len(span):
-        return []
-    if len(span) <= top + bottom or not top + bottom:
-        return [span]
-    inner = Span(span.start + top, span.stop - bottom)
-    edges = [Span(span.start, inner.start), Span(inner.stop, span.stop)]
-    return [*(edge for edge in edges if len(edge)), inner]
-
-
-def _halo_rows(part: Part) -> int:
-    """Rows that a neighbour's next 3x3 window reads; two cover a pool between."""
-    return 2 if part.devices else 0
+def _through_host(parts: Sequence[Part]) -> list[Part]:
+    """What reads sums gets them from the host, which adds them up."""
+    return [
+        replace(part, through_host=True) if index and parts[index - 1].how in SUMS else part
+        for index, part in enumerate(parts)
+    ]
 
 
 def _finished(network: Network, cluster: Cluster, alone: Plan, blocks: tuple[Block, ...]) -> Plan:

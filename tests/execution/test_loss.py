@@ -14,8 +14,9 @@ from coordinator.execution.events import (
     Resend,
     Send,
     Submitted,
+    Tick,
 )
-from coordinator.execution.scheduler import MAX_FAILURES, Scheduler
+from coordinator.execution.scheduler import MAX_FAILURES, STRANDED_S, Scheduler
 from protos.errors import LostWorker, PeerViolation
 from tests.execution.sketches import (
     HALVES,
@@ -63,12 +64,33 @@ def test_the_substitute_is_the_least_busy() -> None:
 
 def test_without_any_device_the_request_ends_with_one_clear_error() -> None:
     state = scheduler("a")
-    state.step(Submitted(R, chain([HALVES])))
-    (abort,) = state.step(Lost(A))
+    state.step(Submitted(R, chain([HALVES])), 1.0)
+    assert state.step(Lost(A), 5.0) == []
+    assert state.step(Tick(), 4.9 + STRANDED_S) == []
+    (abort,) = state.step(Tick(), 5.0 + STRANDED_S)
     assert isinstance(abort, Abort)
     assert isinstance(abort.error, LostWorker)
     assert state.requests == {}
-    assert state.step(Submitted(R, chain([HALVES])))[0].request == R
+    assert state.step(Submitted(R, chain([HALVES])), 20.0) == []
+    assert state.step(Tick(), 20.0 + STRANDED_S)[0].request == R
+
+
+def test_a_request_goes_on_when_a_device_comes_back() -> None:
+    state = scheduler("a", "b")
+    state.step(Submitted(R, direct_chain([HALVES, HALVES])))
+    state.step(Lost(A), 1.0)
+    state.step(Lost(B), 1.0)
+    back = state.step(Joined(B), 2.0)
+    assert [each.device for each in assigned(back)] == [B, B]
+    assert state.step(Tick(), 2.0 + STRANDED_S) == []
+    boxes = [row(0, 6), row(6, 12)]
+    ahead = assigned(back)
+    while ahead:
+        each = ahead.pop(0)
+        box, tensor = boxes[each.task % 2], f"t{1 + each.task // 2}"
+        actions = state.step(result(each.task, box, attempt=each.attempt, tensor=tensor), 3.0)
+        ahead += assigned(actions)
+    assert Complete(R) in actions
 
 
 def test_a_failed_task_runs_elsewhere_but_not_for_ever() -> None:

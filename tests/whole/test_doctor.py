@@ -1,9 +1,12 @@
 """The doctor at work: real workers, in states that are laid out for them."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from coordinator.doctor.machines import DISK_ERROR_BYTES
 from protos import imbrex_pb2 as pb
+from protos.versions import PROTOCOL, Spoken
 from tests.cluster.support import advertised, unique_cluster, worker_process
 from tests.whole.cluster import coordinator, until
 from tests.worker.support import in_process
@@ -67,7 +70,7 @@ async def test_versions_and_identities(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.slow
 async def test_another_protocol_is_told_as_a_version(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("worker.service.PROTOCOL", 999)
+    monkeypatch.setattr("worker.service.versions", SimpleNamespace(SPOKEN=Spoken(PROTOCOL + 3)))
     async with worker_process(tmp_path / "a") as good, in_process(tmp_path / "b") as other:
         addresses = [good.address, other.address]
         async with coordinator(tmp_path / "host", addresses, at_least=1) as host:
