@@ -4,6 +4,7 @@ Measured in docs/adr/0002-sessions.md.
 """
 
 import weakref
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +16,7 @@ import onnxruntime as ort
 
 from protos.errors import Unavailable
 from worker.arrays import aligned_empty
-from worker.compute import Ready
+from worker.compute import Fastest, Ready
 from worker.failures import BadInput, from_runtime
 
 _LEVELS = ort.GraphOptimizationLevel
@@ -122,6 +123,7 @@ class Session:
         self._inference = inference
         self._weights = tuple(weights)
         self._weight_bytes = sum(value.tensor_size_in_bytes() for value in self._weights)
+        self._fastest: dict[tuple[tuple[int, ...], ...], Fastest] = defaultdict(Fastest)
         self._inputs = {entry.name: _signature(entry) for entry in inference.get_inputs()}
         self._outputs = {entry.name: _signature(entry) for entry in inference.get_outputs()}
 
@@ -158,7 +160,8 @@ class Session:
                 raise from_runtime(error, "running a program") from error
             return results
 
-        return Ready(compute, self._weight_bytes)
+        sizes = tuple(inputs[name].shape for name in self._inputs)
+        return Ready(compute, self._weight_bytes, self._fastest[sizes])
 
     def _check(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from worker.compute import Compute, Emulation, Ready, RealClock, Throttle, yield_to_others
+from worker.compute import Compute, Emulation, Fastest, Ready, RealClock, Throttle, yield_to_others
 from worker.settings import WorkerSettings
 
 
@@ -139,6 +139,21 @@ def test_workers_that_name_the_same_file_compute_in_turns(tmp_path):
     for throttle in throttles:
         throttle.close()
     assert most == [1, 1, 1]
+
+
+def test_emulated_computers_have_no_noisy_neighbours(tmp_path):
+    clock = FakeClock()
+    throttle = Throttle(0.1, clock, Emulation(turns=tmp_path / "turns"))
+    fastest = Fastest()
+
+    def seconds(cpu_s):
+        timed = throttle.run(Ready(lambda: clock.work(cpu_s, cpu_s), fastest=fastest))
+        return timed.stop_s - timed.start_s
+
+    assert seconds(2.0) == pytest.approx(20.0)
+    assert seconds(1.0) == pytest.approx(10.0)
+    assert seconds(3.0) == pytest.approx(10.0)
+    throttle.close()
 
 
 async def test_the_next_run_is_set_up_while_one_computes():
