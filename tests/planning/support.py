@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 from hypothesis import strategies as st
+from onnx import ModelProto
 
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.devices import Cluster, Device, Endpoint, Link
@@ -75,7 +76,7 @@ def real(name: str) -> Network:
 
 
 @cache
-def small() -> Network:
+def small_model() -> ModelProto:
     """Convolutions, a residual block, a concat and two fully connected layers; quick to plan."""
     net = Builder("small", seed=3)
     x = net.input("image", (1, 3, 32, 32))
@@ -85,7 +86,13 @@ def small() -> Network:
     x = x.add("add", skip).relu()
     x = net.concat("join", [x, x.conv("conv5", 8, square(3)).relu()])
     x = x.conv("conv6", 32, square(3, 2, pad=1)).relu()
-    return divide(load_graph(net.model(x.flatten("flat").gemm("fc1", 32).gemm("fc2", 10)), "small"))
+    return net.model(x.flatten("flat").gemm("fc1", 32).gemm("fc2", 10))
+
+
+@cache
+def small() -> Network:
+    """The same, divided into units."""
+    return divide(load_graph(small_model(), "small"))
 
 
 def block_s(network: Network, tables: Tables, option: Option, start: int, end: int) -> float:

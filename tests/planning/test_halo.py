@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.planning.devices import Cluster, Link
 from coordinator.planning.halo import halo
+from coordinator.planning.halo_parts import Divider, Part
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
@@ -14,7 +15,7 @@ from models.graph import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from models.units import divide
 from tests.planning.run_plan import run_plan
-from tests.planning.support import cluster, real
+from tests.planning.support import MEMORY, cluster, real, small, small_model
 
 NAMES = ("vgg16-conv", "resnet50", "yolov2", "digits")
 
@@ -68,3 +69,31 @@ def test_split_equals_whole(name: str) -> None:
     feeds = random_inputs(network.graph)
     whole = WholeModel(proto, 1).run(feeds)
     assert compare(run_plan(plan, network, feeds), whole).max_rel_error <= 1e-5
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 7])
+def test_where_computing_is_dear_all_is_divided(count: int) -> None:
+    """Rows that don't come out even, edges, and fully connected layers; the answer is the same."""
+    network, slow = small(), cluster(*[0.002] * count, link=MEMORY)
+    plan = halo(network, slow)
+    check_plan(plan, network, slow)
+    connected = [b for b in plan.blocks if network.units[b.start].name in ("fc1", "fc2")]
+    assert len(connected) == 2
+    assert all(len(block.devices) > 1 for block in connected)
+    feeds = random_inputs(network.graph)
+    whole = WholeModel(small_model(), 1).run(feeds)
+    assert compare(run_plan(plan, network, feeds), whole).max_rel_error <= 1e-5
+
+
+@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize(("edge_rows", "tiles"), [(0, 3), (2, 7), (6, 3)])
+def test_strips_cover_the_map_whoever_has_the_longer_ones(
+    turn: int, edge_rows: int, tiles: int
+) -> None:
+    divider = Divider(small(), cluster(1.0, 1.0, 1.0))
+    shares = divider.shares(Part(0, 1, 3, edge_rows, turn))  # 16 rows over three devices
+    assert len(shares) == tiles
+    rows = [(next(iter(tile.boxes.values()))[2], device) for device, tile in shares]
+    lengths = [sum(len(span) for span, device in rows if device == d) for d in range(3)]
+    assert lengths == [6 if d == turn else 5 for d in range(3)]
+    assert sorted(row for span, _ in rows for row in range(span.start, span.stop)) == [*range(16)]
