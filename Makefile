@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRITON := .venv-triton
 
-.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera test-deploy lint-deploy
+.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera test-deploy test-arm64 lint-deploy
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(VENV)/ready ## make .venv with everything
 
@@ -44,6 +44,9 @@ test-deploy: setup ## the playbook on Debian machines that really boot (as root;
 	.venv-deploy/bin/pip install --quiet ansible-core
 	IMBREX_DEPLOY_ANSIBLE=$(CURDIR)/.venv-deploy/bin/ansible-playbook \
 		$(BIN)/pytest -m slow tests/deploy/test_machines.py
+
+test-arm64: setup ## the core on 64-bit Arm under qemu (as root; half an hour, the first time more)
+	IMBREX_ARM64=1 $(BIN)/pytest -m slow tests/deploy/test_emulated.py
 
 lint-deploy: ## Ansible's roles by ansible-lint's strictest rules
 	$(PYTHON) -m venv .venv-deploy

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.deploy.packages import image, run
 
 NAMESPACE = "imbrex-deploy"
 BRIDGE = "imbrex0"
@@ -25,13 +27,15 @@ PACKAGES = (
     "systemd,systemd-sysv,dbus,python3,python3-venv,python3-apt,openssh-server,iproute2,"
     "ca-certificates,procps,sudo"
 )
-MIRROR = "http://deb.debian.org/debian"
 PROGRAMS = ("debootstrap", "systemd-nspawn", "ip", "nsenter", "ssh", "ssh-keygen", "mount")
 # Four machines boot on two shared cores.
 BOOT_TIMEOUT_S = 300.0
 # systemd-nspawn's exit code when the machine asks to be booted again.
 _REBOOT = 133
 
+_WANTED = "etc/systemd/system/multi-user.target.wants"
+# What outlives an upgrade of a worker's system, beside its user.
+KEPT = ("opt/imbrex", "etc/imbrex", "var/lib/imbrex", "etc/systemd/system/imbrex-worker.service")
 _NETWORK = "[Match]\nName=host0\n[Network]\nAddress={address}/24\nLinkLocalAddressing=no\n"
 
 
@@ -43,49 +47,9 @@ def why_not() -> str:
     return f"not installed here: {', '.join(missing)}" if missing else ""
 
 
-def run(*command: str | Path, timeout_s: float = 600, check: bool = True) -> str:
-    """What a command prints; its error output is in the exception."""
-    ran = subprocess.run(
-        [str(each) for each in command],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-    )
-    if check and ran.returncode:
-        raise AssertionError(f"{command} -> {ran.returncode}\n{ran.stdout}\n{ran.stderr}")
-    return ran.stdout
-
-
 def inside(*command: str | Path) -> tuple[str, ...]:
     """The command that runs another in the machines' network."""
     return ("nsenter", f"--net=/run/netns/{NAMESPACE}", *map(str, command))
-
-
-def image(suite: str, folder: Path) -> Path:
-    """An installed Debian, made once."""
-    target = folder / suite
-    if not (target / "usr/sbin/sshd").exists():
-        shutil.rmtree(target, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        include = f"--include={PACKAGES}"
-        run("debootstrap", "--variant=minbase", include, suite, target, MIRROR, timeout_s=3600)
-    return target
-
-
-def wheels(wheel: Path, folder: Path) -> Path:
-    """What the wheel needs, for the Pythons of both suites."""
-    platforms = [f"manylinux_2_{minor}_x86_64" for minor in (34, 28, 27, 17, 12, 5)]
-    platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
-    for version in ("3.11", "3.13"):
-        run(
-            *(sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"),
-            *(f"--platform={each}" for each in platforms),
-            *(f"--python-version={version}", "--implementation=cp", f"--dest={folder}"),
-            f"{wheel}[coordinator]",
-            timeout_s=1800,
-        )
-    return folder
 
 
 @contextlib.contextmanager
@@ -124,13 +88,20 @@ class Machine:
         """Its disk, while it runs."""
         return self.folder / "root"
 
-    def start(self, installed: Path) -> None:
-        """Boots it from an image, which stays as it is; boots it again when it reboots."""
+    def start(self, installed: Path, accounts: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Boots it from an image, which stays as it is; boots it again when it reboots.
+
+        `accounts` are lines of files such as /etc/passwd, beside the image's.
+        """
         for name in ("root", "changed", "work"):
-            (self.folder / name).mkdir(parents=True)
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
         layers = f"lowerdir={installed},upperdir={self.folder}/changed,workdir={self.folder}/work"
         run("mount", "-t", "overlay", "overlay", "-o", layers, self.root)
         self._configure()
+        for name, lines in (accounts or {}).items():
+            with (self.root / name).open("a") as file:
+                file.writelines(lines)
+        self._stopping.clear()
         self._keeper = threading.Thread(target=self._keep_booted)
         self._keeper.start()
 
@@ -148,6 +119,23 @@ class Machine:
             self._keeper.join(60)
         run("umount", self.root, check=False)
 
+    def upgrade(self, suite: str) -> None:
+        """Another Debian in its place, with everything of imbrex as it was, its user included."""
+        kept = self.folder / "kept"
+        for path in (*KEPT, f"{_WANTED}/imbrex-worker.service"):
+            (kept / path).parent.mkdir(parents=True, exist_ok=True)
+            run("cp", "-a", self.root / path, kept / path)
+        accounts = {
+            name: re.findall(r"(?m)^imbrex:.*\n", (self.root / name).read_text())
+            for name in ("etc/passwd", "etc/group", "etc/shadow")
+        }
+        self.stop()
+        for name in ("changed", "work"):
+            shutil.rmtree(self.folder / name)
+        kept.rename(self.folder / "changed")
+        self.suite = suite
+        self.start(image(suite, PACKAGES), accounts)
+
     def ssh(self, *command: str, check: bool = True) -> str:
         """What a command prints there."""
         options = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
@@ -159,17 +147,13 @@ class Machine:
         state = self.ssh("systemctl", "is-system-running", check=False).strip()
         return state in {"running", "degraded"}
 
-    def boot_id(self) -> str:
-        """Changes with every boot: the kernel's own does not, for the kernel is shared."""
-        return self.ssh("systemctl", "show", "--value", "-p", "UserspaceTimestampMonotonic").strip()
-
     def _configure(self) -> None:
         root = self.root
         (root / "etc/hostname").write_text(f"{self.name}\n")
         (root / "etc/machine-id").write_text("")
         network = root / "etc/systemd/network/10-host0.network"
         network.write_text(_NETWORK.format(address=self.address))
-        wanted = root / "etc/systemd/system/multi-user.target.wants"
+        wanted = root / _WANTED
         wanted.mkdir(parents=True, exist_ok=True)
         for unit in ("systemd-networkd.service", "ssh.service"):
             (wanted / unit).unlink(missing_ok=True)
@@ -208,11 +192,11 @@ def wait_for(condition: Callable[[], object], what: str, within_s: float = BOOT_
 
 
 @contextlib.contextmanager
-def booted(machines: Sequence[Machine], images: Path) -> Iterator[None]:
+def booted(machines: Sequence[Machine]) -> Iterator[None]:
     """All of them, up."""
     try:
         for machine in machines:
-            machine.start(image(machine.suite, images))
+            machine.start(image(machine.suite, PACKAGES))
         for machine in machines:
             wait_for(machine.is_up, f"{machine.name} is up; see {machine.folder}/console.log")
         yield

@@ -1,0 +1,122 @@
+"""A home of booted machines, and the playbook that looks after them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.deploy.machines import Machine, inside
+from tests.deploy.packages import ROOT, run
+
+ANSIBLE = ROOT / "deploy" / "ansible"
+PLAYBOOK = os.environ.get("IMBREX_DEPLOY_ANSIBLE", "")
+URL = "http://10.77.0.10:8460"
+
+Counts = dict[str, dict[str, int]]
+
+
+@dataclass
+class Home:
+    """The machines; `settings` are of the command line, over those of the inventory."""
+
+    machines: dict[str, Machine]
+    inventory: Path
+    folder: Path
+    settings: dict[str, Any] = field(default_factory=dict)
+    key: str = ""
+    plays: int = 0
+
+    def play(self, name: str, *options: str) -> Counts:
+        """Runs a playbook; per host, how many tasks were ok, changed, ...
+
+        Raises:
+            AssertionError: it failed.
+        """
+        code, said = self._play(name, *options)
+        assert code == 0, said[-10000:]
+        return _recap(said)
+
+    def fail(self, name: str, *options: str) -> str:
+        """Runs a playbook that does not succeed; what it says."""
+        code, said = self._play(name, *options)
+        assert code != 0, said[-10000:]
+        return said
+
+    def _play(self, name: str, *options: str) -> tuple[int, str]:
+        command = [PLAYBOOK, "-i", str(self.inventory), str(ANSIBLE / name), *options]
+        if self.settings:
+            command += ["-e", json.dumps(self.settings)]
+        ran = subprocess.run(
+            inside(*command),
+            cwd=ANSIBLE,
+            env=os.environ | {"ANSIBLE_HOST_KEY_CHECKING": "0", "ANSIBLE_NOCOLOR": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=3600,
+        )
+        self.plays += 1
+        (self.folder / f"play-{self.plays}.log").write_text(ran.stdout)
+        print(" ".join([name, *options]), *_recap_lines(ran.stdout), sep="\n  ")
+        return ran.returncode, ran.stdout
+
+    def ask(self, *arguments: object) -> Any:
+        """What `imbrex ... --json` answers in the machines' network."""
+        command = (sys.executable, "-m", "imbrex", *map(str, arguments), "--url", URL, "--json")
+        said = run(*inside("env", f"IMBREX_API_KEY={self.key}", *command), timeout_s=120)
+        return json.loads(said)
+
+    def ready(self) -> set[str]:
+        """Names of devices that the coordinator uses."""
+        return {each["name"] for each in self.ask("status")["devices"] if each["state"] == "ready"}
+
+    def versions(self) -> dict[str, str]:
+        """What each machine runs."""
+        return {
+            name: machine.ssh("/opt/imbrex/venv/bin/imbrex --version").split()[1]
+            for name, machine in self.machines.items()
+        }
+
+
+def described(machines: dict[str, Machine], wheel: Path, key: Path) -> dict[str, Any]:
+    """The inventory; the first machine is the coordinator."""
+    hosts = {name: {"ansible_host": each.address} for name, each in machines.items()}
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/srv/wheels"}
+    coordinator = next(iter(hosts))
+    return {
+        "all": {
+            "vars": {
+                "ansible_user": "root",
+                "ansible_python_interpreter": "/usr/bin/python3",
+                "ansible_ssh_private_key_file": str(key),
+                "ansible_ssh_common_args": "-o UserKnownHostsFile=/dev/null",
+                "imbrex_wheel": str(wheel),
+                "imbrex_pip_environment": offline,
+                "coordinator_profile": False,
+                # They have no default route to be known by.
+                "coordinator_host_worker": machines[next(iter(machines))].address,
+            },
+            "children": {
+                "coordinator": {"hosts": {coordinator: hosts.pop(coordinator)}},
+                "workers": {"hosts": hosts},
+            },
+        }
+    }
+
+
+def _recap_lines(said: str) -> list[str]:
+    return re.findall(r"^\S+\s+: ok=.*$", said, re.MULTILINE)
+
+
+def _recap(said: str) -> Counts:
+    return {
+        line.split()[0]: {key: int(count) for key, count in re.findall(r"(\w+)=(\d+)", line)}
+        for line in _recap_lines(said)
+    }

@@ -1,0 +1,93 @@
+"""64-bit Arm, as a Raspberry Pi's: `make test-arm64`.
+
+The built wheel and the real aarch64 wheels of what it needs, in a Debian for Arm under qemu. Takes
+root, some 3 GB, and minutes by the dozen; the first time ten more, for the Debian.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tomllib
+
+import pytest
+
+from benchmarks.workers import WorkerProcess, coordinated, running
+from coordinator.choice import Choice
+from tests.deploy.emulated import PYTHON, emulated, why_not
+from tests.deploy.packages import ROOT, build, wheels
+from tests.whole.cluster import assert_right, question
+
+# Frames, programs and their sessions, tiles, the scheduler: what the processor could change.
+CORE = (
+    "tests/protos",
+    "tests/worker",
+    "tests/execution",
+    "tests/models/test_boxes.py",
+    "tests/models/test_pixels.py",
+    "tests/models/test_preprocess.py",
+    "tests/models/test_split.py",
+    "tests/models/test_tolerance.py",
+    "tests/models/test_wire.py",
+)
+# Minutes each under qemu: whole networks of the catalogue, and thousands of random orders.
+SHORT = "not catalogue_networks and not any_order"
+TESTERS = ("hypothesis", "pytest", "pytest-asyncio")
+BIN = "/opt/imbrex/bin"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("IMBREX_ARM64" not in os.environ, reason="run by `make test-arm64` only"),
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+]
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory):
+    """The system, with the wheel installed."""
+    folder = tmp_path_factory.mktemp("arm64")
+    wheel = build(ROOT, folder / "dist")
+    with emulated(folder) as system:
+        wanted = (f"{wheel}[coordinator]", *TESTERS)
+        house = wheels(system.shared / "wheels", wanted, [PYTHON], "aarch64")
+        assert list(house.glob("onnxruntime-*_aarch64.whl"))
+        system.run("python3", "-m", "venv", "/opt/imbrex")
+        offline = ("--quiet", "--no-index", f"--find-links={house}")
+        system.run(f"{BIN}/pip", "install", *offline, "imbrex[coordinator]", *TESTERS)
+        yield system
+
+
+def test_a_model_is_the_same_in_tiles(arm) -> None:
+    assert arm.run(f"{BIN}/python", "-c", "import platform; print(platform.machine())") == (
+        "aarch64\n"
+    )
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert arm.run(f"{BIN}/imbrex", "--version").split() == ["imbrex", version]
+    checked = json.loads(arm.run(f"{BIN}/imbrex", "check", "digits", "--json"))
+    print(json.dumps(checked))
+    assert checked["ok"] is True
+
+
+async def test_one_arm_worker_in_a_cluster_of_others(arm, tmp_path) -> None:
+    folder = arm.shared / "worker"
+    pi = WorkerProcess("arm", folder, pace=1.0, within=arm.python())
+    # The slower the others seem, the more it gets: plans may leave a device without work.
+    others = [WorkerProcess(f"x86-{n}", tmp_path / f"x86-{n}", pace=0.2) for n in range(2)]
+    feeds, whole = question("digits")
+    async with running([pi, *others]), coordinated(tmp_path / "state", [pi, *others]) as cluster:
+        for strategy in ("lw", "aofl", "halo"):
+            answer = await cluster.infer("digits", feeds, choice=Choice(strategy))
+            assert_right(answer, whole)
+            print(strategy, len(answer.devices), "devices")
+            assert len(answer.devices) > 1
+            assert pi.id in answer.devices
+
+
+def test_the_core_of_the_suite(arm) -> None:
+    suite = arm.shared / "suite"
+    shutil.copytree(ROOT / "tests", suite / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", suite)
+    options = ("-q", "-p", "no:cacheprovider", f"--rootdir={suite}", "-m", "not slow", "-k", SHORT)
+    files = [str(suite / each) for each in CORE]
+    print(arm.run("env", f"--chdir={suite}", f"{BIN}/python", "-m", "pytest", *options, *files))
