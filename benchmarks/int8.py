@@ -1,12 +1,13 @@
 """An int8 ResNet-50 beside the float one: bytes that travel, and whether the answer is the same.
 
-    python -m benchmarks.int8 [--json] [--strategies lw,aofl,halo] [--workers 4] [--signed]
+    python -m benchmarks.int8 [--json] [--strategies lw,efl,aofl,halo] [--workers 4] [--signed]
 
 ResNet-50 is prepared and quantised by onnxruntime's own tools (QDQ, a scale per channel of weights,
-activations of unsigned 8 bits, or with `--signed` of signed ones), and both run through `imbrex
-demo`: real processes, bytes as counted by the workers. `lw` cuts both at the same places; the
-others cut the int8 network more often, as its cuts cost less. Both answers are compared with the
-same model's whole in plain onnxruntime with its default options.
+activations of unsigned 8 bits, or with `--signed` of signed ones). Every strategy plans it for so
+many Raspberry Pis 3 on 100 Mbit/s Ethernet, and `imbrex demo --plan` runs it: real processes,
+bytes as workers count them. The int8 network runs at the float one's cuts, if they lie between
+residual blocks, and at its own: where bytes cost less, planners cut more often. Answers are
+compared with the same model's whole in plain onnxruntime with its default options.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,24 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from benchmarks.report import command_line, emit
 from benchmarks.zoo import imbrex
+from coordinator.commands.check import equal_cluster
+from coordinator.demo.cluster import WORKER
+from coordinator.planning.devices import Cluster
+from coordinator.planning.finish import plan_of_blocks
+from coordinator.planning.plan import Plan
+from coordinator.planning.plan_json import save_plan
+from coordinator.planning.strategies import strategy as planner_of
+from models import loading
+from models.boxes import Span
 from models.catalogue import load
 from models.graph import Graph, load_graph
 from models.reference import random_inputs
+from models.units import Network
 
 NETWORK = "resnet50"
-STRATEGIES = ("lw", "aofl", "halo")
+STRATEGIES = ("lw", "efl", "aofl", "halo")
+FLOAT, INT8 = "float", "int8"
+SAME, OWN = "same_cuts", "own_cuts"
 MOST = 0.3
 
 
@@ -76,35 +90,93 @@ def quantised(
     return onnx.load(done)
 
 
+def at_cuts_of(plan: Plan, of: Network, to: Network, cluster: Cluster) -> Plan | None:
+    """The plan of a network, for another with the same units: the same tiles of the same maps.
+    Where one has summed up the columns already (a mean over the map, in two steps), a tile has all
+    columns of the other. None where it cuts within a residual block: units come in another order.
+    """
+    blocks = []
+    for block in plan.blocks:
+        names = [each.outputs(block.start, block.stop) for each in (of, to)]
+        sizes = [
+            [each.shape(n) for n in ns]
+            for each, ns in zip((of.graph, to.graph), names, strict=True)
+        ]
+        alike = len(names[0]) == len(names[1]) == 1 and sizes[0][0][:-1] == sizes[1][0][:-1]
+        if not alike:
+            return None
+        (name,), (other,) = names
+        width, columns = (size[0][-1] for size in sizes)
+        tiles = []
+        for tile in block.tiles:
+            box = tile.boxes[name]
+            if width != columns:
+                box = box.replace(len(box) - 1, Span(0, columns))
+            tiles.append(replace(tile, boxes={other: box}))
+        blocks.append(replace(block, tiles=tuple(tiles)))
+    return plan_of_blocks(plan.strategy, blocks, to, cluster)
+
+
 def compare(folder: Path, strategy: str, workers: int) -> dict[str, Any]:
-    """One strategy's row: the demo of both models in `folder`."""
+    """One strategy's row: the models in `folder`, run by its plans."""
+    cluster = equal_cluster(workers, WORKER)
+    networks = {
+        kind: loading.network_of(load(str(folder / f"{kind}.onnx"))) for kind in (FLOAT, INT8)
+    }
+    plans = {kind: planner_of(strategy)(network, cluster) for kind, network in networks.items()}
+    same = at_cuts_of(plans[FLOAT], networks[FLOAT], networks[INT8], cluster)
     row: dict[str, Any] = {"strategy": strategy}
-    for kind in ("float", "int8"):
-        path = str(folder / f"{kind}.onnx")
-        found = imbrex("demo", "--model", path, "--workers", str(workers), "--strategy", strategy)
-        if "error" in found:
-            return row | {"error": f"{kind}: {found['error']}"}
-        moved = {
-            "bytes": sum(found["bytes"].values()),
-            "planned_bytes": sum(found["planned_bytes"].values()),
-        }
-        row[kind] = moved | {key: found[key] for key in ("max_rel_error", "latency_s", "speedup")}
-    row["bytes_ratio"] = row["int8"]["bytes"] / row["float"]["bytes"]
+    for label, kind, plan in (
+        (FLOAT, FLOAT, plans[FLOAT]),
+        (SAME, INT8, same),
+        (OWN, INT8, plans[INT8]),
+    ):
+        if plan is None:
+            continue
+        row[label] = _ran(folder, kind, plan, networks[kind], workers)
+        if "error" in row[label]:
+            return row | {"error": f"{label}: {row[label]['error']}"}
+        row[label]["ratio"] = row[label]["bytes"] / row[FLOAT]["bytes"]
     return row
+
+
+def _ran(folder: Path, kind: str, plan: Plan, network: Network, workers: int) -> dict[str, Any]:
+    """What a demo that holds this plan says."""
+    given = folder / "plan.json"
+    given.write_text(save_plan(plan, network))
+    model = str(folder / f"{kind}.onnx")
+    found = imbrex("demo", "--model", model, "--workers", str(workers), "--plan", str(given))
+    if "error" in found:
+        return found
+    return {
+        "bytes": sum(found["bytes"].values()),
+        "planned_bytes": sum(found["planned_bytes"].values()),
+        "devices": len(plan.devices),
+        "predicted_s": plan.predicted_latency_s,
+        **{key: found[key] for key in ("max_rel_error", "latency_s", "speedup")},
+    }
+
+
+def _quantised_runs(row: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(label, row[label]) for label in (SAME, OWN) if label in row]
 
 
 def _line(row: dict[str, Any]) -> str:
     if "error" in row:
         return f"{row['strategy']:12} {row['error']}"
-    mega = [row[kind]["bytes"] / 1e6 for kind in ("float", "int8")]
-    return (
-        f"{row['strategy']:12} {mega[0]:7.2f} MB  {mega[1]:7.2f} MB  {row['bytes_ratio']:.3f}x  "
-        f"error {row['int8']['max_rel_error']:.1e}"
-    )
+    parts = [f"{row['strategy']:12} float {row[FLOAT]['bytes'] / 1e6:6.2f} MB"]
+    for label, found in _quantised_runs(row):
+        parts.append(
+            f"{label} {found['bytes'] / 1e6:6.2f} MB {found['ratio']:.3f}x "
+            f"error {found['max_rel_error']:.1e}"
+        )
+    return "  ".join(parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table; fails where an answer differs, or no strategy saves enough."""
+    """Prints the table; fails where an answer differs, or a strategy doesn't save enough at the
+    same cuts (at its own, if there are no such).
+    """
     parser = command_line(__doc__)
     parser.add_argument("--signed", action="store_true")
     parser.add_argument("--workers", type=int, default=4)
@@ -117,12 +189,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for strategy in given.strategies:
             rows.append(compare(folder, strategy, given.workers))
             print(_line(rows[-1]), file=sys.stderr, flush=True)
-    done = [row for row in rows if "error" not in row]
-    same = len(done) == len(rows) and all(row["int8"]["max_rel_error"] == 0.0 for row in done)
-    least = min((row["bytes_ratio"] for row in done), default=1.0)
+    done = [dict(_quantised_runs(row)) for row in rows if "error" not in row]
+    errors = [run["max_rel_error"] for runs in done for run in runs.values()]
+    same = len(done) == len(rows) and not any(errors)
+    most = max((runs.get(SAME, runs[OWN])["ratio"] for runs in done), default=1.0)
     result = {"signed": given.signed, "workers": given.workers, "rows": rows}
-    emit(result, given, f"least {least:.3f}x, {'the same' if same else 'other'} answers")
-    return 0 if same and least <= MOST else 1
+    answers = "the same answers" if same else f"answers differ by {max(errors, default=1.0):.1e}"
+    emit(result, given, f"at most {most:.3f}x, {answers}")
+    return 0 if same and most <= MOST else 1
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from models.soundness import is_numeric
 from models.wire import Encoding, Pixels, Quantised
 from protos.errors import BadRequest
 
+_MEAN_VARIANCE = "MeanVarianceNormalization"
 # Initialisers up to this many elements may steer shapes (Reshape, Slice, Resize ...).
 _STEERING_ELEMENTS = 1024
 # Tensors travel, and protobuf holds no larger message.
@@ -99,6 +100,7 @@ def infer(
         BadRequest: an operator's inputs don't fit it or each other, or a tensor is too large.
     """
     _tell(light, told)
+    _say_axes(light)
     try:
         inferred = onnx.shape_inference.infer_shapes(
             light, check_type=True, strict_mode=True, data_prop=True
@@ -128,6 +130,15 @@ def _tell(light: onnx.ModelProto, told: Mapping[str, TensorInfo]) -> None:
             outputs[name].CopyFrom(value)
         else:
             light.graph.value_info.append(value)
+
+
+def _say_axes(light: onnx.ModelProto) -> None:
+    """From opset 13 on, ONNX infers of this operator only if its axes are given, and strictly
+    refuses it otherwise: what they are by default is written to it.
+    """
+    for node in light.graph.node:
+        if node.op_type == _MEAN_VARIANCE and not node.attribute and node.domain in ("", "ai.onnx"):
+            node.attribute.append(helper.make_attribute("axes", [0, 2, 3]))
 
 
 def _bounded(name: str, info: TensorInfo) -> TensorInfo:

@@ -85,3 +85,25 @@ def _in_double(op: str, model: onnx.ModelProto, x: np.ndarray, about: float) -> 
     shape = (1, -1, 1, 1) if found["scale"].ndim == 1 else SHAPE
     scale, bias = (found[key].reshape(shape) for key in ("scale", "bias"))
     return np.maximum(standard * scale + bias, 0.0)
+
+
+@pytest.mark.parametrize("opset", [9, 13, 21, 23])
+@pytest.mark.parametrize("axes", [None, [0, 2, 3], [0, 1, 2, 3]])
+def test_mean_variance_normalisation_in_every_opset(opset: int, axes: list[int] | None) -> None:
+    """ONNX's inference refuses it from 13 on where its axes are left out; onnxruntime runs it."""
+    attributes = {} if axes is None else {"axes": axes}
+    op = "MeanVarianceNormalization"
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["r"]), helper.make_node(op, ["r"], ["y"], **attributes)],
+        "normalised",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, SHAPE)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    network = divide(load_graph(model))
+    report = check(model, network, (3, 1), fused(network))
+    assert report.comparison.max_rel_error <= STATISTICS
+    # Over the channels too, it is not written in simpler operators.
+    opaque = [each.op for each in report.refusals if each.op == op]
+    assert opaque == ([op] if axes == [0, 1, 2, 3] else [])
+    assert not model.graph.node[1].attribute or axes

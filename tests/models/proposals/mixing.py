@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import strategies as st
 
 from tests.models.random_graphs import Draw, Drawing, Proposed
@@ -51,6 +52,13 @@ def reduction(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
     if max(axes) >= rank:
         return None
     keeps = {"keepdims": draw(Pick([1, 1, 1, 0]))}
+    if op == "LogSum":  # of numbers beyond 1 alone is it defined, and nowhere zero
+        found = drawing.add(Proposed("Sigmoid", [source]))
+        more = drawing.weight(np.float32(1.1))
+        found = found and drawing.add(Proposed("Add", [*found, more]))
+        if not found:
+            return None
+        source = found[0]
     if drawing.opset >= (13 if op == "Sum" else 18):
         return Proposed(f"Reduce{op}", [source, drawing.ints(*axes)], keeps)
     return Proposed(f"Reduce{op}", [source], {"axes": axes, **keeps})
