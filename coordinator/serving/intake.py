@@ -30,6 +30,7 @@ class Intake:
 
     def __init__(self, app: ASGIApp, max_body_bytes: int, idle_s: float = IDLE_S) -> None:
         self._app = app
+        self._max_body_bytes = max_body_bytes
         self._most_bytes = BODIES_HELD * max_body_bytes
         self._idle_s = idle_s
         self.held_bytes = 0
@@ -40,7 +41,7 @@ class Intake:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _Body(self, receive)
+        body = _Body(self, receive, min(_announced(scope), self._max_body_bytes))
         self.open += 1
         try:
             await _while_wanted(self._app(scope, body.receive, send), body.gone())
@@ -54,12 +55,12 @@ class Intake:
         Raises:
             Unavailable: too much is held already.
         """
-        self.held_bytes += size_bytes
-        if self.held_bytes > self._most_bytes or self.open > MOST_OPEN:
+        if self.held_bytes + size_bytes > self._most_bytes or self.open > MOST_OPEN:
             raise Unavailable(
                 cause=f"{self.open} requests are open, with {self.held_bytes} bytes of bodies",
                 cure="Try again in a moment, or send fewer requests at a time",
             )
+        self.held_bytes += size_bytes
 
     @property
     def idle_s(self) -> float:
@@ -68,11 +69,15 @@ class Intake:
 
 
 class _Body:
-    """One request's body on its way."""
+    """One request's body on its way. What is announced is held from its first piece on: of many
+    that come at once as many are taken as there is room for, instead of all of them in part.
+    """
 
-    def __init__(self, intake: Intake, receive: Receive) -> None:
+    def __init__(self, intake: Intake, receive: Receive, announced: int) -> None:
         self._intake = intake
         self._receive = receive
+        self._announced = announced
+        self._come = 0
         self._complete = asyncio.Event()
         self._deadline = asyncio.get_running_loop().time() + BODY_S
         self.held_bytes = 0
@@ -87,7 +92,7 @@ class _Body:
                 message = await self._receive()
         except TimeoutError:
             raise SlowBody(
-                cause=f"the body stopped coming after {self.held_bytes} bytes",
+                cause=f"the body stopped coming after {self._come} bytes",
                 cure="Send all of it at once; see that the network is not overloaded",
             ) from None
         self._take(message)
@@ -95,11 +100,12 @@ class _Body:
 
     def _take(self, message: Message) -> None:
         if message["type"] == "http.request":
-            size = len(message.get("body", b""))
-            self.held_bytes += size
+            self._come += len(message.get("body", b""))
             if not message.get("more_body", False):
                 self._complete.set()
-            self._intake.take(size)
+            more = max(self._come, self._announced) - self.held_bytes
+            self._intake.take(more)
+            self.held_bytes += more
         else:
             self._complete.set()
 
@@ -108,6 +114,12 @@ class _Body:
         await self._complete.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+def _announced(scope: Scope) -> int:
+    """Bytes of the body by its header; 0 where it doesn't say."""
+    found = dict(scope["headers"]).get(b"content-length", b"")
+    return int(found) if found.isdigit() else 0
 
 
 async def _while_wanted(answer: Awaitable[None], gone: Awaitable[None]) -> None:

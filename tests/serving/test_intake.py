@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
 
 from coordinator.serving.app import create_app
 from coordinator.serving.intake import BODIES_HELD, Intake
+from protos.errors import Unavailable
 from tests.serving.in_place import LIMIT_BYTES, InPlace, picture
 
 URL = "/v1/models/tiny/infer"
@@ -54,6 +57,42 @@ async def test_bodies_that_are_held_have_a_cap(client: httpx.AsyncClient, intake
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
     intake.take(-BODIES_HELD * LIMIT_BYTES)
     assert (await client.post(URL, content=picture())).status_code == 200
+    assert intake.held_bytes == 0
+
+
+async def test_of_many_bodies_at_once_those_are_taken_that_there_is_room_for() -> None:
+    """Each is a quarter of the room and comes in halves, all first halves first."""
+    size = BODIES_HELD * LIMIT_BYTES // 4
+    seconds = asyncio.Event()
+    taken = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        taken.append(await Request(scope, receive).body())
+
+    intake = Intake(app, LIMIT_BYTES)
+
+    async def post() -> None:
+        pieces = [
+            {"type": "http.request", "body": bytes(size // 2), "more_body": True},
+            {"type": "http.request", "body": bytes(size - size // 2)},
+        ]
+
+        async def receive() -> Message:
+            if len(pieces) < 2:
+                await seconds.wait()
+            return pieces.pop(0) if pieces else {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            raise AssertionError("nothing is sent")
+
+        headers = [(b"content-length", str(size).encode())]
+        await intake({"type": "http", "headers": headers}, receive, send)
+
+    asyncio.get_running_loop().call_later(0.1, seconds.set)
+    async with asyncio.timeout(10):
+        ended = await asyncio.gather(*(post() for _ in range(8)), return_exceptions=True)
+    assert [type(each) for each in ended] == [type(None)] * 4 + [Unavailable] * 4
+    assert [len(body) for body in taken] == [size] * 4
     assert intake.held_bytes == 0
 
 

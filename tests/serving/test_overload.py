@@ -125,7 +125,7 @@ async def test_a_sender_that_goes_away_frees_what_is_computed_for_it() -> None:
         raise AssertionError("nobody reads this")
 
     intake = Intake(computes, max_body_bytes=1000)
-    serving = asyncio.create_task(intake({"type": "http"}, receive, send))
+    serving = asyncio.create_task(intake({"type": "http", "headers": []}, receive, send))
     await begun.wait()
     assert (intake.open, intake.held_bytes) == (1, 7)
     left.set()
