@@ -78,6 +78,22 @@ class YoloBoxes:
 
 
 @dataclass(frozen=True, slots=True)
+class YoloX:
+    """An output (1, cells, 5 + classes): the cells of one grid after the other, row by row; what is
+    a likelihood is one already. `strides` are of the grids, in pixels of the model's input.
+    """
+
+    type: Literal["yolox"]
+    strides: tuple[int, ...]
+    min_score: float
+    nms_iou: float
+
+    def cells(self, size: tuple[int, int]) -> int:
+        """Of all grids, for an input of `size` (height, width)."""
+        return sum((size[0] // stride) * (size[1] // stride) for stride in self.strides)
+
+
+@dataclass(frozen=True, slots=True)
 class Ssd:
     """Two outputs: `boxes` (1, N, 4) and `scores` (1, N, 1 + classes), class 0 the background.
 
@@ -119,8 +135,8 @@ class Repainted:
     offset: float
 
 
-Head = ClassScores | YoloV2 | YoloV3 | YoloBoxes | Ssd | ClassMap | Repainted
-Detector = YoloV2 | YoloV3 | YoloBoxes | Ssd
+Head = ClassScores | YoloV2 | YoloV3 | YoloBoxes | YoloX | Ssd | ClassMap | Repainted
+Detector = YoloV2 | YoloV3 | YoloBoxes | YoloX | Ssd
 
 
 def read_head(fields: Fields, task: Task) -> Head | None:
@@ -175,6 +191,15 @@ def _yolo_boxes(fields: Fields) -> Head:
     )
 
 
+def _yolo_x(fields: Fields) -> Head:
+    return YoloX(
+        type=fields.choice("type", ("yolox",)),
+        strides=fields.integers("strides", None, 1, LARGEST_SIDE),
+        min_score=_share(fields, "min_score"),
+        nms_iou=_share(fields, "nms_iou"),
+    )
+
+
 def _ssd(fields: Fields) -> Head:
     return Ssd(
         type=fields.choice("type", ("ssd",)),
@@ -216,6 +241,7 @@ _HEADS: Mapping[Task, Mapping[str, Callable[[Fields], Head]]] = {
         "yolov3": _yolo_v3,
         "yolov5": _yolo_boxes,
         "yolov8": _yolo_boxes,
+        "yolox": _yolo_x,
         "ssd": _ssd,
     },
     "segmentation": {"argmax": _class_map, "threshold": _class_map},

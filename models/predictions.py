@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from models import ssd
 from models.classification import Classification, classifications
 from models.detection import Detection, detections
-from models.heads import ClassMap, ClassScores, Repainted, Ssd, YoloBoxes, YoloV2, YoloV3
+from models.heads import ClassMap, ClassScores, Repainted, Ssd, YoloBoxes, YoloV2, YoloV3, YoloX
 from models.preprocess import Placement
 from models.repainting import Repainting, repainted
 from models.segmentation import Segment, segments
 from models.sidecar import Sidecar
-from models.yolo import decode_boxes, decode_grid, decode_grids
+from models.yolo import decode_boxes, decode_cells, decode_grid, decode_grids
 from protos.errors import BadRequest
 
 Output = NDArray[np.float32]
@@ -84,6 +84,8 @@ def predictions(
             candidates = decode_grids(list(values.values()), head)
         case YoloBoxes() as head:
             candidates = decode_boxes(first, head)
+        case YoloX() as head:
+            candidates = decode_cells(first, head, size)
         case Ssd() as head:
             candidates = ssd.decode(values[head.boxes], values[head.scores], head, size)
         case never:
@@ -137,6 +139,8 @@ def wanted_shapes(
             wanted = {names[0]: (1, ANY, 5 + classes)}
         case YoloBoxes():
             wanted = {names[0]: (1, 4 + classes, ANY)}
+        case YoloX() as head:
+            wanted = {names[0]: (1, head.cells(sidecar.input.size), 5 + classes)}
         case Ssd() as head:
             count = len(head.priors) or ANY
             wanted = {head.boxes: (1, count, 4), head.scores: (1, count, 1 + classes)}

@@ -152,6 +152,8 @@ def image_to_pixels(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.ui
         shown = Image.new("RGB", (width, height), (form.pad_value,) * 3)
         shown.paste(part, (placement.left, placement.top))
     pixels = np.asarray(shown, dtype=np.uint8)
+    if form.color == "BGR":  # as OpenCV reads pictures
+        pixels = pixels[:, :, ::-1]
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None]), placement
 
 

@@ -13,6 +13,9 @@ from onnx import TensorProto
 from models.shapes import TensorInfo
 from protos.errors import BadRequest
 
+# onnxruntime begins with where in its source it was, and ends with the reason.
+MOST_SAID = 300
+
 
 def told_shapes(
     model: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto], names: Collection[str]
@@ -53,7 +56,7 @@ def refused(error: Exception) -> BadRequest:
     """What onnxruntime says of a model that it does not run."""
     said = " ".join(str(error).split())
     return BadRequest(
-        cause=f"onnxruntime cannot run the model ({said[:300]})",
+        cause=f"onnxruntime cannot run the model ({said[-MOST_SAID:]})",
         cure="Check it with onnx.checker.check_model and export it again.",
     )
 

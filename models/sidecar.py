@@ -46,7 +46,7 @@ class ImageInput:
     size: tuple[int, int]
     resize: Resize
     resize_shorter: int | None
-    color: Literal["RGB"]
+    color: Literal["RGB", "BGR"]
     scale: float
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -149,7 +149,7 @@ def _image_input(fields: Fields) -> ImageInput:
         size=(height, width),
         resize=resize,
         resize_shorter=_resize_shorter(fields, resize, max(height, width)),
-        color=fields.choice("color", ("RGB",)),
+        color=fields.choice("color", ("RGB", "BGR")),
         scale=fields.number("scale", above=0.0),
         mean=fields.three("mean"),
         std=fields.three("std", above=0.0),

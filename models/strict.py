@@ -123,13 +123,16 @@ class Fields:
             raise self._wrong(key, value, wanted)
         return value
 
-    def integers(self, key: str, count: int, at_least: int, at_most: int) -> tuple[int, ...]:
-        """Exactly `count` whole numbers within the bounds."""
+    def integers(self, key: str, count: int | None, at_least: int, at_most: int) -> tuple[int, ...]:
+        """Exactly `count` whole numbers within the bounds; None: at least one."""
         values = self._take(key)
-        if not _is_list(values, count) or not all(
-            _is_integer(value, at_least, at_most) for value in values
+        if (
+            not values
+            or not _is_list(values, count)
+            or not all(_is_integer(value, at_least, at_most) for value in values)
         ):
-            wanted = f"a list of {count} whole numbers from {at_least} to {at_most}"
+            many = "some" if count is None else str(count)
+            wanted = f"a list of {many} whole numbers from {at_least} to {at_most}"
             raise self._wrong(key, values, wanted)
         return tuple(values)
 

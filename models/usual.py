@@ -17,6 +17,7 @@ from models.heads import (
     YoloBoxes,
     YoloV2,
     YoloV3,
+    YoloX,
 )
 from models.sidecar import ImageInput, Resize
 
@@ -43,6 +44,7 @@ COCO_V3_TINY: dict[int, Anchors] = {
     16: ((10, 14), (23, 27), (37, 58)),
     32: ((81, 82), (135, 169), (344, 319)),
 }
+STRIDES_X = (8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,9 @@ def _detector(shapes: Mapping[str, Shape], size: tuple[int, int], classes: int) 
     sizes = list(shapes.values())
     if len(sizes) == 1 and len(sizes[0]) == 3:
         rows, columns = sizes[0][1:]
+        cells = YoloX("yolox", STRIDES_X, MIN_SCORE, NMS_IOU)
+        if rows == cells.cells(size):  # YOLOv5 has three boxes in each cell
+            return cells
         return YoloBoxes("yolov5" if rows > columns else "yolov8", MIN_SCORE, NMS_IOU)
     if (both := ssd_shapes(sizes)) is not None:
         boxes, scores = (next(name for name, each in shapes.items() if each == one) for one in both)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.detection import LARGEST_RAW, Candidates, Values, sigmoid, softmax
-from models.heads import Anchors, YoloBoxes, YoloV2, YoloV3
+from models.heads import Anchors, YoloBoxes, YoloV2, YoloV3, YoloX
 
 
 def decode_grid(grid: Values, head: YoloV2) -> Candidates:
@@ -48,6 +48,24 @@ def decode_boxes(output: Values, head: YoloBoxes) -> Candidates:
         rows = output[0].T
         scores = rows[:, 4:]
     return _likeliest(rows[:, 0:2], rows[:, 2:4], scores)
+
+
+def decode_cells(output: Values, head: YoloX, size: tuple[int, int]) -> Candidates:
+    """A box for every cell of every grid, for an input of `size` (height, width).
+
+    With raw values tx, ty, tw, th of a cell: x = (tx + column) * stride, w = exp(tw) * stride,
+    score = objectness * class                                    [YOLOX, section 2.1]
+    """
+    corners, strides = [], []
+    for stride in head.strides:
+        rows, columns = size[0] // stride, size[1] // stride
+        grid = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), axis=-1).reshape(-1, 2)
+        corners.append(grid.astype(np.float32))
+        strides.append(np.full((len(grid), 1), stride, np.float32))
+    raw, stride_of = output[0], np.concatenate(strides)
+    centre = (raw[:, 0:2] + np.concatenate(corners)) * stride_of
+    sides = np.exp(np.clip(raw[:, 2:4], -LARGEST_RAW, LARGEST_RAW)) * stride_of
+    return _likeliest(centre, sides, raw[:, 4:5] * raw[:, 5:])
 
 
 def _per_anchor(grid: Values, anchors: int) -> Values:

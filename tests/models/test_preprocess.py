@@ -242,3 +242,15 @@ def test_boxes_are_clipped_to_the_picture() -> None:
     placement = place(100, 50, RAW)
     outside = np.array([[-50, -50, 500, 500]], dtype=np.float32)
     assert placement.to_image(outside)[0].tolist() == [0, 0, 100, 50]
+
+
+@pytest.mark.parametrize("form", [RAW, STRETCH, CROP])
+def test_bgr_is_the_same_picture_with_its_channels_turned(form: ImageInput) -> None:
+    rgb, placed = image_to_pixels(noisy(100, 70), form)
+    bgr, also = image_to_pixels(noisy(100, 70), replace(form, color="BGR"))
+    assert (bgr == rgb[:, ::-1]).all()
+    assert bgr.flags.c_contiguous
+    assert placed == also
+    only_blue = replace(form, color="BGR", mean=(255.0, 0.0, 0.0))
+    tensor, _ = image_to_tensor(Image.new("RGB", (64, 48), (0, 0, 255)), only_blue)
+    assert not tensor[0, :, 20:30, 20:30].any()  # the mean is of the channels as they are fed

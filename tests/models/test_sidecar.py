@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.digits import SIDECAR
-from models.heads import TASKS, ClassMap, ClassScores, Repainted, Ssd, YoloBoxes, YoloV2, YoloV3
+from models.heads import (
+    TASKS,
+    ClassMap,
+    ClassScores,
+    Repainted,
+    Ssd,
+    YoloBoxes,
+    YoloV2,
+    YoloV3,
+    YoloX,
+)
 from models.sidecar import (
     ImageInput,
     Sidecar,
@@ -79,6 +89,13 @@ detectors = (
         shares,
     )
     | st.builds(YoloBoxes, st.sampled_from(["yolov5", "yolov8"]), shares, shares)
+    | st.builds(
+        YoloX,
+        st.just("yolox"),
+        st.lists(sides, min_size=1, max_size=4).map(tuple),
+        shares,
+        shares,
+    )
     | st.builds(
         Ssd,
         st.just("ssd"),
@@ -187,7 +204,7 @@ WRONG = [
     ("input", {"resize_shorter": 200}, "resize_shorter"),
     ("input", {"resize_shorter": None}, "resize_shorter"),
     ("input", {"resize": "stretch"}, "resize_shorter"),
-    ("input", {"color": "BGR"}, "color"),
+    ("input", {"color": "HSV"}, "color"),
     ("input", {"scale": 0}, "scale"),
     ("input", {"scale": float("inf")}, "scale"),
     ("input", {"scale": 10**400}, "scale"),
