@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator import children
+from coordinator.cluster.authority import Authority
+from coordinator.cluster.trust import Trust
 from coordinator.core import Coordinator
+from coordinator.planning.plan import DeviceId
 from coordinator.settings import CoordinatorSettings
+from protos.identity import Identity, device_name, keep_identity, new_key, now_utc, signing_request
+from worker.identity import device_id
+from worker.membership import IDENTITY_FILE
 
 READY_S = 120.0
 
@@ -36,19 +42,24 @@ async def local_cluster(
     pace: float | None = None,
     strategy: str = "aofl",
     profiles: Path | None = None,
+    certified: bool = False,
     **settings: object,
 ) -> AsyncIterator[LocalCluster]:
     """`workers` processes, each paced to 1.6/N of a core unless told otherwise, and a coordinator
-    that has measured them. `profiles` keeps what was measured for the next run.
+    that has measured them. `profiles` keeps what was measured for the next run. `certified`: the
+    cluster has an authority, and all of them speak mutual TLS.
     """
     share = min(1.0, 1.6 / workers) if pace is None else pace
     with tempfile.TemporaryDirectory(prefix="imbrex-bench-") as folder:
+        state = profiles or Path(folder) / "coordinator"
+        if certified:
+            _certify(state, [_state(Path(folder), index) for index in range(workers)])
         started = [_worker(Path(folder), index, share) for index in range(workers)]
         try:
             addresses = [await _address(child) for child in started]
             coordinator = Coordinator(
                 CoordinatorSettings(
-                    state_dir=profiles or Path(folder) / "coordinator",
+                    state_dir=state,
                     workers=tuple(addresses),
                     mdns=False,
                     models=(),
@@ -67,8 +78,27 @@ async def local_cluster(
             await asyncio.to_thread(children.stop, started)
 
 
+def _certify(coordinator: Path, workers: Sequence[Path]) -> None:
+    """Makes an authority, and every worker a member with a certificate of its own."""
+    coordinator.mkdir(parents=True, exist_ok=True)
+    Authority.make(coordinator, now_utc())
+    trust = Trust.load(coordinator).certified
+    assert trust is not None
+    for state in workers:
+        device, key = device_id(state), new_key()
+        invitation = trust.invite("here")
+        request = signing_request(key, device_name(device))
+        certificate = trust.admit(invitation.secret, request, DeviceId(device), state.name)
+        authority = trust.authority.certificate_pem
+        keep_identity(state / IDENTITY_FILE, Identity(key, certificate, authority))
+
+
+def _state(folder: Path, index: int) -> Path:
+    return folder / f"worker-{index}"
+
+
 def _worker(folder: Path, index: int, pace: float) -> children.Child:
-    state = folder / f"worker-{index}"
+    state = _state(folder, index)
     arguments = ["worker", "--name", f"worker-{index}", "--pace", f"{pace:.6g}", "--no-mdns"]
     arguments += ["--host", "127.0.0.1", "--port", "0", "--state-dir", str(state)]
     return children.start(f"worker-{index}", arguments, state, state / "ready.json")

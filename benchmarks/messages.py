@@ -95,9 +95,9 @@ async def _spent(
     worker: int, streams: Sequence[ExchangeStream], shape: tuple[int, ...], messages: int
 ) -> tuple[float, float]:
     """CPU seconds of this process and of the worker."""
-    before = _cpu_s(os.getpid()), _cpu_s(worker)
+    before = cpu_s(os.getpid()), cpu_s(worker)
     await _send(streams, shape, messages)
-    after = _cpu_s(os.getpid()), _cpu_s(worker)
+    after = cpu_s(os.getpid()), cpu_s(worker)
     return after[0] - before[0], after[1] - before[1]
 
 
@@ -134,7 +134,7 @@ def _awake() -> Iterator[None]:
             each.wait()
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Seconds of CPU of a process, to the nanosecond: clock ticks are coarser than messages."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(each.read_text().split()[0]) for each in tasks) * 1e-9
