@@ -49,9 +49,8 @@ class Home:
         return said
 
     def _play(self, name: str, *options: str) -> tuple[int, str]:
-        command = [PLAYBOOK, "-i", str(self.inventory), str(ANSIBLE / name), *options]
-        if self.settings:
-            command += ["-e", json.dumps(self.settings)]
+        command = [PLAYBOOK, "-i", str(self.inventory), str(ANSIBLE / name)]
+        command += ["-e", json.dumps(self.settings), *options]
         ran = subprocess.run(
             inside(*command),
             cwd=ANSIBLE,
