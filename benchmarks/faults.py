@@ -135,9 +135,8 @@ async def killed(model: str, strategy: str, kills: int, seed: int) -> dict[str, 
             replaced: list[float] = []
             while len(harmed) < kills:
                 usual.append(await cluster.ask())
-                victim = workers[len(harmed) % WORKERS]
-                if victim.id not in cluster.plan.devices:
-                    raise RuntimeError(f"the plan does without {victim.name}: nothing to see")
+                used = [each for each in workers if each.id in cluster.plan.devices]
+                victim = used[len(harmed) % len(used)]
                 asked = asyncio.create_task(cluster.ask())
                 await asyncio.sleep(chance.uniform(0.05, 0.95) * statistics.median(usual))
                 if asked.done() or victim.id not in cluster.computing():
@@ -153,7 +152,7 @@ async def killed(model: str, strategy: str, kills: int, seed: int) -> dict[str, 
                 await victim.end(signal.SIGKILL)
                 await victim.start()
                 await until(lambda: ready(coordinator) == WORKERS)
-                await cluster.planned(device, True)
+                await cluster.replan()
                 await cluster.ask()
     return {
         "model": model,
