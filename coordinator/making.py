@@ -165,7 +165,7 @@ class Maker:
             return True
         network = (await self._library.get(new.model)).served.network
         now = await asyncio.to_thread(simulate, old, network, cluster)
-        return self._switching.is_worthwhile(new.model, now.latency_s, new.predicted_latency_s)
+        return self._switching.accepts(new.model, now.latency_s, new.predicted_latency_s)
 
     async def _prepare(
         self, model: str, plan: Plan, blobs: BlobSource

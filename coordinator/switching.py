@@ -2,9 +2,9 @@
 it. Pure: it takes `now`, reads no clock.
 
 A model's plan was made by the costs of some moment, its *basis*. When what is observed has moved
-away from that and has settled, another plan is looked for, at most once per period; so plans change
-for this reason at most once per period, however the load oscillates. The new plan is taken if what
-it gains over the requests of a horizon is worth more than preparing it costs.
+away from that and has settled, another plan is looked for. It is taken if what it gains over the
+requests of a horizon is worth more than preparing it costs. Then nothing is looked for during a
+period, so that plans change for this reason at most once per period, however the load oscillates.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 # of ten times that costs 5 % at worst; and at least so long that estimates have settled.
 PERIOD_S = 4.0
 PERIOD_IN_PREPARINGS = 10.0
+# A look that changes nothing costs planning alone.
+LOOKS_IN_PERIOD = 4
 # Smaller drifts don't move a cut by a row; transfers that wait for each other look like slow links.
 DRIFT = math.log(1.2)
 LINK_DRIFT = math.log(1.5)
@@ -51,6 +53,7 @@ class _Watch:
 
     basis: Mapping[str, float]
     looked_s: float = -math.inf
+    changed_s: float = -math.inf
     moved_s: float | None = None
     begun_s: float = 0.0
     requests: int = 0
@@ -73,7 +76,7 @@ class Switching:
 
     @property
     def period_s(self) -> float:
-        """At most one look for another plan in this time."""
+        """At most one change of a plan in this time."""
         return max(PERIOD_S, PERIOD_IN_PREPARINGS * self.preparing_s)
 
     def is_due(self, model: str, seen: Mapping[str, Observed], now: float) -> bool:
@@ -94,7 +97,11 @@ class Switching:
             watch.moved_s = now
         settled = all(abs(seen[name].surprise) < SURPRISE for name in moved)
         moving_s = now - watch.moved_s
-        if now - watch.looked_s < self.period_s or moving_s < (HEARD_S if settled else SETTLE_S):
+        if moving_s < (HEARD_S if settled else SETTLE_S):
+            return False
+        if now - watch.changed_s < self.period_s:
+            return False
+        if now - watch.looked_s < self.period_s / LOOKS_IN_PERIOD:
             return False
         watch.basis, watch.looked_s, watch.moved_s = factors, now, None
         return True
@@ -103,16 +110,20 @@ class Switching:
         """A plan's programs were made ready on its devices in this time."""
         self.preparing_s += _NEWEST_SHARE * (seconds - self.preparing_s)
 
-    def is_worthwhile(self, model: str, old_s: float, new_s: float) -> bool:
-        """Whether a plan that is predicted to answer in `new_s` should replace one that answers in
-        `old_s`, both by what is known now.
+    def accepts(self, model: str, old_s: float, new_s: float) -> bool:
+        """Whether a plan that is predicted to answer in `new_s` is to replace one that answers in
+        `old_s`, both by what is known now; if so, the period begins.
         """
         gain_s = old_s - new_s
         if gain_s < LEAST_GAIN * old_s:
             return False
         watch = self._watched.get(model)
         requests = max(watch.requests, watch.before, 1) if watch else 1
-        return gain_s * requests > PREPARING_SHARE * self.preparing_s
+        if gain_s * requests <= PREPARING_SHARE * self.preparing_s:
+            return False
+        if watch:
+            watch.changed_s = watch.looked_s
+        return True
 
     def forget(self, model: str) -> None:
         """The model is not served any more."""

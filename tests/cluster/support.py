@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import time
 import uuid
-from collections.abc import Callable
 
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.trust import Trust
 from coordinator.planning.plan import DeviceId
+from tests.waiting import until
 from tests.worker.support import Running, process
 
 LOOPBACK = "127.0.0.1"
@@ -18,15 +17,6 @@ LOOPBACK = "127.0.0.1"
 def unique_cluster():
     """A cluster name that no test beside this one has."""
     return f"test-{uuid.uuid4().hex[:10]}"
-
-
-async def until(condition: Callable[[], object], within_s=20.0):
-    """Waits for a condition; seconds that it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < within_s, f"not within {within_s} s"
-        await asyncio.sleep(0.005)
-    return time.monotonic() - began
 
 
 class Watched:

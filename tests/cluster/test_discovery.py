@@ -7,7 +7,8 @@ from zeroconf.asyncio import AsyncZeroconf
 
 from coordinator.cluster import discovery
 from coordinator.cluster.discovery import SERVICE_TYPE, Discovery
-from tests.cluster.support import LOOPBACK, unique_cluster, until
+from tests.cluster.support import LOOPBACK, unique_cluster
+from tests.waiting import until
 
 
 def record(cluster, name, port, addresses=("127.0.0.1",)):

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from coordinator.cluster.host_worker import HostWorker
-from tests.cluster.support import Watched, until
+from tests.cluster.support import Watched
+from tests.waiting import until
 from tests.worker.support import ROOT
 
 

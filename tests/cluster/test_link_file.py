@@ -10,7 +10,8 @@ from coordinator.measured import Measured
 from coordinator.planning.devices import Link
 from coordinator.planning.plan import DeviceId
 from tests.cluster.support import worker_process
-from tests.whole.cluster import coordinator, until
+from tests.waiting import until
+from tests.whole.cluster import coordinator
 
 A, B = DeviceId("a1"), DeviceId("b2")
 

@@ -16,13 +16,8 @@ from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.errors import LostWorker, PeerViolation
 from protos.versions import Spoken
-from tests.cluster.support import (
-    advertised,
-    unique_cluster,
-    until,
-    watched_pool,
-    worker_process,
-)
+from tests.cluster.support import advertised, unique_cluster, watched_pool, worker_process
+from tests.waiting import until
 from tests.worker.support import in_process
 
 # From the signal to the loss: what the design promises, and what a busy machine adds.

@@ -13,7 +13,8 @@ from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.client import CHUNK_BYTES
 from protos.errors import BadRequest, ImbrexError, Infeasible, LostWorker
-from tests.cluster.support import until, watched_pool, worker_process
+from tests.cluster.support import watched_pool, worker_process
+from tests.waiting import until
 from tests.worker.support import conv_program, in_process, message_of
 
 

@@ -12,7 +12,15 @@ from coordinator.planning.devices import Cluster
 from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
-from coordinator.switching import DRIFT, HEARD_S, PERIOD_S, SETTLE_S, Observed, Switching
+from coordinator.switching import (
+    DRIFT,
+    HEARD_S,
+    LOOKS_IN_PERIOD,
+    PERIOD_S,
+    SETTLE_S,
+    Observed,
+    Switching,
+)
 from tests.planning.support import CLUSTERS, small
 
 # So slow that dividing the small network pays, and that its cuts follow the devices' speeds.
@@ -82,7 +90,7 @@ class Home:
     def _look(self) -> None:
         new, cluster = self._planned(), self.believed()
         old_s, new_s = (simulate(p, small(), cluster).latency_s for p in (self.plan, new))
-        if new.blocks != self.plan.blocks and self.switching.is_worthwhile("small", old_s, new_s):
+        if new.blocks != self.plan.blocks and self.switching.accepts("small", old_s, new_s):
             self.switching.prepared(0.3)
             self.plan = new
             self.switches.append(self.now)
@@ -163,21 +171,34 @@ def test_the_period_grows_with_what_preparing_takes() -> None:
     switching.is_due("m", still, 0.0)
     switching.is_due("m", moved, 1.0)
     assert switching.is_due("m", moved, 1.0 + HEARD_S)
+    assert switching.accepts("m", 100.0, 10.0)
     switching.is_due("m", still, 45.0)
     assert not switching.is_due("m", still, 50.0)
     assert switching.is_due("m", still, 1.1 + HEARD_S + 50.0)
 
 
+def test_a_look_that_changes_nothing_delays_the_next_one_less() -> None:
+    switching = Switching(preparing_s=2.0)
+    still, moved = {"a": Observed(0.0)}, {"a": Observed(2 * DRIFT)}
+    switching.is_due("m", still, 0.0)
+    switching.is_due("m", moved, 1.0)
+    assert switching.is_due("m", moved, 2.0)
+    assert not switching.accepts("m", 1.0, 1.0)
+    switching.is_due("m", still, 3.0)
+    assert not switching.is_due("m", still, 1.9 + switching.period_s / LOOKS_IN_PERIOD)
+    assert switching.is_due("m", still, 2.0 + switching.period_s / LOOKS_IN_PERIOD)
+
+
 def test_a_gain_is_weighed_against_the_cost_of_the_change() -> None:
     switching = Switching()
-    assert switching.is_worthwhile("m", 1.0, 0.9)
-    assert not switching.is_worthwhile("m", 1.0, 0.96)
+    assert switching.accepts("m", 1.0, 0.9)
+    assert not switching.accepts("m", 1.0, 0.96)
     for _ in range(20):
         switching.prepared(60.0)  # weights over a slow link
-    assert not switching.is_worthwhile("m", 1.0, 0.9)  # for a single request
+    assert not switching.accepts("m", 1.0, 0.9)  # for a single request
     for request in range(400):
         switching.is_due("m", {"a": Observed(0.0)}, request * 0.1)
-    assert switching.is_worthwhile("m", 1.0, 0.9)
+    assert switching.accepts("m", 1.0, 0.9)
     assert math.isclose(switching.preparing_s, 60.0, rel_tol=1e-3)
     switching.forget("m")
-    assert not switching.is_worthwhile("m", 1.0, 0.9)
+    assert not switching.accepts("m", 1.0, 0.9)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from protos.supervision import serving
-from tests.cluster.support import until
+from tests.waiting import until
 
 
 @pytest.fixture(params=["a path", "an abstract name"])

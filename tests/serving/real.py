@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from coordinator.core import Coordinator
 from coordinator.serving.app import create_app
 from coordinator.settings import CoordinatorSettings
 from models.zoo.builder import Network, square
+from tests.waiting import until
 
 PACE = 0.5
 
@@ -53,12 +53,6 @@ class Real:
 
     coordinator: Coordinator
     http: httpx.AsyncClient
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def _settled(coordinator: Coordinator) -> bool:

@@ -19,7 +19,8 @@ from coordinator.serving import names
 from coordinator.serving.tensors import load_tensors, write_tensors
 from models.reference import WholeModel, compare
 from models.units import Network
-from tests.serving.real import Real, running, until
+from tests.serving.real import Real, running
+from tests.waiting import until
 
 INFER, PLAN = "/v1/models/tiny/infer", "/v1/plans/tiny"
 FEEDS = {"image": np.random.default_rng(4).standard_normal((1, 3, 64, 64), np.float32)}

@@ -10,8 +10,8 @@ import pytest
 from coordinator.admission import Admission, Throughput
 from coordinator.serving.intake import Intake
 from protos.errors import Overloaded
-from tests.cluster.support import until
 from tests.serving.in_place import InPlace, picture
+from tests.waiting import until
 
 
 class Clock:

@@ -13,7 +13,8 @@ import pytest
 from coordinator import children
 from models.reference import WholeModel, compare
 from protos.errors import NotFound
-from tests.serving.real import Real, running, until
+from tests.serving.real import Real, running
+from tests.waiting import until
 
 FEEDS = {"image": np.random.default_rng(4).standard_normal((1, 3, 64, 64), np.float32)}
 

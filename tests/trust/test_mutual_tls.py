@@ -14,7 +14,7 @@ from protos.client import WorkerClient
 from protos.errors import BadConfiguration, ImbrexError, LostWorker
 from protos.identity import device_name, read_identity
 from protos.serving import SERVICE
-from tests.cluster.support import until, watched_pool
+from tests.cluster.support import watched_pool
 from tests.trust.support import (
     DAY,
     HALL,
@@ -26,6 +26,7 @@ from tests.trust.support import (
     make_trust,
     member,
 )
+from tests.waiting import until
 from tests.worker.support import (
     conv_program,
     in_process,

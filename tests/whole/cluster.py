@@ -1,6 +1,5 @@
 """A coordinator in this process and workers in processes of their own, for tests that harm them."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,14 +12,9 @@ from coordinator.settings import CoordinatorSettings
 from models.catalogue import load
 from models.graph import load_graph
 from models.reference import WholeModel, compare, random_inputs
+from tests.waiting import until
 
 Feeds = dict[str, np.ndarray]
-
-
-async def until(condition, within_s: float = 30.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 def question(model: str) -> tuple[Feeds, Feeds]:
@@ -62,6 +56,11 @@ async def coordinator(
 
 def ready(of: Coordinator) -> int:
     return sum(device.state == "ready" for device in of.devices())
+
+
+def state_of(of: Coordinator, device: str) -> str:
+    """Empty where the device is not known."""
+    return next((each.state for each in of.devices() if each.id == device), "")
 
 
 def running(of: Coordinator) -> set[str]:

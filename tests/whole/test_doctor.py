@@ -8,7 +8,8 @@ from coordinator.doctor.machines import DISK_ERROR_BYTES
 from protos import imbrex_pb2 as pb
 from protos.versions import PROTOCOL, Spoken
 from tests.cluster.support import advertised, unique_cluster, worker_process
-from tests.whole.cluster import coordinator, until
+from tests.waiting import until
+from tests.whole.cluster import coordinator
 from tests.worker.support import in_process
 from worker.machine import Machine
 

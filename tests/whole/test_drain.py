@@ -6,6 +6,7 @@ import pytest
 
 from protos.errors import NotFound, Unavailable
 from tests.cluster.support import worker_process
+from tests.waiting import until
 from tests.whole.cluster import (
     assert_right,
     coordinator,
@@ -13,16 +14,12 @@ from tests.whole.cluster import (
     question,
     ready,
     running,
-    until,
+    state_of,
 )
 
 MODEL = "digits"
 # Slow enough that plans divide the work.
 SLOW = {"PACE": "0.05"}
-
-
-def state_of(host, device: str) -> str:
-    return next((each.state for each in host.devices() if each.id == device), "")
 
 
 async def test_drained_under_load_and_resumed(tmp_path) -> None:

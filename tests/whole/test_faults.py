@@ -17,15 +17,8 @@ import pytest
 from coordinator.switching import PERIOD_S
 from protos.errors import ImbrexError
 from tests.cluster.support import worker_process
-from tests.whole.cluster import (
-    assert_right,
-    coordinator,
-    plan_devices,
-    question,
-    ready,
-    running,
-    until,
-)
+from tests.waiting import until
+from tests.whole.cluster import assert_right, coordinator, plan_devices, question, ready, running
 from tests.worker.support import in_process
 from worker.compute import RealClock, Throttle
 from worker.runtime import Session

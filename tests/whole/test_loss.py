@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks.local import LocalCluster, local_cluster
-from coordinator.execution.runs import Phase
-from coordinator.execution.scheduler import Scheduler
 from models.catalogue import load
 from models.graph import load_graph
 from models.reference import WholeModel, compare, random_inputs
+from tests.waiting import until
+from tests.whole.cluster import running
 
 MODEL = "vgg16-conv"
 
@@ -23,22 +23,6 @@ def question() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     proto = load(MODEL).proto
     feeds = random_inputs(load_graph(proto))
     return feeds, WholeModel(proto, 1).run(feeds)
-
-
-def running_devices(cluster: LocalCluster) -> set[str]:
-    scheduler: Scheduler = cluster.coordinator._driver.scheduler
-    return {
-        task.device
-        for run in scheduler.requests.values()
-        for task in run.tasks
-        if task.phase is Phase.RUNNING and task.device
-    }
-
-
-async def until(condition, timeout_s: float = 30.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 @pytest.mark.parametrize("strategy", ["ofl", "halo"])
@@ -53,7 +37,7 @@ async def test_a_worker_killed_in_mid_request_costs_no_request(question, strateg
         assert first.traffic == cluster.coordinator._plans.graph(MODEL).plan.traffic
         victim = cluster.workers[1].process
         request = asyncio.create_task(coordinator.infer(MODEL, feeds))
-        await until(lambda: len(running_devices(cluster)) >= 2)
+        await until(lambda: len(running(cluster.coordinator)) >= 2)
         os.kill(victim.pid, signal.SIGKILL)
         answer = await request
         assert answer.retried_tasks >= 1

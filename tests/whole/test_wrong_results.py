@@ -8,13 +8,8 @@ import pytest
 
 from coordinator.cluster.quarantine import STRIKES
 from tests.cluster.support import worker_process
-from tests.whole.cluster import (
-    assert_right,
-    coordinator,
-    plan_devices,
-    question,
-    until,
-)
+from tests.waiting import until
+from tests.whole.cluster import assert_right, coordinator, plan_devices, question, state_of
 from tests.worker.support import in_process
 from worker.runtime import Session
 
@@ -76,7 +71,3 @@ async def test_its_results_are_refused_and_at_last_it_is_left_out(
             answer = await host.infer(MODEL, feeds)
             assert_right(answer, whole)
             assert bad.id in answer.devices
-
-
-def state_of(host, device: str) -> str:
-    return next(each.state for each in host.devices() if each.id == device)
