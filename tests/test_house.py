@@ -81,17 +81,3 @@ def test_stubs_are_fresh(tmp_path: Path) -> None:
     for name in (stem + end for stem in stems for end in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")):
         fresh = (tmp_path / "protos" / name).read_text()
         assert fresh == (ROOT / "protos" / name).read_text(), f"{name} is stale: run `make proto`"
-
-
-def test_files_are_mapped_from_their_beginning() -> None:
-    """Elsewhere in a file, what is page-aligned for 4 KiB is not for the 16 KiB of a Pi 5."""
-    found = 0
-    for file in (each for room in ROOMS for each in sources(room)):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
-                ("memmap", "mmap.mmap")
-            ):
-                found += 1
-                assert len(node.args) <= 3, file
-                assert "offset" not in {each.arg for each in node.keywords}, file
-    assert found
