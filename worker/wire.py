@@ -1,6 +1,7 @@
 """Between the messages of the wire and the words of the task state."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from worker.actions import Done, Failed, InputSpec, OutputSpec, Piece, TaskKey, 
 
 Message = tuple[list[pb.Item], list[Payload]]
 
+# Tasks of some plans, a few KB each.
+_MOST_REMEMBERED = 1024
+
 
 def box_of(message: pb.Box) -> Box:
     """The box of a message; PeerViolation where it is none."""
@@ -21,11 +25,19 @@ def box_of(message: pb.Box) -> Box:
 def task_spec(message: pb.Task, stream: int) -> TaskSpec:
     """The task that a host asks for; PeerViolation for boxes or types that make no sense."""
     key = TaskKey(message.request, message.plan_version, message.task, message.attempt)
+    common = pb.Task(program=message.program, inputs=message.inputs, outputs=message.outputs)
+    return TaskSpec(key, message.program, *_boxes(common.SerializeToString()), stream)
+
+
+@lru_cache(_MOST_REMEMBERED)
+def _boxes(common: bytes) -> tuple[tuple[InputSpec, ...], tuple[OutputSpec, ...]]:
+    """Inputs and outputs of a task: the same in every request of a plan."""
+    message = pb.Task.FromString(common)
     inputs = tuple(
         InputSpec(entry.tensor, box_of(entry.box), dtype_of(entry.data_type))
         for entry in message.inputs
     )
-    return TaskSpec(key, message.program, inputs, output_specs(message.outputs), stream)
+    return inputs, output_specs(message.outputs)
 
 
 def output_specs(messages: Sequence[pb.Task.Output]) -> tuple[OutputSpec, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from coordinator.execution.events import Assign, Resend, Send
 from coordinator.execution.runs import RequestRun
-from coordinator.execution.tasks import TaskGraph, TaskSpec
+from coordinator.execution.tasks import Reader, TaskGraph, TaskSpec
 from coordinator.planning.plan import DeviceId
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
@@ -16,47 +16,74 @@ from protos.channels import HOST
 from protos.convert import box_message
 from protos.frames import pieces
 
+# Descriptions kept per task: faults make others, which are seldom wanted again.
+_MOST_DESCRIBED = 4
+
 
 def task_item(action: Assign, run: RequestRun, address: Callable[[DeviceId], str]) -> pb.Item:
     """The task of an assignment; `address` tells where peers reach a device."""
     graph = run.graph
-    spec = graph.tasks[action.task]
-    task = pb.Task(
-        request=action.request,
-        plan_version=graph.plan.version,
-        task=action.task,
-        attempt=action.attempt,
-        program=spec.program,
-    )
-    for each in spec.inputs:
-        kind = graph.tensors[each.tensor].data_type
-        task.inputs.append(
-            pb.Task.Input(tensor=each.tensor, box=box_message(each.box), data_type=kind)
-        )
-    task.outputs.extend(_outputs(spec, run, address))
-    return pb.Item(task=task)
+    readers = tuple(_readers(graph.tasks[action.task], run, address)) if run.direct else ()
+    key = (action.task, run.direct, readers)
+    described = graph.described.get(key)
+    if described is None:
+        if len(graph.described) >= _MOST_DESCRIBED * len(graph.tasks):
+            graph.described.clear()
+        described = graph.described[key] = _described(graph, action.task, run.direct, readers)
+    item = pb.Item(task=described)
+    item.task.request = action.request
+    item.task.attempt = action.attempt
+    return item
 
 
-def _outputs(
+def _readers(
     spec: TaskSpec, run: RequestRun, address: Callable[[DeviceId], str]
-) -> Iterator[pb.Task.Output]:
+) -> Iterator[Reader]:
+    """Who reads each route of a task's outputs."""
+    for output in spec.outputs:
+        for route in output.routes:
+            reader = run.tasks[route.reader].latest
+            assert reader is not None, "direct tasks are placed before they are assigned"
+            yield reader.device, address(reader.device), reader.number
+
+
+def _described(graph: TaskGraph, number: int, direct: bool, readers: Sequence[Reader]) -> pb.Task:
+    """All of a task that requests have in common."""
+    spec = graph.tasks[number]
+    inputs = [
+        pb.Task.Input(
+            tensor=each.tensor,
+            box=box_message(each.box),
+            data_type=graph.tensors[each.tensor].data_type,
+        )
+        for each in spec.inputs
+    ]
+    return pb.Task(
+        plan_version=graph.plan.version,
+        task=number,
+        program=spec.program,
+        inputs=inputs,
+        outputs=_outputs(spec, direct, iter(readers)),
+    )
+
+
+def _outputs(spec: TaskSpec, direct: bool, readers: Iterator[Reader]) -> Iterator[pb.Task.Output]:
     """Where each output goes: to the host, and straight to the peers that read it."""
     for output in spec.outputs:
         yields = box_message(output.yields)
-        if output.to_host or not run.direct:
+        if output.to_host or not direct:
             box = box_message(output.box)
             yield pb.Task.Output(tensor=output.tensor, box=box, yields=yields, to=HOST)
-        for route in output.routes if run.direct else ():
-            reader = run.tasks[route.reader].latest
-            assert reader is not None, "direct tasks are placed before they are assigned"
+        for route in output.routes if direct else ():
+            device, address, attempt = next(readers)
             yield pb.Task.Output(
                 tensor=output.tensor,
                 box=box_message(route.box),
                 yields=yields,
-                to=reader.device,
-                address=address(reader.device),
+                to=device,
+                address=address,
                 to_task=route.reader,
-                to_attempt=reader.number,
+                to_attempt=attempt,
             )
 
 
