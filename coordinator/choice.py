@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from coordinator.planning.devices import Cluster, Planner
-from coordinator.planning.strategies import names, strategy
+from coordinator.planning.strategies import STRATEGIES, names, strategy
 from models.wire import WIRES, Wire
 from protos.errors import BadRequest, NotFound
 
@@ -50,14 +50,18 @@ def planner_of(own: Sequence[str], name: str) -> Planner:
     Raises:
         NotFound: neither a built-in strategy nor one of `own`.
     """
+    chosen = name or own[0]
+    # What packages bring is looked for on the disk: not for the names that nearly everybody uses.
+    if chosen in STRATEGIES or chosen in own:
+        return strategy(chosen)
     known = dict.fromkeys((*names(), *own))
-    if name and name not in known:
+    if chosen not in known:
         raise NotFound(
-            cause=f"there is no strategy {name!r} here",
+            cause=f"there is no strategy {chosen!r} here",
             cure=f"Known are {', '.join(known)}; another is named to "
             "`imbrex coordinator --planner`",
         )
-    return strategy(name or own[0])
+    return strategy(chosen)
 
 
 def fastest(cluster: Cluster, count: int) -> Cluster:

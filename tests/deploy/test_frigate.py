@@ -10,6 +10,7 @@ import yaml
 
 from coordinator.serving.app import create_app
 from coordinator.settings import HTTP_PORT, load_settings
+from models.installed import VARIABLE
 from tests.cli.run_cli import imbrex
 from tests.serving.in_place import InPlace
 
@@ -35,13 +36,18 @@ async def test_frigate_asks_where_imbrex_answers() -> None:
 def test_the_command_and_its_settings_exist() -> None:
     compose = read("docker-compose.yml")
     service = compose["services"]["imbrex"]
-    command, *flags = service["command"]
-    help_text = imbrex(command, "--help").out
-    assert all(flag in help_text for flag in flags if flag.startswith("--"))
-    (variable,) = service["environment"]
-    setting = variable.removeprefix("IMBREX_COORDINATOR_").lower()
+    (command,) = service["command"]
+    assert f"Usage: imbrex {command}" in imbrex(command, "--help").out
+    secret, models = service["environment"]
+    setting = secret.removeprefix("IMBREX_COORDINATOR_").lower()
     assert setting in type(load_settings({})).model_fields
+    assert models == VARIABLE
     assert service["network_mode"] == compose["services"]["frigate"]["network_mode"] == "host"
+    # Models and state outlive the container, where the image keeps them.
+    (_, kept), *_ = (volume.split(":") for volume in service["volumes"])
+    image = FOLDER / service["build"]["context"] / service["build"]["dockerfile"]
+    assert f"VOLUME {kept}\n" in image.read_text()
+    assert service["environment"][models].startswith(f"{kept}/")
     assert set(compose["volumes"]) == {
         volume.split(":")[0]
         for each in compose["services"].values()
