@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
 from tests.cli.run_cli import imbrex, refused
+from tests.models.model_files import saved, tiny
 
 COMMANDS = (
     *("demo", "worker", "coordinator", "infer", "status", "plan", "simulate", "check"),
@@ -102,6 +107,28 @@ def test_the_catalogue() -> None:
     people = imbrex("models", "list", env={"NO_COLOR": "1"})
     assert all(name in people.out for name in found)
     assert "\x1b" not in people.out
+
+
+@pytest.mark.parametrize("without", [False, True])
+def test_a_terminal_has_colours_unless_they_are_not_wanted(tmp_path, without: bool) -> None:
+    model = saved(tmp_path, tiny())
+    here, there = pty.openpty()
+    quiet = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    done = subprocess.Popen(
+        [sys.executable, "-m", "imbrex", "check", str(model), "--grid", "1x2"],
+        stdout=there,
+        stderr=subprocess.DEVNULL,
+        env={**quiet, "TERM": "xterm-256color", **({"NO_COLOR": "1"} if without else {})},
+    )
+    os.close(there)
+    shown = b""
+    with suppress(OSError):  # the end of a terminal
+        while piece := os.read(here, 65536):
+            shown += piece
+    os.close(here)
+    assert done.wait(60) == 0
+    assert b"ok: largest difference" in shown
+    assert bool(re.search(rb"\x1b\[[0-9;]*3[0-7]m", shown)) is not without
 
 
 def test_what_does_not_exist_is_refused_with_a_cure(tmp_path) -> None:

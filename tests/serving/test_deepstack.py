@@ -118,6 +118,24 @@ def test_custom_models_keep_their_own_labels(camera: Service) -> None:
     assert requests.get(camera.url + "/v1/status/ping", timeout=30).json()["success"] is True
 
 
+def test_blue_iris_lists_models_and_asks_one_with_its_own_threshold(camera: Service) -> None:
+    """Its requests: an endless session, a JPEG called `image`, the confidence as text."""
+    with requests.Session() as session:
+        assert session.get(camera.url + "/v1/status/ping", timeout=30).json()["success"] is True
+        listed = session.post(camera.url + "/v1/vision/custom/list", timeout=30).json()
+        for path in ("detection", *(f"custom/{name}" for name in listed["models"])):
+            answer = session.post(
+                f"{camera.url}/v1/vision/{path}",
+                files={"image": ("snapshot.jpg", scene(640, 360), "image/jpeg")},
+                data={"min_confidence": "0.60"},
+                timeout=30,
+            ).json()
+            assert (answer["success"], answer["code"]) == (True, 200)
+            assert all(each["confidence"] >= 0.6 for each in answer["predictions"])
+            assert answer["count"] == len(answer["predictions"])
+            assert {"inferenceMs", "processMs", "moduleId", "command"} <= set(answer)
+
+
 def test_the_same_boxes_as_our_own_interface(camera: Service) -> None:
     sheet = examples()[0].path.read_bytes()
     theirs = requests.post(

@@ -62,13 +62,31 @@ async def test_raw_outputs_equal_the_whole_model(
     assert "predictions" not in summary
 
 
-async def test_the_annotated_picture(http: httpx.AsyncClient) -> None:
-    response = await http.post(URL, content=picture(400, 300), headers={"Accept": "image/png"})
-    assert response.headers["Content-Type"] == "image/png"
-    drawn = np.asarray(Image.open(io.BytesIO(response.content)).convert("RGB"))
-    sent = np.asarray(Image.open(io.BytesIO(picture(400, 300))))
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+async def test_the_annotated_picture(http: httpx.AsyncClient, kind: str) -> None:
+    accepted = {"Accept": f"image/{kind.lower()}"}
+    response = await http.post(URL, content=picture(400, 300), headers=accepted)
+    assert response.headers["Content-Type"] == accepted["Accept"]
+    answer = Image.open(io.BytesIO(response.content))
+    assert answer.format == kind
+    drawn = np.asarray(answer.convert("RGB")).astype(int)
+    sent = np.asarray(Image.open(io.BytesIO(picture(400, 300)))).astype(int)
     assert drawn.shape == sent.shape
-    assert (drawn != sent).any()
+    assert np.abs(drawn - sent).max() > 100
+
+
+async def test_several_pictures_of_one_call_are_answered_in_their_order(
+    http: httpx.AsyncClient,
+) -> None:
+    sent = [picture(400, 300), picture(40, 30), picture(100, 100)]
+    alone = [(await http.post(URL, content=each)).json()["predictions"] for each in sent]
+    files = [("image", (f"{n}.png", each)) for n, each in enumerate(sent)]
+    answer = await http.post(URL, files=files)
+    assert answer.status_code == 200
+    assert [each["predictions"] for each in answer.json()["answers"]] == alone
+    files[1] = ("image", ("1.png", b"no picture"))
+    refused = await http.post(URL, files=files)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_image")
 
 
 @pytest.mark.parametrize("model", ["bare", "tiny"])
