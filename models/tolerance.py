@@ -25,6 +25,13 @@ HALF = 4 * 2.0**-10
 # Seen: 0.008 for ResNet-50, 0.03 for MobileNetV2, both untrained.
 SIGNED = 0.05
 
+_REASONS = {
+    STATISTICS: "statistics over the map are put together from parts",
+    HALF: "half precision has 11 bits, and a tile rounds other tensors than the whole",
+    SIGNED: "onnxruntime on x86 computes some convolutions of signed 8 bits in float, and a tile's "
+    "sums round otherwise; quantise activations as QUInt8 for equal bits",
+}
+
 # These divide by statistics over rows and columns.
 _NORMALISING = frozenset(
     {"InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"}
@@ -40,6 +47,12 @@ def tolerance(graph: Graph) -> float:
     if platform.machine() in _X86 and _holds_signed(graph):
         return SIGNED
     return STATISTICS if graph.written & _NORMALISING else PLAIN
+
+
+def told(limit: float) -> str:
+    """A tolerance for people, with the reason where it is a wide one."""
+    reason = _REASONS.get(limit)
+    return f"limit {limit:g}: {reason}" if reason else f"limit {limit:g}"
 
 
 def _holds_signed(graph: Graph) -> bool:

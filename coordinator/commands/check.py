@@ -15,6 +15,7 @@ from models import catalogue
 from models.check import Blocking, CheckReport
 from models.check import check as run_check
 from models.loading import network_of
+from models.tolerance import told
 from models.units import Network
 from models.wire import Wire
 
@@ -102,7 +103,7 @@ def _show(report: CheckReport, console: Console) -> None:
         Text(
             f"{verdict}: largest difference {comparison.max_abs_error:.3g}, "
             f"{comparison.max_rel_error:.3g} of the output's largest magnitude "
-            f"(limit {report.tolerance:g})",
+            f"({told(report.tolerance)})",
             "green" if report.ok else "red",
         )
     )

@@ -14,6 +14,7 @@ from rich.text import Text
 from coordinator import terminal
 from coordinator.demo.measure import Measured, all_right, labels
 from coordinator.demo.question import Question
+from models.tolerance import STATISTICS, told
 
 # Predictions are good to about a tenth; beyond this something else is going on.
 SLOWER = 1.3
@@ -187,7 +188,9 @@ def _compared(outcome: Outcome, console: Console) -> None:
             "aren't free; try again when it is idle"
         )
     error = measured.comparison
-    verdict, limit = "the same answer", f"limit {outcome.question.tolerance:g}"
+    exact = error.max_rel_error <= STATISTICS
+    verdict = "the same answer" if exact else "an answer within the limit"
+    limit = told(outcome.question.tolerance)
     if outcome.encoded:
         verdict = limit = f"maps travelled as {measured.plan['wire']}"
     if not outcome.same:
