@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import screenshots
+from coordinator import children
 from coordinator.serving.page.http import FILES, SECURITY
 from tests.serving.browser import MISSING, browser, errors, present
 from tests.serving.in_place import InPlace, picture
@@ -198,6 +199,25 @@ def test_a_worker_that_is_killed_is_seen(tmp_path) -> None:
         assert count(driver, "#devices li.away") == 1
         assert "worker-1 is" in text(driver, "devices-news")
         assert errors(driver) == []
+
+
+@needs_browser
+def test_without_devices_it_says_what_to_do(tmp_path) -> None:
+    arguments = ["coordinator", "--no-mdns", "--no-host-computes", "--model", "digits"]
+    arguments += ["--port", "0", "--state-dir", str(tmp_path)]
+    alone = children.start("coordinator", arguments, tmp_path, tmp_path / "ready.json")
+    try:
+        url = wait(alone.ready)["url"]
+        with browser(dark=True) as driver:
+            driver.get(url)
+            wait(lambda: text(driver, "status") == "no worker is ready")
+            assert "imbrex worker" in driver.find_element("id", "no-devices").text
+            driver.execute_async_script(DROP)
+            wait(lambda: "no worker is ready" in text(driver, "answer"))
+            wait(lambda: "no worker is ready" in text(driver, "last-note"))
+            assert count(driver, "#timeline *") == 0
+    finally:
+        children.stop([alone])
 
 
 @needs_browser

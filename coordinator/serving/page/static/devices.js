@@ -7,6 +7,7 @@ const states = new Map();
 
 export function showDevices(devices) {
   const present = new Set(devices.map((each) => each.id));
+  byId("no-devices").hidden = devices.length > 0;
   for (const [id, row] of rows) {
     if (!present.has(id)) {
       row.remove();

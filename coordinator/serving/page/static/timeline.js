@@ -31,6 +31,8 @@ function draw(request, names) {
   const x = (ms) => left + (Math.max(0, Math.min(ms, request.total_ms)) / request.total_ms) * (width - left - 4);
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.replaceChildren();
+  picture.setAttribute("aria-label", told(request, devices, names));
+  if (!devices.length) return;
   for (const share of width < 420 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]) {
     const at = x(share * request.total_ms);
     picture.append(svg("line", { class: "axis", x1: at, x2: at, y1: TOP, y2: height - 20 }));
@@ -43,7 +45,6 @@ function draw(request, names) {
     picture.append(svg("text", { x: 0, y: y + 14 }, text.length > 13 ? `${text.slice(0, 12)}…` : text));
     for (const task of request.tasks.filter((each) => each.device === device)) bars(picture, task, x, y);
   });
-  picture.setAttribute("aria-label", told(request, devices, names));
 }
 
 function bars(picture, task, x, y) {
