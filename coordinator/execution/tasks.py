@@ -196,7 +196,10 @@ def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
 
 
 def routed(tasks: Sequence[TaskSpec], network_outputs: Sequence[str]) -> Iterator[TaskSpec]:
-    """Decides for every output who gets it: the host, the peers that read it, or both."""
+    """Decides for every output who gets it: the host, the peers that read it, or both. What nobody
+    reads, such as the rows that a stride leaves out, stays; a task that nobody reads from tells the
+    host its result.
+    """
     direct: dict[tuple[int, str], list[Route]] = {}
     through_host: set[tuple[int, str]] = set()
     for task in tasks:
@@ -215,8 +218,9 @@ def routed(tasks: Sequence[TaskSpec], network_outputs: Sequence[str]) -> Iterato
             key = (task.id, output.tensor)
             wanted = key in through_host or output.tensor in network_outputs
             routes = tuple(direct.get(key, ()))
-            outputs.append(replace(output, to_host=wanted or not routes, routes=routes))
-        yield replace(task, outputs=tuple(outputs))
+            if wanted or routes:
+                outputs.append(replace(output, to_host=wanted, routes=routes))
+        yield replace(task, outputs=tuple(outputs) or task.outputs)
 
 
 class _Outliner:

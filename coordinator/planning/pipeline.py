@@ -59,9 +59,10 @@ class _Run:
 
     def __init__(self, steps: Sequence[Step], cluster: Cluster) -> None:
         self.steps = steps
-        self.last = {
+        self.answering = frozenset(
             k for k, step in enumerate(steps) if any(last and size for size, last in step.outputs)
-        }
+        )
+        self.last = set(self.answering)
         self.media = Media(cluster)
         self.latency_s = [device.link.latency_s for device in cluster.devices]
         self.done = [False] * len(steps)
@@ -148,17 +149,14 @@ class _Run:
             self.media.at(self.media.now + self.latency_s[step.device], self._home, k)
 
     def _size_to_host(self, k: int) -> int:
-        """What the host merges of a task: its answers, what goes on through the host, and what
-        nobody reads.
+        """What the host merges of a task: its answers, and what goes on through the host; all of a
+        task that nobody reads from.
         """
         outputs = self.steps[k].outputs
-        if not self.routes[k]:
+        if not (self.routes[k] or self.readers[k] or k in self.answering):
             return sum(size for size, _ in outputs)
-        passed = {place for place, _, _ in self.routes[k]}
-        passed -= {place for place, _, _ in self.readers[k]}
-        return sum(
-            size for place, (size, last) in enumerate(outputs) if last or place not in passed
-        )
+        read = {place for place, _, _ in self.readers[k]}
+        return sum(size for place, (size, last) in enumerate(outputs) if last or place in read)
 
     def _pass_on(self, k: int, device: int) -> None:
         """To peers first; what stays goes on when the messages have been written."""
