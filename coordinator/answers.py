@@ -81,6 +81,7 @@ class DeviceStatus:
     """A device for people and scripts. `state`: connecting, ready, waiting (to be tried again),
     refused, alias (of a device that is ready); of a device that is connected and gets no work:
     draining, drained, quarantined.
+    It computes `concurrency` tasks at once with `threads` threads each.
     `fingerprint` is equal for devices that compute alike; `refused_results` counts what it sent
     that could not be a task's result; a `celsius` of 0 is not known; `unreachable` are names of
     devices that it cannot send borders to. What only a device can say is empty while it is not
@@ -109,6 +110,8 @@ class DeviceStatus:
     celsius: float = 0.0
     throttled: bool = False
     unreachable: tuple[str, ...] = ()
+    threads: int = 0
+    concurrency: int = 0
 
 
 @dataclass(frozen=True, slots=True)

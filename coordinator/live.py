@@ -173,6 +173,7 @@ class LiveCluster:
             speed=facts.mhz_max * facts.cores * facts.pace,
             memory_bytes=facts.memory_bytes,
             host=self._pool.is_host(device),
+            concurrency=facts.concurrency,
         )
 
     # ------------------------------------------------------------ for the driver

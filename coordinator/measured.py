@@ -156,8 +156,8 @@ class Measured:
         self._computing.clear()
 
     def gflops(self, device: Device) -> float:
-        """The rate on a typical convolution, in GFLOP/s."""
-        return flop_per_s(device.costs) * 1e-9
+        """The rate on a typical convolution, in GFLOP/s, of all that is computed at once."""
+        return flop_per_s(device.costs) * device.concurrency * 1e-9
 
     def observe(
         self,

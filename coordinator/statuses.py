@@ -74,6 +74,8 @@ class Statuses:
             celsius=facts.celsius,
             throttled=facts.throttled,
             unreachable=self._names_apart(facts.id),
+            threads=facts.threads,
+            concurrency=facts.concurrency,
         )
 
     def _names_apart(self, device: DeviceId) -> tuple[str, ...]:

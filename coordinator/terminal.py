@@ -133,12 +133,13 @@ def devices_table(devices: Sequence[Mapping[str, Any]]) -> Table:
         "device", "address", "state", ">pace", ">cores", ">GFLOP/s", ">Mbit/s", "found by", "note"
     )
     for each in devices:
+        at_once = f", {each['concurrency']} tasks" if each["concurrency"] > 1 else ""
         made.add_row(
             each["name"] + (" (host)" if each["host"] else ""),
             each["address"],
             Text(each["state"], style="green" if each["state"] == "ready" else "yellow"),
             f"{each['pace']:.2f}",
-            str(each["cores"]),
+            f"{each['cores']}{at_once}",
             number(each["gflops"]),
             number(each["mbps"]),
             each["source"],

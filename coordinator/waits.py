@@ -21,7 +21,7 @@ def task_waits(times: Sequence[TaskTimes]) -> Waits:
     for each in sorted(times, key=lambda times: times.start_s):
         if stopped.get(each.device, 0.0) <= each.ready_s + _AT_ONCE_S:
             found.setdefault(DeviceId(each.device), []).append(each.start_s - each.ready_s)
-        stopped[each.device] = each.stop_s
+        stopped[each.device] = max(each.stop_s, stopped.get(each.device, 0.0))
     return found
 
 

@@ -44,7 +44,7 @@ class HelloReply(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., facts: _Optional[_Union[DeviceFacts, _Mapping]] = ..., received_s: _Optional[float] = ..., counters: _Optional[_Mapping[str, int]] = ..., resident_bytes: _Optional[int] = ...) -> None: ...
 
 class DeviceFacts(_message.Message):
-    __slots__ = ("id", "name", "machine", "cpu", "cores", "mhz_now", "mhz_max", "memory_bytes", "pace", "runtime", "boot_id", "threads", "celsius", "throttled")
+    __slots__ = ("id", "name", "machine", "cpu", "cores", "mhz_now", "mhz_max", "memory_bytes", "pace", "runtime", "boot_id", "threads", "celsius", "throttled", "concurrency")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class DeviceFacts(_message.Message):
     THREADS_FIELD_NUMBER: _ClassVar[int]
     CELSIUS_FIELD_NUMBER: _ClassVar[int]
     THROTTLED_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     machine: str
@@ -73,7 +74,8 @@ class DeviceFacts(_message.Message):
     threads: int
     celsius: float
     throttled: bool
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., machine: _Optional[str] = ..., cpu: _Optional[str] = ..., cores: _Optional[int] = ..., mhz_now: _Optional[float] = ..., mhz_max: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., pace: _Optional[float] = ..., runtime: _Optional[str] = ..., boot_id: _Optional[str] = ..., threads: _Optional[int] = ..., celsius: _Optional[float] = ..., throttled: _Optional[bool] = ...) -> None: ...
+    concurrency: int
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., machine: _Optional[str] = ..., cpu: _Optional[str] = ..., cores: _Optional[int] = ..., mhz_now: _Optional[float] = ..., mhz_max: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., pace: _Optional[float] = ..., runtime: _Optional[str] = ..., boot_id: _Optional[str] = ..., threads: _Optional[int] = ..., celsius: _Optional[float] = ..., throttled: _Optional[bool] = ..., concurrency: _Optional[int] = ...) -> None: ...
 
 class ExamineRequest(_message.Message):
     __slots__ = ("neighbours",)

@@ -1,5 +1,5 @@
-"""Where programs run: one thread, one task at a time, at the worker's pace. Another thread sets the
-next task up meanwhile: that is Python, which kernels leave time for.
+"""Where programs run: one task at a time at the worker's pace, or several at once, a thread for
+each. Another thread sets the next task up meanwhile: that is Python, which kernels leave time for.
 """
 
 import asyncio
@@ -180,13 +180,21 @@ class Throttle:
 
 
 class Compute:
-    """The threads that set programs up and run them, first come, first served."""
+    """The threads that set programs up and run them, first come, first served: `concurrency` at
+    once. A pace below 1 and emulation are for one at a time.
+    """
 
-    def __init__(self, pace: float, nice: int = 0, emulation: Emulation = Emulation()) -> None:
+    def __init__(
+        self,
+        pace: float,
+        nice: int = 0,
+        emulation: Emulation = Emulation(),
+        concurrency: int = 1,
+    ) -> None:
         self.throttle = Throttle(pace, RealClock(), emulation)
         self._nice = nice
         self._setting_up = ThreadPoolExecutor(1, "set up", initializer=self._settle)
-        self._thread = ThreadPoolExecutor(1, "compute", initializer=self._settle)
+        self._computing = ThreadPoolExecutor(concurrency, "compute", initializer=self._settle)
 
     async def run(self, begin: Work[T]) -> Timed[T]:
         """Sets up and runs in its turn. Cancelling the caller takes it out of the queue, unless it
@@ -194,12 +202,12 @@ class Compute:
         """
         loop = asyncio.get_running_loop()
         ready = await loop.run_in_executor(self._setting_up, self.throttle.set_up, begin)
-        return await loop.run_in_executor(self._thread, self.throttle.run, ready)
+        return await loop.run_in_executor(self._computing, self.throttle.run, ready)
 
     def close(self) -> None:
-        """Waits for the run in progress; drops what is queued."""
-        for thread in (self._setting_up, self._thread):
-            thread.shutdown(wait=True, cancel_futures=True)
+        """Waits for the runs in progress; drops what is queued."""
+        for threads in (self._setting_up, self._computing):
+            threads.shutdown(wait=True, cancel_futures=True)
         self.throttle.close()
 
     def _settle(self) -> None:

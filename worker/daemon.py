@@ -29,6 +29,7 @@ from protos.serving import SERVICE, register
 from protos.supervision import serving
 from worker.advertise import Advertisement, interfaces, service_info
 from worker.compute import Compute
+from worker.cores import settled
 from worker.engine import Engine
 from worker.identity import cpu_fingerprint, device_id, facts
 from worker.machine import Machine
@@ -67,7 +68,8 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
             settings.state_dir, settings.join, own_id, settings.shown_name
         )
         require_proof(settings.host, settings.secret, credentials)
-        compute = Compute(settings.pace, settings.nice, settings.emulation)
+        settings = await asyncio.to_thread(settled, settings)
+        compute = Compute(settings.pace, settings.nice, settings.emulation, settings.concurrency)
         stack.callback(compute.close)
         sessions, store = _programs(settings)
         # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.
@@ -109,7 +111,14 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
         stack.push_async_callback(engine.drain, _DRAIN_S)
         await _say(healthy, health_pb2.HealthCheckResponse.SERVING)
         stack.enter_context(_ready_file(settings, port, own_id))
-        _log.info("ready", address=f"{settings.host}:{port}", id=own_id, pace=settings.pace)
+        _log.info(
+            "ready",
+            address=f"{settings.host}:{port}",
+            id=own_id,
+            pace=settings.pace,
+            threads=settings.task_threads,
+            concurrency=settings.concurrency,
+        )
         if where:
             info = service_info(parts.facts(), version, settings.cluster, port, where)
             await _advertise(stack, Advertisement(info, where))

@@ -36,6 +36,7 @@ class Facts:
     runtime: str
     boot_id: str
     threads: int
+    concurrency: int = 1
     celsius: float = 0.0
     throttled: bool = False
 
@@ -83,6 +84,7 @@ def facts(settings: WorkerSettings, own_id: str) -> Facts:
         runtime=ort.__version__,
         boot_id=_boot_id(),
         threads=settings.task_threads,
+        concurrency=max(1, settings.concurrency),
         celsius=celsius(),
         throttled=throttled(),
     )

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import platformdirs
 import psutil  # type: ignore[import-untyped, unused-ignore]
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from protos.errors import BadConfiguration
@@ -22,8 +22,15 @@ from worker.compute import Emulation
 ENV_PREFIX = "IMBREX_WORKER_"
 DEFAULT_PORT = 8470
 
+# A task at once for each core of the largest computers.
+MOST_AT_ONCE = 256
+
 # The system, gRPC and the page cache need the rest.
 _SHARE_OF_MEMORY = 0.75
+
+
+# Settings that make a worker like a smaller computer, and what they are where nothing does.
+_SMALLER: Mapping[str, Any] = {"pace": 1.0, "task_ms": 0.0, "weight_ns": 0.0, "turns": None}
 
 
 class WorkerSettings(BaseSettings):
@@ -59,7 +66,12 @@ class WorkerSettings(BaseSettings):
         0.0, ge=0, le=1000, description="emulation: what a byte of a message costs more"
     )
     cores: int = Field(0, ge=0, description="cores that computation may use; 0: all")
-    threads: int = Field(0, ge=0, description="threads of one task; 0: as many as cores")
+    threads: int = Field(
+        0, ge=0, description="threads of one task; 0: as measured, with `concurrency`"
+    )
+    concurrency: int = Field(
+        0, ge=0, le=MOST_AT_ONCE, description="tasks computed at once; 0: as measured, or one"
+    )
     memory_mb: int = Field(0, ge=0, description="memory the worker may use; 0: 3/4 of all")
     disk_mb: int = Field(4096, ge=1, description="weights kept on disk")
     nice: int = Field(5, ge=0, le=19, description="how much computation yields to other programs")
@@ -81,6 +93,18 @@ class WorkerSettings(BaseSettings):
         if not value.isascii() or not (value.isprintable() or not value):
             raise ValueError("only printable ASCII characters travel in gRPC metadata")
         return value
+
+    @field_validator("concurrency")
+    @classmethod
+    def _one_at_a_time_where_emulated(cls, value: int, info: ValidationInfo) -> int:
+        if value > 1 and not _is_whole(info.data):
+            raise ValueError("a pace, and emulation, are of one task at a time")
+        return value
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it computes as fast as it can, and not like a smaller computer."""
+        return _is_whole(self.model_dump(include={*_SMALLER}))
 
     @property
     def shown_name(self) -> str:
@@ -125,6 +149,10 @@ class WorkerSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """`load` merges file, environment and overrides itself, to name every unknown key."""
         return (init_settings,)
+
+
+def _is_whole(values: Mapping[str, Any]) -> bool:
+    return all(values.get(key, usual) == usual for key, usual in _SMALLER.items())
 
 
 def load(

@@ -11,6 +11,8 @@ from protos.errors import PeerViolation
 
 # A device id is made by us and is much shorter; this bounds keys in every table.
 MAX_ID_CHARS = 64
+# A task at once for each core of the largest computers.
+MOST_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,8 @@ class Facts:
     """One worker's description of itself at its last Hello.
 
     `memory_bytes` is what it may use, `pace` the share of a core that computation may take
-    (1 = unpaced), `boot_id` tells two machines with one copied id apart.
+    (1 = unpaced), `boot_id` tells two machines with one copied id apart. It computes `concurrency`
+    tasks at once, each with `threads` threads.
     """
 
     id: DeviceId
@@ -33,6 +36,7 @@ class Facts:
     runtime: str
     boot_id: str
     threads: int
+    concurrency: int = 1
     celsius: float = 0.0
     throttled: bool = False
 
@@ -47,6 +51,8 @@ class Facts:
             raise _violation(f"a device id of {len(message.id)} characters")
         if message.cores < 1 or not 0 < message.pace <= 1:
             raise _violation(f"{message.cores} cores at a pace of {message.pace}")
+        if message.concurrency > MOST_AT_ONCE:
+            raise _violation(f"{message.concurrency} tasks at once")
         return cls(
             id=DeviceId(message.id),
             name=message.name or message.id,
@@ -60,6 +66,7 @@ class Facts:
             runtime=message.runtime,
             boot_id=message.boot_id,
             threads=message.threads,
+            concurrency=message.concurrency or 1,
             celsius=message.celsius,
             throttled=message.throttled,
         )

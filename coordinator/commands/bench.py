@@ -31,7 +31,7 @@ Form = Literal["people", "json", "csv"]
 # What of a device says how it computes, and through what it is reached.
 _FINGERPRINT = (
     *("id", "name", "fingerprint", "cpu", "cores", "mhz", "memory_bytes", "pace", "gflops"),
-    *("mbps", "profiled", "correction", "host"),
+    *("threads", "concurrency", "mbps", "profiled", "correction", "host"),
 )
 BAR = 20
 

@@ -21,6 +21,7 @@ from coordinator.planning.legal import check_plan
 from coordinator.planning.plan import TrafficBytes
 from coordinator.planning.simulator import simulate as simulated
 from coordinator.planning.single import single
+from coordinator.planning.spread import planned
 from coordinator.planning.strategies import names, strategy
 from models.units import Network
 from protos.errors import ImbrexError, Infeasible
@@ -129,7 +130,7 @@ def predict(network: Network, cluster: Cluster, planner: Planner) -> Outcome:
     count = len(cluster.devices)
     began_s = time.perf_counter()
     try:
-        plan = planner(network, cluster)
+        plan = planned(planner, network, cluster)
         search_s = time.perf_counter() - began_s
         check_plan(plan, network, cluster)
     except ImbrexError as error:

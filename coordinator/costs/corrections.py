@@ -93,7 +93,7 @@ class Corrections:
 
 @dataclass(frozen=True)
 class CorrectedCosts(AffineCosts):
-    """A device's costs, times its correction."""
+    """A device's costs, times a factor."""
 
     costs: Costs
     factor: float

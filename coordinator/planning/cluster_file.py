@@ -24,6 +24,7 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 MOST_DEVICES = 256
+MOST_AT_ONCE = 256
 HOST = DeviceId("host")
 
 
@@ -41,6 +42,7 @@ class _Computer(_Strict):
     weight_1x1: _NotNegative = 1.0
     run_ms: _NotNegative = 0.0
     memory_mb: _NotNegative = 0.0
+    concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = 1
     endpoint_ns_per_byte: _NotNegative = 0.0
     endpoint_ms_per_message: _NotNegative = 0.0
     endpoint_ms_per_task: _NotNegative = 0.0
@@ -130,8 +132,9 @@ def _device(name: str, entry: _Computer, costs: Costs, link: Link) -> Device:
         name=name,
         costs=costs,
         link=link,
-        speed=speed_of(costs),
+        speed=speed_of(costs) * entry.concurrency,
         memory_bytes=round(entry.memory_mb * 1e6),
+        concurrency=entry.concurrency,
     )
 
 
@@ -228,6 +231,8 @@ def _computer_lines(device: Device, profiles: Mapping[DeviceId, str]) -> list[st
         lines.append(f"gflops = {speed_of(costs) * 1e-9!r}")
     if device.memory_bytes:
         lines.append(f"memory_mb = {device.memory_bytes * 1e-6!r}")
+    if device.concurrency > 1:
+        lines.append(f"concurrency = {device.concurrency}")
     return lines
 
 

@@ -79,7 +79,8 @@ class Device:
     """A worker as a planner sees it.
 
     `speed` ranks devices as AOFL does (frequency, e.g. in MHz x cores or FLOP/s); `host` marks
-    the coordinator's own worker, whose link is memory.
+    the coordinator's own worker, whose link is memory. It computes `concurrency` tasks at once,
+    each of which costs `costs`.
     """
 
     id: DeviceId
@@ -89,6 +90,7 @@ class Device:
     speed: float
     memory_bytes: int
     host: bool = False
+    concurrency: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,13 +201,17 @@ def _check_reach(plan: Plan, network: Network, cluster: Cluster) -> None:
 
 
 def _check_memory(plan: Plan, network: Network, cluster: Cluster) -> None:
-    caps = {device.id: device.memory_bytes for device in cluster.devices if device.memory_bytes}
-    for name, need in needs(network, plan).items() if caps else ():
-        if name in caps and need.total_bytes > caps[name]:
+    capped = {device.id: device for device in cluster.devices if device.memory_bytes}
+    for name, need in needs(network, plan).items() if capped else ():
+        if name not in capped:
+            continue
+        device = capped[name]
+        total_bytes = need.total_bytes + (device.concurrency - 1) * need.activation_bytes
+        if total_bytes > device.memory_bytes:
             assert need.largest is not None
             raise IllegalPlan(
-                cause=f"it needs {need.total_bytes / 1e6:.0f} MB on {name!r}, which has "
-                f"{caps[name] / 1e6:.0f} MB",
+                cause=f"it needs {total_bytes / 1e6:.0f} MB on {name!r}, which has "
+                f"{device.memory_bytes / 1e6:.0f} MB",
                 block=plan.blocks.index(need.largest),
             )
 

@@ -1,6 +1,7 @@
 """What carries and computes, under a virtual clock: event loops, wires, processors.
 
-Each of them does one thing after the other, first come, first served. A message from host to
+Each of them does one thing after the other, first come, first served, but for the processors of
+devices that compute several tasks at once. A message from host to
 device passes the host's event loop, the wires on its way (all at once), its latency, and the
 device's event loop; then it happens. A task passes its device's event loop, then its processor.
 
@@ -36,6 +37,8 @@ class Media:
         self._is_host = [device.host for device in cluster.devices]
         self._air, self._star = cluster.medium == "air", cluster.medium == "star"
         self._free: dict[_Name, float] = {}
+        # When each of the tasks that a device computes at once leaves room for another: heaps.
+        self._processors = [[0.0] * device.concurrency for device in cluster.devices]
         self._queue: list[tuple[float, int, Happens, object]] = []
         self._order = count()
 
@@ -95,7 +98,10 @@ class Media:
 
     def _processor(self, task: tuple[int, float, Happens, object]) -> None:
         d, seconds, happens, what = task
-        self.at(self._occupied(("processor", d), seconds), happens, what)
+        free = self._processors[d]
+        stop = max(self.now, free[0]) + seconds
+        heapq.heapreplace(free, stop)
+        self.at(stop, happens, what)
 
     # ------------------------------------------------------------ wires
 

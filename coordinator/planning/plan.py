@@ -1,8 +1,9 @@
 """Plans: immutable, versioned, printable, checkable, saved and loaded as JSON.
 
 A plan divides a network's units into blocks. Each block is a set of tiles, one per device that
-takes part; a tile owns a box of every tensor that the block yields. Together the tiles of a
-block cover its outputs exactly once (or, with `reduce`, add up to them).
+takes part, or several on a device that computes several at once; a tile owns a box of every tensor
+that the block yields. Together the tiles of a block cover its outputs exactly once (or, with
+`reduce`, add up to them).
 """
 
 from __future__ import annotations

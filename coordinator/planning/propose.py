@@ -8,6 +8,7 @@ from coordinator.planning.devices import Cluster, Planner
 from coordinator.planning.legal import check_plan
 from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
+from coordinator.planning.spread import planned
 from models.units import Network
 from models.wire import Wire
 
@@ -28,6 +29,6 @@ def propose(planner: Planner, network: Network, cluster: Cluster, allowed: Wire 
 
 
 def _checked(planner: Planner, network: Network, cluster: Cluster) -> Plan:
-    plan = replace(planner(network, cluster), wire=network.wire)
+    plan = replace(planned(planner, network, cluster), wire=network.wire)
     check_plan(plan, network, cluster)
     return replace(plan, predicted_latency_s=simulate(plan, network, cluster).latency_s)

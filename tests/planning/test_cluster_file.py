@@ -103,6 +103,14 @@ def test_messages_and_tasks_cost_the_machines_at_the_ends() -> None:
     assert (again.near.task_s, again.near.message_s) == (pytest.approx(3e-5), pytest.approx(4e-4))
 
 
+def test_tasks_at_once() -> None:
+    cluster = parse_cluster(GOOD.replace("memory_mb", "concurrency = 4\nmemory_mb"))
+    assert [device.concurrency for device in cluster.devices] == [1, *[4] * 7]
+    assert cluster.devices[1].speed == pytest.approx(4 * cluster.devices[0].speed)
+    again = parse_cluster(dump_cluster(cluster))
+    assert [device.concurrency for device in again.devices] == [1, *[4] * 7]
+
+
 def test_counted_names() -> None:
     text = '[network]\nmbps = 1\n[[device]]\nname = "{}"\ncount = 3\ngflops = 1'
     assert [d.name for d in parse_cluster(text.format("pi-4")).devices] == ["pi-4", "pi-5", "pi-6"]
@@ -114,6 +122,9 @@ def test_counted_names() -> None:
     [
         (("mbps = 93.7", "mbps = 93.7\nmbbs = 1"), "network.mbbs is unknown"),
         (("memory_mb", "memory_gb"), "device.0.memory_gb is unknown"),
+        (("memory_mb = 700", "concurrency = 0"), "device.0.concurrency input should be greater"),
+        (("memory_mb = 700", "concurrency = 257"), "device.0.concurrency input should be less"),
+        (("memory_mb = 700", "concurrency = 1.5"), "device.0.concurrency input should be a valid"),
         (("[host]", "[hosts]"), "hosts is unknown"),
         (("mbps = 93.7", ""), "network.mbps"),
         (("mbps = 93.7", "mbps = 0"), "network.mbps"),

@@ -70,6 +70,15 @@ def test_a_device_computes_while_its_event_loop_handles_messages() -> None:
     assert seen["halo"] == pytest.approx(8.0 + FAR_S + WIRE_S + 0.125 + FAR_S)
 
 
+def test_a_device_computes_so_many_tasks_at_once() -> None:
+    some = two()
+    twice = replace(some, devices=(replace(some.devices[0], concurrency=2), some.devices[1]))
+    moments = Moments(twice)
+    for name, seconds in {"a": 3.0, "b": 1.0, "c": 1.0, "d": 1.5}.items():
+        moments.media.compute(0, seconds, moments.note, name)
+    assert moments.all(4) == pytest.approx({"a": 3.0, "b": 1.0, "c": 2.0, "d": 3.5})
+
+
 def test_peers_pass_the_star_once_each_way_and_the_air_twice() -> None:
     switch, star, air = (Moments(two(medium)) for medium in ("switch", "star", "air"))
     for moments in (switch, star, air):

@@ -171,3 +171,21 @@ async def test_the_next_run_is_set_up_while_one_computes():
     done = await asyncio.gather(compute.run(lambda: Ready(first)), compute.run(second))
     assert [timed.value for timed in done] == [True, "second"]
     compute.close()
+
+
+async def test_so_many_compute_at_once_and_no_more():
+    compute = Compute(1.0, concurrency=2)
+    both, computing, most = threading.Barrier(2, timeout=10), [], []
+
+    def meet():
+        computing.append(None)
+        both.wait()
+        most.append(len(computing))
+        both.wait()
+        computing.pop()
+        return "met"
+
+    done = await asyncio.gather(*(compute.run(lambda: Ready(meet)) for _ in range(4)))
+    assert [timed.value for timed in done] == ["met"] * 4
+    assert max(most) == 2
+    compute.close()

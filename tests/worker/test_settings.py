@@ -59,3 +59,16 @@ def test_the_secret_does_not_show_and_must_fit_metadata():
     assert "sesame" not in repr(load(None, {"secret": "sesame"}, {}))
     with pytest.raises(BadConfiguration, match="secret"):
         load(None, {"secret": "größe"}, {})
+
+
+@pytest.mark.parametrize("value", ["-1", "257", "many"])
+def test_tasks_at_once_are_a_count(value):
+    with pytest.raises(BadConfiguration, match="'concurrency' in IMBREX_WORKER_CONCURRENCY"):
+        load(None, None, {"IMBREX_WORKER_CONCURRENCY": value})
+
+
+@pytest.mark.parametrize("change", [{"pace": 0.5}, {"task_ms": 1}, {"turns": "turns"}])
+def test_smaller_computers_compute_one_task_at_a_time(change):
+    with pytest.raises(BadConfiguration, match=r"'concurrency' .* of one task at a time"):
+        load(None, {"concurrency": 2} | change, {})
+    assert load(None, {"concurrency": 1} | change, {}).concurrency == 1

@@ -1,0 +1,180 @@
+"""Plans for devices that compute several tasks at once.
+
+Planners think of one task per device at a time. So they are shown a device that computes n at once
+as one that is n times as fast, and their plan is then spread: what such a device has of a block's
+map is divided into n tiles on the same device, along the longer side. What a device has to itself
+(all of a block) is also cut into shorter blocks, whose tiles pass their borders on inside the
+device: long ones would compute most of their rows n times.
+
+Each tile is another program in the device's memory and another task, so it has to pay for itself.
+How much is tried out: the event simulator judges by the true costs, and the plan as it was is one
+of those that are compared.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coordinator.costs.affine import Costs
+from coordinator.costs.corrections import CorrectedCosts
+from coordinator.planning.devices import Cluster, Device, Planner
+from coordinator.planning.finish import plan_of_blocks
+from coordinator.planning.plan import Block, Plan, Tile, tile_works
+from models.boxes import Span
+from models.tiles import MapTile, even_spans, tile_boxes, whole_map
+from models.units import Network
+from protos.errors import Infeasible
+
+# Units that blocks inside one device have at most: the search for cuts grows with it.
+_LONGEST = 8
+# What a tile has to gain, in shares of what the plan takes.
+_GAINS = (0.0, 0.003, 0.01, 0.03, 0.1)
+
+
+def planned(planner: Planner, network: Network, cluster: Cluster) -> Plan:
+    """The planner's plan, spread over what the devices compute at once.
+
+    Raises:
+        Infeasible: no device, or none with enough memory; the plan is not legal.
+    """
+    if all(device.concurrency == 1 for device in cluster.devices):
+        return planner(network, cluster)
+    plan = planner(network, _one_at_a_time(cluster))
+    ways = [_Spreading(network, cluster, plan.predicted_latency_s * gain) for gain in _GAINS]
+    found: list[Plan] = []
+    refused: Infeasible | None = None
+    tried: list[Sequence[Block]] = [plan.blocks]
+    tried += [tuple(each for block in plan.blocks for each in way.spread(block)) for way in ways]
+    for k, blocks in enumerate(tried):
+        if blocks in tried[:k]:
+            continue
+        try:
+            found.append(plan_of_blocks(plan.strategy, blocks, network, cluster))
+        except Infeasible as error:
+            refused = refused or error
+    if not found:
+        assert refused is not None
+        raise refused
+    best = min(found, key=lambda each: each.predicted_latency_s)
+    return replace(
+        plan,
+        blocks=best.blocks,
+        predicted_latency_s=best.predicted_latency_s,
+        redundant_flop=best.redundant_flop,
+        traffic=best.traffic,
+    )
+
+
+def _one_at_a_time(cluster: Cluster) -> Cluster:
+    """The cluster as planners see it. Devices that share their costs go on sharing them."""
+    faster: dict[tuple[int, int], Costs] = {}
+    devices = []
+    for device in cluster.devices:
+        if device.concurrency > 1:
+            key = (id(device.costs), device.concurrency)
+            costs = faster.setdefault(key, CorrectedCosts(device.costs, 1.0 / device.concurrency))
+            devices.append(replace(device, costs=costs, concurrency=1))
+        else:
+            devices.append(device)
+    return replace(cluster, devices=tuple(devices))
+
+
+class _Spreading:
+    """Divides blocks where each tile more gains at least `gain_s`."""
+
+    def __init__(self, network: Network, cluster: Cluster, gain_s: float) -> None:
+        self._network, self._gain_s = network, gain_s
+        self._devices = {device.id: device for device in cluster.devices}
+
+    def spread(self, block: Block) -> Sequence[Block]:
+        """The block with its tiles divided, or the blocks that it is cut into."""
+        if not self._devices.keys() >= set(block.devices):
+            return (block,)  # the planner's own mistake, told by whoever checks the plan
+        if len(block.tiles) == 1 and block.tiles[0].part is None:
+            return self._inside(block, self._devices[block.tiles[0].device])
+        return (self._divided(block)[0],)
+
+    def _divided(self, block: Block) -> tuple[Block, float]:
+        """The block, divided where that pays, and what it takes and should have gained."""
+        tiles: list[Tile] = []
+        slowest_s = 0.0
+        for device_id in block.devices:
+            device = self._devices[device_id]
+            own = [tile for tile in block.tiles if tile.device == device_id]
+            more = self._apart(block, own, device)
+            ways = [(self._seconds(block, each, device), each) for each in (own, more)]
+            seconds, chosen = min(ways, key=lambda way: way[0])
+            slowest_s = max(slowest_s, seconds)
+            tiles += chosen
+        return replace(block, tiles=tuple(tiles)), slowest_s
+
+    def _apart(self, block: Block, tiles: Sequence[Tile], device: Device) -> list[Tile]:
+        """One device's tiles of a block, in about as many parts as it computes at once: each tile
+        by its share of the map.
+        """
+        whole = [self._map_tile(block, tile) for tile in tiles]
+        sizes = [len(each.rows) * len(each.cols) if each else 0 for each in whole]
+        found: list[Tile] = []
+        for tile, part, size in zip(tiles, whole, sizes, strict=True):
+            count = max(1, round(device.concurrency * size / max(1, sum(sizes))))
+            cut = parts(part, count) if part else []
+            boxes = [tile_boxes(self._network, block.start, block.stop, each) for each in cut]
+            found += [Tile(device.id, each) for each in boxes if each] or [tile]
+        return found
+
+    def _map_tile(self, block: Block, tile: Tile) -> MapTile | None:
+        """Rows and columns of a tile that is these and nothing else, and can be divided."""
+        network, start, stop = self._network, block.start, block.stop
+        main = tile.boxes.get(network.outputs(start, stop)[-1])
+        if tile.part is not None or main is None or len(main) < 3:
+            return None
+        if not network.splits(start, stop):
+            return None
+        found = MapTile(main[2], main[3] if len(main) > 3 else Span(0, 1))
+        return found if tile.boxes == tile_boxes(network, start, stop, found) else None
+
+    def _seconds(self, block: Block, tiles: Sequence[Tile], device: Device) -> float:
+        """What one device's tiles of a block take, and should have gained: each goes where
+        there is room first.
+        """
+        free = [0.0] * device.concurrency
+        for tile in tiles:
+            works = tile_works(self._network, block, tile)
+            heapq.heapreplace(free, free[0] + device.costs.block_s(works))
+        return max(free) + len(tiles) * (device.link.far.task_s + self._gain_s)
+
+    def _inside(self, block: Block, device: Device) -> Sequence[Block]:
+        """What one device has to itself, cut so that it is done soonest: a shortest path over
+        the units.
+        """
+        if device.concurrency == 1:
+            return (block,)
+        soonest: dict[int, tuple[float, Sequence[Block]]] = {block.start: (0.0, ())}
+        for stop in range(block.start + 1, block.stop + 1):
+            ways = []
+            for start in range(max(block.start, stop - _LONGEST), stop):
+                before_s, blocks = soonest[start]
+                whole = whole_map(self._network, start, stop)
+                tile = Tile(device.id, tile_boxes(self._network, start, stop, whole))
+                part = replace(block, start=start, stop=stop, tiles=(tile,))
+                if start > block.start:
+                    part = replace(part, barrier=False, exchange="peer")
+                made, seconds = self._divided(part)
+                ways.append((before_s + seconds, (*blocks, made)))
+            soonest[stop] = min(ways, key=lambda way: way[0])
+        return soonest[block.stop][1]
+
+
+def parts(tile: MapTile, count: int) -> list[MapTile]:
+    """`count` parts along the longer side, which leaves the least borders; fewer where even that
+    is shorter.
+    """
+    by_rows = len(tile.rows) >= len(tile.cols)
+    side = tile.rows if by_rows else tile.cols
+    found = []
+    for each in even_spans(len(side), min(len(side), count)):
+        span = Span(side.start + each.start, side.start + each.stop)
+        found.append(MapTile(span, tile.cols) if by_rows else MapTile(tile.rows, span))
+    return found

@@ -1,0 +1,87 @@
+"""Plans for devices that compute several tasks at once: legal, faster, and the same answer."""
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.planning.devices import Cluster
+from coordinator.planning.legal import IllegalPlan, check_plan
+from coordinator.planning.plan import Plan
+from coordinator.planning.propose import propose
+from coordinator.planning.simulator import simulate
+from coordinator.planning.spread import planned
+from coordinator.planning.strategies import STRATEGIES, strategy
+from models.units import Network
+from tests.planning.run_plan import difference
+from tests.planning.support import CLUSTERS, cluster, small, small_model
+
+
+def at_once(some: Cluster, *concurrency: int) -> Cluster:
+    devices = zip(some.devices, concurrency, strict=True)
+    return replace(some, devices=tuple(replace(each, concurrency=count) for each, count in devices))
+
+
+# So slow that any division pays.
+SLOW = at_once(cluster(2e-4, 4e-4, 8e-4, host=False), 2, 3, 1)
+MOST = {device.id: device.concurrency for device in SLOW.devices}
+
+
+def most_tiles(plan: Plan) -> dict[str, int]:
+    return {
+        device: max(sum(t.device == device for t in block.tiles) for block in plan.blocks)
+        for device in plan.devices
+    }
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_spread_plans_are_legal_and_equal_to_the_whole(name: str) -> None:
+    plan = propose(STRATEGIES[name], small(), SLOW)
+    check_plan(plan, small(), SLOW)
+    assert any(count > 1 for count in most_tiles(plan).values()), "nothing was divided"
+    assert plan.predicted_latency_s == pytest.approx(simulate(plan, small(), SLOW).latency_s)
+    assert difference(small_model(), plan, small()).max_rel_error <= 1e-5
+
+
+def test_tiles_are_those_of_the_plan_divided() -> None:
+    plan = propose(strategy("ofl"), small(), SLOW)
+    for device, count in most_tiles(plan).items():
+        assert count <= MOST[device]
+
+
+def test_a_device_alone_computes_nearly_as_fast_as_its_cores_together() -> None:
+    one, quarter = cluster(4e-3, host=False), at_once(cluster(1e-3, host=False), 4)
+    apart = propose(strategy("single"), small(), quarter)
+    together = propose(strategy("single"), small(), one)
+    assert apart.predicted_latency_s < 1.1 * together.predicted_latency_s
+    undivided = strategy("single")(small(), quarter)
+    assert apart.predicted_latency_s < 0.5 * simulate(undivided, small(), quarter).latency_s
+
+
+def test_where_memory_is_short_less_is_divided() -> None:
+    roomy = at_once(cluster(1e-3, host=False), 4)
+    tight = replace(roomy, devices=(replace(roomy.devices[0], memory_bytes=200_000_000),))
+    plans = [propose(strategy("single"), small(), each) for each in (roomy, tight)]
+    tiles = [sum(len(block.tiles) for block in plan.blocks) for plan in plans]
+    assert 4 < tiles[1] < tiles[0]
+    with pytest.raises(IllegalPlan, match=r"needs .* MB"):
+        check_plan(plans[0], small(), tight)
+
+
+def test_devices_that_compute_one_at_a_time_are_planned_as_ever() -> None:
+    plan = planned(strategy("aofl"), small(), CLUSTERS["unlike"])
+    assert plan == strategy("aofl")(small(), CLUSTERS["unlike"])
+
+
+def test_what_would_gain_nothing_stays_as_it_was() -> None:
+    quick = at_once(cluster(5e3, 5e3, host=False), 2, 2)
+    plan = propose(strategy("ofl"), small(), quick)
+    assert max(most_tiles(plan).values()) == 1
+
+
+def test_an_illegal_plan_is_told_as_one() -> None:
+    def broken(network: Network, some: Cluster) -> Plan:
+        plan = strategy("ofl")(network, some)
+        return replace(plan, blocks=plan.blocks[:-1])
+
+    with pytest.raises(IllegalPlan, match="it ends at unit"):
+        planned(broken, small(), SLOW)

@@ -1,0 +1,102 @@
+"""How cores are used: measured once, kept, and never decided by chance."""
+
+import os
+
+import pytest
+
+from worker.cores import FILE, Timing, _quiet, measured, settled
+from worker.settings import load
+
+TOGETHER = Timing(together_s=1.0, apart_s=0.9)
+APART = Timing(together_s=1.0, apart_s=0.5)
+
+
+class Measuring:
+    """Answers with what it is given, and counts how often it is asked."""
+
+    def __init__(self, timing):
+        self.timing, self.asked = timing, []
+
+    def __call__(self, cores, nice):
+        self.asked.append((cores, nice))
+        return self.timing
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """Four of them, whatever runs the test."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    return 4
+
+
+def told(tmp_path, **changes):
+    return load(None, {"state_dir": tmp_path, **changes}, {})
+
+
+def use(settings):
+    return settings.task_threads, settings.concurrency
+
+
+@pytest.mark.parametrize(("timing", "used"), [(TOGETHER, (4, 1)), (APART, (1, 4)), (None, (4, 1))])
+def test_the_faster_way_is_taken(tmp_path, cores, timing, used):
+    measuring = Measuring(timing)
+    assert use(settled(told(tmp_path), measuring)) == used
+    assert measuring.asked == [(cores, 5)]
+
+
+def test_what_was_measured_is_kept(tmp_path, cores):
+    settled(told(tmp_path), Measuring(APART))
+    again = Measuring(TOGETHER)
+    assert use(settled(told(tmp_path), again)) == (1, cores)
+    assert not again.asked
+    assert use(settled(told(tmp_path, cores=2), again)) == (2, 1)
+    assert again.asked == [(2, 5)]
+
+
+def test_another_processor_or_runtime_is_measured(tmp_path, cores, monkeypatch):
+    settled(told(tmp_path), Measuring(APART))
+    monkeypatch.setattr("worker.cores.cpu_fingerprint", lambda: "another")
+    assert use(settled(told(tmp_path), Measuring(TOGETHER))) == (cores, 1)
+    monkeypatch.setattr("onnxruntime.__version__", "0.1")
+    assert use(settled(told(tmp_path), Measuring(APART))) == (1, cores)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"key": "another"}'])
+def test_what_cannot_be_read_is_measured_again(tmp_path, cores, content):
+    (tmp_path / FILE).write_bytes(content)
+    measuring = Measuring(APART)
+    assert use(settled(told(tmp_path), measuring)) == (1, cores)
+    assert measuring.asked
+
+
+def test_a_busy_machine_decides_nothing(tmp_path, cores):
+    settled(told(tmp_path), Measuring(None))
+    assert not (tmp_path / FILE).exists()
+    busy, quiet = (1.0, 0.1, 0.5), (3.0, 2.0, 0.99)
+    assert _quiet([busy] * 9 + [quiet] * 2) is None
+    assert _quiet([busy, quiet, (2.5, 2.5, 1.0), quiet]) == Timing(2.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "used"),
+    [
+        ({"threads": 3}, (3, 1)),
+        ({"threads": 1, "concurrency": 3}, (1, 3)),
+        ({"concurrency": 2}, (2, 2)),
+        ({"concurrency": 9}, (1, 9)),
+        ({"concurrency": 1}, (4, 1)),
+        ({"pace": 0.5}, (1, 1)),
+        ({"task_ms": 1}, (4, 1)),
+        ({"cores": 1}, (1, 1)),
+    ],
+)
+def test_what_is_set_is_not_measured(tmp_path, cores, changes, used):
+    measuring = Measuring(APART)
+    assert use(settled(told(tmp_path, **changes), measuring)) == used
+    assert not measuring.asked
+
+
+def test_real_convolutions_are_timed():
+    timing = measured(2, 0)
+    # Where other programs compute meanwhile there may be none.
+    assert timing is None or min(timing.together_s, timing.apart_s) > 0
