@@ -133,7 +133,8 @@ def devices_table(devices: Sequence[Mapping[str, Any]]) -> Table:
         "device", "address", "state", ">pace", ">cores", ">GFLOP/s", ">Mbit/s", "found by", "note"
     )
     for each in devices:
-        at_once = f", {each['concurrency']} tasks" if each["concurrency"] > 1 else ""
+        concurrency = each.get("concurrency", 1)
+        at_once = f", {concurrency} tasks" if concurrency > 1 else ""
         made.add_row(
             each["name"] + (" (host)" if each["host"] else ""),
             each["address"],

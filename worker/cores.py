@@ -33,6 +33,8 @@ FILE = "cores.json"
 # 10 to 35 % longer for VGG-16 and ResNet-50 on one to four devices of four such tasks. The cores
 # have to gain more than most of that.
 _GAIN = 0.8
+# Each of several tasks is of a program of its own: a plan of 40 blocks holds 300 MB more for each.
+_TASK_BYTES = 500_000_000
 _CHANNELS, _ROWS, _COLS = 64, 56, 56
 _LAYERS = 3
 _LEAST_ROUNDS = 3
@@ -65,14 +67,14 @@ class Timing:
 def settled(
     settings: WorkerSettings, measure: Callable[[int, int], Timing | None] | None = None
 ) -> WorkerSettings:
-    """The settings with `threads` and `concurrency` as they are from here on. What they leave open
-    is measured at the first start by `measure` (of the cores, and how nice to be; None: the machine
+    """The settings with `threads` and `concurrency` as they are from here on. What they leave open,
+    if there are several cores and memory for as many programs, is measured at the first start by `measure` (of the cores, and how nice to be; None: the machine
     was busy with something else), and after that again only for another processor or onnxruntime.
     """
     if settings.threads or settings.concurrency or not settings.is_whole:
         return _divided(settings, settings.concurrency or 1)
     cores = settings.usable_cores
-    if cores == 1:
+    if cores == 1 or settings.memory_bytes < cores * _TASK_BYTES:
         return _divided(settings, 1)
     path = settings.state_dir / FILE
     key = hashlib.sha256(f"{ort.__version__}|{cpu_fingerprint()}|{cores}".encode()).hexdigest()

@@ -30,7 +30,7 @@ def cores(monkeypatch):
 
 
 def told(tmp_path, **changes):
-    return load(None, {"state_dir": tmp_path, **changes}, {})
+    return load(None, {"state_dir": tmp_path, "memory_mb": 4000, **changes}, {})
 
 
 def use(settings):
@@ -88,6 +88,7 @@ def test_a_busy_machine_decides_nothing(tmp_path, cores):
         ({"pace": 0.5}, (1, 1)),
         ({"task_ms": 1}, (4, 1)),
         ({"cores": 1}, (1, 1)),
+        ({"memory_mb": 1800}, (4, 1)),
     ],
 )
 def test_what_is_set_is_not_measured(tmp_path, cores, changes, used):
