@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -67,9 +68,11 @@ class Timing:
 def settled(
     settings: WorkerSettings, measure: Callable[[int, int], Timing | None] | None = None
 ) -> WorkerSettings:
-    """The settings with `threads` and `concurrency` as they are from here on. What they leave open,
-    if there are several cores and memory for as many programs, is measured at the first start by `measure` (of the cores, and how nice to be; None: the machine
-    was busy with something else), and after that again only for another processor or onnxruntime.
+    """The settings with `threads` and `concurrency` as they are from here on.
+
+    What they leave open, if there are several cores and memory for as many programs, is measured at
+    the first start by `measure` (of the cores, and how nice to be; None: the machine was busy with
+    something else), and after that again only for another processor or onnxruntime.
     """
     if settings.threads or settings.concurrency or not settings.is_whole:
         return _divided(settings, settings.concurrency or 1)
@@ -84,7 +87,8 @@ def settled(
         if timing is None:
             _log.info("cores not measured", cause="other programs use them", cure="Start again")
             return _divided(settings, 1)
-        write_atomically(path, json.dumps({"key": key, **asdict(timing)}).encode())
+        with suppress(OSError):  # no room: it is measured again at the next start
+            write_atomically(path, json.dumps({"key": key, **asdict(timing)}).encode())
         _log.info("cores measured", **asdict(timing))
     return _divided(settings, cores if timing.is_faster_apart else 1)
 
