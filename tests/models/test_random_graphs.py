@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import onnx
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from models.boxes import Box, Span
@@ -74,7 +74,10 @@ def check_graphs(count: int) -> set[str]:
     @given(random_graphs(PROPOSALS), st.data())
     def check(model: onnx.ModelProto, data: st.DataObject) -> None:
         seen.update(f"{node.domain}.{node.op_type}".lstrip(".") for node in model.graph.node)
-        assert split_error(data, model) <= tolerance(model)
+        error = split_error(data, model)
+        if error > tolerance(model):
+            note(onnx.printer.to_text(model))
+        assert error <= tolerance(model)
 
     check()
     return seen
