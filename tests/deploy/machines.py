@@ -151,6 +151,8 @@ class Machine:
         root = self.root
         (root / "etc/hostname").write_text(f"{self.name}\n")
         (root / "etc/machine-id").write_text("")
+        with (root / "etc/login.defs").open("a") as file:  # ids that packages of no suite have
+            file.write("SYS_UID_MAX 950\nSYS_GID_MAX 950\n")
         network = root / "etc/systemd/network/10-host0.network"
         network.write_text(_NETWORK.format(address=self.address))
         wanted = root / _WANTED

@@ -218,8 +218,8 @@ def leftovers(machine: Machine) -> str:
 
 def assert_private(machine: Machine) -> None:
     """No key is for others to read, no token or key in a command line or in the journal."""
-    find = "find /etc/imbrex /var/lib/imbrex /opt/imbrex/worked -type f -perm /007"
-    assert machine.ssh(find) == ""
+    assert machine.ssh("find /etc/imbrex /opt/imbrex/worked -type f -perm /007") == ""
+    assert machine.ssh("find /var/lib/imbrex/* -maxdepth 0 -perm /077") == ""
     assert machine.ssh("find /var/lib/imbrex -name '*.pem' -perm /077") == ""
     seen = machine.ssh("cat /proc/[0-9]*/cmdline | tr '\\0' ' '; journalctl --no-pager -o cat")
     assert "imbrex" in seen
