@@ -14,8 +14,10 @@ from coordinator.execution.tasks import outline_plan
 from coordinator.execution.timeline import TaskTimes
 from coordinator.planning.devices import Endpoint, Link
 from coordinator.planning.halo import halo
+from coordinator.planning.plan import Block, DeviceId, Plan, Tile
 from coordinator.planning.simulator import simulate
 from coordinator.waits import message_waits, task_waits
+from models.boxes import Box
 from protos.errors import BadRequest
 from tests.planning.support import cluster, real
 
@@ -60,13 +62,26 @@ def test_only_waits_for_an_idle_processor_count() -> None:
     assert task_waits(times) == {"a": [0.25, 0.5]}
 
 
+def in_one_piece(plan: Plan) -> Plan:
+    """Each device's tiles of a block as one, which then never waits for its processor."""
+
+    def joined(block: Block) -> Block:
+        boxes: dict[DeviceId, dict[str, Box]] = {}
+        for tile in block.tiles:
+            whole = boxes.setdefault(tile.device, dict(tile.boxes))
+            whole.update({name: box.hull(whole[name]) for name, box in tile.boxes.items()})
+        return replace(block, tiles=tuple(Tile(device, each) for device, each in boxes.items()))
+
+    return replace(plan, blocks=tuple(map(joined, plan.blocks)))
+
+
 def test_messages_of_peers_are_found_in_their_tasks() -> None:
     """The simulator plays the request: what it charged each message comes back."""
     link = Link(1e7, message_s=1e-4, latency_s=3e-4, far=FAR)
     some = cluster(*[1.85] * 3, link=link, host=False)
     some = replace(some, medium="switch")
     network = real("vgg16-conv")
-    plan = halo(network, some)
+    plan = in_one_piece(halo(network, some))
     graph = outline_plan(plan, network)
     times = [
         TaskTimes(each.task, 0, each.device, each.start_s - FAR.task_s, each.start_s, each.stop_s)
