@@ -221,6 +221,8 @@ def _refuses(graph: Graph, node: Node) -> str:
         return f"{node.op} with mode {_mode(node)} is not divided"
     if _coordinates(node, graph.opset) == "tf_crop_and_resize":
         return f"{node.op} crops by a computed region"
+    if _coordinates(node, graph.opset) == "half_pixel_symmetric" and _mode(node) == "nearest":
+        return f"{node.op}: halves between elements are rounded either way by half_pixel_symmetric"
     if node.int("antialias", 0):
         return f"{node.op} with antialias is not divided"
     if node.attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
