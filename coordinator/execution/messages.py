@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from coordinator.execution.events import Assign, Resend, Send
 from coordinator.execution.runs import RequestRun
-from coordinator.execution.tasks import Reader, TaskGraph, TaskSpec
+from coordinator.execution.tasks import TaskGraph, TaskSpec
 from coordinator.planning.plan import DeviceId
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
@@ -16,8 +17,14 @@ from protos.channels import HOST
 from protos.convert import box_message
 from protos.frames import pieces
 
-# Descriptions kept per task: faults make others, which are seldom wanted again.
-_MOST_DESCRIBED = 4
+# Who reads a task's output: device, address, attempt.
+_Reader = tuple[DeviceId, str, int]
+_Described = dict[tuple[int, bool, tuple[_Reader, ...]], pb.Task]
+
+# Tasks as they were described, by who reads them, as long as their plan is in use. Faults make
+# other readers, which are seldom the same again.
+_DESCRIBED: WeakKeyDictionary[TaskGraph, _Described] = WeakKeyDictionary()
+_MOST_PER_TASK = 4
 
 
 def task_item(action: Assign, run: RequestRun, address: Callable[[DeviceId], str]) -> pb.Item:
@@ -25,12 +32,12 @@ def task_item(action: Assign, run: RequestRun, address: Callable[[DeviceId], str
     graph = run.graph
     readers = tuple(_readers(graph.tasks[action.task], run, address)) if run.direct else ()
     key = (action.task, run.direct, readers)
-    described = graph.described.get(key)
-    if described is None:
-        if len(graph.described) >= _MOST_DESCRIBED * len(graph.tasks):
-            graph.described.clear()
-        described = graph.described[key] = _described(graph, action.task, run.direct, readers)
-    item = pb.Item(task=described)
+    known = _DESCRIBED.setdefault(graph, {})
+    if key not in known:
+        if len(known) >= _MOST_PER_TASK * len(graph.tasks):
+            known.clear()
+        known[key] = _described(graph, action.task, run.direct, readers)
+    item = pb.Item(task=known[key])
     item.task.request = action.request
     item.task.attempt = action.attempt
     return item
@@ -38,7 +45,7 @@ def task_item(action: Assign, run: RequestRun, address: Callable[[DeviceId], str
 
 def _readers(
     spec: TaskSpec, run: RequestRun, address: Callable[[DeviceId], str]
-) -> Iterator[Reader]:
+) -> Iterator[_Reader]:
     """Who reads each route of a task's outputs."""
     for output in spec.outputs:
         for route in output.routes:
@@ -47,7 +54,7 @@ def _readers(
             yield reader.device, address(reader.device), reader.number
 
 
-def _described(graph: TaskGraph, number: int, direct: bool, readers: Sequence[Reader]) -> pb.Task:
+def _described(graph: TaskGraph, number: int, direct: bool, readers: Sequence[_Reader]) -> pb.Task:
     """All of a task that requests have in common."""
     spec = graph.tasks[number]
     inputs = [
@@ -67,7 +74,7 @@ def _described(graph: TaskGraph, number: int, direct: bool, readers: Sequence[Re
     )
 
 
-def _outputs(spec: TaskSpec, direct: bool, readers: Iterator[Reader]) -> Iterator[pb.Task.Output]:
+def _outputs(spec: TaskSpec, direct: bool, readers: Iterator[_Reader]) -> Iterator[pb.Task.Output]:
     """Where each output goes: to the host, and straight to the peers that read it."""
     for output in spec.outputs:
         yields = box_message(output.yields)

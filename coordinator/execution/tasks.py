@@ -18,10 +18,6 @@ from models.program import BlobSource, Program
 from models.shapes import TensorInfo
 from models.units import Network
 from models.work import Work
-from protos import imbrex_pb2 as pb
-
-# Who reads a task's output: device, address, attempt.
-Reader = tuple[DeviceId, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +94,6 @@ class TaskGraph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     works: tuple[Sequence[Work], ...] = field(default=(), repr=False)
-
-    @cached_property
-    def described(self) -> dict[tuple[int, bool, tuple[Reader, ...]], pb.Task]:
-        """What tasks look like on the wire, for readers where they are."""
-        return {}
 
     @cached_property
     def is_direct(self) -> bool:
