@@ -125,7 +125,7 @@ class TaskRun:
 @dataclass(slots=True)
 class RequestRun:
     """A request in flight. While it is `direct`, tasks get from each other what the plan says;
-    `progress_s` is when anything was last heard of it, `stranded_s` since when no device is there.
+    `progress_s` is when anything was last heard of it.
     """
 
     graph: TaskGraph
@@ -134,7 +134,6 @@ class RequestRun:
     progress_s: float
     touched: dict[DeviceId, None] = field(default_factory=dict)
     unusual: bool = False
-    stranded_s: float | None = None
 
     @property
     def is_complete(self) -> bool:

@@ -85,6 +85,8 @@ class Scheduler:
         self._watch = Watch(self._expected)
         self._judge = Judge()
         self._now = 0.0
+        # When the last device went.
+        self._empty_s = 0.0
 
     def step(self, event: Event, now: float = 0.0) -> list[Action]:
         """Takes one event; returns what must be done, in order. `now` is of any monotonic clock."""
@@ -138,10 +140,10 @@ class Scheduler:
         yield from self._advance(request, range(len(run.tasks)))
 
     def _joined(self, device: DeviceId) -> Iterator[Action]:
+        was_empty = not self.devices
         self.devices.setdefault(device)
-        for request, run in self.requests.items():
-            if run.stranded_s is not None:
-                run.stranded_s = None
+        if was_empty:
+            for request, run in self.requests.items():
                 yield from self._advance(request, range(len(run.tasks)))
 
     def _received(self, event: Received) -> Iterator[Action]:
@@ -234,6 +236,8 @@ class Scheduler:
 
     def _lost(self, device: DeviceId) -> Iterator[Action]:
         self.devices.pop(device, None)
+        if not self.devices:
+            self._empty_s = self._now
         self._watch.heard_s.pop(device, None)
         for request, run in list(self.requests.items()):
             run.touched.pop(device, None)
@@ -260,8 +264,8 @@ class Scheduler:
 
     def _look_after(self, request: RequestId, run: RequestRun) -> Iterator[Action]:
         """Helps whatever is overdue."""
-        if run.stranded_s is not None:
-            if self._now - run.stranded_s >= STRANDED_S:
+        if not self.devices:
+            if self._now - self._empty_s >= STRANDED_S:
                 yield from self._abort(request, _no_device())
             return
         if run.direct:
@@ -305,8 +309,7 @@ class Scheduler:
             if task.phase is Phase.WAITING and any(run.sendable(task, None)):
                 attempt = self._begin(run, task)
                 if attempt is None:
-                    run.stranded_s = self._now if run.stranded_s is None else run.stranded_s
-                    return
+                    return  # no device is left
                 yield Assign(request, index, attempt.number, attempt.device)
             for attempt in task.attempts.values():
                 yield from self._feed(request, run, task, attempt)
