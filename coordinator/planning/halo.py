@@ -10,6 +10,8 @@ improves the blocks one after the other, as long as the event simulator's rules 
 * divide a block among fewer devices, down to one (small maps have fewer rows than devices);
 * let others have the longer strips than in the blocks before, where rows don't come out even.
 
+At least one exchange stays: blocks that need none are what `fused` searches, and `auto` compares.
+
 Where fewer devices are better to begin with, as messages cost what they do, it starts there too.
 
 What cannot be split is gathered on the device that is best at it; fully connected layers are
@@ -124,6 +126,10 @@ class _Search:
     def _is_direct(self, part: Part) -> bool:
         """Whether its devices get its input from each other."""
         return part.start > 0 and not part.through_host and not self.cluster.apart
+
+    def _exchanges(self, parts: Sequence[Part]) -> bool:
+        """Whether any border travels: what fuses everything is another strategy's plan."""
+        return any(part.devices > 1 and self._is_direct(part) for part in parts)
 
     def _stage(self, part: Part) -> Stage:
         found = self._stage_of.get(part)
@@ -240,6 +246,8 @@ class _Search:
     def _better(
         self, parts: list[Part], best: float, trial: list[Part]
     ) -> tuple[list[Part], float]:
+        if self._exchanges(parts) and not self._exchanges(trial):
+            return parts, best
         latency_s = self._latency_s(trial)
         return (trial, latency_s) if latency_s < best * (1 - WORTHWHILE) else (parts, best)
 

@@ -53,6 +53,13 @@ def test_fewer_devices_where_messages_cost_more_than_they_save() -> None:
     assert {each.device for each in plan.unused} == {d.id for d in four.devices} - {*plan.devices}
 
 
+def test_an_exchange_stays_however_dear_it_is() -> None:
+    network, some = real("digits"), cluster(*[20.0] * 4, link=Link(1e8, 0.02))
+    plan = halo(network, some)
+    check_plan(plan, network, some)
+    assert plan.traffic.halo > 0
+
+
 def test_one_device_needs_no_halo() -> None:
     network = real("digits")
     plan = halo(network, pis(1))
