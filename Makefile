@@ -39,11 +39,11 @@ camera: ## an RTSP server to watch (Debian, as root); without it its tests skip
 test-slow: setup ## kills, stalls, long comparisons
 	$(BIN)/pytest -m slow
 
-test-deploy: setup ## the playbook on Debian machines that really boot (as root; some minutes)
+test-deploy: setup ## the playbook on Debian machines that really boot (as root; forty minutes)
 	$(PYTHON) -m venv .venv-deploy
 	.venv-deploy/bin/pip install --quiet ansible-core
 	IMBREX_DEPLOY_ANSIBLE=$(CURDIR)/.venv-deploy/bin/ansible-playbook \
-		$(BIN)/pytest -m slow tests/deploy/test_machines.py
+		$(BIN)/pytest -v -s -m slow tests/deploy/test_machines.py
 
 test-arm64: setup ## the core on 64-bit Arm under qemu (as root; half an hour, the first time more)
 	IMBREX_ARM64=1 $(BIN)/pytest -m slow tests/deploy/test_emulated.py

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +74,31 @@ class Home:
         command = (sys.executable, "-m", "imbrex", *map(str, arguments), "--url", URL, "--json")
         said = run(*inside("env", f"IMBREX_API_KEY={self.key}", *command), timeout_s=120)
         return json.loads(said)
+
+    @contextlib.contextmanager
+    def asked_all_the_time(self, picture: Path) -> Iterator[list[str]]:
+        """Requests, one after the other, for as long as the context lasts; what went wrong."""
+        failures: list[str] = []
+        done = threading.Event()
+        asked = 0
+
+        def ask() -> None:
+            nonlocal asked
+            while not done.is_set():
+                try:
+                    self.ask("infer", picture, "--model", "digits")
+                except (AssertionError, subprocess.TimeoutExpired) as error:
+                    failures.append(str(error))
+                asked += 1
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            yield failures
+        finally:
+            done.set()
+            thread.join()
+            print(f"{asked} requests meanwhile, {len(failures)} failed")
 
     def ready(self) -> set[str]:
         """Names of devices that the coordinator uses."""
