@@ -92,8 +92,6 @@ class CertificateGate(Gate):
     def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
         """Refuses strangers when they call, and ends the calls of members that are removed."""
         method = details.method
-        if method.startswith(_HEALTH):
-            return handler
         behaviour = _behaviour(handler)
 
         async def guarded(request: Any, context: Context) -> Any:
@@ -117,7 +115,7 @@ class CertificateGate(Gate):
             return caller, ""
         if caller not in self._members:
             return caller, f"device {caller} is not a member of the cluster"
-        if method not in _FOR_PEERS:
+        if method not in _FOR_PEERS and not method.startswith(_HEALTH):
             return caller, f"device {caller} may not give orders"
         return caller, ""
 

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from coordinator.settings import load_settings
+from protos.channels import is_loopback
 from protos.errors import BadConfiguration
+
+
+def test_nobody_else_reaches_it_unless_somebody_says_so() -> None:
+    settings = load_settings({})
+    assert is_loopback(settings.host)
+    assert is_loopback(settings.host_worker)
 
 
 @pytest.mark.parametrize(

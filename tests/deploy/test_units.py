@@ -68,6 +68,14 @@ def test_hardening_leaves_what_the_libraries_need(daemon: str) -> None:
 
 
 @daemons
+def test_it_runs_as_a_user_of_its_own_that_may_do_nothing_else(daemon: str) -> None:
+    found = unit(daemon)
+    assert (found["User"], found["Group"]) == (["imbrex"], ["imbrex"])
+    assert (found["CapabilityBoundingSet"], found["AmbientCapabilities"]) == ([""], [""])
+    assert found["NoNewPrivileges"] == ["yes"]
+
+
+@daemons
 def test_it_starts_after_the_clock_was_set(daemon: str) -> None:
     assert "time-sync.target" in unit(daemon)["After"][0].split()
 

@@ -20,18 +20,12 @@ from protos.frames import decode, encode
 from protos.versions import PROTOCOL, Spoken
 from tests.worker.support import (
     ROOT,
-    conv_program,
     environment,
-    install,
-    joined,
-    picture,
     process,
-    send,
     task_item,
     tensor_item,
-    until_done,
-    whole,
 )
+from tests.worker.tile import computes
 
 # What version 1 puts on the wire for `golden`: a change of these bytes that an older peer would
 # misread takes a new version, and this table a new row.
@@ -84,29 +78,19 @@ def test_the_bytes_on_the_wire_are_those_of_this_version():
     assert kinds == ["task", "tensor", "ping", "release"]
 
 
-async def computes(address: str) -> None:
-    """A tile there is what plain onnxruntime makes of it."""
-    program, blobs = conv_program()
-    x = picture(12, 10)
-    box = Box.of(*((0, size) for size in x.shape))
+async def answers(address: str) -> None:
     async with WorkerClient(address, Caller("host")) as client:
         await client.hello("next")
-        await install(client, program, blobs)
-        stream = client.exchange()
-        output = {"tensor": "y", "box": box, "yields": box}
-        await stream.write([task_item(program, {"x": box}, [output])])
-        await send(stream, "x", box, x)
-        pieces, _ = await until_done(stream)
-    np.testing.assert_allclose(joined(pieces, box), whole(x), atol=1e-5)
+        await computes(client)
 
 
 async def test_a_newer_coordinator_uses_a_worker_of_the_version_before(tmp_path, monkeypatch):
     with process(tmp_path) as running:
         monkeypatch.setattr(versions, "SPOKEN", Spoken(PROTOCOL + 1))
-        await computes(running.address)
+        await answers(running.address)
         monkeypatch.setattr(versions, "SPOKEN", Spoken(PROTOCOL + 2))
         with pytest.raises(PeerViolation, match=f"speaks protocol {PROTOCOL}"):
-            await computes(running.address)
+            await answers(running.address)
 
 
 @pytest.mark.parametrize("ahead", [1, 2])
@@ -127,10 +111,10 @@ async def test_a_newer_worker_serves_a_coordinator_of_the_version_before(tmp_pat
                 await asyncio.sleep(0.02)
             address = json.loads(ready.read_text())["address"]
             if ahead == 1:
-                await computes(address)
+                await answers(address)
             else:
                 with pytest.raises(PeerViolation, match=r"host .*, and this worker"):
-                    await computes(address)
+                    await answers(address)
         finally:
             newer.terminate()
             await newer.wait()

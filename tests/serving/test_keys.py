@@ -64,6 +64,17 @@ async def test_health_needs_no_key(http, keys, path):
     assert (await http.get(path)).status_code == HTTPStatus.OK
 
 
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
+async def test_the_interfaces_description_needs_no_key_and_says_nothing_of_this_one(
+    http, keys, path
+):
+    keys.add("me", Role.ADMIN)
+    text = (await http.get(path)).raise_for_status().text
+    other = httpx.ASGITransport(create_app(InPlace()))
+    async with httpx.AsyncClient(transport=other, base_url="http://test") as elsewhere:
+        assert (await elsewhere.get(path)).text == text
+
+
 def ways(key):
     login = base64.b64encode(f"anybody:{key}".encode()).decode()
     return [

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import Caller, pinned_channel
+from protos.channels import Caller, make_channel, pinned_channel
 from protos.client import WorkerClient
 from protos.errors import BadConfiguration, ImbrexError, LostWorker
 from protos.identity import device_name, read_identity
@@ -132,6 +132,10 @@ async def test_who_was_never_a_member_is_refused(trust, worker, tmp_path):
         assert logs[0]["event"] == "caller refused"
         with pytest.raises(BadConfiguration, match="not a member"):
             await client.hello("1")
+    async with make_channel(worker.address, office.credentials, device_name(KITCHEN)) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        with pytest.raises(grpc.aio.AioRpcError, match="not a member"):
+            await check(b"", metadata=office.metadata)
 
 
 @pytest.mark.parametrize("claimed", ["host", OFFICE])
