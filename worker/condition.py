@@ -1,12 +1,18 @@
 """How the machine feels: its temperature, and whether heat or power holds it back."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-# Raspberry Pi's firmware: bit 0 under-voltage, 1 frequency capped, 2 throttled, 3 soft limit; the
-# higher bits say what has happened since boot.
-POWER_FLAGS = Path("/sys/devices/platform/soc/soc:firmware/get_throttled")
+# Raspberry Pi's firmware tells it in hexadecimal; in newer kernels a Pi 5's `soc` has an address in
+# its name. Bit 0 is under-voltage, 1 frequency capped, 2 throttled, 3 soft limit; the higher bits
+# say what has happened since boot.
+POWER_FLAGS = "sys/devices/platform/soc*/soc*:firmware/get_throttled"
+# Kernels that are not Raspberry Pi's own tell of the voltage alone.
+VOLTAGE_ALARM = "sys/class/hwmon/hwmon*/in0_lcrit_alarm"
+_VOLTAGE_SENSOR = "rpi_volt"
+_UNDER_VOLTAGE = 1 << 0
 _NOW = 0xF
 # Names of processors' sensors on boards and on PCs.
 _SENSORS = ("cpu_thermal", "cpu-thermal", "soc_thermal", "coretemp", "k10temp")
@@ -19,9 +25,18 @@ def celsius() -> float:
     return max((each.current for name in _SENSORS for each in found.get(name, ())), default=0.0)
 
 
-def throttled(path: Path = POWER_FLAGS) -> bool:
-    """Whether the firmware holds the processor back at this moment."""
-    try:
-        return bool(int(path.read_text().strip(), 16) & _NOW)
-    except (OSError, ValueError):
-        return False
+def power_flags(root: Path) -> int:
+    """The firmware's flags, read below `root`; 0 where nothing says."""
+    for file in root.glob(POWER_FLAGS):
+        with suppress(OSError, ValueError):
+            return max(0, int(file.read_text().strip(), 16))
+    for file in root.glob(VOLTAGE_ALARM):
+        with suppress(OSError, ValueError):
+            if file.with_name("name").read_text().strip() == _VOLTAGE_SENSOR:
+                return _UNDER_VOLTAGE if int(file.read_text()) else 0
+    return 0
+
+
+def throttled(root: Path = Path("/")) -> bool:
+    """Whether heat or power holds the processor back at this moment."""
+    return bool(power_flags(root) & _NOW)

@@ -16,7 +16,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from protos import imbrex_pb2 as pb
 from worker.advertise import VIRTUAL
 from worker.cards import Cards
-from worker.condition import POWER_FLAGS
+from worker.condition import power_flags
 
 _NETWORK = "sys/class/net"
 _FREQUENCY = "sys/devices/system/cpu/cpu0/cpufreq"
@@ -49,7 +49,7 @@ class Machine:
             memory_available_bytes=memory.get("MemAvailable", 0),
             disk_bytes=disk.f_blocks * disk.f_frsize,
             disk_free_bytes=disk.f_bavail * disk.f_frsize,
-            power_flags=_number(self._text(str(POWER_FLAGS).lstrip("/")), 16),
+            power_flags=power_flags(self.root),
             governor=self._text(f"{_FREQUENCY}/scaling_governor"),
             governor_driver=self._text(f"{_FREQUENCY}/scaling_driver"),
             interfaces=self._interfaces(),
@@ -69,7 +69,7 @@ class Machine:
                 addresses=addresses,
                 wireless=wireless,
                 connected=self._text(f"{folder}/carrier") == "1",
-                mbps=_number(self._text(f"{folder}/speed"), 10),
+                mbps=_number(self._text(f"{folder}/speed")),
                 port_mbps=0 if wireless else self.cards.port_mbps(name),
                 saves_power=wireless and self.cards.saves_power(name),
             )
@@ -79,7 +79,7 @@ class Machine:
         found = {}
         for line in self._text("proc/meminfo").splitlines():
             key, _, value = line.partition(":")
-            found[key] = _number(value.removesuffix("kB").strip(), 10) << 10
+            found[key] = _number(value.removesuffix("kB").strip()) << 10
         return found
 
     def _text(self, path: str) -> str:
@@ -90,9 +90,9 @@ class Machine:
             return ""
 
 
-def _number(text: str, base: int) -> int:
+def _number(text: str) -> int:
     """A count; 0 where there is none (a cable that is not plugged in runs at -1)."""
     try:
-        return max(0, int(text, base))
+        return max(0, int(text))
     except ValueError:
         return 0

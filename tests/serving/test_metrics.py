@@ -16,7 +16,6 @@ from protos.errors import Unavailable
 from tests.serving.in_place import InPlace, picture
 from tests.serving.processes import Service
 from tests.serving.test_oip_grpc import values
-from worker.condition import throttled
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "imbrex.json"
 
@@ -112,14 +111,6 @@ def test_causes_have_few_kinds() -> None:
     assert cause_kind("link of 0123 measured") == "measured"
     assert cause_kind("first use") == "first_use"
     assert cause_kind("worker-1 lost") == "devices"
-
-
-def test_a_pi_says_when_it_is_throttled(tmp_path: Path) -> None:
-    file = tmp_path / "get_throttled"
-    for text, held in (("0", False), ("50000", False), ("50005", True), ("4", True), ("x", False)):
-        file.write_text(text + "\n")
-        assert throttled(file) is held
-    assert throttled(tmp_path / "nothing") is False
 
 
 async def test_the_log_names_request_plan_and_devices(

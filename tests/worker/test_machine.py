@@ -9,6 +9,7 @@ from protos.channels import Caller
 from protos.client import WorkerClient
 from tests.worker.support import in_process
 from worker.cards import Cards
+from worker.condition import power_flags, throttled
 from worker.machine import Machine
 
 PI = {
@@ -31,12 +32,16 @@ class Drivers(Cards):
         return {"wlan0": True}[name]
 
 
-@pytest.fixture
-def pi(tmp_path) -> Machine:
-    for name, text in PI.items():
-        path = tmp_path / "root" / name
+def laid_out(root, files) -> None:
+    for name, text in files.items():
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+@pytest.fixture
+def pi(tmp_path) -> Machine:
+    laid_out(tmp_path / "root", PI)
     addresses = {"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"], "wlan0": [], "docker0": ["172.17.0.1"]}
     return Machine(tmp_path / "root", Drivers(), lambda: addresses, lambda: 1e9)
 
@@ -58,6 +63,29 @@ def test_a_pi_in_a_bad_state(pi, tmp_path) -> None:
         *("wlan0", False, True),
         True,
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "soc/soc:firmware",
+        "soc@107c000000/soc@107c000000:firmware",  # a Pi 5 with kernel 6.12
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "held"), [("0", False), ("50000", False), ("50005", True), ("4", True), ("x", False)]
+)
+def test_a_pi_says_when_it_is_throttled(tmp_path, name, text, held) -> None:
+    laid_out(tmp_path, {f"sys/devices/platform/{name}/get_throttled": f"{text}\n"})
+    assert throttled(tmp_path) is held
+
+
+@pytest.mark.parametrize(("alarm", "flags"), [("1\n", 1), ("0\n", 0), ("odd", 0)])
+def test_a_kernel_of_debians_own_tells_of_the_voltage(tmp_path, alarm, flags) -> None:
+    sensors = {"hwmon0/name": "nvme\n", "hwmon0/in0_lcrit_alarm": "1\n"}
+    sensors |= {"hwmon1/name": "rpi_volt\n", "hwmon1/in0_lcrit_alarm": alarm}
+    laid_out(tmp_path, {f"sys/class/hwmon/{name}": text for name, text in sensors.items()})
+    assert power_flags(tmp_path) == flags
 
 
 def test_where_nothing_says_anything(tmp_path) -> None:
