@@ -206,7 +206,9 @@ def test_the_commands(tmp_path):
     Keys(tmp_path).require(made["key"], Role.ADMIN)
     listed = imbrex("cluster", "keys", *state, "--json").json()
     assert listed == {"keys": [{"name": "me", "role": "admin"}]}
-    assert imbrex("cluster", "revoke", "me", *state, "--json").json()["keys_left"] == 0
+    imbrex("cluster", "key", "camera", *state)
+    assert imbrex("cluster", "revoke", "camera", *state, "--json").json()["keys_left"] == 1
+    assert "everybody may do everything" in imbrex("cluster", "revoke", "me", *state).out
 
 
 async def test_the_inference_protocols_grpc_takes_keys_in_its_metadata(keys):
