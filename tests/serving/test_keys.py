@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from coordinator.cluster import ledger
 from coordinator.keys import MAX_KEYS, Keys, Role
-from coordinator.serving.access import Access, role_of
+from coordinator.serving.access import OPEN, Access, role_of
 from coordinator.serving.app import create_app
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import Service
@@ -24,7 +24,7 @@ from protos import inference_pb2_grpc
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound
 from tests.cli.run_cli import imbrex
 from tests.serving.in_place import InPlace
-from tests.serving.routes import READING, every_route
+from tests.serving.routes import READING, every_route, filled
 
 
 @pytest.fixture
@@ -64,15 +64,23 @@ async def test_health_needs_no_key(http, keys, path):
     assert (await http.get(path)).status_code == HTTPStatus.OK
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
-async def test_the_interfaces_description_needs_no_key_and_says_nothing_of_this_one(
-    http, keys, path
-):
+async def test_the_interfaces_description_is_the_same_everywhere_and_needs_no_key(http, keys):
     keys.add("me", Role.ADMIN)
-    text = (await http.get(path)).raise_for_status().text
-    other = httpx.ASGITransport(create_app(InPlace()))
-    async with httpx.AsyncClient(transport=other, base_url="http://test") as elsewhere:
-        assert (await elsewhere.get(path)).text == text
+    text = (await http.get("/openapi.json")).raise_for_status().text
+    elsewhere = httpx.ASGITransport(create_app(InPlace()))
+    async with httpx.AsyncClient(transport=elsewhere, base_url="http://test") as other:
+        assert (await other.get("/openapi.json")).text == text
+
+
+async def test_every_route_but_health_needs_a_key(http, keys):
+    keys.add("me", Role.ADMIN)
+    answered = set()
+    for method, path in every_route():
+        form = {"image": b"x"} if method == "POST" else None
+        refused = await http.request(method, filled(path), files=form)
+        if refused.status_code != HTTPStatus.UNAUTHORIZED:
+            answered.add(path)
+    assert answered == OPEN
 
 
 def ways(key):

@@ -32,8 +32,9 @@ async def detection(request: Request, coordinator: TheCoordinator) -> Response:
     """What the configured object detector sees."""
     started_s = time.perf_counter()
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
+    picture, least = await _form(request, body)
     source = _detector(coordinator)
-    return await _answer(request, body, coordinator, source, started_s, coco=True)
+    return await _answer(coordinator, source, picture, least, started_s, coco=True)
 
 
 @router.post("/vision/custom/list")
@@ -54,8 +55,9 @@ async def custom(model: str, request: Request, coordinator: TheCoordinator) -> R
     """What a detector sees, under its own labels."""
     started_s = time.perf_counter()
     body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
+    picture, least = await _form(request, body)
     source = coordinator.names.source(model)
-    return await _answer(request, body, coordinator, source, started_s, coco=False)
+    return await _answer(coordinator, source, picture, least, started_s, coco=False)
 
 
 @router.get("/status/ping")
@@ -68,15 +70,14 @@ async def ping(coordinator: TheCoordinator) -> Response:
 
 
 async def _answer(
-    request: Request,
-    body: bytes,
     coordinator: TheCoordinator,
     source: str,
+    picture: bytes,
+    least: float,
     started_s: float,
     *,
     coco: bool,
 ) -> Response:
-    picture, least = await _form(request, body)
     served = await coordinator.served.get(source)
     _require_detector(served)
     assert served.sidecar is not None
@@ -91,7 +92,7 @@ async def _answer(
 
 
 async def _form(request: Request, body: bytes) -> tuple[bytes, float]:
-    """The picture, and the least confidence that is wanted."""
+    """The picture, and the least confidence that is wanted, of a caller that may ask."""
     if bodies.media_type(request) != names.MULTIPART:
         raise bodies.wrong_type(bodies.media_type(request), (names.MULTIPART,))
     form = await bodies.read_form(request, body)
