@@ -19,6 +19,7 @@ def environment(settings: CoordinatorSettings, token: str) -> dict[str, str]:
         prefix + "TASK_MS": str(settings.task_ms),
         prefix + "WEIGHT_NS": str(settings.weight_ns),
         **({prefix + "TURNS": str(settings.turns)} if settings.turns else {}),
+        prefix + "AS_ON_ARM": str(int(settings.as_on_arm)),
         prefix + "MESSAGE_MS": str(settings.message_ms),
         prefix + "BYTE_NS": str(settings.byte_ns),
         prefix + "SECRET": settings.secret,

@@ -44,11 +44,11 @@ class CoordinatorSettings(BaseSettings):
     at a time, `auto` gives whole ones to groups of devices if that answers them sooner; `latency`
     computes each on all devices, `throughput` answers most per second. `medium` says what the
     links share, as in cluster files. `message_ms` and `byte_ns` emulate a slower computer: what a
-    message and each of its bytes cost more than they do here; `task_ms`, `weight_ns` and `turns`
-    are for its worker. `rate_per_s` is how often one API key, or address without one, may ask; 0
-    is no limit. With `tls` clients speak TLS, too: by a certificate of the cluster's authority, for
-    this device's names and addresses and for `tls_names`, or by `tls_cert` and `tls_key`, files as
-    PEM.
+    message and each of its bytes cost more than they do here; `task_ms`, `weight_ns`, `turns`
+    and `as_on_arm` are for its worker. `rate_per_s` is how often one API key, or address without
+    one, may ask; 0 is no limit. With `tls` clients speak TLS, too: by a certificate of the
+    cluster's authority, for this device's names and addresses and for `tls_names`, or by `tls_cert`
+    and `tls_key`, files as PEM.
     """
 
     model_config = SettingsConfigDict(env_prefix="IMBREX_COORDINATOR_", extra="forbid", frozen=True)
@@ -80,6 +80,7 @@ class CoordinatorSettings(BaseSettings):
     task_ms: float = Field(default=0.0, ge=0, le=1000)
     weight_ns: float = Field(default=0.0, ge=0, le=1000)
     turns: Path | None = None
+    as_on_arm: bool = False
     message_ms: float = Field(default=0.0, ge=0, le=1000)
     byte_ns: float = Field(default=0.0, ge=0, le=1000)
     max_queue: int = 64

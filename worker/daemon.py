@@ -86,7 +86,7 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
             version=version,
             store=store,
             sessions=sessions,
-            measurer=Measurer(store, compute),
+            measurer=Measurer(store, compute, as_on_arm=settings.as_on_arm),
             engine=engine,
             endpoint=endpoint,
             counters=lambda: {
@@ -161,7 +161,13 @@ def _programs(settings: WorkerSettings) -> tuple[Sessions, BlobStore]:
 
     store = BlobStore(settings.state_dir, settings.disk_mb << 20, in_use)
     directory = settings.state_dir / "optimised"
-    optimised = OptimisedPrograms(directory, store, cpu_fingerprint(), settings.task_threads)
+    optimised = OptimisedPrograms(
+        directory,
+        store,
+        cpu_fingerprint(),
+        settings.task_threads,
+        as_on_arm=settings.as_on_arm,
+    )
     remove_leftovers(directory)
     sessions = Sessions(optimised, store, settings.memory_bytes // 2)
     return sessions, store

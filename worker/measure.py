@@ -58,9 +58,10 @@ class Measured:
 class Measurer:
     """Measures programs whose weights are in the store or random."""
 
-    def __init__(self, store: BlobStore, compute: Compute) -> None:
+    def __init__(self, store: BlobStore, compute: Compute, *, as_on_arm: bool = False) -> None:
         self._store = store
         self._compute = compute
+        self._as_on_arm = as_on_arm
         self._one_at_a_time = asyncio.Lock()
 
     async def measure(
@@ -135,7 +136,7 @@ class Measurer:
                 except Exception as error:
                     raise from_runtime(error, "giving weights to a program") from error
                 values.append(value)
-            inference = make_session(model.SerializeToString(), chosen)
+            inference = make_session(model.SerializeToString(), chosen, as_on_arm=self._as_on_arm)
         random = np.random.default_rng(_SEED)
         feed = {entry.tensor: _random(entry.dims, entry.dtype, random) for entry in inputs}
         return Session(inference, values), feed

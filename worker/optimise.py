@@ -47,11 +47,20 @@ _MAX_KEPT = 4096
 class OptimisedPrograms:
     """Optimised graphs on disk, and sessions made of them."""
 
-    def __init__(self, directory: Path, store: BlobStore, fingerprint: str, threads: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        store: BlobStore,
+        fingerprint: str,
+        threads: int,
+        *,
+        as_on_arm: bool = False,
+    ) -> None:
         self._directory = directory
         self._store = store
-        self._fingerprint = f"{ort.__version__}|{fingerprint}"
+        self._fingerprint = f"{ort.__version__}|{fingerprint}{'|arm' * as_on_arm}"
         self._threads = threads
+        self._as_on_arm = as_on_arm
         self._weights = SharedWeights()
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -82,7 +91,7 @@ class OptimisedPrograms:
                 ),
             ):
                 chosen.add_session_config_entry(key, value)
-            make_session(model.SerializeToString(), chosen)
+            make_session(model.SerializeToString(), chosen, as_on_arm=self._as_on_arm)
             del model
             graph = self._split(built)
         write_atomically(self._path(program.sha256), graph)

@@ -22,6 +22,10 @@ from worker.failures import BadInput, from_runtime
 _LEVELS = ort.GraphOptimizationLevel
 _PROVIDERS = ["CPUExecutionProvider"]
 
+# What lays convolutions' maps and weights out in blocks of channels. The wheels for x86-64 have it,
+# those for Arm do not.
+_BLOCKED_LAYOUT = "NchwcTransformer"
+
 # OrtArenaCfg: grow by what was asked for, not by powers of two: a Pi has 1 GB.
 _SAME_AS_REQUESTED = 1
 
@@ -69,14 +73,21 @@ def options(
     return chosen
 
 
-def make_session(model: bytes, chosen: ort.SessionOptions) -> ort.InferenceSession:
-    """A session of a serialised model.
+def make_session(
+    model: bytes, chosen: ort.SessionOptions, *, as_on_arm: bool = False
+) -> ort.InferenceSession:
+    """A session of a serialised model; `as_on_arm` leaves out what onnxruntime has for x86-64 only.
 
     Raises:
         ImbrexError: the graph is invalid, or memory is short.
     """
     try:
-        return ort.InferenceSession(model, chosen, providers=_PROVIDERS)
+        return ort.InferenceSession(
+            model,
+            chosen,
+            providers=_PROVIDERS,
+            disabled_optimizers=[_BLOCKED_LAYOUT] if as_on_arm else [],
+        )
     except Exception as error:
         raise from_runtime(error, "making a session") from error
 

@@ -30,7 +30,13 @@ _SHARE_OF_MEMORY = 0.75
 
 
 # Settings that make a worker like a smaller computer, and what they are where nothing does.
-_SMALLER: Mapping[str, Any] = {"pace": 1.0, "task_ms": 0.0, "weight_ns": 0.0, "turns": None}
+_SMALLER: Mapping[str, Any] = {
+    "pace": 1.0,
+    "task_ms": 0.0,
+    "weight_ns": 0.0,
+    "turns": None,
+    "as_on_arm": False,
+}
 
 
 class WorkerSettings(BaseSettings):
@@ -58,6 +64,9 @@ class WorkerSettings(BaseSettings):
     )
     turns: Path | None = Field(
         None, description="emulation: workers that name the same file compute in turns"
+    )
+    as_on_arm: bool = Field(
+        False, description="emulation: without the layout that onnxruntime has for x86-64 only"
     )
     message_ms: float = Field(
         0.0, ge=0, le=1000, description="emulation: what a message costs more than it does here"

@@ -193,6 +193,7 @@ def _computing(computer: Computer, folder: Path) -> dict[str, object]:
         "task_ms": computer.task_ms,
         "weight_ns": computer.weight_ns,
         "turns": folder / "turns",
+        "as_on_arm": True,
     }
 
 

@@ -25,6 +25,7 @@ from models.zoo.vgg import vgg16
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
+from worker.runtime import make_session
 
 # VGG-16's convolutions at this side run at the rate of those at 256 (measured: 111 and 112
 # GFLOP/s on x86-64), in a quarter of the time.
@@ -46,9 +47,7 @@ def core_gflops() -> float:
     chosen = ort.SessionOptions()
     chosen.intra_op_num_threads = 1
     model = vgg16(_SIDE, classifier=False)
-    session = ort.InferenceSession(
-        model.SerializeToString(), chosen, providers=["CPUExecutionProvider"]
-    )
+    session = make_session(model.SerializeToString(), chosen, as_on_arm=True)
     feeds = random_inputs(load_graph(model, model.graph.name))
     session.run(None, feeds)
     seconds = []

@@ -1,4 +1,7 @@
+import platform
+
 import numpy as np
+import onnx
 import pytest
 
 from protos.errors import BadRequest, Unavailable
@@ -12,9 +15,13 @@ from worker.store import BlobStore
 class Room:
     """A store, its optimised programs and sessions, as one daemon has them."""
 
-    def __init__(self, directory, cap_bytes=1 << 20, disk_bytes=1 << 20, fingerprint="cpu"):
+    def __init__(
+        self, directory, cap_bytes=1 << 20, disk_bytes=1 << 20, fingerprint="cpu", as_on_arm=False
+    ):
         self.store = BlobStore(directory, disk_bytes, self._in_use)
-        self.optimised = OptimisedPrograms(directory / "optimised", self.store, fingerprint, 1)
+        self.optimised = OptimisedPrograms(
+            directory / "optimised", self.store, fingerprint, 1, as_on_arm=as_on_arm
+        )
         self.sessions = Sessions(self.optimised, self.store, cap_bytes)
 
     def _in_use(self):
@@ -49,6 +56,26 @@ def test_a_session_gives_what_the_whole_model_gives_at_any_size(room, pads):
         y = run(room, program, x, rows_out, columns_out)
         assert np.abs(y - whole(x, pads=pads)).max() <= 1e-5 * np.abs(y).max()
         assert y.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("as_on_arm", [True, False])
+def test_as_on_arm_no_graph_is_in_the_blocked_layout_and_answers_are_the_same(tmp_path, as_on_arm):
+    program, blobs = conv_program()
+    room = Room(tmp_path, as_on_arm=as_on_arm)
+    room.install(program, blobs)
+    (file,) = (tmp_path / "optimised").glob("*.onnx")
+    domains = {node.domain for node in onnx.load(file, load_external_data=False).graph.node}
+    blocked = platform.machine() == "x86_64" and not as_on_arm
+    assert ("com.microsoft.nchwc" in domains) is blocked
+    x = picture()
+    y = run(room, program, x, 12, 10)
+    assert np.abs(y - whole(x)).max() <= 1e-5 * np.abs(y).max()
+
+
+def test_emulating_arm_means_building_again(tmp_path):
+    program, blobs = conv_program()
+    Room(tmp_path).install(program, blobs)
+    assert not Room(tmp_path, as_on_arm=True).optimised.has(program.sha256)
 
 
 def test_border_classes_of_one_block_share_their_weights(room):

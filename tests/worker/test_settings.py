@@ -67,7 +67,9 @@ def test_tasks_at_once_are_a_count(value):
         load(None, None, {"IMBREX_WORKER_CONCURRENCY": value})
 
 
-@pytest.mark.parametrize("change", [{"pace": 0.5}, {"task_ms": 1}, {"turns": "turns"}])
+@pytest.mark.parametrize(
+    "change", [{"pace": 0.5}, {"task_ms": 1}, {"turns": "turns"}, {"as_on_arm": True}]
+)
 def test_smaller_computers_compute_one_task_at_a_time(change):
     with pytest.raises(BadConfiguration, match=r"'concurrency' .* of one task at a time"):
         load(None, {"concurrency": 2} | change, {})
