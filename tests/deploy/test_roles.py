@@ -26,7 +26,7 @@ ROLES = ("imbrex", "worker", "coordinator")
 # superfluous; the others emulate slower computers.
 NOT_IN_FILES = {
     *("state_dir", "join", "secret"),
-    *("message_ms", "byte_ns", "task_ms", "weight_ns", "turns"),
+    *("message_ms", "byte_ns", "task_ms", "weight_ns", "turns", "as_on_arm"),
 }
 GROUPS = {"workers": ["kitchen", "hall", "attic"], "coordinator": ["living-room"]}
 HOSTS = {
