@@ -127,7 +127,7 @@ def run(setting: Setting, wish: Wish) -> Document:
                 document["models"][model] = _measured(running, model, wish, step)
                 _write(path, document)
             if wish.crowd:
-                found = crowd(running.lab, ask(wish.crowd), CROWD_S, say)
+                found = crowd(running.lab, ask(running.lab, wish.crowd), CROWD_S, say)
                 document["crowd"] = {"model": wish.crowd, **found}
                 _write(path, document)
     return document
@@ -148,7 +148,7 @@ def faults(document: Document) -> list[str]:
 
 
 def _measured(running: Bench, model: str, wish: Wish, step: Say) -> Document:
-    measured = measure(running.lab, ask(model), wish.strategies, wish.repeat, step)
+    measured = measure(running.lab, ask(running.lab, model), wish.strategies, wish.repeat, step)
     return {**measured, "repeat": wish.repeat, "provenance": provenance()}
 
 

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 def _answered(running: Lab, model: str, strategy: str) -> dict[str, Any]:
     """A few requests, compared with the whole model."""
     wait_until_measured(running, _say)
-    question = ask(model)
+    question = ask(running, model)
     rounds = Rounds(running.client, model, question.body, question.expected)
     case = Case(strategy, running.devices, Choice(strategy))
     rounds.warm_up([case], _say)

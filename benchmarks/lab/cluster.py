@@ -20,6 +20,7 @@ from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, requ
 from benchmarks.lab.presets import Preset
 from coordinator import children
 from coordinator.client import CoordinatorClient
+from models.installed import VARIABLE, Store
 
 SECRET = "lab"  # noqa: S105 - of a cluster that nobody else can reach
 HTTP_PORT = 8460
@@ -56,11 +57,12 @@ class Computer:
 @dataclass(frozen=True, slots=True)
 class Lab:
     """A running lab of `devices` computers, the host's among them. `addresses` are the workers',
-    the host's first.
+    the host's first; `models` is the folder of its coordinator's models.
     """
 
     network: Network
     client: CoordinatorClient
+    models: Store
     addresses: tuple[str, ...]
     coordinator: children.Child
     workers: tuple[children.Child, ...]
@@ -114,7 +116,7 @@ def lab(
             return len(found) == devices
 
         children.wait_until(joined, "not every worker has joined", everybody, _START_S)
-        yield Lab(network, client, tuple(found), coordinator, tuple(workers))
+        yield Lab(network, client, _models(folder), tuple(found), coordinator, tuple(workers))
 
 
 def wait_until_measured(running: Lab, say: Say) -> None:
@@ -183,9 +185,13 @@ def _coordinator(
         **settings,
     }
     file = _settings_file(folder / "coordinator.toml", told)
-    within = network.inside(network.host)
+    within = (*network.inside(network.host), "env", f"{VARIABLE}={_models(folder).root}")
     arguments = ["coordinator", "--config", str(file)]
     return children.start("coordinator", arguments, state, state / "ready.json", within)
+
+
+def _models(folder: Path) -> Store:
+    return Store(folder / "models")
 
 
 def _computing(computer: Computer, folder: Path) -> dict[str, object]:

@@ -12,6 +12,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.lab.cluster import SECRET, Lab, Say
+from benchmarks.lab.pictures import installed
 from benchmarks.lab.where import where
 from coordinator.choice import Choice
 from coordinator.cluster.programs import Programs, program_message
@@ -54,9 +55,9 @@ class Seen:
     trace: Mapping[str, Any] = field(repr=False)
 
 
-def ask(model: str) -> Question:
-    """Loads a model and runs it whole, here."""
-    loaded = load_whole(model, model)
+def ask(lab: Lab, model: str) -> Question:
+    """Loads a model, one that takes a picture if it can, and runs it whole, here."""
+    loaded = load_whole(installed(model, lab.models), model)
     graph = loaded.served.network.graph
     feeds = random_inputs(graph)
     expected = WholeModel(loaded.proto).run(as_values(graph, feeds))

@@ -1,0 +1,47 @@
+"""Networks of the catalogue, asked as a camera would ask them.
+
+The untrained ones take tensors: nothing says how a picture becomes one. In the lab their pixels do
+by a scale alone, so that a picture travels as bytes, for every strategy alike.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from models import catalogue
+from models.graph import load_graph
+from models.guess import takes_pictures
+from models.installed import MODEL_FILE, Store
+from models.sidecar import Sidecar, dump, sidecar_path
+from models.usual import image_input
+
+
+def installed(name: str, store: Store) -> str:
+    """Where the model `name` is: in `store`, with a sidecar, if it takes a picture and had none;
+    else under its own name.
+    """
+    found = store.find(name)
+    if found is not None:
+        return str(found.latest)
+    loaded = catalogue.load(name)
+    graph = load_graph(loaded.proto, name)
+    if loaded.sidecar is not None or not takes_pictures(graph):
+        return name
+    sidecar = Sidecar(
+        name=name,
+        task="tensor",
+        description="of the catalogue, for pictures",
+        licence="as imbrex",
+        source="built",
+        trained=loaded.trained,
+        labels=(),
+        input=image_input(graph, "tensor", "unit", "stretch"),
+        head=None,
+    )
+
+    def write(folder: Path) -> None:
+        (folder / MODEL_FILE).write_bytes(loaded.proto.SerializeToString())
+        sidecar_path(folder / MODEL_FILE).write_text(dump(sidecar), encoding="utf-8")
+
+    store.put(name, write)
+    return installed(name, store)
