@@ -33,6 +33,7 @@ from models.program import BlobSource, Program
 from models.tiles import MapTile, even_spans, map_size, tile_boxes
 from models.units import Network, divide
 from models.work import Work, works
+from worker.runtime import make_session
 
 NETWORKS = ("vgg16-conv", "yolov2", "resnet50", "digits")
 TILES = 20
@@ -69,7 +70,13 @@ def interleaved(budget_s: float, seed: int) -> tuple[Sampling, Timed]:
     return sampling, timed
 
 
-def run_s(program: Program, inputs: Mapping[str, Sequence[int]], blobs: BlobSource) -> float:
+def run_s(
+    program: Program,
+    inputs: Mapping[str, Sequence[int]],
+    blobs: BlobSource,
+    *,
+    as_on_arm: bool = False,
+) -> float:
     """Median CPU seconds of one run; weights without a hash are random."""
     rng = np.random.default_rng(0)
     model = onnx.ModelProto.FromString(program.graph)
@@ -82,9 +89,7 @@ def run_s(program: Program, inputs: Mapping[str, Sequence[int]], blobs: BlobSour
         tensor.raw_data = bytes(blobs.bytes_of(ref.sha256)) if known else values.tobytes()
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = make_session(model.SerializeToString(), options, as_on_arm=as_on_arm)
     feeds = {name: rng.standard_normal(dims, dtype=np.float32) for name, dims in inputs.items()}
     session.run(None, feeds)
     seconds = []
@@ -110,9 +115,15 @@ def _random_tile(network: Network, rng: random.Random, blobs: BlobSource) -> Fus
         start, stop = marks[first], marks[last]
         if network.splits(start, stop):
             break
-    height, width = map_size(network, start, stop)
+    height, _ = map_size(network, start, stop)
     strips = [rows for rows in even_spans(height, rng.choice((1, 2, 3, 4, 8))) if len(rows)]
-    boxes = tile_boxes(network, start, stop, MapTile(rng.choice(strips), Span(0, width)))
+    return fused_tile(network, start, stop, rng.choice(strips), blobs)
+
+
+def fused_tile(network: Network, start: int, stop: int, rows: Span, blobs: BlobSource) -> FusedTile:
+    """So many rows of the block between two boundaries, as wide as its map."""
+    _, width = map_size(network, start, stop)
+    boxes = tile_boxes(network, start, stop, MapTile(rows, Span(0, width)))
     nodes = network.nodes(start, stop)
     piece = cut(network.graph, nodes, boxes, blobs, static=True)
     shapes = {name: box.shape for name, box in piece.inputs.items()}
