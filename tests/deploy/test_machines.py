@@ -130,7 +130,7 @@ def test_one_that_dies_or_hangs_is_started_again_and_again(home) -> None:
         machine = home.machines[name]
         pauses = []
         for times, how in enumerate(("KILL", "STOP", "KILL"), start=1):
-            machine.ssh(f"systemctl kill --signal={how} imbrex-worker.service")
+            machine.ssh(f"systemctl kill --kill-whom=main --signal={how} imbrex-worker.service")
             wait_for(lambda on=machine, n=times: restarted(on, n), f"{name} serves again")
             pauses.append(pause_s(machine))
         print(name, machine.suite, "pauses", pauses)
