@@ -1,0 +1,92 @@
+"""`auto` beside one device alone, on seeded samples of the lab's clusters and the catalogue.
+
+    python -m benchmarks.never_slower --json              12 samples, about a quarter of an hour
+    python -m benchmarks.never_slower --clusters 1 --networks 2 --seed 7
+
+Each cluster is a preset, a medium and 2 to 8 devices by chance; each of its networks is asked for
+in turn with the whole network on one device alone, and every answer is compared. The exit code is
+1 where `auto` takes over 3 % longer, or an answer differs.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from benchmarks.lab.bench import Setting
+from benchmarks.lab.network import require_tools
+from benchmarks.lab.presets import names as presets
+from benchmarks.report import command_line, emit
+from benchmarks.speedup import LEAST_REPEAT, Wish, run
+from coordinator.planning.devices import Medium
+from models import catalogue
+from models.check import TOLERANCE
+
+MOST_DEVICES = 8
+NOISE = 0.03
+STRATEGY = "auto"
+
+
+def drawn(clusters: int, networks: int, seed: int) -> Iterator[tuple[Setting, tuple[str, ...]]]:
+    """Clusters, each with networks."""
+    rng = random.Random(seed)
+    for _ in range(clusters):
+        setting = Setting(
+            rng.choice(presets()), rng.randint(2, MOST_DEVICES), rng.choice(get_args(Medium))
+        )
+        yield setting, tuple(rng.sample(catalogue.names(), networks))
+
+
+def measure(setting: Setting, networks: tuple[str, ...]) -> list[dict[str, Any]]:
+    """One cluster's samples."""
+    with tempfile.TemporaryDirectory() as folder:
+        wish = Wish(networks, (STRATEGY,), LEAST_REPEAT, Path(folder), resume=False)
+        document = run(setting, wish)
+    return [
+        {
+            "preset": document["preset"],
+            "medium": document["medium"],
+            "devices": document["devices"],
+            "network": network,
+            "alone_s": measured["baseline"]["latency_s"],
+            **{
+                key: measured["strategies"][STRATEGY][key]
+                for key in ("latency_s", "speedup", "devices_used", "max_rel_error")
+            },
+        }
+        for network, measured in document["models"].items()
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures and prints; the exit code."""
+    parser = command_line(__doc__)
+    parser.add_argument("--clusters", type=int, default=4)
+    parser.add_argument("--networks", type=int, default=3, help="of each cluster")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args(arguments)
+    require_tools()
+    samples = [
+        sample
+        for setting, networks in drawn(chosen.clusters, chosen.networks, chosen.seed)
+        for sample in measure(setting, networks)
+    ]
+    slower = [each for each in samples if each["speedup"] < 1 - NOISE]
+    wrong = [each for each in samples if each["max_rel_error"] > TOLERANCE]
+    result = {"samples": samples, "slower": len(slower), "wrong": len(wrong)}
+    lines = [
+        f"{each['preset']}, {each['medium']}, {each['devices']} devices: {each['network']} "
+        f"{each['speedup']:.2f}x on {each['devices_used']}"
+        for each in samples
+    ]
+    lines.append(f"{len(samples)} samples: {len(slower)} slower, {len(wrong)} wrong")
+    emit(result, chosen, "\n".join(lines))
+    return 1 if slower or wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
