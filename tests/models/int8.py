@@ -24,6 +24,7 @@ class Int8:
 
     rng: np.random.Generator
     domain: str = ""
+    opset: int = 17
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: list[onnx.TensorProto] = field(default_factory=list)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -113,15 +114,15 @@ class Int8:
             [helper.make_tensor_value_info(n, TensorProto.UINT8, self.shapes[n]) for n in outputs],
             self.weights,
         )
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(RUNTIME, 1)]
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(RUNTIME, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 @st.composite
-def int8_networks(draw: st.DrawFn) -> onnx.ModelProto:
+def int8_networks(draw: st.DrawFn, opset: int = 17) -> onnx.ModelProto:
     """Convolutions, pools, residuals and concats between Quantize and Dequantize."""
     domain = RUNTIME if draw(st.integers(0, 5)) == 0 else ""
-    net = Int8(np.random.default_rng(draw(st.integers(0, 2**16))), domain)
+    net = Int8(np.random.default_rng(draw(st.integers(0, 2**16))), domain, opset)
     shape = (1, draw(st.integers(1, 4)), draw(st.integers(4, 20)), draw(st.integers(4, 20)))
     tensor = net.quantise("x", shape)
     for _ in range(draw(st.integers(1, 5))):

@@ -14,11 +14,11 @@ from tests.models.int8 import Int8, int8_networks
 from tests.models.test_random_graphs import split_error
 
 
-def check_int8(count: int):
+def check_int8(count: int, opset: int = 17):
     @settings(
         max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
-    @given(int8_networks(), st.data())
+    @given(int8_networks(opset), st.data())
     def check(model: onnx.ModelProto, data: st.DataObject) -> None:
         assert split_error(data, model) == 0.0
 
@@ -27,6 +27,24 @@ def check_int8(count: int):
 
 test_equal_to_the_last_bit = check_int8(40)
 test_many_equal_to_the_last_bit = pytest.mark.slow(check_int8(1000))
+
+
+# Before, scales were one for all.
+@pytest.mark.parametrize("opset", [13, 19, 21, 23])
+def test_equal_in_each_definition_of_quantising(opset: int) -> None:
+    check_int8(5, opset)()
+
+
+@pytest.mark.parametrize("opset", [10, 11])
+def test_equal_with_a_scale_for_all(opset: int) -> None:
+    net = Int8(np.random.default_rng(6), opset=opset)
+    start = net.quantise("x", (1, 4, 13, 11))
+    branch = net.linear_conv(start, 4, 3, 1)
+    total = net.node("Add", [net.dequantise(branch), net.dequantise(start)])
+    model = net.model((1, 4, 13, 11), [net.quantise(total, (1, 4, 13, 11))])
+    network = divide(load_graph(model))
+    assert all(unit.splits for unit in network.units)
+    assert check(model, network, (3, 2), fused(network)).comparison.max_abs_error == 0.0
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
