@@ -74,9 +74,10 @@ def _build(piece: Piece, program: Emitter) -> None:
     assert read is not None
     shape, steps = piece.graph.shape(piece.node.inputs[0]), _steps(piece.node)
     wanted = rearranged(shape, steps)[piece.output.slices()]
-    places = np.unravel_index(wanted, shape)
+    # Flat, as numpy 2.4 errs where the last of several axes has one element, and all have 8193.
+    places = np.unravel_index(wanted.reshape(-1), shape)
     local = [place - span.start for place, span in zip(places, read, strict=True)]
-    index = np.ravel_multi_index(local, read.shape).astype(np.int64)
+    index = np.ravel_multi_index(local, read.shape).astype(np.int64).reshape(wanted.shape)
     scaled = _scaled(shape, read.shape, steps)
     if scaled is not None and np.array_equal(rearranged(read.shape, scaled), index):
         _write_steps(piece, program, scaled)
