@@ -1,8 +1,8 @@
 """Resize and Upsample, nearest and linear, with every coordinate mode.
 
-Coordinates are computed as onnxruntime does, in float32. Where an axis grows by a whole factor
-the operator does the same to a part of the map as to the whole; elsewhere the elements that were
-picked from the whole map, and their weights, become constants of the program.
+Where an axis grows by a whole factor the operator does the same to a part of the map as to the
+whole; elsewhere the elements that were picked from the whole map, and their weights, become
+constants of the program.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.boxes import Box, Span
 from models.operators.constants import computed_settings, first_only, setting
 from models.operators.declaration import Attribute, Boxes, Emitter, Kind, Operator, Piece
 from models.operators.indexing import Ints, gather
+from models.operators.positions import Floats, nearest, nearly_halfway, positions
 
 if TYPE_CHECKING:
     from models.graph import Graph, Node
 
-Floats = NDArray[np.float32]
 _SAME_EVERYWHERE = ("asymmetric", "half_pixel", "pytorch_half_pixel")
 
 
@@ -65,49 +64,12 @@ def _axis_scales(graph: Graph, node: Node) -> dict[int, float]:
     return {axis: scale for axis, scale in found.items() if scale != 1.0}
 
 
-def _positions(coordinates: str, size: int, out: int, scale: np.float32) -> Floats:
-    """Where output elements lie in the input [ONNX, Resize: coordinate_transformation_mode]."""
-    o = np.arange(out, dtype=np.float32)
-    half = np.float32(0.5)
-    match coordinates:
-        case "asymmetric":
-            return o / scale
-        case "align_corners":
-            if out == 1:
-                return np.zeros_like(o)
-            return o * np.float32(size - 1) / np.float32(out - 1)
-        case "pytorch_half_pixel" if out == 1:
-            return np.zeros_like(o)
-        case "half_pixel_symmetric":
-            adjustment = np.float32(out) / (scale * np.float32(size))
-            offset = np.float32(size) / 2 * (1 - adjustment)
-            return (offset + (o + half) / scale - half).astype(np.float32)
-        case _:
-            return (o + half) / scale - half
-
-
-def _nearest(node: Node, opset: int, where: Floats, scale: float) -> Floats:
-    if node.op == "Upsample" or opset < 11:
-        rounded = np.ceil(where) if scale < 1 else np.trunc(where)
-    else:
-        match node.attributes.get("nearest_mode", b"round_prefer_floor").decode():
-            case "floor":
-                rounded = np.floor(where)
-            case "ceil":
-                rounded = np.ceil(where)
-            case "round_prefer_ceil":
-                rounded = np.floor(where + np.float32(0.5))
-            case _:
-                rounded = np.ceil(where - np.float32(0.5))
-    return rounded
-
-
 def _axis(graph: Graph, node: Node, axis: int, scale: float) -> AxisResize:
     size, out = graph.shape(node.inputs[0])[axis], graph.shape(node.outputs[0])[axis]
     coordinates = _coordinates(node, graph.opset)
-    where = _positions(coordinates, size, out, np.float32(scale))
+    where = positions(coordinates, size, out, np.float32(scale))
     if _mode(node) == "nearest":
-        near = _nearest(node, graph.opset, where, scale).clip(0, size - 1).astype(np.int64)
+        near = nearest(node, graph.opset, where, scale).clip(0, size - 1).astype(np.int64)
         factor = int(scale) if np.array_equal(near, np.arange(out) // max(1, int(scale))) else 0
         return AxisResize(near, near, np.zeros(out, np.float32), factor if size > 1 else 0)
     where = where.clip(0, size - 1)
@@ -221,13 +183,29 @@ def _refuses(graph: Graph, node: Node) -> str:
         return f"{node.op} with mode {_mode(node)} is not divided"
     if _coordinates(node, graph.opset) == "tf_crop_and_resize":
         return f"{node.op} crops by a computed region"
-    if _coordinates(node, graph.opset) == "half_pixel_symmetric" and _mode(node) == "nearest":
-        return f"{node.op}: halves between elements are rounded either way by half_pixel_symmetric"
+    if _mode(node) == "nearest" and _rounds_either_way(graph, node):
+        return f"{node.op}: positions halfway between elements are rounded either way"
     if node.int("antialias", 0):
         return f"{node.op} with antialias is not divided"
     if node.attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
         return f"{node.op} that keeps the aspect ratio is not divided"
     return computed_settings(graph, node, *range(1, len(node.inputs)))
+
+
+def _rounds_either_way(graph: Graph, node: Node) -> bool:
+    """Whether the element nearest to a position depends on how that is computed."""
+    coordinates = _coordinates(node, graph.opset)
+    if coordinates == "half_pixel_symmetric":
+        return True
+    mode = node.attributes.get("nearest_mode", b"round_prefer_floor")
+    if node.op == "Upsample" or graph.opset < 11 or not mode.startswith(b"round"):
+        return False
+    before, after = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
+    for axis, scale in _axis_scales(graph, node).items():
+        where = positions(coordinates, before[axis], after[axis], np.float32(scale))
+        if nearly_halfway(where):
+            return True
+    return False
 
 
 def _flop(graph: Graph, node: Node, output: Box) -> int:
