@@ -115,7 +115,7 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
     asks = True
     for _ in range(_FOLDINGS):
         light = light_model(model, nodes, inputs, constants)
-        tensors = infer(light, constants, told)
+        tensors = infer(light, constants, told, asks=asks)
         before = len(nodes)
         nodes, constants = fold_constants(light, tensors, constants)
         unknown = [made for made in _made(nodes) if made not in tensors]
@@ -123,7 +123,7 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
         if not unknown or (stuck and not asks):
             break
         if stuck:
-            told, asks = told_shapes(model, inputs, unknown), False
+            told, asks = told_shapes(model, inputs, tensors, unknown), False
     outputs = tuple(value.name for value in model.graph.output)
     if not unknown:
         nodes, constants = simplified(nodes, tensors, constants, outputs, opset)

@@ -4,11 +4,11 @@ onnxruntime's own inference tells them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from models.shapes import TensorInfo
 from protos.errors import BadRequest
@@ -18,10 +18,14 @@ MOST_SAID = 300
 
 
 def told_shapes(
-    model: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto], names: Collection[str]
+    model: onnx.ModelProto,
+    inputs: Sequence[onnx.ValueInfoProto],
+    known: Mapping[str, TensorInfo],
+    names: Collection[str],
 ) -> dict[str, TensorInfo]:
     """Those of the named tensors whose shape onnxruntime knows, with the model's inputs as bound
-    in `inputs`. Nothing is computed.
+    in `inputs`, from what is `known` of others. Nothing is computed. Of what onnxruntime doesn't
+    know it says the same as of a single number: that is left out.
 
     Raises:
         BadRequest: onnxruntime cannot load the model.
@@ -32,6 +36,12 @@ def told_shapes(
     for value in asking.graph.input:
         value.CopyFrom(bound.get(value.name, value))
     given = {value.name for value in asking.graph.output}
+    made = {name for node in asking.graph.node for name in node.output} - given
+    del asking.graph.value_info[:]
+    asking.graph.value_info.extend(
+        helper.make_tensor_value_info(name, known[name].data_type, known[name].shape)
+        for name in sorted(made & known.keys())
+    )
     asking.graph.output.extend(
         onnx.ValueInfoProto(name=name) for name in names if name not in given
     )
@@ -47,7 +57,8 @@ def told_shapes(
     told = {}
     for entry in session.get_outputs():
         kind = _element_type(entry.type)
-        if entry.name in names and kind and all(isinstance(size, int) for size in entry.shape):
+        sized = entry.shape and all(isinstance(size, int) for size in entry.shape)
+        if entry.name in names and kind and sized:
             told[entry.name] = TensorInfo(tuple(entry.shape), kind)
     return told
 

@@ -93,8 +93,11 @@ def infer(
     light: onnx.ModelProto,
     constants: Mapping[str, np.ndarray],
     told: Mapping[str, TensorInfo] = MappingProxyType({}),
+    *,
+    asks: bool = False,
 ) -> dict[str, TensorInfo]:
-    """Every tensor whose shape can be known; those of some may be `told`.
+    """Every tensor whose shape can be known; those of some may be `told`. `asks`: others will be;
+    until then, what does not fit may be what ONNX makes of a tensor that it does not know.
 
     Raises:
         BadRequest: an operator's inputs don't fit it or each other, or a tensor is too large.
@@ -102,14 +105,35 @@ def infer(
     _tell(light, told)
     _say_axes(light)
     try:
-        inferred = onnx.shape_inference.infer_shapes(
-            light, check_type=True, strict_mode=True, data_prop=True
-        )
+        return _believed(light, told, _inferred(light, constants, strict=True))
     except Exception as error:  # onnx raises bare C++ exceptions of several types
+        if isinstance(error, BadRequest):
+            raise
+        if asks and any(map(_is_undeclared, light.graph.node)):
+            return _believed(light, told, _inferred(light, constants, strict=False))
         raise BadRequest(
             cause=f"the model is not a valid ONNX graph ({_first_line(error)})",
             cure="Check it with onnx.checker.check_model and export it again.",
         ) from error
+
+
+def _is_undeclared(node: onnx.NodeProto) -> bool:
+    """Whether ONNX says nothing of the shape of what the node makes."""
+    if node.domain not in ("", "ai.onnx"):
+        return True
+    try:
+        return not onnx.defs.get_schema(node.op_type).has_type_and_shape_inference_function
+    except onnx.defs.SchemaError:
+        return True
+
+
+def _inferred(
+    light: onnx.ModelProto, constants: Mapping[str, np.ndarray], *, strict: bool
+) -> dict[str, TensorInfo]:
+    """What ONNX infers; `strict`: whatever does not fit is an exception of its own."""
+    inferred = onnx.shape_inference.infer_shapes(
+        light, check_type=strict, strict_mode=strict, data_prop=True
+    )
     tensors: dict[str, TensorInfo] = {}
     graph = inferred.graph
     for value in (*graph.input, *graph.value_info, *graph.output):
@@ -120,6 +144,21 @@ def infer(
     for key, array in constants.items():
         tensors[key] = TensorInfo(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
     return tensors
+
+
+def _believed(
+    light: onnx.ModelProto, told: Mapping[str, TensorInfo], found: Mapping[str, TensorInfo]
+) -> dict[str, TensorInfo]:
+    """Of what was found, all that is told or made of known tensors: what is made of others, ONNX
+    takes for a single number.
+    """
+    made = {name for node in light.graph.node for name in node.output}
+    known = found.keys() - made
+    for node in light.graph.node:
+        if all(name in known for name in node.input if name):
+            known.update(found.keys() & set(node.output))
+        known.update(told.keys() & set(node.output))
+    return {name: info for name, info in found.items() if name in known}
 
 
 def _tell(light: onnx.ModelProto, told: Mapping[str, TensorInfo]) -> None:

@@ -67,6 +67,33 @@ def test_programs_name_only_the_domains_that_they_use() -> None:
     assert [entry.domain for entry in written.opset_import] == [""]
 
 
+@pytest.mark.parametrize(
+    "chain",
+    [
+        # ONNX takes what is made of an unknown tensor for a number, or refuses it.
+        [(RUNTIME, "Gelu", {}), ("", "HardSwish", {}), ("", "ReduceMax", {"axes": [3]})],
+        [(RUNTIME, "Gelu", {}), ("", "MeanVarianceNormalization", {"axes": [2, 3]})],
+        # onnxruntime says of a function's result that it is a number.
+        [("", "MeanVarianceNormalization", {"axes": [0, 2, 3]}), (RUNTIME, "FastGelu", {})],
+    ],
+)
+def test_shapes_behind_what_onnx_does_not_know(chain: list[tuple[str, str, dict]]) -> None:
+    model = between(helper.make_node("Relu", ["a"], ["b"]), RUNTIME)
+    nodes, name = [], "a"
+    for k, (domain, op, attributes) in enumerate(chain):
+        made = "b" if k + 1 == len(chain) else f"b{k}"
+        nodes.append(helper.make_node(op, [name], [made], op, domain=domain, **attributes))
+        name = made
+    first, _, last = model.graph.node
+    del model.graph.node[:]
+    model.graph.node.extend([first, *nodes, last])
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    graph = load_graph(model)
+    assert len(graph.shape("b")) == 4
+    network = divide(graph)
+    assert check(model, network, (2, 2), fused(network)).ok
+
+
 def test_what_onnxruntime_cannot_load_is_an_error() -> None:
     model = between(helper.make_node("Nothing", ["a"], ["b"], domain="of.somebody"), "of.somebody")
     with pytest.raises(BadRequest, match=r"onnxruntime cannot run the model.*Nothing"):
