@@ -12,15 +12,16 @@ SMOOTH = (
     "Relu Sigmoid HardSwish Tanh Softplus Softsign Abs Neg Exp Erf Mish Sin Cos Sinh Cosh Asinh "
     "Atan Identity Dropout"
 )
-# Where these jump or rise steeply, the last bit of their input decides: they take the network's
-# own input, which is exact.
-JUMPING = "Floor Ceil Sign Round Tan"
-POSITIVE = "Log Sqrt Reciprocal Acos Asin Atanh Acosh Pow"
+# Where these jump, the last bit of their input decides: they take the network's own input, which
+# is exact.
+JUMPING = "Floor Ceil Sign Round"
+# Undefined, or beyond any bound, elsewhere: poles make the last bit of an input decide.
+POSITIVE = "Log Sqrt Reciprocal Acos Asin Atanh Acosh Pow Tan"
 COMPARING = "Greater GreaterOrEqual Less LessOrEqual Equal"
 LOGICAL = "And Or Xor"
 BITWISE = "BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitShift"
 RUNTIME = "com.microsoft"
-_FLOAT, _UINT8 = 1, 2
+_FLOAT, _UINT8, _INT32 = 1, 2, 6
 
 
 def activation(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
@@ -56,11 +57,12 @@ def jump(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
 
 
 def of_positive(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
-    """What is defined between 0 and 1, or beyond 1, of a sigmoid's values there."""
+    """What is defined between 0 and 1, or beyond 1: of values well inside, made by a sigmoid."""
     op = draw(Pick(POSITIVE.split()))
+    least = np.float32(1.1 if op == "Acosh" else 0.1)
     found = drawing.add(Proposed("Sigmoid", [source]))
-    if found and op == "Acosh":
-        found = drawing.add(Proposed("Add", [*found, drawing.weight(np.float32(1.1))]))
+    for then, value in (("Mul", np.float32(0.8)), ("Add", least)):
+        found = found and drawing.add(Proposed(then, [*found, drawing.weight(value)]))
     if found is None:
         return None
     power = [drawing.weight(np.float32(draw(Pick([0.5, 1.5, 2, 3]))))] if op == "Pow" else []
@@ -73,7 +75,11 @@ def choice(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
     def condition() -> list[str] | None:
         level = drawing.floats(1, low=-0.5, high=0.5)
         op = draw(Pick([*COMPARING.split(), "IsNaN", "IsInf"]))
-        made = drawing.add(Proposed(op, ["x"] if op.startswith("Is") else ["x", level]))
+        operands = ["x"] if op.startswith("Is") else ["x", level]
+        if op == "Equal" and drawing.opset < 11:  # of integers alone
+            whole = drawing.add(Proposed("Cast", ["x"], {"to": _INT32}))
+            operands = [*(whole or []), drawing.weight(np.zeros(1, np.int32))]
+        made = drawing.add(Proposed(op, operands))
         return drawing.add(Proposed("Not", made)) if made and draw(st.booleans()) else made
 
     first, second = condition(), condition()

@@ -26,7 +26,7 @@ def statistics(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
     parts = [drawing.floats(channels), drawing.floats(channels)]
     op = draw(Pick(["InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"]))
     if op == "MeanVarianceNormalization":
-        return Proposed(op, [source])
+        return Proposed(op, [source], {"axes": draw(Pick([[0, 2, 3], [2, 3], [0, 1, 2, 3]]))})
     attributes: dict[str, object] = {"epsilon": 1e-2}
     if op == "GroupNormalization":
         groups = draw(Pick([g for g in (1, 2, 3, channels) if channels % g == 0]))
