@@ -32,7 +32,11 @@ LIGHT = frozenset({"elementwise", "normalisation"})
 
 
 def kind_of(work: Work) -> str:
-    """The regression that predicts a node: its layer type, convolutions by their kernel."""
+    """The regression that predicts a node: its layer type, convolutions by their kernel. A product
+    of matrices does what a 1x1 convolution does.
+    """
+    if work.layer_type == "product":
+        return "pointwise"
     if work.layer_type != "convolution":
         return work.layer_type
     if work.groups > 1:

@@ -4,7 +4,8 @@ All are ranked by the rules of the event simulator, the best of them by the simu
 `single` is always among these, so a plan is never predicted slower than one device. What searches
 long is tried only where it can win: `halo` unless a plan is close to what all devices together
 could do at best; `elimination` and `kcut`, which divide every layer and exchange through the host,
-only where the simpler strategy of that family, `lw`, is not far behind the best.
+only where the simpler strategy of that family, `lw`, is not far behind the best. The best plans are
+also tried with branches on different devices.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from coordinator.planning.aofl import aofl
+from coordinator.planning.branches import by_branches
 from coordinator.planning.devices import Cluster, Planner
 from coordinator.planning.efl import efl
 from coordinator.planning.elimination import elimination
@@ -48,6 +50,8 @@ _BEHIND = 1.5
 # Plans that the simulator itself compares, and how much worse than the best they may seem.
 _FINALISTS = 3
 _CLOSE = 1.03
+# Plans that are tried with branches on different devices.
+_BRANCHED = 2
 # A plan this near to the sum of all devices' rates leaves nothing to gain that shows.
 _IDEAL = 1.03
 
@@ -60,6 +64,7 @@ def auto(network: Network, cluster: Cluster) -> Plan:
         candidates.add(PEERS)
     if candidates.per_layer_s <= candidates.best_s * _BEHIND:
         candidates.add(PER_LAYER)
+    candidates.add_branches()
     return candidates.chosen()
 
 
@@ -100,6 +105,14 @@ class _Candidates:
             blocks = tuple(replace(block, barrier=False) for block in plan.blocks)
             latency_s = self.stages.latency_s(self.stages.without_barriers(draft))
             yield _Candidate(f"{name} without barriers", replace(plan, blocks=blocks), latency_s)
+
+    def add_branches(self) -> None:
+        """The best so far, with branches on different devices, as far as that is faster."""
+        for each in sorted(self.found, key=lambda each: each.latency_s)[:_BRANCHED]:
+            plan = by_branches(each.plan, self.network, self.cluster)
+            if plan is not None:
+                name = f"{each.name} with branches"
+                self.found.append(_Candidate(name, plan, plan.predicted_latency_s))
 
     @property
     def best_s(self) -> float:

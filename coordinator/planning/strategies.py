@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from coordinator.planning.aofl import aofl
 from coordinator.planning.auto import auto
+from coordinator.planning.branches import branches
 from coordinator.planning.devices import Planner
 from coordinator.planning.efl import efl
 from coordinator.planning.elimination import elimination
@@ -33,6 +34,7 @@ STRATEGIES: Mapping[str, Planner] = {
     "elimination": elimination,
     "kcut": kcut,
     "halo": halo,
+    "branches": branches,
     "auto": auto,
 }
 

@@ -44,8 +44,16 @@ def _whole_output(graph: Graph, node: Node, box: Box) -> Box:
     return Box.whole(graph.shape(node.outputs[0]))
 
 
+def _product_flop(graph: Graph, node: Node, output: Box) -> int:
+    return 2 * graph.shape(node.inputs[0])[-1] * output.volume
+
+
 _OPAQUE = Operator(Kind.OPAQUE, "opaque", _everything, yields=_whole_output, heavy=True)
 _RESHAPE = Operator(Kind.OPAQUE, "concat", _everything, yields=_whole_output)
+# Of more than two matrices, as in attention; of two it is a Gemm.
+_PRODUCT = Operator(
+    Kind.OPAQUE, "product", _everything, yields=_whole_output, flop=_product_flop, heavy=True
+)
 
 TABLE: Mapping[str, Operator] = {
     **POINTWISE,
@@ -58,6 +66,7 @@ TABLE: Mapping[str, Operator] = {
     **MIXING,
     **QUANTISED,
     **dict.fromkeys(["Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose"], _RESHAPE),
+    "MatMul": _PRODUCT,
 }
 
 

@@ -50,7 +50,7 @@ def test_never_slower_over_the_catalogue(name: str, count: int, medium: Medium) 
 
 
 def test_every_strategy_is_a_candidate() -> None:
-    assert {*CANDIDATES, "auto"} == set(STRATEGIES)
+    assert {*CANDIDATES, "branches", "auto"} == set(STRATEGIES)
 
 
 def test_what_can_not_win_is_not_searched() -> None:

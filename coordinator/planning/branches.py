@@ -1,0 +1,184 @@
+"""`branches`: what one device would compute whole is divided among several by branches.
+
+Units that don't wait for each other run at the same time, each whole on a device: towers of a
+network with several inputs, queries, keys and values of attention, an Inception module's
+convolutions on a map of few rows. That is for what can't be divided, and for the end of a network,
+where maps are small; the rest of the plan is another strategy's. HEFT places the units, and the
+event simulator judges what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from coordinator.planning.devices import Cluster
+from coordinator.planning.finish import plan_of_blocks
+from coordinator.planning.fused import fused
+from coordinator.planning.graphsearch.heft import Task, longest_s, placement
+from coordinator.planning.layouts import divider_of
+from coordinator.planning.plan import Block, DeviceId, Exchange, Plan, Tile, tile_extent
+from coordinator.planning.simulator import simulate
+from coordinator.planning.unit_plan import overfilled
+from models.boxes import Box
+from models.units import Network
+
+# Less is not worth another shape of plan.
+_WORTHWHILE = 0.01
+
+
+def branches(network: Network, cluster: Cluster) -> Plan:
+    """The plan of `fused`, with branches on different devices where that is faster.
+
+    Raises:
+        Infeasible: no device, or none with enough memory for some layer.
+    """
+    base = fused(network, cluster)
+    return by_branches(base, network, cluster) or replace(base, strategy="branches")
+
+
+def by_branches(plan: Plan, network: Network, cluster: Cluster) -> Plan | None:
+    """The plan with branches on different devices; None where that gains nothing."""
+    search = _Search(plan, network, cluster)
+    for start, stop in _regions(plan.blocks):
+        search.spread(start, stop)
+    return search.found()
+
+
+class _Search:
+    """Takes what the simulator finds faster."""
+
+    def __init__(self, plan: Plan, network: Network, cluster: Cluster) -> None:
+        self.network, self.cluster = network, cluster
+        self.plan = self.best = plan
+        self.best_s = simulate(plan, network, cluster).latency_s
+
+    def spread(self, start: int, stop: int) -> None:
+        """Units [start, stop) by branches, which pass their boxes to each other or to the host."""
+        blocks = self.best.blocks
+        tasks = self._tasks(start, stop)
+        edges = {0, *(each.stop for each in blocks)}
+        if not {start, stop} <= edges or longest_s(tasks) >= self.best_s:
+            return
+        owners = placement(tasks, self._moved_s)
+        if len(set(owners)) < 2:
+            return
+        for direct in (False,) if self.cluster.apart else (True, False):
+            made = _Blocks(self.network, [each for each in blocks if each.stop <= start])
+            for first, last in self._runs(start, owners):
+                device = self.cluster.devices[owners[first - start]]
+                made.add(first, last, device.id, direct=direct)
+            made.blocks += [_free(each) for each in blocks if each.start >= stop]
+            plan = replace(self.plan, blocks=tuple(made.blocks))
+            latency_s = simulate(plan, self.network, self.cluster).latency_s
+            fits = not overfilled(self.network, self.cluster, plan)
+            if fits and latency_s < self.best_s * (1 - _WORTHWHILE):
+                self.best, self.best_s = plan, latency_s
+
+    def found(self) -> Plan | None:
+        """The best plan, complete; None if it is the first."""
+        if self.best is self.plan:
+            return None
+        unused = "no branch is done sooner by it"
+        blocks = self.best.blocks
+        plan = plan_of_blocks("branches", blocks, self.network, self.cluster, unused)
+        before_s = simulate(self.plan, self.network, self.cluster).latency_s
+        note = (
+            f"With branches on different devices it takes {plan.predicted_latency_s:.3f} s, "
+            f"without {before_s:.3f} s."
+        )
+        return replace(plan, notes=(note,))
+
+    def _tasks(self, start: int, stop: int) -> list[Task]:
+        """Units [start, stop), each whole."""
+        divider, devices = divider_of(self.network), self.cluster.devices
+        makers: dict[str, int] = {}
+        tasks: list[Task] = []
+        for index, unit in enumerate(self.network.units[start:stop]):
+            tile = divider.whole(unit)
+            reads: dict[int, int] = {}
+            given = 0
+            for name, box in tile.reads.items():
+                size = box.volume * self.network.graph.tensors[name].wire_itemsize
+                if name in makers:
+                    reads[makers[name]] = reads.get(makers[name], 0) + size
+                else:
+                    given += size
+            seconds = [device.costs.block_s(tile.work) for device in devices]
+            tasks.append(Task(seconds, [each.link.transfer_s(given) for each in devices], reads))
+            makers.update(dict.fromkeys(tile.boxes, index))
+        return tasks
+
+    def _moved_s(self, source: int, target: int, size: int) -> float:
+        devices = self.cluster.devices
+        return devices[source].link.transfer_s(size) + devices[target].link.transfer_s(size)
+
+    def _runs(self, start: int, owners: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Units that one device computes one after the other, while nobody waits for anybody."""
+        first, stop = start, start + len(owners)
+        for after in range(start + 1, stop):
+            moves = owners[after - start] != owners[after - 1 - start]
+            if moves or self._is_read_beyond(after - 1) or self._reads(after, start, first):
+                yield first, after
+                first = after
+        yield first, stop
+
+    def _is_read_beyond(self, index: int) -> bool:
+        """Whether another unit than the next reads what this one makes."""
+        graph, following = self.network.graph, self.network.units[index + 1]
+        return any(
+            not following.start <= reader < following.stop
+            for name in self.network.units[index].outputs
+            for reader in graph.consumers.get(name, ())
+        )
+
+    def _reads(self, index: int, start: int, stop: int) -> bool:
+        """Whether a unit reads what units [start, stop) make."""
+        units, producer = self.network.units, self.network.graph.producer
+        made = range(units[start].start, units[stop - 1].stop) if stop > start else range(0)
+        return any(
+            producer.get(name, -1) in made for node in units[index].nodes for name in node.inputs
+        )
+
+
+class _Blocks:
+    """Blocks in order, with what they make."""
+
+    def __init__(self, network: Network, blocks: Sequence[Block]) -> None:
+        self.network = network
+        self.blocks = list(map(_free, blocks))
+        self._made = {name for block in blocks for tile in block.tiles for name in tile.boxes}
+        self._sums = {
+            name for block in blocks for tile in block.tiles if tile.reduce for name in tile.boxes
+        }
+
+    def add(self, start: int, stop: int, device: DeviceId, *, direct: bool) -> None:
+        """Units [start, stop) whole on a device; `direct`: what peers make comes from them, but
+        for partial sums, which the host adds up.
+        """
+        graph = self.network.graph
+        names = self.network.outputs(start, stop)
+        tile = Tile(device, {name: Box.whole(graph.shape(name)) for name in names})
+        block = Block(start, stop, (tile,), barrier=False)
+        reads = tile_extent(self.network, block, tile).inputs.keys()
+        passed = direct and reads & self._made and not reads & self._sums
+        exchange: Exchange = "peer" if passed else "host"
+        self.blocks.append(replace(block, exchange=exchange))
+        self._made.update(names)
+
+
+def _free(block: Block) -> Block:
+    """The block, waiting for nothing but what it reads, from wherever that is."""
+    exchange: Exchange = "host" if block.exchange == "none" else block.exchange
+    return replace(block, barrier=False, exchange=exchange)
+
+
+def _regions(blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
+    """Runs of whole blocks; then the rest of the network from each block on."""
+    for whole, run in groupby(blocks, key=lambda block: len(block.tiles) == 1):
+        if whole:
+            found = list(run)
+            yield found[0].start, found[-1].stop
+    for block in reversed(blocks):
+        yield block.start, blocks[-1].stop
