@@ -29,7 +29,7 @@ def test_a_quarter_of_the_bytes_and_every_bit_of_the_answer(tmp_path: Path) -> N
     model = quantised(proto, tmp_path, signed=False)
     some = cluster(*[SLOW] * 4)
     ratios = {}
-    for name in ("lw", "efl", "ofl", "aofl", "halo", "elimination", "kcut"):
+    for name in ("auto", "lw", "efl", "ofl", "aofl", "halo", "elimination", "kcut"):
         moved = []
         for each in (network_of(proto), network_of(model)):
             plan = planner_of(name)(each, some)
@@ -38,7 +38,9 @@ def test_a_quarter_of_the_bytes_and_every_bit_of_the_answer(tmp_path: Path) -> N
             moved.append(plan.traffic.scatter + plan.traffic.gather + plan.traffic.halo)
         ratios[name] = moved[1] / moved[0]
         assert difference(model, plan, network_of(model)).max_abs_error == 0.0, name
-    assert max(ratios[name] for name in ("lw", "efl", "ofl", "aofl", "halo")) <= MOST, ratios
+    assert max(ratios[name] for name in ("auto", "lw", "efl", "ofl", "aofl", "halo")) <= MOST, (
+        ratios
+    )
 
 
 @pytest.mark.slow
