@@ -35,6 +35,8 @@ PAGE = ROOT / "docs" / "hardware.md"
 IMAGES = ROOT / "docs" / "images"
 # A home's switch; Wi-Fi's own delay is in what a message costs.
 LATENCY_MS = 0.5
+# Cluster files say what a weight costs, presets what a byte does.
+_WEIGHT_BYTES = 4
 
 
 def cluster_of(preset: Preset, count: int) -> Cluster:
@@ -42,6 +44,7 @@ def cluster_of(preset: Preset, count: int) -> Cluster:
     computer = (
         f"gflops = {preset.gflops}\nendpoint_ms_per_message = {preset.message_ms}\n"
         f"endpoint_ns_per_byte = {preset.byte_ns}\nendpoint_ms_per_task = {preset.task_ms}\n"
+        f"weight_ns = {preset.weight_ns * _WEIGHT_BYTES}\n"
     )
     text = (
         f'[host]\ncomputes = true\n{computer}[network]\nmedium = "{preset.medium}"\n'

@@ -5,6 +5,8 @@ from typing import get_args
 
 import pytest
 
+from benchmarks.hardware import cluster_of
+from benchmarks.lab import presets
 from coordinator.planning.auto import CANDIDATES, auto
 from coordinator.planning.devices import Cluster, Link, Medium
 from coordinator.planning.legal import check_plan
@@ -42,11 +44,11 @@ def test_never_slower_than_one_device(medium: Medium, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("medium", MEDIA)
+@pytest.mark.parametrize("kind", presets.names())
 @pytest.mark.parametrize("count", range(1, 9))
 @pytest.mark.parametrize("name", names())
-def test_never_slower_over_the_catalogue(name: str, count: int, medium: Medium) -> None:
-    never_slower(real(name), pis(count, medium))
+def test_never_slower_over_the_catalogue(name: str, count: int, kind: str) -> None:
+    never_slower(real(name), cluster_of(presets.load_kind(kind).preset, count))
 
 
 def test_every_strategy_is_a_candidate() -> None:
