@@ -17,9 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.report import command_line, emit
 from coordinator.costs.rates import RateCosts
@@ -31,6 +29,7 @@ from coordinator.planning.strategies import strategy
 from models.catalogue import load
 from models.graph import load_graph
 from models.units import Network, divide
+from models.zoo import builder
 
 GFLOPS = 1.85
 MBPS = (93.7, 940.0)
@@ -78,41 +77,34 @@ def towers(
 
     Input (1, 3, side * patch, side * patch), output (1, 4, side, side).
     """
-    rng = np.random.default_rng(4)
-    nodes: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
+    net = builder.Network(TOWERS, seed=4)
+    image = net.input("x", (1, 3, side * patch, side * patch))
+    shared = image.conv("patches", width, builder.square(patch, patch, pad=0))
+    tokens = (1, width, side * side)
+    shape = net.integers("tokens.shape", tokens)
+    start = net.node("Reshape", "tokens", [shared.name, shape], tokens)
+    tops = [_tower(start, f"tower{number}", depth) for number in range(count)]
+    summed = net.node("Sum", "sum", [top.name for top in tops], tokens)
+    shape = net.integers("map.shape", shared.shape)
+    back = net.node("Reshape", "map", [summed.name, shape], shared.shape)
+    return net.model(back.conv("last", 4, builder.square(3)))
 
-    def constant(array: np.ndarray) -> str:
-        weights.append(numpy_helper.from_array(array, f"c{len(weights)}"))
-        return weights[-1].name
 
-    def floats(*shape: int) -> str:
-        return constant(
-            rng.standard_normal(shape, dtype=np.float32) * np.float32(shape[-1] ** -0.5)
+def _tower(top: builder.Tensor, name: str, depth: int) -> builder.Tensor:
+    """Attention of every channel (1, channels, tokens) to the others, `depth` times."""
+    net, (_, width, tokens) = top.network, top.shape
+    for number in range(depth):
+        layer = f"{name}.{number}"
+        turned = net.node(
+            "Transpose", f"{layer}.turned", [top.name], (1, tokens, width), perm=[0, 2, 1]
         )
-
-    def add(op: str, *inputs: str, **attributes: Any) -> str:
-        name = f"t{len(nodes)}"
-        nodes.append(helper.make_node(op, inputs, [name], name=f"{op}_{name}", **attributes))
-        return name
-
-    tokens = side * side
-    shared = add("Conv", "x", floats(width, 3, patch, patch), strides=[patch, patch])
-    start = add("Reshape", shared, constant(np.array([1, width, tokens])))
-    tops = []
-    for _ in range(count):
-        top = start
-        for _ in range(depth):
-            scores = add("MatMul", top, add("Transpose", top, perm=[0, 2, 1]))
-            top = add("MatMul", add("Softmax", scores, axis=-1), top)
-            top = add("MatMul", top, floats(tokens, tokens))
-        tops.append(top)
-    back = add("Reshape", add("Sum", *tops), constant(np.array([1, width, side, side])))
-    made = add("Conv", back, floats(4, width, 3, 3), pads=[1] * 4)
-    sizes = {"x": [1, 3, side * patch, side * patch], made: [1, 4, side, side]}
-    x, y = (helper.make_tensor_value_info(k, TensorProto.FLOAT, v) for k, v in sizes.items())
-    graph = helper.make_graph(nodes, TOWERS, [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        square = (1, width, width)
+        scores = net.node("MatMul", f"{layer}.scores", [top.name, turned.name], square)
+        shares = net.node("Softmax", f"{layer}.shares", [scores.name], square, axis=-1)
+        mixed = net.node("MatMul", f"{layer}.mixed", [shares.name, top.name], top.shape)
+        weight = net.he_weight(f"{layer}.weight", (tokens, tokens))
+        top = net.node("MatMul", layer, [mixed.name, weight], top.shape)
+    return top
 
 
 def _cluster(count: int, mbps: float) -> Cluster:

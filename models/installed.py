@@ -18,6 +18,7 @@ from pathlib import Path
 import platformdirs
 
 from models.heads import TASKS, Task
+from models.sidecar import Sidecar, dump, sidecar_path
 from protos.errors import BadConfiguration, BadRequest, NotFound
 
 VARIABLE = "IMBREX_MODELS"
@@ -106,6 +107,20 @@ class Store:
         except OSError as error:
             raise self._unusable(error) from error
         return version
+
+    def add(self, name: str, model: bytes, sidecar: Sidecar) -> int:
+        """Adds a version of this serialised model.
+
+        Raises:
+            BadRequest: the name cannot be used.
+            BadConfiguration: the folder cannot be written.
+        """
+
+        def write(folder: Path) -> None:
+            (folder / MODEL_FILE).write_bytes(model)
+            sidecar_path(folder / MODEL_FILE).write_text(dump(sidecar), encoding="utf-8")
+
+        return self.put(name, write)
 
     def remove(self, name: str, version: int | None = None) -> tuple[int, ...]:
         """Removes a model, or one version of it; the versions that went.

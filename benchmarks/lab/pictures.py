@@ -6,13 +6,11 @@ by a scale alone, so that a picture travels as bytes, for every strategy alike.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from models import catalogue
 from models.graph import load_graph
 from models.guess import takes_pictures
-from models.installed import MODEL_FILE, Store
-from models.sidecar import Sidecar, dump, sidecar_path
+from models.installed import Store
+from models.sidecar import Sidecar
 from models.usual import image_input
 
 
@@ -38,10 +36,5 @@ def installed(name: str, store: Store) -> str:
         input=image_input(graph, "tensor", "unit", "stretch"),
         head=None,
     )
-
-    def write(folder: Path) -> None:
-        (folder / MODEL_FILE).write_bytes(loaded.proto.SerializeToString())
-        sidecar_path(folder / MODEL_FILE).write_text(dump(sidecar), encoding="utf-8")
-
-    store.put(name, write)
+    store.add(name, loaded.proto.SerializeToString(), sidecar)
     return installed(name, store)

@@ -15,10 +15,10 @@ from models import catalogue
 from models.graph import Graph, load_graph
 from models.guess import guess, metadata, takes_pictures
 from models.heads import TASKS, Task
-from models.installed import MODEL_FILE, Store
+from models.installed import Store
 from models.model_file import read_model
 from models.predictions import check_outputs
-from models.sidecar import LABELLESS, Resize, Sidecar, dump, sidecar_path
+from models.sidecar import LABELLESS, Resize, Sidecar, sidecar_path
 from models.sidecar import load as load_sidecar
 from models.sizes import Size, bind, inputs_of
 from models.usual import PIXELS, head_for, image_input
@@ -73,12 +73,7 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
 
 def _keep(name: str, model: bytes, sidecar: Sidecar, *, default: bool, as_json: bool) -> int:
     store = Store()
-
-    def write(folder: Path) -> None:
-        (folder / MODEL_FILE).write_bytes(model)
-        sidecar_path(folder / MODEL_FILE).write_text(dump(sidecar), encoding="utf-8")
-
-    version = store.put(name, write)
+    version = store.add(name, model, sidecar)
     if default:
         store.choose(sidecar.task, name)
     if as_json:

@@ -22,6 +22,7 @@ from protos.errors import BadRequest
 Arrays = Mapping[str, np.ndarray]
 
 _SUFFIX = ".npy"
+# The last is what zipfile raises for a compression, or an encryption, that it does not know.
 _BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, NotImplementedError)
 
 
