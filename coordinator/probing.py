@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
 
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.reach import Reach
@@ -12,8 +11,10 @@ from coordinator.measured import Measured
 from coordinator.planning.plan import DeviceId
 from protos.errors import LostWorker
 
-# What requests or weights disturb is measured again, so often at most.
-PROBES_AT_MOST = 5
+# A link is measured until two probes in a row agree that nothing disturbed, so often at most: not
+# requests or weights, nor processes that are still starting beside either end.
+PROBES_AT_MOST = 6
+AGREE = 1.1
 
 Connections = Mapping[DeviceId, Connection]
 
@@ -70,15 +71,26 @@ class Probing:
         """One at a time: probes in parallel would measure each other."""
         async with self._one_at_a_time:
             for device, connection in connections.items():
-                for _ in range(PROBES_AT_MOST):
-                    await self._idle()
-                    before = self._sent
-                    with suppress(LostWorker):
-                        await self._measured.probe(device, connection)
-                    if before == self._sent:
-                        break
+                await self._until_two_agree(device, connection)
                 self._measured.unprobed.discard(device)
         self._changed(cause)
+
+    async def _until_two_agree(self, device: DeviceId, connection: Connection) -> None:
+        before = 0.0
+        for _ in range(PROBES_AT_MOST):
+            await self._idle()
+            sent = self._sent
+            try:
+                await self._measured.probe(device, connection)
+            except LostWorker:
+                return
+            if sent != self._sent:
+                before = 0.0
+                continue
+            rate = self._measured.link(device).bytes_per_s
+            if before / AGREE <= rate <= before * AGREE:
+                return
+            before = rate
 
     async def _ask(self, connections: Connections) -> None:
         if await self._reach.ask(connections):

@@ -1,0 +1,80 @@
+"""When a link counts as measured: whatever disturbs a probe, two in a row have to agree."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from coordinator.planning.devices import Link
+from coordinator.planning.plan import DeviceId
+from coordinator.probing import PROBES_AT_MOST, Probing
+from protos.errors import LostWorker
+
+PI = DeviceId("pi")
+
+
+@dataclass
+class Rates:
+    """A device whose link looks like this, probe after probe."""
+
+    rates: Iterator[float]
+    seen: list[float] = field(default_factory=list)
+    unprobed: set[DeviceId] = field(default_factory=set)
+
+    async def probe(self, device: DeviceId, connection: object) -> None:
+        rate = next(self.rates)
+        if not rate:
+            raise LostWorker(cause="it is gone", cure="none")
+        self.seen.append(rate)
+
+    def link(self, device: DeviceId) -> Link:
+        return Link(self.seen[-1])
+
+
+async def idle() -> None:
+    await asyncio.sleep(0)
+
+
+async def measured(*rates: float) -> list[float]:
+    news: list[str] = []
+    found = Rates(iter(rates))
+    probing = Probing(found, None, idle, news.append)  # type: ignore[arg-type]
+    probing.links("measured", {PI: None})  # type: ignore[dict-item]
+    assert found.unprobed == {PI}
+    while probing.busy:
+        await asyncio.sleep(0)
+    assert news == ["measured"]
+    assert not found.unprobed
+    return found.seen
+
+
+@pytest.mark.parametrize(
+    ("rates", "probes"),
+    [
+        ((40, 41, 99), 2),
+        ((5, 14, 40, 41, 99), 4),
+        ((41, 5, 40, 41, 99), 4),
+        ((1, 2, 4, 8, 16, 32, 64), PROBES_AT_MOST),
+        ((40, 0, 99), 1),
+    ],
+)
+async def test_probes_until_two_in_a_row_agree(rates: tuple[float, ...], probes: int) -> None:
+    assert len(await measured(*rates)) == probes
+
+
+async def test_what_is_sent_meanwhile_makes_a_probe_worthless() -> None:
+    found = Rates(iter((40, 40, 40, 40, 99)))
+    probing: Probing
+
+    async def disturbed(device: DeviceId, connection: object) -> None:
+        await Rates.probe(found, device, connection)
+        if len(found.seen) == 2:
+            probing.sent()
+
+    found.probe = disturbed  # type: ignore[method-assign]
+    probing = Probing(found, None, idle, lambda cause: None)  # type: ignore[arg-type]
+    probing.links("measured", {PI: None})  # type: ignore[dict-item]
+    while probing.busy:
+        await asyncio.sleep(0)
+    assert len(found.seen) == 4
