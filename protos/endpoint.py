@@ -10,6 +10,9 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+# What an event loop's timers are rounded to; what is later than that has another cause.
+_COARSE_S = 1e-3
+
 
 @dataclass(slots=True)
 class Endpoint:
@@ -19,6 +22,7 @@ class Endpoint:
     byte_s: float = 0.0
     handled: int = 0
     _free_s: float = field(default=0.0, repr=False)
+    _late_s: float = field(default=0.0, repr=False)
 
     async def handle(self, size_bytes: int) -> None:
         """Returns when a message that is due now has been handled, after those before it."""
@@ -26,7 +30,8 @@ class Endpoint:
         cost_s = self.message_s + size_bytes * self.byte_s
         if not cost_s:
             return
-        # An absolute moment: timers are a millisecond coarse, which must not add up.
+        # An absolute moment, and what the last timer was late or early: it must not add up.
         now_s = time.monotonic()
-        self._free_s = max(self._free_s, now_s) + cost_s
-        await asyncio.sleep(self._free_s - now_s)
+        self._free_s = due_s = max(self._free_s, now_s - self._late_s) + cost_s
+        await asyncio.sleep(due_s - now_s)
+        self._late_s = min(time.monotonic() - due_s, _COARSE_S)
