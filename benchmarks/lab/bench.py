@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.lab import probes
 from benchmarks.lab.calibrate import Emulated, emulated, machine
 from benchmarks.lab.cluster import Lab, Say, lab
 from benchmarks.lab.presets import Preset, fitting_scale, load_kind
@@ -84,10 +85,10 @@ def bench(setting: Setting, say: Say) -> Iterator[Bench]:
     if setting.medium:
         preset = preset.model_copy(update={"medium": setting.medium})
     say("measuring this machine")
-    here = machine()
-    scale = setting.scale or fitting_scale(preset, setting.devices, here.core_gflops)
+    core_gflops = probes.core_gflops()
+    scale = setting.scale or fitting_scale(preset, setting.devices, core_gflops)
     wanted = preset.scaled(scale)
-    fastest = here.computer(wanted)
+    fastest = machine(core_gflops, wanted).computer(wanted)
     computers = [fastest.clocked(clock) for clock in setting.clocks]
     with lab(wanted, computers, say) as running:
         say("calibrating")
