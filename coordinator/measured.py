@@ -12,7 +12,7 @@ from coordinator.cluster.facts import Facts
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts, Corrections
 from coordinator.costs.endpoints import HOST_ENDPOINT, EndpointEstimate
-from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, prior_link
+from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, fit_line, prior_link
 from coordinator.costs.rates import flop_per_s, prior_costs
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.execution.tasks import TaskGraph
@@ -73,7 +73,12 @@ class Measured:
         # Handled by the slower end; and the other one needed something too.
         both_s = min(each.seconds for each in probe if not each.size_bytes)
         far_s = min(seen.handling_s, max(0.0, both_s - self._near.message_s))
-        self._endpoints[device] = self.endpoint(device).probed(far_s)
+        end = self.endpoint(device).probed(far_s)
+        if fitted := fit_line(probe):
+            # A train is as fast as the wire; for one message, both ends come on top.
+            wire_byte_s = LIVE_LOOPBACK.byte_s if connection.is_loopback else seen.stream_byte_s
+            end = end.of_bytes(max(0.0, fitted[1] - self._near.byte_s - wire_byte_s))
+        self._endpoints[device] = end
 
     def _unprobed(self, device: DeviceId) -> LinkEstimate:
         return LinkEstimate(self._before.get(device) or prior_link(0))

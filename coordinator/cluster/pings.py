@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from protos.errors import LostWorker
 # Old round trips go: clocks of cheap boards drift by tens of microseconds per second.
 _CLOCK_SAMPLES = 16
 
-# What the payloads of a probe may take: requests that come meanwhile share the link with it.
+# What the payloads of a probe may take, and as much again a train of them: requests that come
+# meanwhile share the link with it.
 PROBE_BUDGET_S = 0.6
 # Large enough to see the rate of gigabit Ethernet beside the fixed cost; the largest are left out
 # where the budget would not do.
@@ -27,17 +29,21 @@ PROBE_SIZES_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
 _EMPTY_PROBES = 4
 # Pings at once, whose answers come as fast as the slower end handles messages.
 _BURST = 6
+# Pings with a payload close behind each other: they come as fast as the wire lets them.
+_TRAIN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """One answered ping: payload bytes there and back, and seconds from before sending to after
-    receipt. `offset_s` added to the other clock gives ours; it errs by half of `seconds` at most.
+    """One answered ping: payload bytes there and back, seconds from before sending to after
+    receipt, and when it got there, on the other clock. `offset_s` added to that clock gives ours;
+    it errs by half of `seconds` at most.
     """
 
     sent_bytes: int
     reply_bytes: int
     seconds: float
+    received_s: float
     offset_s: float
 
 
@@ -51,12 +57,14 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a link and its ends showed: single messages, and the seconds that the slower of the two
-    ends needs to handle one.
+    """What a link and its ends showed: single messages, the seconds that the slower of the two
+    ends needs to handle one, and the seconds per byte of large ones close behind each other, while
+    the wire carries one and the ends handle others.
     """
 
     messages: tuple[Observation, ...]
     handling_s: float
+    stream_byte_s: float
 
 
 class ClockEstimate:
@@ -158,7 +166,7 @@ class Pinger:
         finally:
             del self._waiting[number]
         offset_s = (sent_s + arrived_s) / 2 - received_s
-        trip = RoundTrip(sent_bytes, reply_bytes, arrived_s - sent_s, offset_s)
+        trip = RoundTrip(sent_bytes, reply_bytes, arrived_s - sent_s, received_s, offset_s)
         self.clock.add(trip)
         return trip
 
@@ -184,7 +192,7 @@ class Pinger:
                 seconds = max(trip.seconds - min(empty) / 2, 0.0)
                 byte_s = seconds / size
                 seen.append(Observation(size, seconds))
-        return Probe(tuple(seen), handling_s)
+        return Probe(tuple(seen), handling_s, await self._stream_byte_s(timeout_s, byte_s))
 
     async def _handling_s(self, timeout_s: float, empty_s: float) -> float:
         """Of pings sent at once, each after the first takes what the slower end needs for two
@@ -194,3 +202,14 @@ class Pinger:
         await asyncio.gather(*(self.ping(timeout_s) for _ in range(_BURST)))
         more_s = time.monotonic() - began_s - empty_s
         return max(0.0, more_s) / (2 * (_BURST - 1))
+
+    async def _stream_byte_s(self, timeout_s: float, byte_s: float) -> float:
+        """Seconds per byte by the dispersion of a train of pings; one alone takes `byte_s`."""
+        most = PROBE_BUDGET_S / (_TRAIN * byte_s) if byte_s else math.inf
+        least = PROBE_SIZES_BYTES[0]
+        size = max(each for each in PROBE_SIZES_BYTES if each <= max(most, least))
+
+        trips = await asyncio.gather(*(self.ping(timeout_s, size) for _ in range(_TRAIN)))
+        # On the other clock: on a shared medium, answers wait for the train itself.
+        arrivals = [each.received_s for each in trips]
+        return (max(arrivals) - min(arrivals)) / ((_TRAIN - 1) * size)

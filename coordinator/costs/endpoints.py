@@ -43,6 +43,10 @@ class EndpointEstimate:
             return self
         return replace(self, endpoint=replace(self.endpoint, message_s=min(_MOST_S, message_s)))
 
+    def of_bytes(self, byte_s: float) -> EndpointEstimate:
+        """After a probe that told what each byte costs: requests don't."""
+        return replace(self, endpoint=replace(self.endpoint, byte_s=byte_s))
+
     def observed(
         self, waits_s: Sequence[float], messages_s: Sequence[float], now: float
     ) -> EndpointEstimate:

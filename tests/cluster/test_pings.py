@@ -38,9 +38,9 @@ def test_the_shortest_round_trip_tells_the_offset():
     clock = ClockEstimate()
     assert clock.offset_s == 0.0
     for seconds, offset in ((0.3, 7.2), (0.001, 7.01), (0.2, 6.9)):
-        clock.add(RoundTrip(0, 0, seconds, offset))
-    clock.add(RoundTrip(1 << 20, 0, 0.0001, 99.0))
+        clock.add(RoundTrip(0, 0, seconds, 0.0, offset))
+    clock.add(RoundTrip(1 << 20, 0, 0.0001, 0.0, 99.0))
     assert clock.offset_s == 7.01
     for _ in range(16):
-        clock.add(RoundTrip(0, 0, 0.5, 8.0))
+        clock.add(RoundTrip(0, 0, 0.5, 0.0, 8.0))
     assert clock.offset_s == 8.0

@@ -153,6 +153,16 @@ async def test_a_burst_of_pings_tells_what_a_slow_end_needs_per_message(tmp_path
         assert 0.0115 < probe.handling_s < 0.03
 
 
+async def test_a_train_of_pings_tells_how_fast_bytes_get_through(tmp_path):
+    async with (
+        worker_process(tmp_path, BYTE_NS="500") as running,
+        watched_pool(running.address) as watched,
+    ):
+        await watched.joined(running)
+        probe = await watched.connection(running).probe()
+        assert 4.9e-7 < probe.stream_byte_s < 1e-6
+
+
 async def test_pings_at_the_same_time_do_not_disturb_each_other(tmp_path):
     async with worker_process(tmp_path) as running, watched_pool(running.address) as watched:
         await watched.joined(running)
