@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks import published
 from benchmarks.lab.bars import Bar, bars_svg
 from benchmarks.lab.bench import Bench, Setting, bench
-from benchmarks.lab.cluster import Say, wait_until_measured
+from benchmarks.lab.cluster import Say
 from benchmarks.lab.crowd import crowd
 from benchmarks.lab.measure import ask, chosen, measure, steps
 from benchmarks.lab.network import MOST_DEVICES, require_tools
@@ -122,7 +122,6 @@ def run(setting: Setting, wish: Wish) -> Document:
             document = {**done, **running.about(), "load_average_before": load}
             document.setdefault("models", {})
             say("\n".join(running.lines()))
-            wait_until_measured(running.lab, say)
             for model in missing:
                 document["models"][model] = _measured(running, model, wish, step)
                 _write(path, document)

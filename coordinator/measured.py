@@ -74,10 +74,10 @@ class Measured:
         both_s = min(each.seconds for each in probe if not each.size_bytes)
         far_s = min(seen.handling_s, max(0.0, both_s - self._near.message_s))
         end = self.endpoint(device).probed(far_s)
-        if fitted := fit_line(probe):
+        fitted = fit_line(probe)
+        if fitted and not connection.is_loopback:
             # A train is as fast as the wire; for one message, both ends come on top.
-            wire_byte_s = LIVE_LOOPBACK.byte_s if connection.is_loopback else seen.stream_byte_s
-            end = end.of_bytes(max(0.0, fitted[1] - self._near.byte_s - wire_byte_s))
+            end = end.of_bytes(max(0.0, fitted[1] - self._near.byte_s - seen.stream_byte_s))
         self._endpoints[device] = end
 
     def _unprobed(self, device: DeviceId) -> LinkEstimate:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.bench import Setting, bench
-from benchmarks.lab.cluster import Lab, wait_until_measured
+from benchmarks.lab.cluster import Lab
 from benchmarks.lab.measure import ask
 from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.lab.presets import names
@@ -62,7 +62,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _answered(running: Lab, model: str, strategy: str) -> dict[str, Any]:
     """A few requests, compared with the whole model."""
-    wait_until_measured(running, _say)
     question = ask(running, model)
     rounds = Rounds(running.client, model, question.body, question.expected)
     case = Case(strategy, running.devices, Choice(strategy))

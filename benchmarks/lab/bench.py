@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.lab import probes
 from benchmarks.lab.calibrate import Emulated, emulated, machine
-from benchmarks.lab.cluster import Lab, Say, lab
+from benchmarks.lab.cluster import Lab, Say, lab, wait_until_measured
 from benchmarks.lab.presets import Preset, fitting_scale, load_kind
 from benchmarks.published import Case
 from coordinator.planning.devices import Medium
@@ -75,7 +75,7 @@ class Bench:
 
 @contextmanager
 def bench(setting: Setting, say: Say) -> Iterator[Bench]:
-    """Brings up a lab and measures what it emulates.
+    """Brings up a lab whose coordinator has measured everything, and measures what it emulates.
 
     Raises:
         BadConfiguration: not root, no iproute2.
@@ -91,6 +91,8 @@ def bench(setting: Setting, say: Say) -> Iterator[Bench]:
     fastest = machine(core_gflops, wanted).computer(wanted)
     computers = [fastest.clocked(clock) for clock in setting.clocks]
     with lab(wanted, computers, say) as running:
+        # The coordinator's own measurements would share the wires with ours.
+        wait_until_measured(running, say)
         say("calibrating")
         found = emulated(running, wanted, fastest, setting.clocks)
         yield Bench(running, setting, scale, wanted, found)

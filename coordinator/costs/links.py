@@ -80,7 +80,11 @@ class LinkEstimate:
         fitted = fit_line(known)
         if fitted is None:
             return self._fixed_only(known)
-        return divided(self.prior, *fitted)
+        fixed_s, byte_s = fitted
+        # What was disturbed while the device's part was measured must not leave a wire for nothing.
+        most = max(0.0, byte_s - self.prior.near.byte_s) / 2
+        far = replace(self.prior.far, byte_s=min(self.prior.far.byte_s, most))
+        return divided(replace(self.prior, far=far), fixed_s, byte_s)
 
     def _fixed_only(self, known: Sequence[Transfer]) -> Link:
         """All transfers of about one size: that size's cost is right, its slope the prior's if

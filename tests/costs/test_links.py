@@ -91,6 +91,16 @@ def test_endpoint_time_is_not_counted_twice() -> None:
     assert estimate.link.transfer_s(10**6) == pytest.approx(0.301, rel=1e-6)
 
 
+def test_a_device_takes_at_most_half_of_what_bytes_cost() -> None:
+    """The device's part was measured while something else used the link: it is more than all."""
+    prior = Link(1e7, 0.001, near=Endpoint(byte_s=1e-8), far=Endpoint(byte_s=1e-6))
+    estimate = LinkEstimate(prior)
+    for size in SIZES:
+        estimate = estimate.observed(size, 0.001 + size * 1.1e-7)
+    assert estimate.link.far.byte_s == pytest.approx(5e-8, rel=1e-6)
+    assert estimate.link.bytes_per_s == pytest.approx(2e7, rel=1e-6)
+
+
 def test_what_a_buffer_swallows_tells_nothing_of_the_rate() -> None:
     """A shaper lets 66 KB through at once: small messages look infinitely fast."""
     probe = [
