@@ -19,7 +19,7 @@ from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
 from benchmarks.lab.presets import Preset
 from coordinator import children
-from coordinator.client import CoordinatorClient
+from coordinator.client import ANSWER_TIMEOUT_S, CoordinatorClient
 from models.installed import VARIABLE, Store
 
 SECRET = "lab"  # noqa: S105 - of a cluster that nobody else can reach
@@ -182,6 +182,8 @@ def _coordinator(
         **_computing(computer, folder),
         "medium": preset.medium,
         "replan": 0,
+        # A crowd's clients wait until every device has the weights.
+        "max_wait_s": ANSWER_TIMEOUT_S,
         **settings,
     }
     file = _settings_file(folder / "coordinator.toml", told)
