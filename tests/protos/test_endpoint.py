@@ -1,7 +1,7 @@
 import asyncio
 import time
 
-import uvloop
+import pytest
 
 from protos.endpoint import Endpoint
 
@@ -31,19 +31,28 @@ async def test_messages_are_handled_one_after_the_other():
         assert taken >= least
 
 
-def test_what_timers_are_early_does_not_add_up():
-    cost_s, messages = 0.0034, 30
+class Coarse:
+    """A clock whose timers are rounded to milliseconds, as uvloop's, and then a little late."""
 
-    async def one_by_one():
-        endpoint = Endpoint(message_s=cost_s)
-        for _ in range(messages):
-            # The endpoint is free again before the next message comes.
-            await asyncio.sleep(0.001)
-            begin = time.monotonic()
-            await endpoint.handle(0)
-            taken.append(time.monotonic() - begin)
+    def __init__(self):
+        self.now_s = 0.0
 
-    taken = []
-    # uvloop, as in the daemons, rounds timers to whole milliseconds.
-    uvloop.run(one_by_one())
-    assert sum(taken) > messages * cost_s - 0.002
+    def monotonic(self):
+        return self.now_s
+
+    async def sleep(self, seconds):
+        self.now_s += round(seconds, 3) + 0.0001
+
+
+@pytest.mark.parametrize("message_s", [0.0034, 0.0036, 0.0041])
+async def test_what_timers_are_early_or_late_does_not_add_up(monkeypatch, message_s):
+    clock = Coarse()
+    monkeypatch.setattr("protos.endpoint.time", clock)
+    monkeypatch.setattr("protos.endpoint.asyncio", clock)
+    endpoint, taken_s, messages = Endpoint(message_s), 0.0, 30
+    for _ in range(messages):
+        clock.now_s += 0.01  # the endpoint has been free for long
+        begin_s = clock.now_s
+        await endpoint.handle(0)
+        taken_s += clock.now_s - begin_s
+    assert taken_s == pytest.approx(messages * message_s, abs=0.001)
