@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.cluster.events import (
@@ -217,7 +217,6 @@ NEWS = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(NEWS, st.floats(0, 40)), max_size=60), st.integers(1, 3))
 def test_any_order_of_news_keeps_the_rules(news, max_devices):
     state = Membership(lambda: 0.5, max_devices=max_devices, max_addresses=4)

@@ -202,7 +202,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 AnyOrder.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=150, stateful_step_count=60, suppress_health_check=list(HealthCheck)
 )
 TestAnyOrder = AnyOrder.TestCase
 

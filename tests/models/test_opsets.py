@@ -86,7 +86,6 @@ def cut_some(name: str, ops: frozenset[str], opset: int, number: int) -> set[str
     @seed(number)
     @settings(
         max_examples=GRAPHS,
-        deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),

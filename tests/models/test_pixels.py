@@ -48,7 +48,7 @@ def pixels_of(graph: Graph, name: str = "x") -> np.ndarray:
     return rng.integers(0, 256, graph.shape(name), dtype=np.uint8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.builds(Pixels, positive, st.tuples(*[number] * 3), st.tuples(*[positive] * 3)))
 def test_onnxruntime_normalises_as_the_host_does(pixels: Pixels) -> None:
     assert is_exact(pixels)

@@ -98,7 +98,7 @@ def test_the_size_is_judged_before_a_pixel_is_decoded() -> None:
         decode_image(claimed_png(2000, 1000), Limits(pixels=2_000_000))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from(["JPEG", "PNG", "WEBP", "BMP", "GIF"]),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=6),
@@ -221,7 +221,7 @@ def test_boxes_come_back_to_where_they_were(
     assert back == pytest.approx([x0, y0, x1, y1], abs=0.01)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(80, 400), st.integers(80, 400), st.sampled_from([RAW, STRETCH, CROP]))
 def test_the_placement_tells_where_the_pixels_really_are(
     width: int, height: int, form: ImageInput

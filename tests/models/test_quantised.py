@@ -15,9 +15,7 @@ from tests.models.test_random_graphs import split_error
 
 
 def check_int8(count: int, opset: int = 17):
-    @settings(
-        max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=count, database=None, suppress_health_check=list(HealthCheck))
     @given(int8_networks(opset), st.data())
     def check(model: onnx.ModelProto, data: st.DataObject) -> None:
         assert split_error(data, model) == 0.0
@@ -47,7 +45,7 @@ def test_equal_with_a_scale_for_all(opset: int) -> None:
     assert check(model, network, (3, 2), fused(network)).comparison.max_abs_error == 0.0
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(int8_networks())
 def test_only_eight_bits_live_between_layers(model: onnx.ModelProto) -> None:
     network = divide(load_graph(model))
@@ -70,7 +68,7 @@ def test_a_dequantised_residual_is_eight_bits_on_both_ways() -> None:
     assert list(fused(network)) == [(0, len(network.units))]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**16), st.integers(3, 17), st.integers(3, 17), st.data())
 def test_dynamic_quantisation(seed: int, rows: int, cols: int, data: st.DataObject) -> None:
     rng = np.random.default_rng(seed)

@@ -21,7 +21,7 @@ SHAPE = (1, 3, 20, 16)
 UNSIGNED = Quantised(0.019, 117)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.floats(2.0**-20, 2.0**20, width=32),
     st.sampled_from([(0, TensorProto.UINT8), (-128, TensorProto.INT8)]),

@@ -75,7 +75,6 @@ def check_graphs(count: int) -> set[str]:
     @settings(
         derandomize=count <= FEW,
         max_examples=count,
-        deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
     )
@@ -127,9 +126,7 @@ def test_a_row_that_a_declaration_forgets_is_noticed(
     monkeypatch.setitem(TABLE, op, replace(TABLE[op], reads=one_short))
     noticed = 0
 
-    @settings(
-        derandomize=True, max_examples=40, deadline=None, database=None, phases=[Phase.generate]
-    )
+    @settings(derandomize=True, max_examples=40, database=None, phases=[Phase.generate])
     @given(random_graphs({WRONG[op]: PROPOSALS[WRONG[op]]}, most=3), st.data())
     def check(model: onnx.ModelProto, data: st.DataObject) -> None:
         nonlocal noticed

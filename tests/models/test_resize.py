@@ -41,7 +41,7 @@ def resized(coordinates: str, rounding: str, rows: int, to: int) -> onnx.ModelPr
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=8)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(
     st.sampled_from(COORDINATES),
     st.sampled_from(ROUNDINGS),

@@ -13,7 +13,7 @@ from models.units import divide
 from tests.models.networks import Sketch, networks
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(networks(), st.integers(1, 5), st.integers(1, 4))
 def test_split_equals_whole(model: onnx.ModelProto, rows: int, cols: int) -> None:
     network = divide(load_graph(model))

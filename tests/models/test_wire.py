@@ -118,7 +118,7 @@ def test_a_tile_of_some_channels_has_their_scales() -> None:
 values = st.floats(-1e4, 1e4, width=32)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(numbers.arrays(np.float32, (3, 8), elements=values))
 def test_eight_bits_are_off_by_half_a_step(array: np.ndarray) -> None:
     encoding = PerChannel.covering(array.min(axis=1), array.max(axis=1))

@@ -47,7 +47,7 @@ def assert_best(plan: Plan, network: Network, some: Cluster) -> None:
         assert mine.latency_s <= min(simulated_s(name, network, some)) * (1 + 1e-9)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(networks(), clusters(3))
 def test_never_worse_than_aofl_or_one_device(model, some) -> None:
     network = divide(load_graph(model))

@@ -23,7 +23,7 @@ from tests.planning.test_elimination import classifier, network_of
 WEIGHTS = st.lists(st.sampled_from([1.0, 0.5, 0.3]), min_size=1, max_size=6)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(networks(), WEIGHTS)
 def test_plan_is_legal_and_gives_the_whole_models_answer(model, weights) -> None:
     network = network_of(model)
@@ -35,7 +35,7 @@ def test_plan_is_legal_and_gives_the_whole_models_answer(model, weights) -> None
     assert difference(model, plan, network).max_rel_error <= TOLERANCE
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(networks(), WEIGHTS)
 def test_devices_together_make_everything_once(model, weights) -> None:
     network = network_of(model)

@@ -64,7 +64,7 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(plans())
 def test_any_plan_survives_exactly(plan: Plan) -> None:
     assert parse_plan(save_plan(plan, small()), small()) == plan

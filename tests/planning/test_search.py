@@ -27,7 +27,7 @@ def all_cuts(count: int):
         yield list(itertools.pairwise(marks))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.integers(1, 8).flatmap(lambda n: arrays.arrays(np.float64, (n + 1, n + 1), elements=COSTS))
 )
@@ -42,7 +42,7 @@ def test_the_best_cuts_are_the_best_of_all(seconds) -> None:
         assert cuts == ()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(networks(), clusters(3))
 def test_aofl_is_the_best_of_all_plans_under_its_cost(model, some) -> None:
     network = divide(load_graph(model))

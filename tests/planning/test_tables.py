@@ -42,7 +42,7 @@ def assert_equal_to_definition(network: Network, tables: Tables) -> int:
     return compared
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=25, suppress_health_check=SLOW)
 @given(networks(), clusters())
 def test_tables_cost_what_the_definition_costs(model, some) -> None:
     graph = load_graph(model)

@@ -39,7 +39,7 @@ def views(draw):
     return whole[tuple(slice(a, a + size) for a, size in zip(starts, shape, strict=True))]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.one_of(views(), st.binary(max_size=40)), max_size=4))
 def test_what_is_encoded_is_decoded(payloads):
     items = []
@@ -127,7 +127,7 @@ def test_headers_that_lie_are_violations(tensor, payload, says):
         decode(frame_of(tensor, bytes(payload)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.binary(max_size=200))
 def test_noise_is_a_violation_or_an_empty_frame(noise):
     for message in (noise, struct.pack("<I", len(noise)) + noise):
@@ -140,7 +140,7 @@ def test_a_kind_from_the_future_is_a_violation():
         decode(encode([pb.Item()]))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=4),
     st.integers(1, 400),

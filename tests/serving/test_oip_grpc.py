@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -154,8 +155,11 @@ async def test_metadata_statistics_and_repository(stub) -> None:
 
 async def test_health_and_reflection(channel: grpc.aio.Channel) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
-    told = await stub.Check(health_pb2.HealthCheckRequest(service="inference.GRPCInferenceService"))
-    assert told.status == health_pb2.HealthCheckResponse.SERVING
+    service = health_pb2.HealthCheckRequest(service="inference.GRPCInferenceService")
+    async with asyncio.timeout(30):
+        async for told in stub.Watch(service):
+            if told.status == health_pb2.HealthCheckResponse.SERVING:
+                break
 
     async def asked():
         yield reflection_pb2.ServerReflectionRequest(list_services="")

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.boxes import Box, covers_exactly
@@ -307,14 +307,12 @@ boxes = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(boxes, boxes)
 def test_what_is_left_of_a_box_and_what_was_taken_are_the_box(box, part):
     rest = minus(box, part)
     assert covers_exactly([*rest, box.intersect(part)], box)
 
 
-@settings(deadline=None)
 @given(st.lists(boxes, max_size=12), st.integers(0, 12), st.booleans())
 def test_any_pieces_in_any_order_fill_the_input_once(parts, when, overtaken):
     """Against the plain rule: the task runs when every element has been written."""

@@ -67,7 +67,7 @@ def test_nothing_needs_no_place() -> None:
     assert longest_s([]) == 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_never_better_than_the_best_of_all_placements(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 5))

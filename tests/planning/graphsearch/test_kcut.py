@@ -43,7 +43,7 @@ def moved(operations: list[Operation], tilings: tuple[int, ...]) -> float:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(flows(), st.booleans())
 def test_one_cut_moves_the_fewest_bytes(flow, narrow) -> None:
     sizes, operations = flow
@@ -55,7 +55,7 @@ def test_one_cut_moves_the_fewest_bytes(flow, narrow) -> None:
     assert cost == moved(operations, tilings) == min(moved(operations, each) for each in every)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(flows())
 def test_levels_share_tensors_only_with_their_neighbours(flow) -> None:
     _, operations = flow

@@ -40,7 +40,7 @@ def everything(sizes: Sequence[int], tables: Sequence[Table]) -> float:
     return min(total_of(tables, choice) for choice in choices)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(problems(), st.randoms(use_true_random=False))
 def test_any_order_finds_the_least_total(problem, random) -> None:
     sizes, tables = problem
@@ -52,7 +52,7 @@ def test_any_order_finds_the_least_total(problem, random) -> None:
         assert total_of(tables, choice) == pytest.approx(cost)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_descent_ends_where_no_single_change_helps(problem) -> None:
     sizes, tables = problem
