@@ -20,7 +20,7 @@ SETTLE_S = 120.0
 
 def crowd(lab: Lab, question: Question, seconds: float, say: Say) -> dict[str, Any]:
     """Answers per second over `seconds`, once the cluster has settled, beside one device's. The
-    baseline is measured before and after.
+    baseline is the faster of one before and one after, as kernels of the lab are the fastest seen.
     """
     baselines_s = [alone_s(lab, question)]
     lab.client.infer_raw(question.name, question.body, names.NPZ)
@@ -51,7 +51,7 @@ def crowd(lab: Lab, question: Question, seconds: float, say: Say) -> dict[str, A
         "seconds": seconds,
         "answers": len(counted),
         "images_per_s": round(rate, 4),
-        "ratio": round(rate * sum(baselines_s) / len(baselines_s), 3),
+        "ratio": round(rate * min(baselines_s), 3),
         "latency_s": round(sorted(counted)[len(counted) // 2], 3) if counted else None,
         "max_rel_error": worst.max_rel_error,
     }

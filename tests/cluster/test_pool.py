@@ -143,24 +143,24 @@ async def test_the_clock_offset_and_the_link_are_measured(tmp_path):
         assert all(0 <= each.seconds < 1 for each in probe.messages)
 
 
-async def test_a_burst_of_pings_tells_what_a_slow_end_needs_per_message(tmp_path):
+async def probed(tmp_path, **settings):
+    """What a probe shows of a worker with these settings."""
     async with (
-        worker_process(tmp_path, MESSAGE_MS="12") as running,
+        worker_process(tmp_path, **settings) as running,
         watched_pool(running.address) as watched,
     ):
         await watched.joined(running)
-        probe = await watched.connection(running).probe()
-        assert 0.0115 < probe.handling_s < 0.03
+        return await watched.connection(running).probe()
+
+
+async def test_a_burst_of_pings_tells_what_a_slow_end_needs_per_message(tmp_path):
+    probe = await probed(tmp_path, MESSAGE_MS="12")
+    assert 0.0115 < probe.handling_s < 0.03
 
 
 async def test_a_train_of_pings_tells_how_fast_bytes_get_through(tmp_path):
-    async with (
-        worker_process(tmp_path, BYTE_NS="500") as running,
-        watched_pool(running.address) as watched,
-    ):
-        await watched.joined(running)
-        probe = await watched.connection(running).probe()
-        assert 4.9e-7 < probe.stream_byte_s < 1e-6
+    probe = await probed(tmp_path, BYTE_NS="500")
+    assert 4.9e-7 < probe.stream_byte_s < 1e-6
 
 
 async def test_pings_at_the_same_time_do_not_disturb_each_other(tmp_path):

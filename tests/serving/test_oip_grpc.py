@@ -160,6 +160,7 @@ async def test_health_and_reflection(channel: grpc.aio.Channel) -> None:
         async for told in stub.Watch(service):
             if told.status == health_pb2.HealthCheckResponse.SERVING:
                 break
+    assert told.status == health_pb2.HealthCheckResponse.SERVING
 
     async def asked():
         yield reflection_pb2.ServerReflectionRequest(list_services="")
