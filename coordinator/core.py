@@ -131,10 +131,11 @@ class Coordinator:
             Unavailable: no worker is ready.
         """
         network = (await self.served.get(model)).network
-        plan = (await self._plans.current(model, choice)).plan
-        cluster = self._live.cluster()
+        graph = await self._plans.current(model, choice)
+        plan, cluster = graph.plan, self._live.cluster()
         if {device.id for device in cluster.devices}.issuperset(plan.devices):
-            plan = await asyncio.to_thread(_predicted, plan, network, cluster)
+            ran = self._live.cluster(graph)
+            plan = await asyncio.to_thread(_predicted, plan, network, cluster, ran)
         return plan, network
 
     async def give_plan(self, model: str, text: bytes, *, hold: bool) -> tuple[str, Plan, Network]:
@@ -296,12 +297,12 @@ class Coordinator:
                 self._plans.refresh(PERIOD)
 
 
-def _predicted(plan: Plan, network: Network, cluster: Cluster) -> Plan:
-    """The plan with both of its predictions by the same costs."""
+def _predicted(plan: Plan, network: Network, cluster: Cluster, ran: Cluster) -> Plan:
+    """The plan with its predictions: of itself by how its tasks `ran`, of the best device alone."""
     alone = best_alone(network, cluster.devices)
     return replace(
         plan,
-        predicted_latency_s=simulate(plan, network, cluster).latency_s,
+        predicted_latency_s=simulate(plan, network, ran).latency_s,
         single_device_latency_s=alone.seconds,
         baseline_device=alone.device.id,
     )

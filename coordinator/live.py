@@ -111,12 +111,14 @@ class LiveCluster:
 
     # ------------------------------------------------------------ for planners
 
-    def cluster(self) -> Cluster:
-        """The devices that can be planned with now, with what is known of them."""
+    def cluster(self, graph: TaskGraph | None = None) -> Cluster:
+        """The devices that can be planned with now, with what is known of them; of how fast they
+        compute a plan's tasks, if that has run.
+        """
         now = time.monotonic()
         ready = self._pool.ready()
         devices = tuple(
-            self._device(device, each)
+            self._device(device, each, graph)
             for device, each in ready.items()
             if self.aside.of(device, now) is None
         )
@@ -163,12 +165,14 @@ class LiveCluster:
         except LostWorker:
             return False
 
-    def _device(self, device: DeviceId, connection: Connection) -> Device:
+    def _device(
+        self, device: DeviceId, connection: Connection, graph: TaskGraph | None = None
+    ) -> Device:
         facts = connection.facts
         return Device(
             id=device,
             name=facts.name,
-            costs=self._measured.costs(facts, self._profiler.profile(facts)),
+            costs=self._measured.costs(facts, self._profiler.profile(facts), graph),
             link=self._measured.link(device),
             speed=facts.mhz_max * facts.cores * facts.pace,
             memory_bytes=facts.memory_bytes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from coordinator.costs.links import Transfer
 from coordinator.execution.tasks import TaskGraph, TaskSpec
@@ -35,7 +36,8 @@ def lone_transfers(
     """
     found = sorted(_crossings(graph, times), key=lambda each: each.start_s)
     busy_until_s = 0.0
-    for each, after in zip(found, [*found[1:], None], strict=True):
+    for each, after in pairwise([*found, None]):
+        assert each is not None
         overtaken = after is not None and after.start_s < each.stop_s
         if each.device is not None and each.start_s >= busy_until_s and not overtaken:
             yield each.device, Transfer(each.size_bytes, each.stop_s - each.start_s)

@@ -44,6 +44,8 @@ class Measured:
         self._links: dict[DeviceId, LinkEstimate] = {}
         self._probed: dict[DeviceId, Connection] = {}
         self._corrections = Corrections.none()
+        # Of the tasks of each plan that ran.
+        self._of_plans: WeakKeyDictionary[TaskGraph, Corrections] = WeakKeyDictionary()
         self._computing: WeakKeyDictionary[TaskGraph, dict[tuple[int, DeviceId], float]]
         self._computing = WeakKeyDictionary()  # uncorrected seconds
         # Devices whose link is about to be probed.
@@ -119,8 +121,10 @@ class Measured:
         if profile is not None and profile.endpoint is not None:
             self._endpoints.setdefault(device, EndpointEstimate(profile.endpoint))
 
-    def costs(self, facts: Facts, profile: Profile | None) -> Costs:
-        """A device's costs: its profile (a prior without one), corrected by observed tasks."""
+    def costs(self, facts: Facts, profile: Profile | None, graph: TaskGraph | None = None) -> Costs:
+        """A device's costs: its profile (a prior without one), corrected by observed tasks; those
+        of `graph`, if that has run.
+        """
         costs: Costs = (
             RegressionCosts(profile)
             if profile
@@ -132,11 +136,13 @@ class Measured:
                 threads=facts.threads,
             )
         )
-        return CorrectedCosts(costs, self.correction(facts.id))
+        return CorrectedCosts(costs, self.correction(facts.id, graph))
 
-    def correction(self, device: DeviceId) -> float:
-        """Observed over predicted seconds."""
-        return self._corrections.factor(device)
+    def correction(self, device: DeviceId, graph: TaskGraph | None = None) -> float:
+        """Observed over predicted seconds; of the tasks of `graph`, if that has run lately."""
+        every = self._corrections.of(device)
+        own = self._of_plans.get(graph) if graph else None
+        return every.with_own(own.of(device)).factor if own else every.factor
 
     def observed(self, devices: Sequence[DeviceId], now: float) -> Mapping[str, Observed]:
         """The devices and their links as tasks show them; links are looked at once a second."""
@@ -158,6 +164,7 @@ class Measured:
     def profiled(self, device: DeviceId) -> None:
         """A new profile: predictions and corrections of the old one mean nothing."""
         self._corrections = self._corrections.without(device)
+        self._of_plans.clear()
         self._computing.clear()
 
     def gflops(self, device: Device) -> float:
@@ -185,8 +192,11 @@ class Measured:
         for device, lone in lone_transfers(graph, times):
             if device in self._links:
                 self._links[device] = self._links[device].observed(lone.size_bytes, lone.seconds)
+        own = self._of_plans.get(graph, Corrections.none())
         for device, (expected_s, observed_s) in sums.items():
+            own = own.observed(device, expected_s, observed_s, now)
             self._corrections = self._corrections.observed(device, expected_s, observed_s, now)
+        self._of_plans[graph] = own
         links = {device: self._latest_link(device) for device in sums}
         starting, sending = task_waits(times), message_waits(graph, times, links)
         for device in sums:

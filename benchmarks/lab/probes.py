@@ -32,6 +32,8 @@ from worker.runtime import make_session
 _SIDE = 128
 _GFLOP = 40.09 * (_SIDE / 256) ** 2
 _REPEATS = 3
+# A core is judged by the best of four seconds: what others do beside it comes and goes.
+_CORE_REPEATS = 40
 _PINGS = 60
 _PAYLOAD_BYTES = 1 << 20
 _TIMEOUT_S = 30.0
@@ -53,7 +55,7 @@ def core_gflops() -> float:
     feeds = random_inputs(load_graph(model, model.graph.name))
     session.run(None, feeds)
     seconds = []
-    for _ in range(2 * _REPEATS + 1):
+    for _ in range(_CORE_REPEATS):
         before = time.thread_time()
         session.run(None, feeds)
         seconds.append(time.thread_time() - before)

@@ -23,8 +23,8 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request. `latency_s` is from input tensors to output tensors; `predicted_s` of the plan
-    that answered it.
+    """One request. `latency_s` is from input tensors to output tensors; `predicted_s` is what was
+    predicted of its plan just before.
     """
 
     round: int
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def predicted_s(self) -> float:
-        """The median, if the plan was replaced meanwhile."""
+        """The median."""
         return statistics.median(each.predicted_s for each in self.samples)
 
     @property
@@ -95,8 +95,9 @@ class Rounds:
         assert self.reference is not None, "warm_up comes first"
         for number in range(repeat):
             for case in cases:
+                case.plan = self.client.plan(self.model, case.choice)
                 outputs, answer = self._ask(case)
-                if answer["plan_version"] != case.plan["version"]:
+                if answer["plan_version"] != case.plan["version"]:  # replaced meanwhile
                     case.plan = self.client.plan(self.model, case.choice)
                 timing = answer["timing_ms"]
                 case.samples.append(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.costs.affine import AffineCosts, Costs, LayerRates
 from models.work import Work
@@ -26,6 +26,9 @@ _CHANGE_WEIGHT = 0.5
 # A task that was ten times slower than predicted counts as one this much slower.
 _LARGEST_STEP = math.log(2.0)
 _BOUNDS = (math.log(0.05), math.log(20.0))
+# What one plan's tasks have shown counts half when those of others are newer by seven tenths of it:
+# heat and other load change within minutes.
+_OWN_TIME_CONSTANT_S = 300.0
 # Shorter tasks measure the event loop.
 _LEAST_PREDICTED_S = 1e-3
 
@@ -59,6 +62,17 @@ class Correction:
         low, high = _BOUNDS
         factor = min(high, max(low, self.log_factor + weight * step))
         return Correction(factor, self.observations + 1, now, error)
+
+    def with_own(self, own: Correction) -> Correction:
+        """For one plan, by its `own` tasks, the less the older they are: its tiles may suit the
+        device's kernels better or worse than those of other plans and models.
+        """
+        if not own.observations:
+            return self
+        newer_s = max(0.0, self.updated_s - own.updated_s)
+        weight = math.exp(-newer_s / _OWN_TIME_CONSTANT_S)
+        log_factor = weight * own.log_factor + (1.0 - weight) * self.log_factor
+        return replace(self, log_factor=log_factor)
 
 
 @dataclass(frozen=True, slots=True)

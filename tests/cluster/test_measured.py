@@ -1,13 +1,23 @@
-"""What a probe says of a link is divided between the wire and the machines at its ends."""
+"""What a probe says of a link is divided between the wire and the machines at its ends; what tasks
+say of a device, between the device and their plan.
+"""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
 
 from coordinator.cluster.pings import Observation, Probe
+from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, HOST_ENDPOINT
+from coordinator.costs.sketch import Sketch
+from coordinator.execution.tasks import TaskGraph
+from coordinator.execution.timeline import TaskTimes
 from coordinator.measured import Measured
+from coordinator.planning.devices import Device
 from coordinator.planning.plan import DeviceId
+from tests.execution.sketches import A, chain
+from tests.planning.clusters import device
 
 PI = DeviceId("pi")
 WIRE_BYTE_S = 85e-9
@@ -53,3 +63,46 @@ async def test_on_loopback_no_wire_is_told_from_the_machine() -> None:
     measured = Measured()
     await measured.probe(PI, Probed(probe(0.0), is_loopback=True))  # type: ignore[arg-type]
     assert measured.link(PI).far.byte_s == DEVICE_ENDPOINT.byte_s
+
+
+def one_task() -> TaskGraph:
+    """A plan of one convolution on A."""
+    sketch = Sketch(1, 8, 32, 32)
+    sketch.conv(16, 3)
+    return replace(chain([[(0, 12)]], "a"), works=(sketch.measurable().works,))
+
+
+PLAIN = device("a", gflops=0.01)
+
+
+def known_by(measured: Measured) -> Callable[[DeviceId], Device]:
+    costs = CorrectedCosts(PLAIN.costs, measured.correction(A))
+    return lambda _: replace(PLAIN, costs=costs)
+
+
+def ran(measured: Measured, graph: TaskGraph, slowness: float, now: float) -> None:
+    seconds = PLAIN.costs.block_s(graph.works[0]) * slowness
+    task = TaskTimes(0, 0, A, 1.0, 1.0, 1.0 + seconds)
+    measured.observe(graph, [task], known_by(measured), now)
+
+
+def test_a_plan_is_predicted_by_how_its_own_tasks_ran() -> None:
+    measured, suited, unsuited, new = Measured(), one_task(), one_task(), one_task()
+    for turn in range(8):
+        ran(measured, suited, 0.8, now=20.0 * turn)
+        ran(measured, unsuited, 1.25, now=20.0 * turn + 10)
+    assert 0.8 < measured.correction(A) < 1.25
+    assert measured.correction(A, new) == measured.correction(A)
+    assert measured.correction(A, suited) == pytest.approx(0.8, rel=0.05)
+    assert measured.correction(A, unsuited) == pytest.approx(1.25, rel=0.05)
+
+
+def test_what_slows_one_plan_slows_the_others_of_a_device_before_long() -> None:
+    measured, one, other = Measured(), one_task(), one_task()
+    ran(measured, other, 1.0, now=0.0)
+    seen = []
+    for turn in range(1, 60):
+        ran(measured, one, 2.0, now=20.0 * turn)
+        seen.append(measured.correction(A, other))
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(2.0, rel=0.05)

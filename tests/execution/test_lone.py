@@ -60,3 +60,7 @@ def test_what_peers_pass_on_crosses_the_same_wires() -> None:
         (A, Transfer(600, 0.5)),
         (B, Transfer(600, 0.25)),
     ]
+
+
+def test_tasks_without_messages_tell_nothing() -> None:
+    assert list(lone_transfers(chain([HALVES]), [TaskTimes(0, 0, A, 1.0, 1.0, 2.0)])) == []
