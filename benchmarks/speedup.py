@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks import published
 from benchmarks.lab.bars import Bar, bars_svg
@@ -46,6 +47,8 @@ TESTBED = "pi3-1ghz"
 # One has a device of four cores, which a pace cannot emulate.
 CASES = tuple(case for case in published.CASES if not case.cores)
 LEAST_REPEAT = 5
+# How long it is looked at what others do on this machine.
+_LOOK_S = 3.0
 # Of the bytes that a plan says; what recovery repeats would show here.
 BYTES_TOLERANCE = 0.02
 # Of the answer, where another wire than the exact one was asked for: networks of random weights
@@ -117,9 +120,9 @@ def run(setting: Setting, wish: Wish) -> Document:
             say(what)
             bar.advance(task)
 
-        load = round(os.getloadavg()[0], 2)
+        busy = round(psutil.cpu_percent(_LOOK_S) / 100, 3)
         with bench(setting, say) as running:
-            document = {**done, **running.about(), "load_average_before": load}
+            document = {**done, **running.about(), "machine_busy_before": busy}
             document.setdefault("models", {})
             say("\n".join(running.lines()))
             for model in missing:
@@ -179,7 +182,7 @@ def _write(path: Path, document: Document) -> None:
 def _lines(document: Document) -> Iterator[str]:
     yield (
         f"{heading(document)}, times at scale {document['scale']:g}; "
-        f"load before {document['load_average_before']}"
+        f"{document['machine_busy_before']:.0%} of this machine busy before"
     )
     head = ("strategy", "seconds", "speed-up", "predicted", "error", "coordinator", "difference")
     form = "  {:<10}{:>9}{:>13}{:>11}{:>8}{:>13}{:>12}"

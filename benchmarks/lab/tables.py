@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 # More than this share of the cores in use by others, and times are of this machine, not of a Pi.
-_BUSY_LOAD = 0.5
+_BUSY_SHARE = 0.1
 
 _HEAD = (*("", "seconds", "speed-up", "predicted", "MB moved", "coordinator's CPU", "difference"),)
 _PARTS = {
@@ -77,7 +77,7 @@ def _document(found: Mapping[str, Any]) -> Iterator[str]:
             if found["faults"]
             else "Calibrated within 10 %. "
         )
-        + _load(found["load_average_before"])
+        + _busy(found["machine_busy_before"])
     )
     for model, measured in found["models"].items():
         yield from _model(model, measured, sum(found["clocks"]))
@@ -95,10 +95,10 @@ def crowd_line(crowd: Mapping[str, Any]) -> str:
     )
 
 
-def _load(load: float) -> str:
-    if load <= _BUSY_LOAD:
-        return f"The machine was idle before (load {load:g})."
-    return f"**Measured under load**: others were using the machine (load {load:g} before)."
+def _busy(share: float) -> str:
+    if share <= _BUSY_SHARE:
+        return f"The machine was idle before ({share:.0%} of its cores busy)."
+    return f"**Measured under load**: others were using {share:.0%} of the machine's cores before."
 
 
 def _model(model: str, measured: Mapping[str, Any], rates: float) -> Iterator[str]:

@@ -106,7 +106,7 @@ def test_tables_replace_only_what_is_between_the_marks():
         packets_dropped=[0, 3],
         where_s=dict.fromkeys(tables._PARTS, 0.1),
     )
-    found |= {"scale": 2.0, "load_average_before": 9.0}
+    found |= {"scale": 2.0, "machine_busy_before": 0.9}
     found["models"]["m"]["repeat"] = 5
     page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
     made = tables.with_results(page, [found])
