@@ -19,15 +19,18 @@ class Throughput:
 
     def __init__(self) -> None:
         self._since_s = 0.0
+        self._paused = False
         self.interval_s = 0.0
 
     def busy(self, now: float) -> None:
         """The first request after a pause begins."""
-        self._since_s = now
+        self._since_s, self._paused = now, True
 
-    def ended(self, now: float) -> None:
-        """A request ended."""
+    def ended(self, now: float, in_flight: int) -> None:
+        """One of those in flight ended. The first one after a pause shared its time with them."""
         seconds, self._since_s = now - self._since_s, now
+        if self._paused:
+            seconds, self._paused = seconds / in_flight, False
         if not self.interval_s:
             self.interval_s = seconds
         self.interval_s += _NEWEST_SHARE * (seconds - self.interval_s)
@@ -88,9 +91,9 @@ class Admission:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.running -= 1
         if error is None:  # refusals and cancelled requests say nothing of the cluster's speed
-            self._throughput.ended(self._clock())
+            self._throughput.ended(self._clock(), self.running)
+        self.running -= 1
         self._slots.release()
         if not self.running:
             self._idle.set()

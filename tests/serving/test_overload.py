@@ -26,14 +26,22 @@ def test_throughput_is_how_often_requests_end_while_busy() -> None:
     seen = Throughput()
     seen.busy(100.0)
     for moment in (102.0, 104.0, 106.0):
-        seen.ended(moment)
+        seen.ended(moment, 1)
     assert seen.interval_s == pytest.approx(2.0)
     seen.busy(500.0)  # a pause is not slowness
-    seen.ended(502.0)
+    seen.ended(502.0, 1)
     assert seen.interval_s == pytest.approx(2.0)
     for moment in range(503, 520):
-        seen.ended(float(moment))
+        seen.ended(float(moment), 1)
     assert seen.interval_s == pytest.approx(1.0, abs=0.01)
+
+
+def test_many_that_begin_at_once_share_what_the_first_one_takes() -> None:
+    seen = Throughput()
+    seen.busy(0.0)
+    for moment, in_flight in ((8.0, 8), (9.0, 8), (10.0, 8)):
+        seen.ended(moment, in_flight)
+    assert seen.interval_s == pytest.approx(1.0)
 
 
 async def hold(admission: Admission, until_set: asyncio.Event) -> None:
