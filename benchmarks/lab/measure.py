@@ -125,10 +125,10 @@ def measure(
 
 
 def _result(case: Case, baseline_s: float, seen: Sequence[Seen]) -> dict[str, Any]:
-    moved = {way: case.samples[-1].bytes[way] for way in WAYS}
-    planned = {way: case.plan["bytes"][way] for way in WAYS}
     # The request whose time is the median stands for the others.
     middle = sorted(seen, key=lambda each: each.sample.latency_s)[len(seen) // 2]
+    moved = {way: middle.sample.bytes[way] for way in WAYS}
+    planned = {way: case.plan["bytes"][way] for way in WAYS}
     return {
         "latency_s": case.latency_s,
         "speedup": round(baseline_s / case.latency_s, 3),
