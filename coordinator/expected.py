@@ -32,13 +32,16 @@ class LiveExpectations:
         self._has = has
 
     def task_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
-        """Seconds from sending a task's inputs to an idle device until its outputs are back."""
+        """Seconds from sending a task's inputs to an idle device until its outputs are back, where
+        those of its whole block cross the same wire.
+        """
         computing_s = self._measured.computing_s(graph, task, device, self._known)
         if computing_s is None:
             return math.inf
-        link, spec = self._measured.link(device), graph.tasks[task]
-        read = sum(_size(graph, each.tensor, each.box) for each in spec.inputs)
-        made = sum(_size(graph, each.tensor, each.box) for each in spec.outputs)
+        link, block = self._measured.link(device), graph.tasks[task].block
+        specs = [each for each in graph.tasks if each.block == block]
+        read = sum(_size(graph, each.tensor, each.box) for spec in specs for each in spec.inputs)
+        made = sum(_size(graph, each.tensor, each.box) for spec in specs for each in spec.outputs)
         return link.transfer_s(read) + computing_s + link.transfer_s(made)
 
     def prepare_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
