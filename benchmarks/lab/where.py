@@ -36,14 +36,15 @@ def where(trace: Mapping[str, Any], plan: Mapping[str, Any], baseline_s: float) 
     bars = [each for each in trace["traceEvents"] if each["ph"] == "X"]
     whole = [each for each in bars if each["cat"] == "request"][-1]
     start, stop = whole["ts"], whole["ts"] + whole["dur"]
-    rows: dict[int, list[tuple[float, float]]] = {}
+    devices: dict[str, list[tuple[float, float]]] = {}
     for each in bars:
         if each["cat"] == "devices":
-            rows.setdefault(each["tid"], []).append((each["ts"], each["ts"] + each["dur"]))
-    count = len(rows)
-    busy = sum(b - a for spans in rows.values() for a, b in spans) / count
-    first = sum(min(a for a, _ in spans) - start for spans in rows.values()) / count
-    last = sum(stop - max(b for _, b in spans) for spans in rows.values()) / count
+            spans = devices.setdefault(each["args"]["device"], [])
+            spans.append((each["ts"], each["ts"] + each["dur"]))
+    count = len(devices)
+    busy = sum(b - a for spans in devices.values() for a, b in spans) / count
+    first = sum(min(a for a, _ in spans) - start for spans in devices.values()) / count
+    last = sum(stop - max(b for _, b in spans) for spans in devices.values()) / count
     ideal = baseline_s / count
     redundant = ideal * plan["redundant_flop"] / plan["total_flop"]
     return Where(

@@ -86,10 +86,9 @@ def _task_bars(lived: Lived) -> Iterator[_Bar]:
         device = lived.names.get(each.device, each.device)
         block = lived.sketch.blocks[each.task]
         about = {"task": each.task, "block": block, "attempt": each.attempt}
-        waited = {"waited_ms": round((each.start_s - each.ready_s) * 1e3, 3)}
-        yield _Bar(
-            _DEVICES, device, f"block {block}", each.start_s, each.stop_s, {**about, **waited}
-        )
+        waited_ms = round((each.start_s - each.ready_s) * 1e3, 3)
+        details = {"device": device, **about, "waited_ms": waited_ms}
+        yield _Bar(_DEVICES, device, f"block {block}", each.start_s, each.stop_s, details)
         if each.sent_bytes:
             details = {**about, "bytes": each.sent_bytes}
             yield _link_bar(HOST, device, f"scatter {block}", (each.sent_s, each.ready_s), details)

@@ -58,6 +58,13 @@ def test_the_parts_of_a_request_are_its_latency():
     assert sum(found.json().values()) == pytest.approx(8.0)
 
 
+def test_tasks_that_overlap_are_still_of_one_device():
+    tasks = [TaskTimes(0, 0, "a", 11.0, 11.0, 13.0), TaskTimes(1, 0, "a", 12.5, 12.5, 14.0)]
+    lived = Lived("r", "m", 10.0, 10.0, 15.0, tasks, Sketch((0, 0), ()), {})
+    plan = {"redundant_flop": 0, "total_flop": 100}
+    assert where(chrome_trace(lived), plan, baseline_s=3.0).ideal == 3.0
+
+
 def test_a_good_result_has_no_fault():
     assert speedup.faults(document()) == []
 
