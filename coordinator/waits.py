@@ -1,4 +1,6 @@
-"""Where a request waited for event loops: from ready to start, and from peer to peer."""
+"""Where a request waited for event loops: from ready to start, and from peer to peer. Tasks whose
+device other requests shared tell nothing: they may have waited for these.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def task_waits(times: Sequence[TaskTimes]) -> Waits:
     found: Waits = {}
     stopped: dict[str, float] = {}
     for each in sorted(times, key=lambda times: times.start_s):
-        if stopped.get(each.device, 0.0) <= each.ready_s + _AT_ONCE_S:
+        if not each.shared and stopped.get(each.device, 0.0) <= each.ready_s + _AT_ONCE_S:
             found.setdefault(DeviceId(each.device), []).append(each.start_s - each.ready_s)
         stopped[each.device] = max(each.stop_s, stopped.get(each.device, 0.0))
     return found
@@ -33,7 +35,7 @@ def message_waits(
     What a message took beyond the wires and the bytes is shared by its two ends.
     """
     found: Waits = {}
-    by_task = {each.task: each for each in times}
+    by_task = {each.task: each for each in times if not each.shared}
     for task in graph.tasks:
         times_of = by_task.get(task.id)
         sources = {

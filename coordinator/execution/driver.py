@@ -135,6 +135,8 @@ class Driver:
         arrays.update({name: np.ascontiguousarray(feeds[name]) for name in graph.inputs})
         done = asyncio.get_running_loop().create_future()
         flight = Flight(graph, arrays, done, Timeline(time.monotonic()))
+        for other in self._flights.values():
+            flight.meet(other)
         self._flights[request] = flight
         finite = all(is_finite(arrays[name]) for name in graph.inputs)
         try:
@@ -147,7 +149,7 @@ class Driver:
         finally:
             self.step(Cancelled(request))
             self._flights.pop(request, None)
-        return flight.answer(request), flight.timeline.tasks
+        return flight.answer(request), flight.times
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
         """Feeds the scheduler and does what it says; sends leave as one letter per device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from models.boxes import Box
 @dataclass(slots=True)
 class Flight:
     """One request. `arrays` holds every tensor that passes the host, by name; `done` ends with the
-    request; `told` is set when every task has been reported.
+    request; `told` is set when every task has been reported. `shared` are devices of its plan that
+    other requests were on meanwhile.
     """
 
     graph: TaskGraph
@@ -34,9 +35,21 @@ class Flight:
     untold: set[int] = field(init=False)
     aside: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
     summed: set[str] = field(default_factory=set)
+    shared: set[DeviceId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.untold = {task.id for task in self.graph.tasks}
+
+    def meet(self, other: Flight) -> None:
+        """Both are in flight at the same time."""
+        both = set(self.graph.plan.devices) & set(other.graph.plan.devices)
+        self.shared |= both
+        other.shared |= both
+
+    @property
+    def times(self) -> list[TaskTimes]:
+        """What was observed of its tasks."""
+        return [replace(each, shared=each.device in self.shared) for each in self.timeline.tasks]
 
     def computed(self, times: TaskTimes, peer_bytes: int) -> None:
         """A device reported the end of a task and what it sent to its peers."""

@@ -14,7 +14,8 @@ Interval = tuple[float, float]
 class TaskTimes:
     """One attempt of a task on the host's monotonic clock: when its last input was handed to the
     connection (and how many bytes in all), when it was ready, started and stopped, and when the
-    last of its outputs was back at the host (0 and 0 bytes if none was to come).
+    last of its outputs was back at the host (0 and 0 bytes if none was to come). `shared`: other
+    requests were on its device meanwhile, and it may have waited for these.
     """
 
     task: int
@@ -27,6 +28,7 @@ class TaskTimes:
     sent_bytes: int = 0
     received_s: float = 0.0
     received_bytes: int = 0
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

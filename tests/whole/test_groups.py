@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 
 from benchmarks.local import LocalCluster, local_cluster
 from coordinator.answers import Answer
@@ -57,7 +56,6 @@ def on_fewer_than(devices: int, answers: list[Answer]) -> list[Answer]:
     return [answer for answer in answers if len(answer.devices) < devices]
 
 
-@pytest.mark.slow
 async def test_a_crowd_is_shared_out_to_groups_and_a_lone_image_gets_all_devices() -> None:
     feeds, whole = question()
     async with local_cluster(3, pace=0.1, strategy="ofl", profile=False) as cluster:
