@@ -6,9 +6,9 @@ of them together: it tells what the medium carries, and nothing of its own link.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from coordinator.costs.links import Transfer
 from coordinator.execution.tasks import TaskGraph, TaskSpec
@@ -35,10 +35,10 @@ def lone_transfers(
     way.
     """
     found = sorted(_crossings(graph, times), key=lambda each: each.start_s)
+    next_starts_s = (*(each.start_s for each in found[1:]), math.inf)
     busy_until_s = 0.0
-    for each, after in pairwise([*found, None]):
-        assert each is not None
-        overtaken = after is not None and after.start_s < each.stop_s
+    for each, next_start_s in zip(found, next_starts_s, strict=False):
+        overtaken = next_start_s < each.stop_s
         if each.device is not None and each.start_s >= busy_until_s and not overtaken:
             yield each.device, Transfer(each.size_bytes, each.stop_s - each.start_s)
         busy_until_s = max(busy_until_s, each.stop_s)

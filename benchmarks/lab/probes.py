@@ -31,10 +31,9 @@ from worker.runtime import make_session
 # GFLOP/s on x86-64), in a quarter of the time.
 _SIDE = 128
 _GFLOP = 40.09 * (_SIDE / 256) ** 2
-_REPEATS = 3
 # Rates are the best of so many runs: what others do beside them comes and goes.
 _CORE_RUNS, _DEVICE_RUNS = 20, 8
-_PINGS = 60
+_PINGS, _LARGE_PINGS = 60, 3
 _PAYLOAD_BYTES = 1 << 20
 _TIMEOUT_S = 30.0
 # A stream is timed after its start: slow start overruns the queue, and what was dropped is sent
@@ -88,7 +87,7 @@ async def message_seconds(address: str, caller: Caller) -> tuple[float, float]:
             empty = [(await pinger.ping(_TIMEOUT_S)).seconds for _ in range(_PINGS)]
             full = [
                 (await pinger.ping(_TIMEOUT_S, _PAYLOAD_BYTES, _PAYLOAD_BYTES)).seconds
-                for _ in range(_REPEATS)
+                for _ in range(_LARGE_PINGS)
             ]
         finally:
             reading.cancel()

@@ -60,6 +60,8 @@ def test_only_waits_for_an_idle_processor_count() -> None:
 
     times = [task(0, 1.0, 1.25, 3.0), task(1, 2.0, 3.125, 4.0), task(2, 4.0, 4.5, 5.0)]
     assert task_waits(times) == {"a": [0.25, 0.5]}
+    # Where other requests were on the device, it may have computed for these.
+    assert task_waits([replace(each, shared=True) for each in times]) == {}
 
 
 def in_one_piece(plan: Plan) -> Plan:
@@ -94,6 +96,9 @@ def test_messages_of_peers_are_found_in_their_tasks() -> None:
         # Messages wait for tasks and for each other in an event loop; none is faster than it is.
         assert FAR.message_s - 1e-9 <= min(waits) < FAR.message_s + FAR.task_s
     assert message_waits(graph, times, {}) == {}
+    links = {device.id: device.link for device in some.devices}
+    crowded = [replace(each, shared=each.device == some.devices[0].id) for each in times]
+    assert some.devices[0].id not in message_waits(graph, crowded, links)
 
 
 def test_ends_take_their_part_of_what_was_measured_as_a_whole() -> None:

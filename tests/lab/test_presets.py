@@ -1,7 +1,9 @@
 import pytest
 
-from benchmarks.lab.presets import fitting_scale, load_kind, names
+from benchmarks.lab.presets import FOLDER, fitting_scale, load_kind, names
 from protos.errors import BadRequest, NotFound
+
+FOUR_GFLOPS = FOLDER.parent / "four-gflops.toml"
 
 
 def test_the_presets_of_the_papers_devices_are_there():
@@ -11,11 +13,14 @@ def test_the_presets_of_the_papers_devices_are_there():
 
 @pytest.mark.parametrize("name", names())
 def test_every_preset_says_where_its_rates_come_from(name):
-    from benchmarks.lab.presets import FOLDER
-
     lines = (FOLDER / f"{name}.toml").read_text().splitlines()
     assert all("#" in line for line in lines if line.startswith(("gflops", "mbps", "message_ms")))
     assert load_kind(name).preset.gflops > 0
+
+
+def test_four_gflops_are_all_that_the_targets_second_column_changes():
+    fast, slow = (load_kind(each).preset for each in (str(FOUR_GFLOPS), "pi3-1ghz"))
+    assert fast == slow.model_copy(update={"gflops": 4.0})
 
 
 def test_a_scale_changes_no_ratio():
