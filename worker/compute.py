@@ -4,17 +4,17 @@ each. Another thread sets the next task up meanwhile: that is Python, which kern
 
 import asyncio
 import ctypes
-import fcntl
-import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from worker.turns import Turns
 
 _PR_SET_TIMERSLACK = 29
 # The kernel's default of 50 us would lengthen every paced run.
@@ -23,27 +23,16 @@ _TIMER_SLACK_NS = 1_000
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Fastest:
-    """The least CPU seconds that certain kernels have taken so far."""
-
-    cpu_s: float = math.inf
-
-    def seen(self, cpu_s: float) -> None:
-        """They took so long this time."""
-        self.cpu_s = min(self.cpu_s, cpu_s)
-
-
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[T]):
-    """A run that is set up: what computes, how many bytes of weights it reads, what is known of
-    runs of the same kernels, and what looks at its result, which is not kernels and no part of its
-    time.
+    """A run that is set up: what computes, how many bytes of weights it reads, what its kernels
+    have in common with no others (empty: nothing is known of them), and what looks at its result,
+    which is not kernels and no part of its time.
     """
 
     compute: Callable[[], T]
     weight_bytes: int = 0
-    fastest: Fastest = field(default_factory=Fastest)
+    kernels: tuple[object, ...] = ()
     check: Callable[[T], None] | None = None
 
 
@@ -57,9 +46,9 @@ class Emulation:
 
     `task_s` is how long setting up a task takes, `weight_byte_s` how long reading a byte of
     weights does: kernels are then timed with warm caches, since a pace would stretch their waiting
-    for memory as much as their arithmetic. Workers of one machine that name the same file `turns`
-    compute in turns, and kernels take the least CPU time that they have ever taken: emulated
-    computers share no caches and no cores.
+    for memory as much as their arithmetic. Workers of one machine that name the same folder `turns`
+    compute in turns, and kernels take the least CPU time that they have taken on any of them:
+    emulated computers share no caches and no cores.
     """
 
     task_s: float = 0.0
@@ -124,7 +113,7 @@ class Throttle:
         self._pace = pace
         self._clock = clock
         self._emulation = emulation
-        self._turns = emulation.turns.open("w") if emulation.turns else None
+        self._turns = Turns(emulation.turns) if emulation.turns else None
         self.overruns = 0
 
     def set_up(self, begin: Work[T]) -> Ready[T]:
@@ -164,19 +153,12 @@ class Throttle:
         before = self._clock.cpu_s()
         value = ready.compute()
         cpu_s = self._clock.cpu_s() - before
-        ready.fastest.seen(cpu_s)
-        return value, ready.fastest.cpu_s if self._turns else cpu_s
+        if self._turns and ready.kernels:
+            cpu_s = self._turns.least(ready.kernels, cpu_s)
+        return value, cpu_s
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        if self._turns is None:
-            yield
-            return
-        fcntl.flock(self._turns, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._turns, fcntl.LOCK_UN)
+    def _turn(self) -> AbstractContextManager[None]:
+        return self._turns.turn() if self._turns else nullcontext()
 
 
 class Compute:

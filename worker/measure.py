@@ -139,7 +139,7 @@ class Measurer:
             inference = make_session(model.SerializeToString(), chosen, as_on_arm=self._as_on_arm)
         random = np.random.default_rng(_SEED)
         feed = {entry.tensor: _random(entry.dims, entry.dtype, random) for entry in inputs}
-        return Session(inference, values), feed
+        return Session(f"{program.sha256} on {threads}", inference, values), feed
 
     def _array(self, ref: WeightRef) -> np.ndarray:
         dtype = dtype_of(ref.data_type)

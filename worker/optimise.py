@@ -118,7 +118,7 @@ class OptimisedPrograms:
             blobs.add(blob)
         self._store.touch(blobs)
         inference = make_session(model.SerializeToString(), chosen)
-        return Session(inference, values, frozenset(blobs))
+        return Session(sha256, inference, values, frozenset(blobs))
 
     def _path(self, sha256: str) -> Path:
         key = hashlib.sha256(f"{sha256}|{self._fingerprint}".encode()).hexdigest()

@@ -4,7 +4,6 @@ Measured in docs/adr/0002-sessions.md.
 """
 
 import weakref
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +15,7 @@ import onnxruntime as ort
 
 from protos.errors import Unavailable
 from worker.arrays import aligned_empty
-from worker.compute import Fastest, Ready
+from worker.compute import Ready
 from worker.failures import BadInput, from_runtime
 
 _LEVELS = ort.GraphOptimizationLevel
@@ -120,21 +119,22 @@ class Signature:
 
 
 class Session:
-    """A program ready to run. `weights` are referred to by onnxruntime and kept alive here;
-    `blobs` names the files that hold them.
+    """A program ready to run. What has the same `name` computes the same; `weights` are referred to
+    by onnxruntime and kept alive here; `blobs` names the files that hold them.
     """
 
     def __init__(
         self,
+        name: str,
         inference: ort.InferenceSession,
         weights: Sequence[ort.OrtValue] = (),
         blobs: frozenset[str] = frozenset(),
     ) -> None:
         self.blobs = blobs
+        self._name = name
         self._inference = inference
         self._weights = tuple(weights)
         self._weight_bytes = sum(value.tensor_size_in_bytes() for value in self._weights)
-        self._fastest: dict[tuple[tuple[int, ...], ...], Fastest] = defaultdict(Fastest)
         self._inputs = {entry.name: _signature(entry) for entry in inference.get_inputs()}
         self._outputs = {entry.name: _signature(entry) for entry in inference.get_outputs()}
 
@@ -171,8 +171,8 @@ class Session:
                 raise from_runtime(error, "running a program") from error
             return results
 
-        sizes = tuple(inputs[name].shape for name in self._inputs)
-        return Ready(compute, self._weight_bytes, self._fastest[sizes])
+        sizes = (inputs[name].shape for name in self._inputs)
+        return Ready(compute, self._weight_bytes, (self._name, *sizes))
 
     def _check(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]

@@ -63,7 +63,7 @@ class WorkerSettings(BaseSettings):
         0.0, ge=0, le=1000, description="emulation: how long reading a byte of weights takes"
     )
     turns: Path | None = Field(
-        None, description="emulation: workers that name the same file compute in turns"
+        None, description="emulation: workers that name the same folder compute in turns"
     )
     as_on_arm: bool = Field(
         False, description="emulation: without the layout that onnxruntime has for x86-64 only"

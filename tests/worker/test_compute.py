@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
-from worker.compute import Compute, Emulation, Fastest, Ready, RealClock, Throttle, yield_to_others
+from worker.compute import Compute, Emulation, Ready, RealClock, Throttle, yield_to_others
 from worker.settings import WorkerSettings
+from worker.turns import Turns
 
 
 class FakeClock:
@@ -116,7 +117,7 @@ def test_weights_are_charged_apart_from_kernels_with_warm_caches():
     assert timed.stop_s - timed.start_s == pytest.approx(1.0 / 0.1 + 2.0)
 
 
-def test_workers_that_name_the_same_file_compute_in_turns(tmp_path):
+def test_workers_that_name_the_same_folder_compute_in_turns(tmp_path):
     emulation = Emulation(turns=tmp_path / "turns")
     computing, most = [], []
 
@@ -140,19 +141,33 @@ def test_workers_that_name_the_same_file_compute_in_turns(tmp_path):
     assert most == [1, 1, 1]
 
 
-def test_emulated_computers_have_no_noisy_neighbours(tmp_path):
-    clock = FakeClock()
-    throttle = Throttle(0.1, clock, Emulation(turns=tmp_path / "turns"))
-    fastest = Fastest()
+def test_equal_kernels_take_the_least_time_they_took_on_any_emulated_computer(tmp_path):
+    clock, emulation = FakeClock(), Emulation(turns=tmp_path / "turns")
+    slow, fast = (Throttle(pace, clock, emulation) for pace in (0.1, 0.2))
 
-    def seconds(cpu_s):
-        timed = throttle.run(Ready(lambda: clock.work(cpu_s, cpu_s), fastest=fastest))
+    def seconds(throttle, cpu_s, *kernels):
+        timed = throttle.run(Ready(lambda: clock.work(cpu_s, cpu_s), kernels=kernels))
         return timed.stop_s - timed.start_s
 
-    assert seconds(2.0) == pytest.approx(20.0)
-    assert seconds(1.0) == pytest.approx(10.0)
-    assert seconds(3.0) == pytest.approx(10.0)
-    throttle.close()
+    assert seconds(slow, 2.0, "conv", (1, 3)) == pytest.approx(20.0)
+    assert seconds(fast, 1.0, "conv", (1, 3)) == pytest.approx(5.0)
+    assert seconds(slow, 3.0, "conv", (1, 3)) == pytest.approx(10.0)
+    assert seconds(slow, 3.0, "conv", (1, 4)) == pytest.approx(30.0)
+    assert seconds(slow, 2.0) == pytest.approx(20.0)
+    assert seconds(slow, 3.0) == pytest.approx(30.0)
+    for throttle in (slow, fast):
+        throttle.close()
+
+
+def test_a_worker_that_was_killed_while_it_kept_a_time_costs_that_time_only(tmp_path):
+    turns = Turns(tmp_path)
+    with turns.turn():
+        assert turns.least(("conv",), 2.0) == 2.0
+    (kept,) = tmp_path.iterdir()
+    kept.write_text("")
+    with turns.turn():
+        assert turns.least(("conv",), 3.0) == 3.0
+    turns.close()
 
 
 async def test_the_next_run_is_set_up_while_one_computes():

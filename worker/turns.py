@@ -1,0 +1,42 @@
+"""Emulated computers of one machine: they compute in turns, and equal kernels take equal time."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from models.program import sha256_of
+
+
+class Turns:
+    """What workers that name the same folder share."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._lock = os.open(folder, os.O_RDONLY)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Nobody else computes meanwhile."""
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def least(self, kernels: tuple[object, ...], cpu_s: float) -> float:
+        """The least CPU seconds that these kernels have taken so far on any of the workers, with
+        `cpu_s` now; to be asked in one's turn.
+        """
+        kept = self._folder / sha256_of(repr(kernels).encode())
+        # A worker may have been killed while it wrote.
+        with suppress(FileNotFoundError, ValueError):
+            cpu_s = min(cpu_s, float(kept.read_text()))
+        kept.write_text(repr(cpu_s))
+        return cpu_s
+
+    def close(self) -> None:
+        """Takes no more turns."""
+        os.close(self._lock)
