@@ -28,6 +28,8 @@ PING_INTERVAL_S = 0.5
 # A stalled worker (SIGSTOP, a cut cable) must be noticed in two seconds: three missed pings, and
 # a little for an event loop that is late.
 LOST_AFTER_S = 1.9
+# A timeout that comes so late is our own: what has come meanwhile is still to be read.
+_LATE_S = 0.25
 # What changes about a worker (frequency, counters, memory in use) is asked for this often.
 FACTS_INTERVAL_S = 10.0
 CALL_TIMEOUT_S = 5.0
@@ -222,9 +224,18 @@ class Connection:
             await self._stream.write(items, payloads)
 
     async def _watch(self) -> None:
-        """Notices a worker that says nothing: any frame is a sign of life, else a ping."""
+        """Notices a worker that says nothing: any frame is a sign of life, else a ping. An event
+        loop that stood still meanwhile (a large model is loaded) asks once more.
+        """
         while True:
-            await self._pinger.ping(self._pace.patience_s(time.monotonic()))
+            asked_s = time.monotonic()
+            patience_s = self._pace.patience_s(asked_s)
+            try:
+                await self._pinger.ping(patience_s)
+            except LostWorker:
+                if time.monotonic() < asked_s + patience_s + _LATE_S:
+                    raise
+                continue
             self._pace.answered(time.monotonic())
             await self._until_ping_is_due()
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.cluster.connection import LOST_AFTER_S, QUEUE_MESSAGES
+from coordinator.cluster.connection import LOST_AFTER_S, PING_INTERVAL_S, QUEUE_MESSAGES
 from coordinator.cluster.peers import PeerState
 from coordinator.cluster.trust import Trust
 from protos import imbrex_pb2 as pb
@@ -98,6 +98,17 @@ async def test_a_stalled_worker_is_lost_within_the_deadline(tmp_path):
             await waiting
         os.kill(running.process.pid, signal.SIGCONT)
         await watched.joined(running)
+
+
+async def test_an_event_loop_that_stood_still_loses_no_worker(tmp_path):
+    async with worker_process(tmp_path) as running, watched_pool(running.address) as watched:
+        await watched.joined(running)
+        os.kill(running.process.pid, signal.SIGSTOP)
+        await asyncio.sleep(2 * PING_INTERVAL_S)  # it has been asked, and can't answer yet
+        os.kill(running.process.pid, signal.SIGCONT)
+        time.sleep(LOST_AFTER_S)  # noqa: ASYNC251 - the answer is there, and nobody reads it
+        with pytest.raises(TimeoutError):
+            await until(lambda: not watched.has(running), within_s=LOST_AFTER_S)
 
 
 async def test_a_full_queue_waits_and_a_loss_ends_the_wait(tmp_path):
