@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[T]):
-    """A run that is set up: what computes, how many bytes of weights it reads, what its kernels
-    have in common with no others (empty: nothing is known of them), and what looks at its result,
-    which is not kernels and no part of its time.
+    """A run that is set up: what computes, how many bytes of weights it reads, what tells its
+    kernels from others (empty: nothing), and what looks at its result, which is not kernels and no
+    part of its time.
     """
 
     compute: Callable[[], T]

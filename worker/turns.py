@@ -7,15 +7,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from models.program import sha256_of
+from protos.errors import BadConfiguration
 
 
 class Turns:
-    """What workers that name the same folder share."""
+    """What workers that name the same folder share.
+
+    Raises:
+        BadConfiguration: the folder cannot be used.
+    """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._lock = os.open(folder, os.O_RDONLY)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder, os.O_RDONLY)
+        except OSError as error:
+            raise BadConfiguration(
+                cause=f"turns: {error}", cure="Name a folder that all these workers may write to"
+            ) from error
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -31,10 +41,11 @@ class Turns:
         `cpu_s` now; to be asked in one's turn.
         """
         kept = self._folder / sha256_of(repr(kernels).encode())
-        # A worker may have been killed while it wrote.
-        with suppress(FileNotFoundError, ValueError):
+        # Nothing is kept yet, or not all: a worker was killed while it wrote, or the disk is full.
+        with suppress(OSError, ValueError):
             cpu_s = min(cpu_s, float(kept.read_text()))
-        kept.write_text(repr(cpu_s))
+        with suppress(OSError):
+            kept.write_text(repr(cpu_s))
         return cpu_s
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from protos.errors import BadConfiguration
 from worker.compute import Compute, Emulation, Ready, RealClock, Throttle, yield_to_others
 from worker.settings import WorkerSettings
 from worker.turns import Turns
@@ -168,6 +169,13 @@ def test_a_worker_that_was_killed_while_it_kept_a_time_costs_that_time_only(tmp_
     with turns.turn():
         assert turns.least(("conv",), 3.0) == 3.0
     turns.close()
+
+
+def test_turns_that_are_no_folder_are_named(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(BadConfiguration, match="file"):
+        Turns(file)
 
 
 async def test_the_next_run_is_set_up_while_one_computes():
