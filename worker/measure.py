@@ -139,7 +139,8 @@ class Measurer:
             inference = make_session(model.SerializeToString(), chosen, as_on_arm=self._as_on_arm)
         random = np.random.default_rng(_SEED)
         feed = {entry.tensor: _random(entry.dims, entry.dtype, random) for entry in inputs}
-        return Session(f"{program.sha256} on {threads}", inference, values), feed
+        # Plain onnxruntime packs weights, sessions of tasks do not: other kernels.
+        return Session(f"plain {program.sha256} on {threads}", inference, values), feed
 
     def _array(self, ref: WeightRef) -> np.ndarray:
         dtype = dtype_of(ref.data_type)

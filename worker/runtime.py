@@ -119,8 +119,8 @@ class Signature:
 
 
 class Session:
-    """A program ready to run. What has the same `name` computes the same; `weights` are referred to
-    by onnxruntime and kept alive here; `blobs` names the files that hold them.
+    """A program ready to run. `name` tells its kernels from those of other sessions; `weights` are
+    referred to by onnxruntime and kept alive here; `blobs` names the files that hold them.
     """
 
     def __init__(

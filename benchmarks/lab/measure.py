@@ -106,7 +106,7 @@ def measure(
             say(f"{turn}: {case.label} {sample.latency_s:.3f} s")
             before_s, dropped = _cpu_s(coordinator), lab.network.dropped()
             psutil.cpu_percent()
-    # Kernels of the lab take the least time that they have taken: over the rounds, too.
+    # Each is the least that the kernels have taken until then.
     baseline_s = min(baselines_s)
     return {
         "baseline": {
