@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRITON := .venv-triton
 
-.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera test-deploy test-arm64 lint-deploy
+.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera clock test-deploy test-arm64 lint-deploy
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,8 +29,12 @@ $(TRITON)/ready: # its gRPC client needs an older protobuf than ours; without it
 	$(TRITON)/bin/pip install --quiet "tritonclient[grpc]>=2.60"
 	touch $@
 
-browser: ## what the page's tests drive (Debian, as root); without it they skip
-	apt-get install --yes --no-install-recommends chromium chromium-driver
+browser: ## what the page's tests drive (Debian, as root); without it they skip, and fail in CI
+	command -v chromium chromedriver >/dev/null || { apt-get update --quiet && \
+		apt-get install --yes --no-install-recommends chromium chromium-driver; }
+
+clock: ## what moves the clock of processes (Debian, as root); without it its tests skip
+	apt-get install --yes --no-install-recommends libfaketime
 
 camera: ## an RTSP server to watch (Debian, as root); without it its tests skip
 	apt-get install --yes --no-install-recommends python3-gi gir1.2-gst-rtsp-server-1.0 \
@@ -42,11 +46,11 @@ test-slow: setup ## kills, stalls, long comparisons
 test-deploy: setup ## the playbook on Debian machines that really boot (as root; forty minutes)
 	$(PYTHON) -m venv .venv-deploy
 	.venv-deploy/bin/pip install --quiet ansible-core
-	IMBREX_DEPLOY_ANSIBLE=$(CURDIR)/.venv-deploy/bin/ansible-playbook \
+	IMBREX_MUST_RUN=1 IMBREX_DEPLOY_ANSIBLE=$(CURDIR)/.venv-deploy/bin/ansible-playbook \
 		$(BIN)/pytest -v -s -m slow tests/deploy/test_machines.py
 
 test-arm64: setup ## the core on 64-bit Arm under qemu (as root; half an hour, the first time more)
-	IMBREX_ARM64=1 $(BIN)/pytest -m slow tests/deploy/test_emulated.py
+	IMBREX_MUST_RUN=1 IMBREX_ARM64=1 $(BIN)/pytest -m slow tests/deploy/test_emulated.py
 
 lint-deploy: ## Ansible's roles by ansible-lint's strictest rules
 	$(PYTHON) -m venv .venv-deploy

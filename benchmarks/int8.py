@@ -32,12 +32,12 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from benchmarks.report import command_line, emit
 from benchmarks.zoo import imbrex
-from coordinator.commands.check import equal_cluster
 from coordinator.demo.cluster import WORKER
 from coordinator.planning.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.plan import Plan
 from coordinator.planning.plan_json import save_plan
+from coordinator.planning.published import equal_cluster
 from coordinator.planning.strategies import strategy as planner_of
 from models import loading
 from models.boxes import Span

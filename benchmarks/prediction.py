@@ -77,7 +77,7 @@ class Bench:
         plan = await asyncio.to_thread(propose, strategy(name), network, cluster)
         self._version += 1
         plan = replace(plan, version=self._version)
-        graph = await asyncio.to_thread(compile_plan, plan, network, loaded.blobs)
+        graph = await asyncio.to_thread(compile_plan, plan, network, loaded.blobs())
         for device in plan.devices:
             await self._live.ensure(device, graph.programs_of(device), graph.blobs)
         return graph

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from types import TracebackType
 
 from protos.errors import Overloaded
 
 # A change of the load or of the plan is believed within a few requests.
 _NEWEST_SHARE = 0.3
+# Who is told to come back later than this comes back to another load.
+MOST_PROMISED_S = 60.0
+# Times that are remembered; each is a number.
+MOST_PROMISED = 1024
+# Retry-After is in whole seconds: who was told a time comes up to one later.
+_SOON_S, _LATE_S = 1.0, 1.5
 
 
 class Throughput:
@@ -57,6 +65,7 @@ class Admission:
         self._idle = asyncio.Event()
         self._idle.set()
         self._alone = asyncio.Lock()
+        self._promised: deque[float] = deque(maxlen=MOST_PROMISED)
         self.waiting = 0
         self.running = 0
 
@@ -67,17 +76,18 @@ class Admission:
         return max(0, ahead + 1) * self._throughput.interval_s
 
     async def __aenter__(self) -> None:
-        wait_s = self.wait_s
-        if self.waiting >= self._queue or wait_s > self._most_wait_s:
-            raise Overloaded(
-                cause=f"{self.waiting} requests are waiting already, about {wait_s:.1f} s",
-                cure="Try again later, or send fewer requests at a time.",
-                # When as many have ended as there are too many, or a tenth of the queue.
-                retry_after_s=max(wait_s - self._most_wait_s, wait_s / 10),
-            )
+        wait_s, now = self.wait_s, self._clock()
+        if self.waiting + self._kept_free(now) >= self._queue or wait_s > self._most_wait_s:
+            raise self._overloaded(wait_s, now)
+        if self._promised and self._promised[0] <= now:
+            self._promised.popleft()
         self.waiting += 1
         try:
-            await self._slots.acquire()
+            # What ends slower than was to be expected ends the wait, too.
+            async with asyncio.timeout(self._most_wait_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise self._overloaded(self.wait_s, self._clock()) from None
         finally:
             self.waiting -= 1
         if not self.running:
@@ -97,6 +107,30 @@ class Admission:
         self._slots.release()
         if not self.running:
             self._idle.set()
+
+    def _kept_free(self, now: float) -> int:
+        """Places that newcomers leave to those who were told to come back about now; one of them
+        may be who comes.
+        """
+        while self._promised and self._promised[0] < now - _LATE_S:
+            self._promised.popleft()
+        soon = sum(each <= now + _SOON_S for each in self._promised)
+        return soon - 1 if self._promised and self._promised[0] <= now else soon
+
+    def _overloaded(self, wait_s: float, now: float) -> Overloaded:
+        """Tells everybody another time to come back: the next at which a place becomes free that
+        nobody before was promised.
+        """
+        # When as many have ended as there are too many.
+        first_s = now + max(self._throughput.interval_s, wait_s - self._most_wait_s)
+        last_s = self._promised[-1] if self._promised else -inf
+        promised_s = min(max(first_s, last_s + self._throughput.interval_s), now + MOST_PROMISED_S)
+        self._promised.append(max(promised_s, last_s))
+        return Overloaded(
+            cause=f"{self.waiting} requests are waiting already, about {wait_s:.1f} s",
+            cure="Try again later, or send fewer requests at a time.",
+            retry_after_s=promised_s - now,
+        )
 
     async def idle(self) -> None:
         """Returns when no request is being computed."""

@@ -74,18 +74,20 @@ class ModelStatus:
     plan_version: int
     held: bool = False
     load: LoadStatus = LoadStatus()
+    weight_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
     """A device for people and scripts. `state`: connecting, ready, waiting (to be tried again),
     refused, alias (of a device that is ready); of a device that is connected and gets no work:
-    draining, drained, quarantined.
+    checking (its first results are compared with our own), draining, drained, quarantined.
     It computes `concurrency` tasks at once with `threads` threads each.
     `fingerprint` is equal for devices that compute alike; `refused_results` counts what it sent
-    that could not be a task's result; a `celsius` of 0 is not known; `unreachable` are names of
-    devices that it cannot send borders to. What only a device can say is empty while it is not
-    connected.
+    that could not be a task's result; of its `tasks`, `audited_tasks` were computed again, and
+    `wrong_tasks` it had computed wrongly; a `celsius` of 0 is not known; `unreachable`
+    are names of devices that it cannot send borders to, `shared_with` those of other coordinators
+    that it works for. What only a device can say is empty while it is not connected.
     """
 
     id: str
@@ -107,6 +109,10 @@ class DeviceStatus:
     correction: float = 1.0
     fingerprint: str = ""
     refused_results: int = 0
+    tasks: int = 0
+    audited_tasks: int = 0
+    wrong_tasks: int = 0
+    shared_with: tuple[str, ...] = ()
     celsius: float = 0.0
     throttled: bool = False
     unreachable: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from collections.abc import Sequence
 
@@ -9,8 +10,6 @@ from coordinator.answers import Baseline
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.programs import program_message
 from coordinator.library import Loaded
-from models.boxes import Box
-from models.geometry import extent
 from protos import imbrex_pb2 as pb
 
 # Enough to see past one burst of other load.
@@ -27,22 +26,21 @@ async def best_alone(devices: Sequence[Connection], loaded: Loaded) -> Baseline:
 
 async def alone(device: Connection, loaded: Loaded) -> Baseline:
     """One device, with the number of threads that is best on it."""
-    await device.ensure([loaded.whole], loaded.blobs)
-    facts, graph = device.facts, loaded.served.network.graph
+    whole, blobs = await asyncio.to_thread(loaded.whole)
+    tensors = loaded.served.network.graph.tensors
+    await device.ensure([whole.program], blobs)
+    facts = device.facts
     threads = {1, facts.threads, facts.cores} if facts.pace >= 1 else {1}
-    # Windows may leave an input's last rows unread, and then the program does not take them.
-    everything = {name: Box.whole(graph.shape(name)) for name in graph.outputs}
-    reads = extent(graph, graph.nodes, everything).inputs
     reply = await device.measure(
         pb.MeasureRequest(
-            program=program_message(loaded.whole),
+            program=program_message(whole.program),
             inputs=[
                 pb.TensorSpec(
                     tensor=name,
-                    data_type=graph.tensors[name].data_type,
+                    data_type=tensors[name].data_type,
                     dims=box.shape,
                 )
-                for name, box in reads.items()
+                for name, box in whole.inputs.items()
             ],
             repeats=REPEATS,
             at_most_s=AT_MOST_S,

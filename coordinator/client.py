@@ -106,8 +106,8 @@ class CoordinatorClient:
         return self._json("POST", f"/v1/models/{model}/baseline")
 
     def plan(self, model: str, choice: Choice = IN_FORCE) -> dict[str, Any]:
-        """The plan in force, or the chosen one."""
-        return self._json("GET", f"/v1/plans/{model}{_query(choice)}")
+        """The plan in force, or the chosen one; made if need be."""
+        return self._json("POST", f"/v1/models/{model}/plan{_query(choice)}")
 
     def send_plan(self, model: str, plan: bytes) -> Choice:
         """Keeps a plan (JSON) there; how to choose it."""
@@ -162,8 +162,12 @@ class CoordinatorClient:
 
     def models(self) -> list[dict[str, Any]]:
         """Every model that the coordinator serves."""
-        found: list[dict[str, Any]] = self._json("GET", "/v1/models")["models"]
+        found: list[dict[str, Any]] = self.catalogue()["models"]
         return found
+
+    def catalogue(self) -> dict[str, Any]:
+        """Every model that the coordinator serves, and what their weights take."""
+        return self._json("GET", "/v1/models")
 
     def not_ready_because(self) -> str:
         """Why no request can be answered yet; empty when they can."""

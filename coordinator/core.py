@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -20,12 +20,16 @@ from coordinator.answers import (
     DeviceStatus,
     ProfileStatus,
 )
+from coordinator.audit.auditor import Auditor
+from coordinator.audit.verdict import Verdict
 from coordinator.choice import IN_FORCE, Choice, planner_of
 from coordinator.describe import Described, describe
-from coordinator.doctor.findings import Finding, of_quarantine
+from coordinator.doctor.findings import Finding, of_no_exam, of_quarantine
 from coordinator.execution.driver import Driver
+from coordinator.execution.events import RequestId
+from coordinator.execution.flight import Flight
 from coordinator.execution.trace import Lived, chrome_trace
-from coordinator.feeds import Entrances, check_feeds
+from coordinator.feeds import Arrays, Entrances, Reading, read_feeds
 from coordinator.given import adopt, plan_id
 from coordinator.journal import Ended, Journal
 from coordinator.library import Library
@@ -45,7 +49,11 @@ from coordinator.statuses import away
 from coordinator.switching import Switching
 from coordinator.withdrawal import Withdrawal
 from models.units import Network
-from protos.errors import ImbrexError, NotFound
+from protos import imbrex_pb2 as pb
+from protos.errors import BadRequest, ImbrexError, NotFound
+
+# In the state directory: of loaded models.
+WEIGHTS_FOLDER = "weights"
 
 
 class Coordinator:
@@ -57,16 +65,31 @@ class Coordinator:
         self._settings = settings
         self.names = Names(settings.models, settings.model_repository, settings.detector)
         self.journal = Journal()
-        self._library = Library(lambda source: self.names.public(source)[0])
+        self._library = Library(
+            lambda source: self.names.public(source)[0],
+            settings.state_dir / WEIGHTS_FOLDER,
+            settings.max_models_bytes,
+            self._let_go,
+        )
         self._admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
-        self._live = LiveCluster(settings, self._changed, self._received, self._admission.idle)
-        self._driver = Driver(self._live, self._live.expectations, self._accused)
+        self._live = LiveCluster(
+            settings, self._changed, self._received, self._admission.idle, self._judged
+        )
+        self._driver = Driver(self._live, self._live.expectations, self._accused, self._hold)
+        self._auditor = Auditor(
+            settings.audit_every,
+            self._live.collector,
+            self._live.examiner.arbiter,
+            self._live,
+            self._judged,
+            self._driver.release,
+        )
         self._switching = Switching()
         own = (settings.strategy, *settings.planners)
         maker = Maker(
             self._library, partial(planner_of, own), self._live, self._switching, settings.wire
         )
-        self._plans = Plans(maker, self._live.cluster, self.journal.planned)
+        self._plans = Plans(maker, self._live.cluster, self._planned)
         self._modes = Modes(self._plans, maker, self._live.cluster, settings.objective)
         self._withdrawal = Withdrawal(self._live, self._plans, self._driver, self._changed)
         self.served = Served(
@@ -75,6 +98,7 @@ class Coordinator:
             self._admission.idle,
         )
         self._entrances = Entrances()
+        self._examining = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
 
     @property
@@ -109,6 +133,7 @@ class Coordinator:
         await self._withdrawal.close()
         await self._modes.close()
         await self._plans.close()
+        await self._auditor.close()
         await self._driver.close()
         await self._live.stop()
 
@@ -117,10 +142,19 @@ class Coordinator:
     def devices(self) -> list[DeviceStatus]:
         """Every device that is known, ready or not."""
         refused = self._driver.scheduler.refused
-        return [
-            replace(each, refused_results=refused[DeviceId(each.id)])
-            for each in self._live.statuses()
-        ]
+
+        def counted(status: DeviceStatus) -> DeviceStatus:
+            device = DeviceId(status.id)
+            tasks, audited, wrong = self._auditor.sampling.tally(device)
+            return replace(
+                status,
+                refused_results=refused[device],
+                tasks=tasks,
+                audited_tasks=audited,
+                wrong_tasks=wrong,
+            )
+
+        return list(map(counted, self._live.statuses()))
 
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         """The plan in force for a model, or the chosen one, made if need be; its latency,
@@ -137,6 +171,20 @@ class Coordinator:
             ran = self._live.cluster(graph)
             plan = await asyncio.to_thread(_predicted, plan, network, cluster, ran)
         return plan, network
+
+    async def made_plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+        """The same, of what is there: nothing is loaded, planned or sent for it.
+
+        Raises:
+            NotFound: there is no such plan now.
+        """
+        if self._plans.graph(model, choice) is None or not self.served.is_loaded(model):
+            name = self.names.public(model)[0]
+            raise NotFound(
+                cause=f"there is no such plan of {name} now",
+                cure=f"Have it made: POST /v1/models/{name}/plan",
+            )
+        return await self.plan(model, choice)
 
     async def give_plan(self, model: str, text: bytes, *, hold: bool) -> tuple[str, Plan, Network]:
         """Takes a plan as JSON: prepared for requests that choose it by the id that is returned,
@@ -179,9 +227,15 @@ class Coordinator:
         return self._status(self._withdrawal.resume(device))
 
     async def examine(self) -> list[Finding]:
-        """What is wrong with the devices and the network between them, the worst first."""
+        """What is wrong with the devices and the network between them, the worst first. Every
+        device is asked to compute something of the plans in force, too.
+        """
+        async with self._examining:
+            in_use = [device.id for device in self._live.cluster().devices]
+            silent = await self._live.examiner.examine(in_use, self._plans.in_force())
+        unasked = [of_no_exam(self._status(each), why) for each, why in silent.items()]
         quarantined = [each for each in self.devices() if each.state == "quarantined"]
-        return [*map(of_quarantine, quarantined), *await self._live.examine()]
+        return [*map(of_quarantine, quarantined), *unasked, *await self._live.examine()]
 
     def _status(self, device: DeviceId) -> DeviceStatus:
         found = (each for each in self.devices() if each.id == device)
@@ -204,11 +258,12 @@ class Coordinator:
     async def infer(
         self,
         model: str,
-        feeds: Mapping[str, np.ndarray],
+        feeds: Arrays | Reading,
         request_id: str | None = None,
         choice: Choice = IN_FORCE,
     ) -> Answer:
         """One request: input tensors in, output tensors out, by the plan in force or a chosen one.
+        `feeds` that are still to be read are read when the request's turn has come.
 
         Raises:
             BadRequest: tensors that the model does not take.
@@ -218,20 +273,25 @@ class Coordinator:
         """
         arrived_s = time.monotonic()
         served = await self.served.get(model)
-        check_feeds(served.network, feeds)
         request = request_id or uuid.uuid4().hex[:12]
         try:
-            async with self._admission, self._modes.turn(model, choice) as turn:
-                graph, sent = await self._entrances.fitting(turn, served.network, feeds)
-                started_s = time.monotonic()
-                answer, times = await self._driver.run(graph, sent, request)
+            async with self._admission:
+                admitted_s = time.monotonic()
+                given = await read_feeds(feeds, served.network)
+                read_s = time.monotonic() - admitted_s
+                async with self._modes.turn(model, choice) as turn:
+                    graph, sent = await self._entrances.fitting(turn, served.network, given)
+                    started_s = time.monotonic()
+                    answer, times = await self._driver.run(graph, sent, request)
+        except BadRequest:
+            raise  # of the caller's making: it says nothing of the cluster
         except ImbrexError as error:
             self.journal.add(Ended(request, model, arrived_s, time.monotonic(), None, (), error))
             raise
         ended_s = time.monotonic()
         self._live.observe(graph, times)
         self._follow(model, ended_s)
-        queue_s = started_s - arrived_s
+        queue_s = started_s - arrived_s - read_s
         timing = replace(answer.timing, queue_s=queue_s, total_s=answer.timing.total_s + queue_s)
         answer = replace(answer, timing=timing)
         kept = replace(answer, outputs={})
@@ -279,7 +339,28 @@ class Coordinator:
         self._driver.devices(self._live.usable())
         self._plans.refresh(cause)
 
+    def _let_go(self, model: str) -> bool:
+        return self.served.let_go(model)
+
+    def _planned(self, model: str, version: int, causes: Sequence[str]) -> None:
+        """A plan took over."""
+        self.journal.planned(model, version, causes)
+        graph = self._plans.graph(model)
+        if graph is not None:
+            self._live.examiner.planned(graph)
+
+    def _hold(self, request: RequestId, flight: Flight, devices: Sequence[DeviceId]) -> bool:
+        return self._auditor.hold(request, flight, devices)
+
+    def _judged(self, verdict: Verdict) -> None:
+        """A task was computed again."""
+        self._auditor.sampling.judged(verdict.device, wrong=verdict.wrong)
+        if verdict.wrong:
+            self._withdrawal.convict(verdict.device, str(verdict))
+            self.journal.doubt(verdict.device)
+
     def _accused(self, device: DeviceId, cause: str) -> None:
+        self._auditor.sampling.suspected(device)
         self._withdrawal.accuse(device, cause)
 
     def _follow(self, model: str, now: float) -> None:
@@ -287,8 +368,11 @@ class Coordinator:
         if self._settings.replan and self._switching.is_due(model, self._live.observed(now), now):
             self._plans.refresh(DRIFT, model)
 
-    def _received(self, device: str, item: object, payload: object) -> None:
-        self._driver.received(device, item, payload)  # type: ignore[arg-type]
+    def _received(
+        self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
+    ) -> None:
+        if not self._live.collector.received(device, item, payload):
+            self._driver.received(device, item, payload)
 
     async def _replan_periodically(self) -> None:
         while True:

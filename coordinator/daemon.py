@@ -12,18 +12,21 @@ import signal
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import structlog
 import uvicorn
 
-from coordinator.core import Coordinator
+from coordinator.core import WEIGHTS_FOLDER, Coordinator
 from coordinator.serving.app import create_app
 from coordinator.serving.connections import Connection
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.tls import WebTls
 from coordinator.settings import GRPC_PORT, CoordinatorSettings
+from models.mapped import remove_leftovers
 from protos.errors import BadConfiguration
+from protos.files import alone_in
 from protos.heap import keep_buffers
 from protos.ports import holder_of
 from protos.supervision import serving
@@ -44,8 +47,10 @@ async def run(settings: CoordinatorSettings) -> None:
         BadConfiguration: a port is taken, or the state directory can't be used.
     """
     keep_buffers()
-    tls = WebTls.of(settings)
-    with _listening(settings) as listener:
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    with alone_in(settings.state_dir, "coordinator"), _listening(settings) as listener:
+        remove_leftovers(settings.state_dir / WEIGHTS_FOLDER)
+        tls = WebTls.of(settings)
         coordinator = Coordinator(settings)
         await coordinator.start()
         try:
@@ -58,7 +63,7 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls 
     app = create_app(coordinator)
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=partial(Connection, most_of_address=coordinator.settings.max_connections),  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -79,7 +84,7 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     settings = coordinator.settings
-    rpc = RpcServer(app.state.oip, app.state.access, settings.max_body_bytes)
+    rpc = RpcServer(app.state.oip, app.state.access, settings)
     keeping = asyncio.create_task(tls.keep()) if tls else None
     try:
         address = await rpc.start(

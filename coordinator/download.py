@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 
+from models.memory import megabytes
 from protos.errors import BadConfiguration, NotFound, PeerViolation, Unavailable
 
 CONNECT_S, READ_S = 10.0, 30.0
@@ -164,12 +165,27 @@ def _wrong_size(wanted: Wanted, found: str) -> PeerViolation:
     )
 
 
+def _require_safe_way(response: httpx.Response) -> None:
+    """A server that was asked over TLS may not lead to one that is not: others would see, and could
+    change, what is asked for. Nor may any lead to something else than a server.
+    """
+    if not response.has_redirect_location:
+        return
+    following = response.url.join(response.headers["location"])
+    if following.scheme == "https" or following.scheme == response.url.scheme == "http":
+        return
+    raise Unavailable(
+        cause=f"{response.url} leads to {following}, which is not over TLS",
+        cure="Name another server with --base-url",
+    )
+
+
 def _require_space(wanted: Wanted, part: Path) -> None:
     missing = wanted.size_bytes - _size(part) + SPARE_BYTES
     free = shutil.disk_usage(part.parent).free
     if free < missing:
         raise BadConfiguration(
-            cause=f"{missing >> 20} MB are needed in {part.parent}, and {free >> 20} MB are free",
+            cause=f"{megabytes(missing)} are needed in {part.parent}, {megabytes(free)} are free",
             cure="Free some, or name another folder with IMBREX_MODELS",
         )
 
@@ -200,7 +216,8 @@ def _client(wanted: Wanted) -> Iterator[httpx.Client]:
         if httpx.URL(wanted.url).scheme not in ("http", "https"):
             raise httpx.InvalidURL("it does not begin with https://")
         timeout = httpx.Timeout(READ_S, connect=CONNECT_S)
-        with httpx.Client(timeout=timeout, follow_redirects=True) as client:
+        hooks = {"response": [_require_safe_way]}
+        with httpx.Client(timeout=timeout, follow_redirects=True, event_hooks=hooks) as client:
             yield client
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise BadConfiguration(

@@ -8,7 +8,7 @@ and is sent as the model's own tensor always: nobody knows its scale but the mod
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,6 +21,18 @@ from models.wire import Quantised
 from protos.errors import BadRequest
 
 Arrays = Mapping[str, np.ndarray]
+Reading = Callable[[], Awaitable[Arrays]]
+
+
+async def read_feeds(feeds: Arrays | Reading, network: Network) -> Arrays:
+    """The tensors, read first where they are still to be.
+
+    Raises:
+        BadRequest: they cannot be, or are not what the network takes.
+    """
+    read = await feeds() if callable(feeds) else feeds
+    check_feeds(network, read)
+    return read
 
 
 def check_feeds(network: Network, feeds: Arrays) -> None:

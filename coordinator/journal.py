@@ -15,6 +15,10 @@ from protos.errors import ImbrexError, NotFound
 
 # A page shows the latest request; a person who asks for a trace means one of the latest.
 LATEST = 64
+# Answers that are named when one of their devices turns out to compute wrong results: those of the
+# last minutes, of some kilobytes.
+DOUBTED_S = 600.0
+MOST_DOUBTED = 4096
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +72,7 @@ class Journal:
 
     def __init__(self) -> None:
         self._latest: deque[Ended] = deque(maxlen=LATEST)
+        self._took_part: deque[tuple[float, str, tuple[str, ...]]] = deque(maxlen=MOST_DOUBTED)
         self._listeners: list[Listener] = []
 
     @property
@@ -99,8 +104,24 @@ class Journal:
     def add(self, ended: Ended) -> None:
         """A request has ended."""
         self._latest.append(ended)
+        if ended.answer is not None:
+            entry = (ended.ended_s, ended.request_id, ended.answer.devices)
+            self._took_part.append(entry)
         _log(ended)
         self._tell(ended)
+
+    def doubt(self, device: str) -> None:
+        """A device was found to compute wrong results: names the answers that it took part in."""
+        since_s = time.monotonic() - DOUBTED_S
+        doubted = [
+            request
+            for ended_s, request, devices in self._took_part
+            if ended_s >= since_s and device in devices
+        ]
+        if doubted:
+            log.error(
+                "these answers may be wrong", device=device, requests=doubted, within_s=DOUBTED_S
+            )
 
     def planned(self, model: str, version: int, causes: Sequence[str]) -> None:
         """A plan took over."""

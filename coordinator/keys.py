@@ -93,6 +93,11 @@ class Keys:
                 known = ", ".join(entries) or "none"
                 raise NotFound(cause=f"no key is called {name!r}", cure=f"There are {known}")
 
+    @property
+    def in_use(self) -> bool:
+        """Whether there is any key."""
+        return bool(self._file.entries())
+
     def holder(self, shown: str | None) -> Key | None:
         """Whose key this is; None if it is unknown. Hashes are compared in constant time, and with
         every key.
@@ -113,7 +118,7 @@ class Keys:
             NoKey: none was shown, or an unknown one.
             NotAllowed: it is for less.
         """
-        if not self._file.entries():
+        if not self.in_use:
             return None
         held = self.holder(shown)
         if held is None:

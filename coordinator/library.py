@@ -1,45 +1,73 @@
-"""The models that this coordinator serves: loaded once, on first use."""
+"""The models that this coordinator serves: loaded once, on first use, and let go of when others
+need the room.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-import onnx
+import numpy as np
+import structlog
 
 from coordinator.answers import ServedModel
 from models import catalogue
 from models.boxes import Box
-from models.cutter import cut
+from models.catalogue import LoadedModel
+from models.cutter import CutTile, cut
 from models.loading import network_of
+from models.mapped import MappedWeights
 from models.pixels import without_pixels
 from models.predictions import check_outputs
-from models.program import BlobSource, Program
+from models.program import BlobSource, Digests
 
-# Each holds its weights; a home serves a handful.
-MAX_MODELS = 32
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
-    """A model with what planning and measuring need. `whole` is the unsplit model as one
-    program, the baseline that every plan is compared with.
-    """
+    """A model with what planning and measuring need."""
 
     served: ServedModel
-    proto: onnx.ModelProto = field(repr=False)
-    blobs: BlobSource = field(repr=False)
-    whole: Program = field(repr=False)
+    digests: Digests = field(repr=False, default_factory=Digests)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What its constants take, on disk or in memory."""
+        return self.served.network.graph.constant_bytes
+
+    def blobs(self) -> BlobSource:
+        """Where the weights of one plan are found; it ends with the plan."""
+        return BlobSource(self.digests)
+
+    def whole(self) -> tuple[CutTile, BlobSource]:
+        """The unsplit model as one program, the baseline that every plan is compared with."""
+        graph, blobs = without_pixels(self.served.network.graph), self.blobs()
+        everything = {name: Box.whole(graph.shape(name)) for name in graph.outputs}
+        return cut(graph, graph.nodes, everything, blobs, static=True), blobs
 
 
 class Library:
     """Models by name or path; concurrent requests for one model load it once. `shown` gives the
-    name that people see.
+    name that people see, `folder` is for files with weights. Beyond `most_bytes` of weights,
+    `let_go` is told of the models that were not asked for the longest, one by one, and says
+    whether it forgot that one.
     """
 
-    def __init__(self, shown: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        shown: Callable[[str], str],
+        folder: Path,
+        most_bytes: int,
+        let_go: Callable[[str], bool],
+    ) -> None:
         self._shown = shown
+        self._folder = folder
+        self.most_bytes = most_bytes
+        self._let_go = let_go
+        # The one that was asked for last is the last.
         self._models: dict[str, asyncio.Task[Loaded]] = {}
 
     def loaded(self) -> dict[str, Loaded]:
@@ -50,6 +78,11 @@ class Library:
             if task.done() and not task.cancelled() and task.exception() is None
         }
 
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights of all loaded models take."""
+        return sum(each.weight_bytes for each in self.loaded().values())
+
     async def get(self, name: str) -> Loaded:
         """The model; loading it takes a thread, not the event loop.
 
@@ -57,34 +90,49 @@ class Library:
             NotFound: no such name or file.
             BadRequest: the file cannot be used.
         """
-        task = self._models.get(name)
+        task = self._models.pop(name, None)
+        is_new = task is None
         if task is None:
-            if len(self._models) >= MAX_MODELS:
-                self._models.pop(next(iter(self._models)))
-            task = asyncio.create_task(asyncio.to_thread(load, name, self._shown(name)))
-            self._models[name] = task
+            loading = asyncio.to_thread(load, name, self._shown(name), self._folder)
+            task = asyncio.create_task(loading)
+        self._models[name] = task
         try:
-            return await asyncio.shield(task)
+            found = await asyncio.shield(task)
         except Exception:
             self._models.pop(name, None)
             raise
+        if is_new:
+            self._make_room(name)
+        return found
 
     def forget(self, name: str) -> None:
         """Forgets a model: the next `get` loads it anew."""
         self._models.pop(name, None)
 
+    def _make_room(self, newest: str) -> None:
+        for name in list(self.loaded()):
+            if self.weight_bytes <= self.most_bytes:
+                return
+            if name != newest and self._let_go(name):
+                log.info("model let go of: others need the room", model=name)
 
-def load(name: str, shown: str) -> Loaded:
-    """Loads a catalogue name or an `.onnx` file, to be called `shown`."""
+
+def load(name: str, shown: str, folder: Path | None = None) -> Loaded:
+    """Loads a catalogue name or an `.onnx` file, to be called `shown`; its weights are mapped from
+    a file in `folder`, if there is room on that disk, else in memory.
+    """
     loaded = catalogue.load(name)
-    network = network_of(loaded, shown)
-    graph, blobs = without_pixels(network.graph), BlobSource()
+    network = network_of(loaded, shown, _keeper(loaded, folder))
     if loaded.sidecar is not None:
+        graph = network.graph
         check_outputs(loaded.sidecar, {each: graph.shape(each) for each in graph.outputs})
-    everything = {tensor: Box.whole(graph.shape(tensor)) for tensor in graph.outputs}
-    return Loaded(
-        served=ServedModel(shown, network, loaded.sidecar, loaded.trained),
-        proto=loaded.proto,
-        blobs=blobs,
-        whole=cut(graph, graph.nodes, everything, blobs, static=True).program,
-    )
+    return Loaded(ServedModel(shown, network, loaded.sidecar, loaded.trained))
+
+
+def _keeper(loaded: LoadedModel, folder: Path | None) -> Callable[[np.ndarray], np.ndarray]:
+    if folder is not None:
+        try:
+            return MappedWeights(folder, loaded.proto.ByteSize()).keep
+        except OSError as error:
+            log.warning("weights stay in memory", folder=str(folder), cause=error.strerror)
+    return lambda array: array

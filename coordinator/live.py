@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +11,9 @@ from dataclasses import replace
 
 from coordinator import own_worker
 from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
+from coordinator.audit.collector import Collector
+from coordinator.audit.examiner import Examiner
+from coordinator.audit.verdict import Verdict
 from coordinator.baseline import best_alone
 from coordinator.cluster.aside import Aside
 from coordinator.cluster.connection import Connection, Sink
@@ -55,7 +59,9 @@ class LiveCluster:
         changed: Callable[[str], None],
         sink: Sink,
         idle: Callable[[], Awaitable[None]],
+        judged: Callable[[Verdict], None] = lambda _: None,
     ) -> None:
+        """`sink` gets what devices send, `judged` what came out of their exams."""
         self._settings = settings
         self._changed = changed
         endpoint = Endpoint(settings.message_ms * 1e-3, settings.byte_ns * 1e-9)
@@ -78,8 +84,10 @@ class LiveCluster:
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
         )
         self.aside = Aside(settings.state_dir)
+        self.collector = Collector(self)
+        self.examiner = Examiner(self, self.collector, self._facts, judged, changed)
         self._statuses = Statuses(
-            self._pool, self.aside, self._measured, self._profiler, self._reach
+            self._pool, self.aside, self._measured, self._profiler, self._reach, self.examiner
         )
         self._host: HostWorker | None = None
         self._examining = asyncio.Lock()
@@ -101,6 +109,7 @@ class LiveCluster:
 
     async def stop(self) -> None:
         """Ends everything."""
+        await self.examiner.close()
         await self._probing.stop()
         await self._profiler.stop()
         await self._pool.stop()
@@ -120,7 +129,7 @@ class LiveCluster:
         devices = tuple(
             self._device(device, each, graph)
             for device, each in ready.items()
-            if self.aside.of(device, now) is None
+            if self.aside.of(device, now) is None and self.examiner.may_compute(each.facts)
         )
         medium = self._settings.medium
         return Cluster(devices, medium, _uplink(medium, devices), self._reach.apart)
@@ -128,7 +137,11 @@ class LiveCluster:
     def usable(self) -> list[DeviceId]:
         """Devices that may compute: those that are planned with, and those that finish."""
         now = time.monotonic()
-        apart = {device: self.aside.of(device, now) for device in self._pool.ready()}
+        apart = {
+            device: self.aside.of(device, now)
+            for device, each in self._pool.ready().items()
+            if self.examiner.may_compute(each.facts)
+        }
         return [device for device, why in apart.items() if why is None or not why.is_out]
 
     def observe(self, graph: TaskGraph, times: Sequence[TaskTimes]) -> None:
@@ -151,6 +164,20 @@ class LiveCluster:
             NotFound: no such device is ready.
         """
         return self._pool.find(name).facts
+
+    def _facts(self, device: DeviceId) -> Facts | None:
+        connection = self._pool.ready().get(device)
+        return connection.facts if connection is not None else None
+
+    def shows(self, device: DeviceId) -> bool:
+        """Whether a device can be asked what its peers sent."""
+        connection = self._pool.ready().get(device)
+        return connection is not None and connection.shows
+
+    def is_alike(self, device: DeviceId) -> bool:
+        """Whether a device has a processor of our kind."""
+        facts = self._facts(device)
+        return facts is None or facts.machine == platform.machine()
 
     def _known(self, device: DeviceId) -> Device | None:
         """A device that can be used now."""
@@ -201,6 +228,7 @@ class LiveCluster:
 
     async def release(self, programs: Iterable[str]) -> None:
         """Has every device drop these programs, and what they hold."""
+        await self.examiner.give_up(frozenset(programs))
         for connection in self._pool.ready().values():
             with suppress(ImbrexError):  # one that is lost has dropped them
                 await connection.programs.drop(programs)
@@ -275,6 +303,7 @@ class LiveCluster:
     def _membership_changed(self, cause: str) -> None:
         for device, connection in self._pool.ready().items():
             if self._measured.is_new(device, connection):
+                self.examiner.joined(device)
                 self._measured.remember(device, self._profiler.profile(connection.facts))
                 self._probing.links(f"link of {device} measured", {device: connection})
                 if self._settings.profile:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from coordinator.choice import IN_FORCE, Choice, fastest
+from coordinator.choice import Choice, fastest
 from coordinator.execution.tasks import TaskGraph, compile_plan
 from coordinator.library import Library, Loaded
 from coordinator.planning.devices import Cluster, Planner
@@ -95,8 +95,7 @@ class Maker:
             plan = await asyncio.to_thread(_proposed, planner, network, chosen, allowed)
             if old is not None and not await self._is_better(plan, old.plan, chosen, causes):
                 return old
-            blobs = loaded.blobs if choice == IN_FORCE else BlobSource()
-            graph, errors = await self._prepare(model, plan, blobs)
+            graph, errors = await self._prepare(loaded, plan, model)
             if not errors:
                 break
             chosen = _without(chosen, errors, model)
@@ -140,14 +139,13 @@ class Maker:
         sidecar = loaded.served.sidecar
         return self._wire or (sidecar.wire if sidecar else "exact")
 
-    async def prepared(self, model: str, plan: Plan, blobs: BlobSource | None = None) -> TaskGraph:
-        """The plan's tasks, with its programs ready on every device. Weights that it divides are
-        copied to `blobs`, or to a source that goes with the plan.
+    async def prepared(self, model: str, plan: Plan) -> TaskGraph:
+        """The plan's tasks, with its programs ready on every device.
 
         Raises:
             ImbrexError: a device cannot be prepared (too little memory or disk, or it is gone).
         """
-        graph, errors = await self._prepare(model, plan, BlobSource() if blobs is None else blobs)
+        graph, errors = await self._prepare(await self._library.get(model), plan, model)
         for error in errors.values():
             raise error
         return graph
@@ -168,13 +166,13 @@ class Maker:
         return self._switching.accepts(new.model, now.latency_s, new.predicted_latency_s)
 
     async def _prepare(
-        self, model: str, plan: Plan, blobs: BlobSource
+        self, loaded: Loaded, plan: Plan, model: str
     ) -> tuple[TaskGraph, dict[DeviceId, ImbrexError]]:
         """The plan's tasks, and the devices that can't be prepared for them."""
-        loaded = await self._library.get(model)
         self._versions[model] += 1
         plan = replace(plan, version=self._versions[model])
-        graph = await asyncio.to_thread(compile_plan, plan, loaded.served.network, blobs)
+        network = loaded.served.network
+        graph = await asyncio.to_thread(compile_plan, plan, network, loaded.blobs())
         began_s = time.monotonic()
         results = await asyncio.gather(
             *(

@@ -137,6 +137,11 @@ class Modes:
         finally:
             line.load.ended(time.monotonic())
 
+    def is_busy(self, model: str) -> bool:
+        """Whether a request to a model waits or is computed."""
+        line = self._lines.get(model)
+        return line is not None and line.load.outstanding > 0
+
     def status(self, model: str) -> LoadStatus:
         """What is known of a model's load."""
         line = self._lines.get(model)

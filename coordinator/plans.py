@@ -30,8 +30,10 @@ log = structlog.get_logger(__name__)
 # Events that come together (four workers that start) lead to one plan.
 SETTLE_S = 0.2
 # Chosen plans that are kept: a benchmark of every strategy over 1 to 7 devices. Each keeps its
-# graphs, and copies of the weights that it divides.
+# graphs.
 MOST_CHOSEN = 64
+# Hashes of a hundred bytes; devices let go of programs that nobody has run for long by themselves.
+MOST_LEFT = 1024
 # How long a request waits for its model's first plan, weights included.
 FIRST_PLAN_S = 300.0
 
@@ -49,6 +51,8 @@ class _Entry:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     held: bool = False
     stale: bool = False
+    # Programs of the plans before, which may still be on the devices.
+    left: dict[str, None] = field(default_factory=dict)
 
     @property
     def busy(self) -> bool:
@@ -57,6 +61,10 @@ class _Entry:
 
     def put(self, graph: TaskGraph | None, error: ImbrexError | None) -> None:
         """The outcome of planning; wakes those that wait for it."""
+        if self.graph is not None and graph is not self.graph:
+            self.left.update(dict.fromkeys(self.graph.programs))
+            for oldest in list(self.left)[: max(0, len(self.left) - MOST_LEFT)]:
+                del self.left[oldest]
         self.graph, self.error = graph, error
         self.changed.set()
         self.changed = asyncio.Event()
@@ -76,10 +84,15 @@ class Plans:
         self._cluster = cluster
         self._entries: dict[tuple[str, Choice], _Entry] = {}
 
-    def graph(self, model: str) -> TaskGraph | None:
-        """The plan in force, if there is one."""
-        entry = self._entries.get((model, IN_FORCE))
-        return entry.graph if entry else None
+    def graph(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph | None:
+        """The plan in force, or the chosen one, if there is one that need not be made anew."""
+        entry = self._entries.get((model, choice))
+        return entry.graph if entry and not entry.stale else None
+
+    def in_force(self) -> list[TaskGraph]:
+        """The plans in force of all models."""
+        entries = self._entries.values()
+        return [each.graph for each in entries if each.choice == IN_FORCE and each.graph]
 
     def held(self, model: str) -> bool:
         """Whether the plan in force was given, and stays."""
@@ -171,6 +184,9 @@ class Plans:
     def forget(self, model: str) -> set[str]:
         """Forgets every plan of a model; their programs. Requests in flight finish on theirs."""
         before = self.programs()
+        for entry in self._entries.values():
+            if entry.model == model:
+                before |= entry.left.keys()
         for key in [key for key in self._entries if key[0] == model]:
             entry = self._entries.pop(key)
             if entry.work is not None:
@@ -179,6 +195,10 @@ class Plans:
             gone = Unavailable(cause=f"{model} was unloaded", cure="Load it, and ask again")
             entry.put(None, gone)
         return before - self.programs()
+
+    def is_busy(self, model: str) -> bool:
+        """Whether a plan of a model is being made."""
+        return any(entry.busy for entry in self._entries.values() if entry.model == model)
 
     async def settled(self) -> None:
         """Returns when no plan is being made."""
@@ -271,10 +291,11 @@ class Plans:
                 return  # somebody gave a plan meanwhile
             entry.causes = [cause for cause in entry.causes if cause not in causes]
             # Without a better one, the old plan goes on: what was lost of it runs elsewhere.
-            if graph is not None and graph is not entry.graph and entry.choice == IN_FORCE:
-                self._planned(entry.model, graph.plan.version, causes)
             keeps = graph is None and cluster.devices and entry.graph is not None
-            entry.put(entry.graph if keeps else graph, error)
+            before = entry.graph
+            entry.put(before if keeps else graph, error)
+            if graph is not None and graph is not before and entry.choice == IN_FORCE:
+                self._planned(entry.model, graph.plan.version, causes)
 
 
 def _fault(error: Exception) -> ImbrexError:

@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from coordinator.answers import ModelStatus, ServedModel
-from coordinator.library import Library
+from coordinator.library import Library, Loaded
 from coordinator.making import NO_WORKER
 from coordinator.modes import Modes
 from coordinator.naming import Names
@@ -50,6 +50,10 @@ class Parts:
         self.switching.forget(model)
         return self.modes.forget(model) | self.plans.forget(model)
 
+    def is_busy(self, model: str) -> bool:
+        """Whether a request to the model is on its way, or a plan of it is being made."""
+        return self.modes.is_busy(model) or self.plans.is_busy(model)
+
 
 class Served:
     """The models of one coordinator. `idle` returns when no request is computed."""
@@ -80,6 +84,10 @@ class Served:
             )
         return (await self._parts.library.get(model)).served
 
+    def is_loaded(self, model: str) -> bool:
+        """Whether `get` would load nothing."""
+        return model not in self._unloaded and model in self._parts.library.loaded()
+
     async def load(self, model: str) -> None:
         """Makes a model ready, from its file as it is now.
 
@@ -92,11 +100,17 @@ class Served:
 
     def unload(self, model: str) -> None:
         """Forgets a model; requests to it are refused until `load`. Those in flight finish."""
-        programs = self._parts.forget(model)
         self._unloaded.add(model)
-        release = asyncio.create_task(self._release(model, programs))
-        self._releases.add(release)
-        release.add_done_callback(self._releases.discard)
+        self._forget(model)
+
+    def let_go(self, model: str) -> bool:
+        """Forgets a model until somebody asks for it again, unless it is configured or in use;
+        whether it did.
+        """
+        if model in self._parts.names.configured or self._parts.is_busy(model):
+            return False
+        self._forget(model)
+        return True
 
     async def load_configured(self) -> None:
         """Makes every configured model ready; one that can't be is logged."""
@@ -127,30 +141,40 @@ class Served:
         state = self._parts.plans.state(model)
         return state == "ready", "" if state == "ready" else state
 
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights of all loaded models take."""
+        return self._parts.library.weight_bytes
+
     def statuses(self) -> list[ModelStatus]:
         """Every model that was asked for or configured."""
         loaded = self._parts.library.loaded()
         return [
-            self._status(model, loaded[model].served if model in loaded else None)
+            self._status(model, loaded.get(model))
             for model in dict.fromkeys((*self._parts.names.configured, *loaded))
         ]
 
-    async def _release(self, model: str, programs: set[str]) -> None:
+    def _forget(self, model: str) -> None:
+        release = asyncio.create_task(self._release(self._parts.forget(model)))
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
+
+    async def _release(self, programs: set[str]) -> None:
         """Frees what a model left on the devices, when no request may need it any more."""
         await self._idle()
-        if model in self._unloaded:
-            await self._devices.release(programs - self._parts.plans.programs())
+        await self._devices.release(programs - self._parts.plans.programs())
 
-    def _status(self, model: str, served: ServedModel | None) -> ModelStatus:
+    def _status(self, model: str, loaded: Loaded | None) -> ModelStatus:
         graph = self._parts.plans.graph(model)
-        sidecar = served.sidecar if served else None
+        sidecar = loaded.served.sidecar if loaded else None
         return ModelStatus(
             name=model,
             ready=graph is not None,
             state=self._parts.plans.state(model),
             task=sidecar.task if sidecar else "tensor",
-            trained=served.trained if served else False,
+            trained=loaded.served.trained if loaded else False,
             plan_version=graph.plan.version if graph else 0,
             held=self._parts.plans.held(model),
             load=self._parts.modes.status(model),
+            weight_bytes=loaded.weight_bytes if loaded else 0,
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import platformdirs
+import psutil
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -20,6 +21,12 @@ GRPC_PORT = 8461
 ENROL_PORT = 8462
 
 Objective = Literal["latency", "throughput", "auto"]
+
+
+def _half_of_the_memory() -> int:
+    return psutil.virtual_memory().total // 2
+
+
 OffOrSeconds = Annotated[
     float, BeforeValidator(lambda given: 0.0 if given == "off" else given), Field(ge=0)
 ]
@@ -34,7 +41,10 @@ class CoordinatorSettings(BaseSettings):
     ready beside `models`. `detector` names the model that answers to DeepStack's clients.
     `enrol_host` and `enrol_port` are where devices join a cluster that has an authority (`imbrex
     cluster init`); without one, `secret` is what every daemon must know.
-    A request that would wait for longer than `max_wait_s` is told to come back later.
+    A request that would wait for longer than `max_wait_s` is told to come back later. About one in
+    `audit_every` tasks of each device is computed again here and compared; 0: none. Beyond
+    `max_models_bytes` of weights, half of the memory by default, models that nobody has asked for
+    the longest are let go of, but never those that `models` lists.
     `replan` is a period in seconds, or `off`, which is 0: a plan then changes only by hand or when
     its devices do. `planners` names `package.module:function`s that requests may ask for beside the
     installed strategies. `wire` is what maps may travel as between devices; without it, what each
@@ -46,9 +56,12 @@ class CoordinatorSettings(BaseSettings):
     links share, as in cluster files. `message_ms` and `byte_ns` emulate a slower computer: what a
     message and each of its bytes cost more than they do here; `task_ms`, `weight_ns`, `turns`
     and `as_on_arm` are for its worker. `rate_per_s` is how often one API key, or address without
-    one, may ask; 0 is no limit. With `tls` clients speak TLS, too: by a certificate of the
-    cluster's authority, for this device's names and addresses and for `tls_names`, or by `tls_cert`
-    and `tls_key`, files as PEM.
+    one, may ask; 0 is no limit. A body slower than `min_body_bytes_per_s` loses its place to who
+    waits for one. `max_json_bytes` bounds JSON alone: tensors as text grow in memory, larger ones
+    travel as bytes. Of one address at most `max_connections` are open; this device's own may speak
+    for many. `host_names` are names that clients ask for, beside the device's own. With `tls`
+    clients speak TLS, too: by a certificate of the cluster's authority, for this device's names and
+    addresses and for `tls_names`, or by `tls_cert` and `tls_key`, files as PEM.
     """
 
     model_config = SettingsConfigDict(env_prefix="IMBREX_COORDINATOR_", extra="forbid", frozen=True)
@@ -88,6 +101,12 @@ class CoordinatorSettings(BaseSettings):
     objective: Objective = "auto"
     max_in_flight: int = 16
     max_body_bytes: int = 64 * 1024 * 1024
+    audit_every: int = Field(default=200, ge=0, le=1_000_000)
+    max_models_bytes: int = Field(default_factory=_half_of_the_memory, gt=0)
+    max_json_bytes: int = 8 * 1024 * 1024
+    min_body_bytes_per_s: float = Field(default=50_000.0, ge=0)
+    max_connections: int = Field(default=64, ge=1)
+    host_names: tuple[str, ...] = ()
     rate_per_s: float = Field(default=200.0, ge=0)
     tls: bool = False
     tls_cert: Path | None = None

@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable
 
 from coordinator.answers import DeviceStatus
-from coordinator.cluster.aside import Aside
-from coordinator.cluster.connection import Connection
+from coordinator.audit.examiner import Examiner
+from coordinator.cluster.aside import Apart, Aside
+from coordinator.cluster.connection import Connection, name_of
 from coordinator.cluster.peers import Peer, PeerState
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.reach import Reach
+from coordinator.doctor.examine import MOST_STRANGERS
 from coordinator.measured import Measured
 from coordinator.planning.devices import Device
 from coordinator.planning.plan import DeviceId
+from models.memory import megabytes
 
 AsDevice = Callable[[DeviceId, Connection], Device]
 
@@ -24,8 +27,15 @@ class Statuses:
     """Reads whoever knows something of the devices."""
 
     def __init__(
-        self, pool: Pool, aside: Aside, measured: Measured, profiler: Profiler, reach: Reach
+        self,
+        pool: Pool,
+        aside: Aside,
+        measured: Measured,
+        profiler: Profiler,
+        reach: Reach,
+        examiner: Examiner,
     ) -> None:
+        self._examiner = examiner
         self._pool = pool
         self._reach = reach
         self._aside = aside
@@ -33,12 +43,18 @@ class Statuses:
         self._profiler = profiler
 
     def all(self, as_device: AsDevice) -> list[DeviceStatus]:
-        """Every known address: ready devices first."""
+        """Every known address: ready devices first; of those that are announced and at which nobody
+        has answered, only as many as a home may have.
+        """
         connected = {connection.address: connection for connection in self._pool.ready().values()}
         now = time.monotonic()
         found = []
+        strangers = 0
         for peer in self._pool.peers:
             connection = connected.get(peer.address)
+            strangers += peer.is_stranger
+            if peer.is_stranger and strangers > MOST_STRANGERS:
+                continue
             if connection is None:
                 found.append(self._away(peer, now))
             else:
@@ -51,12 +67,14 @@ class Statuses:
         facts = connection.facts
         device = as_device(facts.id, connection)
         apart = self._aside.of(facts.id, now)
+        if apart is None and not self._examiner.may_compute(facts):
+            apart = Apart("checking", self._examiner.reason(facts.id), "")
         return DeviceStatus(
             id=facts.id,
             name=facts.name,
             address=peer.address,
             state=apart.state if apart else str(peer.state),
-            reason=_sentence(apart.reason, apart.cure) if apart else _arriving(connection),
+            reason=_sentence(apart.reason, apart.cure) if apart else _note(connection),
             source=peer.source,
             host=peer.source == "host",
             cpu=facts.cpu,
@@ -76,6 +94,7 @@ class Statuses:
             unreachable=self._names_apart(facts.id),
             threads=facts.threads,
             concurrency=facts.concurrency,
+            shared_with=tuple(map(name_of, connection.coordinators)),
         )
 
     def _names_apart(self, device: DeviceId) -> tuple[str, ...]:
@@ -114,12 +133,15 @@ def away(device: DeviceId) -> DeviceStatus:
     )
 
 
-def _arriving(connection: Connection) -> str:
-    """What is on its way to a device before it can take part."""
-    if connection.programs.arriving is None:
-        return ""
-    there, altogether = connection.programs.arriving
-    return f"weights: {there / 1e6:.1f} of {altogether / 1e6:.1f} MB"
+def _note(connection: Connection) -> str:
+    """What is on its way to a device before it can take part, or who else uses it."""
+    if connection.programs.arriving is not None:
+        there, altogether = connection.programs.arriving
+        return f"weights: {megabytes(there)} of {megabytes(altogether)}"
+    if connection.coordinators:
+        others = ", ".join(map(name_of, connection.coordinators))
+        return f"it works for another coordinator, too: {others}"
+    return ""
 
 
 def _sentence(cause: str, cure: str) -> str:

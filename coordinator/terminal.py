@@ -151,12 +151,13 @@ def devices_table(devices: Sequence[Mapping[str, Any]]) -> Table:
 
 def models_table(models: Sequence[Mapping[str, Any]]) -> Table:
     """The models that a coordinator serves."""
-    made = table("model", "task", "weights", "state", ">plan")
+    made = table("model", "task", "weights", ">MB", "state", ">plan")
     for each in models:
         made.add_row(
             each["name"],
             each["task"],
             "trained" if each["trained"] else "untrained",
+            f"{each['weight_bytes'] / 1e6:.1f}" if each["weight_bytes"] else "-",
             Text(each["state"], style="green" if each["ready"] else "yellow"),
             str(each["plan_version"]) if each["plan_version"] else "-",
         )

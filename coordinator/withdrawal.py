@@ -77,6 +77,13 @@ class Withdrawal:
             again = f"{device} is tried again"
             asyncio.get_running_loop().call_later(seconds, self._changed, again)
 
+    def convict(self, device: DeviceId, evidence: str) -> None:
+        """A device gave a result that is wrong beyond doubt: it is out until it is resumed."""
+        if self._live.aside.quarantine.convict(device, evidence):
+            log.error("device quarantined", device=device, evidence=evidence)
+            self._driver.distrust(device)
+            self._changed(f"{device} is quarantined")
+
     async def close(self) -> None:
         """Stops waiting; who is drained stays so."""
         for task in self._emptying.values():

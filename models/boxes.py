@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -50,7 +49,12 @@ class Box:
     @property
     def volume(self) -> int:
         """Elements inside; 1 for a scalar."""
-        return math.prod(self.shape)
+        volume = 1
+        for span in self.spans:
+            if span.stop <= span.start:
+                return 0
+            volume *= span.stop - span.start
+        return volume
 
     @property
     def is_empty(self) -> bool:
@@ -86,7 +90,7 @@ class Box:
 
     def hull(self, other: Box) -> Box:
         """The smallest box that holds both; an empty box adds nothing."""
-        if other.is_empty:
+        if self == other or other.is_empty:
             return self
         if self.is_empty:
             return other

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -137,23 +138,47 @@ class TileBuilder:
         return Coded(self._plain[name], name, box[1], self.constant)
 
     def constant(self, label: str, array: np.ndarray) -> str:
-        """Adds a constant: inside the graph if it is small, else by content."""
+        """Adds a constant that the network does not have: inside the graph if it is small, else
+        by content.
+        """
         if array.nbytes < _INLINE_BYTES:
             self.inline[label] = array
         else:
-            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-            self.weights.append(WeightRef(label, self.blobs.add(array), kind, array.shape))
+            self._refer(label, self.blobs.add(array), array.dtype, array.shape)
         return label
+
+    def box_of(
+        self,
+        name: str,
+        box: Box,
+        *,
+        label: str = "",
+        shape: Sequence[int] | None = None,
+        dims: Sequence[int] | None = None,
+    ) -> str:
+        """Adds a box of one of the network's constants, to be called `label` (its own name by
+        default). `shape` takes the constant as an array of that shape, of which `box` is; `dims`
+        is the shape that the program's nodes see of the box.
+        """
+        whole = self.graph.constants[name]
+        view = (whole if shape is None else whole.reshape(shape))[box.slices()]
+        label, dims = label or name, tuple(dims or view.shape)
+        if view.nbytes < _INLINE_BYTES:
+            self.inline[label] = view.reshape(dims)
+        else:
+            self._refer(label, self.blobs.add_box(whole, box, shape), whole.dtype, dims)
+        return label
+
+    def _refer(self, label: str, sha256: str, dtype: np.dtype[Any], dims: tuple[int, ...]) -> None:
+        kind = helper.np_dtype_to_tensor_dtype(dtype)
+        self.weights.append(WeightRef(label, sha256, kind, dims))
 
     def _constant(self, name: str, box: Box) -> str:
         key = (name, box)
         if key not in self._constants:
-            whole = self.graph.constants[name]
-            partial = box != Box.whole(whole.shape)
             used = any(other == name for other, _ in self._constants)
             label = f"{name}__part{len(self._constants)}" if used else name
-            array = np.ascontiguousarray(whole[box.slices()]) if partial else whole
-            self._constants[key] = self.constant(label, array)
+            self._constants[key] = self.box_of(name, box, label=label)
         return self._constants[key]
 
     def _cropped(self, name: str, box: Box) -> str:

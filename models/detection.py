@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.heads import Detector
+from models.heads import Detector, EndToEnd
 from models.preprocess import Boxes, Placement
 
 Values = NDArray[np.float32]
@@ -55,7 +55,9 @@ def detections(
     candidates: Candidates, head: Detector, labels: Sequence[str], placement: Placement
 ) -> list[Detection]:
     """What the head's thresholds leave of the candidates, best first."""
-    found = suppressed(best(candidates, head.min_score), head.nms_iou)
+    found = best(candidates, head.min_score)
+    if not isinstance(head, EndToEnd):
+        found = suppressed(found, head.nms_iou)
     boxes = placement.to_image(found.boxes)
     return [
         Detection(labels[index], int(index), float(score), _corners(box))

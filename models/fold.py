@@ -14,9 +14,10 @@ from onnx.reference import ReferenceEvaluator
 if TYPE_CHECKING:
     from models.shapes import TensorInfo
 
-# Folding must not blow up a model: what would be larger than this stays a node.
+# Folding must not blow up a model: what would be larger than this, 64 MB of 8-byte numbers in all,
+# stays a node.
 _FOLDED_ELEMENTS = 1 << 20
-_FOLDED_ELEMENTS_IN_ALL = 1 << 26
+_FOLDED_ELEMENTS_IN_ALL = 1 << 23
 # The reference evaluator loops over elements in Python, except for these.
 _LOOPED_ELEMENTS = 1 << 12
 _VECTORISED = frozenset(
@@ -31,8 +32,10 @@ def fold_constants(
     model: onnx.ModelProto,
     tensors: Mapping[str, TensorInfo],
     constants: Mapping[str, np.ndarray],
+    grown: int = 0,
 ) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray]]:
     """Nodes that remain and the constants they use; `model`'s nodes are in topological order.
+    `grown`: elements that were folded before.
 
     Removes Identity and inference-time Dropout, turns Constant and Shape into constants, and
     evaluates nodes all of whose inputs are constant. Also drops nodes whose outputs nobody
@@ -44,7 +47,7 @@ def fold_constants(
     outputs = {value.name for value in model.graph.output}
     read = {name for node in model.graph.node for name in node.input} | outputs
     kept: list[onnx.NodeProto] = []
-    left = _FOLDED_ELEMENTS_IN_ALL
+    left = _FOLDED_ELEMENTS_IN_ALL - grown
     for original in model.graph.node:
         node = onnx.NodeProto()
         node.CopyFrom(original)
@@ -55,7 +58,8 @@ def fold_constants(
             renamed[node.output[0]] = node.input[0]
         elif (values := _evaluate(node, tensors, known, opsets, left)) is not None:
             known.update(values)
-            left -= sum(value.size for value in values.values())
+            if node.op_type != "Constant":  # its values are in the file
+                left -= sum(value.size for value in values.values())
         else:
             kept.append(node)
     needed = set(outputs)
@@ -87,7 +91,7 @@ def _evaluate(
         return None  # of unknown, and so perhaps boundless size
     size = sum(math.prod(tensors[name].shape) for name in made)
     most = _FOLDED_ELEMENTS if node.op_type in _VECTORISED else _LOOPED_ELEMENTS
-    if size > min(most, most_elements):
+    if size > min(most, max(0, most_elements)):
         return None
     model = helper.make_model(
         helper.make_graph(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import onnx
 import onnx.inliner
 
@@ -10,6 +13,8 @@ from protos.errors import BadRequest
 _Key = tuple[str, str]
 # Exporters write a module as a function, and modules hold modules.
 _DEEPEST = 100
+# A constant in a function is there once for each call.
+_MOST_BYTES = 64_000_000
 
 
 def without_functions(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
@@ -21,11 +26,16 @@ def without_functions(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
     if not model.functions:
         return model
     count = _Written({(each.domain, each.name): each for each in model.functions})
-    total = sum(count.of_call(node) for node in model.graph.node)
-    if total > most:
+    total = count.of_all(model.graph.node)
+    if total.nodes > most:
         raise BadRequest(
-            cause=f"the model has {total} nodes with its functions written out",
+            cause=f"the model has {total.nodes} nodes with its functions written out",
             cure=f"The most that can be planned are {most}: simplify the model first.",
+        )
+    if total.size > _MOST_BYTES:
+        raise BadRequest(
+            cause=f"the model's functions take {total.size / 1e6:.1f} MB written out",
+            cure=f"The most is {_MOST_BYTES / 1e6:.1f} MB: make their constants inputs.",
         )
     try:
         return onnx.inliner.inline_local_functions(model)
@@ -36,31 +46,46 @@ def without_functions(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
         ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What calls become: nodes, and the bytes that these take as they are in the file."""
+
+    nodes: int
+    size: int
+
+
 class _Written:
-    """Nodes that calls become, each function counted once."""
+    """The size of calls, each function looked at once."""
 
     def __init__(self, functions: dict[_Key, onnx.FunctionProto]) -> None:
         self._functions = functions
-        self._counts: dict[_Key, int] = {}
+        self._sizes: dict[_Key, _Size] = {}
         self._within: list[_Key] = []
 
-    def of_call(self, node: onnx.NodeProto) -> int:
+    def of_all(self, nodes: Iterable[onnx.NodeProto]) -> _Size:
+        """Of several nodes."""
+        found = [self._of_call(node) for node in nodes]
+        return _Size(sum(each.nodes for each in found), sum(each.size for each in found))
+
+    def _of_call(self, node: onnx.NodeProto) -> _Size:
         """What one node becomes: itself, unless it calls a function."""
         key = (node.domain, node.op_type)
         function = self._functions.get(key)
         if function is None:
-            return 1 + sum(
-                sum(map(self.of_call, inner.node))
+            inner = [
+                self.of_all(graph.node)
                 for attribute in node.attribute
-                for inner in (attribute.g, *attribute.graphs)
-            )
+                for graph in (attribute.g, *attribute.graphs)
+            ]
+            size = sum(each.size for each in inner) + (node.ByteSize() if self._within else 0)
+            return _Size(1 + sum(each.nodes for each in inner), size)
         if key in self._within or len(self._within) == _DEEPEST:
             raise BadRequest(
                 cause=f"the model's function {key[1]!r} calls itself, or too many others",
                 cure="Export it without local functions.",
             )
-        if key not in self._counts:
+        if key not in self._sizes:
             self._within.append(key)
-            self._counts[key] = sum(map(self.of_call, function.node))
+            self._sizes[key] = self.of_all(function.node)
             self._within.pop()
-        return self._counts[key]
+        return self._sizes[key]

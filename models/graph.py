@@ -6,7 +6,7 @@ to 1, shapes inferred, constants folded, automatic padding made explicit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 from models.fitting import fitting, require_fitting
 from models.fold import fold_constants
-from models.operators import refusal
+from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.runtime_shapes import told_shapes
 from models.shapes import TensorInfo, infer, light_model
 from models.simplify import arranged, dequantised_shapes, simplified
@@ -94,13 +94,30 @@ class Graph:
                 readers.setdefault(name, []).append(index)
         return {name: tuple(indices) for name, indices in readers.items()}
 
+    @cached_property
+    def constant_bytes(self) -> int:
+        """What its constants take: nearly all of it weights."""
+        return sum(array.nbytes for array in self.constants.values())
+
+    @cached_property
+    def last_reader(self) -> Mapping[str, int]:
+        """Index of the last node that reads each tensor; of an output of the network, beyond all
+        nodes.
+        """
+        last = {name: readers[-1] for name, readers in self.consumers.items()}
+        return last | dict.fromkeys(self.outputs, len(self.nodes))
+
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Static shape of a tensor."""
         return self.tensors[tensor].shape
 
 
-def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
-    """The graph of an ONNX model.
+def load_graph(
+    model: onnx.ModelProto,
+    name: str | None = None,
+    keep: Callable[[np.ndarray], np.ndarray] = lambda array: array,
+) -> Graph:
+    """The graph of an ONNX model; `keep` says where its initialisers' values are to be.
 
     Raises:
         BadRequest: opset outside 7..23, a shape that stays unknown, an invalid graph.
@@ -109,7 +126,8 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
     nodes: Sequence[onnx.NodeProto] = sound_nodes(model.graph)
     for node in nodes:
         require_schema(node, opset)
-    constants = {tensor.name: _array(tensor) for tensor in model.graph.initializer}
+    constants = {tensor.name: keep(_array(tensor)) for tensor in model.graph.initializer}
+    stored = sum(array.size for array in constants.values())
     inputs = _bound_inputs(model, constants)
     told: dict[str, TensorInfo] = {}
     asks = True
@@ -117,7 +135,8 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
         light = light_model(model, nodes, inputs, constants)
         tensors = infer(light, constants, told, asks=asks)
         before = len(nodes)
-        nodes, constants = fold_constants(light, tensors, constants)
+        grown = sum(array.size for array in constants.values()) - stored
+        nodes, constants = fold_constants(light, tensors, constants, max(0, grown))
         unknown = [made for made in _made(nodes) if made not in tensors]
         stuck = len(nodes) == before
         if not unknown or (stuck and not asks):
@@ -145,7 +164,7 @@ def load_graph(model: onnx.ModelProto, name: str | None = None) -> Graph:
     )
     _require_shapes(graph)
     _require_computed(graph)
-    graph = replace(graph, nodes=tuple(_with_refusal(graph, each) for each in graph.nodes))
+    graph = replace(graph, nodes=tuple(_with_refusals(graph)))
     for each in graph.nodes:
         require_fitting(graph, each)
     return graph
@@ -221,9 +240,16 @@ def _node(proto: onnx.NodeProto, index: int, tensors: Mapping[str, TensorInfo]) 
     )
 
 
-def _with_refusal(graph: Graph, node: Node) -> Node:
-    with fitting(node.name, node.op):
-        return replace(node, refusal=refusal(graph, node))
+def _with_refusals(graph: Graph) -> Iterator[Node]:
+    left = MOST_LINES_ASKED
+    for node in graph.nodes:
+        with fitting(node.name, node.op):
+            refused = replace(node, refusal=refusal(graph, node))
+            left -= lines_asked(graph, refused)
+        if left < 0 and not refused.refusal and lines_asked(graph, refused):
+            yield replace(node, refusal=f"rows and columns beyond {MOST_LINES_ASKED} are moved")
+        else:
+            yield refused
 
 
 def _require_shapes(graph: Graph) -> None:

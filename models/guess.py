@@ -16,7 +16,7 @@ from onnx import ModelProto
 from models.downloads import labels as known_labels
 from models.graph import Graph
 from models.heads import Task
-from models.usual import Labels, Shape, input_size, ssd_shapes, stride_of
+from models.usual import Labels, Shape, input_size, is_end_to_end, ssd_shapes, stride_of
 
 # Data sets by how many classes their networks have, for each task.
 _DATA_SETS: Mapping[Task, Mapping[int, str]] = {
@@ -65,7 +65,7 @@ def guess(graph: Graph, told: Mapping[str, object], task: Task | None, labels: i
         return Guess(task or "tensor")
     readings = {
         each: classes
-        for each, classes in _readings(graph, count).items()
+        for each, classes in _readings(graph, count, told).items()
         if task in (None, each) and (not count or classes == count)
     }
     written = _written_task(told)
@@ -81,14 +81,18 @@ def guess(graph: Graph, told: Mapping[str, object], task: Task | None, labels: i
     return Guess(task, classes, names, "unit" if "stride" in told else None)
 
 
-def _readings(graph: Graph, count: int) -> dict[Task, int]:
-    """Tasks that the outputs' shapes allow, with the number of classes that each implies."""
+def _readings(graph: Graph, count: int, told: Mapping[str, object]) -> dict[Task, int]:
+    """Tasks that the outputs' shapes allow, with the number of classes that each implies; `count`
+    where they imply none.
+    """
     shapes = [graph.shape(name) for name in graph.outputs]
     size = input_size(graph)
     found: dict[Task, int] = {}
     if len(shapes) == 1 and len(shapes[0]) in (2, 4) and prod(shapes[0]) == max(shapes[0]) > 1:
         found["classification"] = prod(shapes[0])
-    if (classes := _classes_found(shapes, size, count)) is not None:
+    if len(shapes) == 1 and is_end_to_end(shapes[0], size, count, told) is not False:
+        found["detection"] = count
+    elif (classes := _classes_found(shapes, size, count)) is not None:
         found["detection"] = classes
     if len(shapes) == 1 and len(shapes[0]) == 4 and min(shapes[0][2:]) > 1:
         channels = shapes[0][1]

@@ -78,6 +78,16 @@ class YoloBoxes:
 
 
 @dataclass(frozen=True, slots=True)
+class EndToEnd:
+    """An output (1, boxes, 6), from which the graph has removed what overlaps (YOLOv10, YOLO26):
+    x_min, y_min, x_max, y_max in pixels of the model's input, score, index of the class.
+    """
+
+    type: Literal["end2end"]
+    min_score: float
+
+
+@dataclass(frozen=True, slots=True)
 class YoloX:
     """An output (1, cells, 5 + classes): the cells of one grid after the other, row by row; what is
     a likelihood is one already. `strides` are of the grids, in pixels of the model's input.
@@ -135,8 +145,8 @@ class Repainted:
     offset: float
 
 
-Head = ClassScores | YoloV2 | YoloV3 | YoloBoxes | YoloX | Ssd | ClassMap | Repainted
-Detector = YoloV2 | YoloV3 | YoloBoxes | YoloX | Ssd
+Detector = YoloV2 | YoloV3 | YoloBoxes | EndToEnd | YoloX | Ssd
+Head = ClassScores | Detector | ClassMap | Repainted
 
 
 def read_head(fields: Fields, task: Task) -> Head | None:
@@ -191,6 +201,10 @@ def _yolo_boxes(fields: Fields) -> Head:
     )
 
 
+def _end_to_end(fields: Fields) -> Head:
+    return EndToEnd(type=fields.choice("type", ("end2end",)), min_score=_share(fields, "min_score"))
+
+
 def _yolo_x(fields: Fields) -> Head:
     return YoloX(
         type=fields.choice("type", ("yolox",)),
@@ -241,6 +255,7 @@ _HEADS: Mapping[Task, Mapping[str, Callable[[Fields], Head]]] = {
         "yolov3": _yolo_v3,
         "yolov5": _yolo_boxes,
         "yolov8": _yolo_boxes,
+        "end2end": _end_to_end,
         "yolox": _yolo_x,
         "ssd": _ssd,
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from PIL import Image
@@ -17,29 +17,36 @@ from models.pixels import with_pixels
 from models.preprocess import image_to_pixels
 from models.quantised_inputs import as_they_travel, with_quantised_inputs
 from models.reference import random_inputs
+from models.sidecar import ImageInput
 from models.units import Network, divide
 
 # Seeds of the noise that finds ranges; whoever measures the effect takes others.
 SEEDS = range(1000, 1008)
 
 
-def network_of(loaded: LoadedModel, shown: str = "") -> Network:
-    """The network of a model, to be called `shown`. Ranges for 8-bit maps are found when they are
-    first asked for.
+def network_of(
+    loaded: LoadedModel,
+    shown: str = "",
+    keep: Callable[[np.ndarray], np.ndarray] = lambda array: array,
+) -> Network:
+    """The network of a model, to be called `shown`, its weights where `keep` puts them. Ranges for
+    8-bit maps are found when they are first asked for.
     """
-    graph = with_pixels(load_graph(loaded.proto, shown or loaded.name), loaded.sidecar)
+    graph = load_graph(loaded.proto, shown or loaded.name, keep)
+    graph = with_pixels(graph, loaded.sidecar)
     graph = with_quantised_inputs(graph)
 
+    form = loaded.sidecar.input if loaded.sidecar and loaded.name == MODEL.stem else None
+
     def ranges() -> Ranges:
-        return ranges_of(graph, _samples(graph, loaded))
+        return ranges_of(graph, _samples(graph, form))
 
     return divide(graph, ranges)
 
 
-def _samples(graph: Graph, loaded: LoadedModel) -> Iterator[Mapping[str, np.ndarray]]:
-    """Inputs as they travel: the example sheets for `digits`, seeded noise for others."""
-    if loaded.sidecar is not None and loaded.name == MODEL.stem:
-        form = loaded.sidecar.input
+def _samples(graph: Graph, form: ImageInput | None) -> Iterator[Mapping[str, np.ndarray]]:
+    """Inputs as they travel: the example sheets in the `form` of `digits`, else seeded noise."""
+    if form is not None:
         for each in examples():
             yield {form.name: image_to_pixels(Image.open(each.path).convert("RGB"), form)[0]}
         return

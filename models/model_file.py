@@ -11,6 +11,7 @@ from onnx import GraphProto, ModelProto
 from models.external_data import load_external_data, too_large
 from models.functions import without_functions
 from models.graph import OPSETS
+from models.wire_scan import TooMuch, require_small
 from protos.errors import BadRequest, NotFound
 
 # What protobuf can hold in one message, and so the largest network with all of its weights.
@@ -44,9 +45,16 @@ def _parse(path: Path) -> ModelProto:
         size = path.stat().st_size
         if size > MAX_MODEL_BYTES:
             raise too_large(path, size, MAX_MODEL_BYTES)
-        return ModelProto.FromString(path.read_bytes())
+        data = path.read_bytes()
+        require_small(data)
+        return ModelProto.FromString(data)
     except DecodeError as error:
         raise _not_onnx(path) from error
+    except TooMuch as error:
+        raise BadRequest(
+            cause=f"{path} has {error}, more than a network that can be planned",
+            cure="Simplify the model first, and save its weights as raw data.",
+        ) from error
     except OSError as error:
         raise BadRequest(
             cause=f"{path} cannot be read ({error.strerror})", cure="Check its permissions."

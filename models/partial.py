@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from onnx import helper
 
-from models.boxes import Box
+from models.boxes import Box, Span
 from models.cutter import CutTile, TileBuilder
 from models.geometry import Extent
 from models.graph import Graph, Node
@@ -47,18 +46,6 @@ def summed_input(graph: Graph, nodes: Sequence[Node]) -> str | None:
     return expected
 
 
-def partial_weights(graph: Graph, nodes: Sequence[Node], part: Box) -> np.ndarray:
-    """The Gemm's weights for the flattened `part` of its block's input, in the Gemm's layout."""
-    tensor = summed_input(graph, nodes)
-    assert tensor is not None
-    last = nodes[-1]
-    weights = graph.constants[last.inputs[1]]
-    columns = weights if last.int("transB", 0) else weights.T
-    shaped = columns.reshape(columns.shape[0], *graph.shape(tensor)[1:])
-    chosen = shaped[(slice(None), *part.slices()[1:])].reshape(columns.shape[0], -1)
-    return np.ascontiguousarray(chosen if last.int("transB", 0) else chosen.T)
-
-
 def partial_extent(graph: Graph, nodes: Sequence[Node], part: Box) -> Extent:
     """What a device that sums over `part` computes and reads."""
     tensor = summed_input(graph, nodes)
@@ -82,14 +69,30 @@ def cut_partial(graph: Graph, nodes: Sequence[Node], part: Box, blobs: BlobSourc
             )
         else:
             builder.copy(node)
-    inputs = [
-        last.inputs[0],
-        builder.constant(last.inputs[1], partial_weights(graph, nodes, part)),
-    ]
+    inputs = [last.inputs[0], _weights(builder, nodes, part)]
     if len(last.inputs) > 2 and last.inputs[2] and _is_first(part):
-        inputs.append(builder.constant(last.inputs[2], graph.constants[last.inputs[2]]))
+        bias = last.inputs[2]
+        inputs.append(builder.box_of(bias, Box.whole(graph.shape(bias))))
     builder.copy(last, inputs)
     return CutTile(builder.program(), dict(reach.inputs), dict(reach.computed))
+
+
+def _weights(builder: TileBuilder, nodes: Sequence[Node], part: Box) -> str:
+    """Adds the Gemm's weights for the flattened `part` of its block's input, in its layout."""
+    graph, last = builder.graph, nodes[-1]
+    tensor = summed_input(graph, nodes)
+    assert tensor is not None
+    name = last.inputs[1]
+    map_shape = graph.shape(tensor)[1:]
+    if last.int("transB", 0):
+        outputs = graph.shape(name)[0]
+        box = Box((Span(0, outputs), *part.spans[1:]))
+        shape, dims = (outputs, *map_shape), (outputs, math.prod(part.shape))
+    else:
+        outputs = graph.shape(name)[1]
+        box = Box((*part.spans[1:], Span(0, outputs)))
+        shape, dims = (*map_shape, outputs), (math.prod(part.shape), outputs)
+    return builder.box_of(name, box, shape=shape, dims=dims)
 
 
 def partial_work(graph: Graph, nodes: Sequence[Node], part: Box) -> Work:

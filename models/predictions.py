@@ -13,12 +13,22 @@ from numpy.typing import NDArray
 from models import ssd
 from models.classification import Classification, classifications
 from models.detection import Detection, detections
-from models.heads import ClassMap, ClassScores, Repainted, Ssd, YoloBoxes, YoloV2, YoloV3, YoloX
+from models.heads import (
+    ClassMap,
+    ClassScores,
+    EndToEnd,
+    Repainted,
+    Ssd,
+    YoloBoxes,
+    YoloV2,
+    YoloV3,
+    YoloX,
+)
 from models.preprocess import Placement
 from models.repainting import Repainting, repainted
 from models.segmentation import Segment, segments
 from models.sidecar import Sidecar
-from models.yolo import decode_boxes, decode_cells, decode_grid, decode_grids
+from models.yolo import decode_boxes, decode_cells, decode_grid, decode_grids, decode_rows
 from protos.errors import BadRequest
 
 Output = NDArray[np.float32]
@@ -84,6 +94,8 @@ def predictions(
             candidates = decode_grids(list(values.values()), head)
         case YoloBoxes() as head:
             candidates = decode_boxes(first, head)
+        case EndToEnd() as head:
+            candidates = decode_rows(first, len(labels))
         case YoloX() as head:
             candidates = decode_cells(first, head, size)
         case Ssd() as head:
@@ -139,6 +151,8 @@ def wanted_shapes(
             wanted = {names[0]: (1, ANY, 5 + classes)}
         case YoloBoxes():
             wanted = {names[0]: (1, 4 + classes, ANY)}
+        case EndToEnd():
+            wanted = {names[0]: (1, ANY, 6)}
         case YoloX() as head:
             wanted = {names[0]: (1, head.cells(sidecar.input.size), 5 + classes)}
         case Ssd() as head:

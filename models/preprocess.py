@@ -7,6 +7,7 @@ single pixel is decoded, and every failure is a `BadImage` that says what to sen
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from typing import ClassVar
@@ -202,27 +203,30 @@ def _check_size(picture: Image.Image, limits: Limits) -> None:
     if max(width, height) >= limits.side:
         cure = f"Send one with sides shorter than {limits.side} pixels"
         raise BadImage(reason=size, cure=cure)
-    if width * height > limits.pixels:
-        raise BadImage(reason=size, cure=f"Send one of at most {limits.pixels} pixels")
+    # WebP's decoder keeps three pictures of four bytes a pixel, others one.
+    most = limits.pixels * 3 // 4 if picture.format == "WEBP" else limits.pixels
+    if width * height > most:
+        raise BadImage(reason=size, cure=f"Send one of at most {most} pixels")
     if min(width, height) < 1:
         raise BadImage(reason=size, cure="Send a picture that has pixels")
 
 
 def _upright(picture: Image.Image) -> Image.Image:
     """Turned as its EXIF says; damaged EXIF data says nothing."""
-    try:
-        return ImageOps.exif_transpose(picture)
-    except BROKEN:
-        return picture
+    with suppress(*BROKEN):
+        ImageOps.exif_transpose(picture, in_place=True)  # else it copies what is upright, too
+    return picture
 
 
 def _as_rgb(picture: Image.Image) -> Image.Image:
     if picture.mode == "RGB":
         return picture
     if picture.mode.startswith("I"):  # 16-bit grey
-        grey = np.asarray(picture).astype(np.int64) >> 8
-        return Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8)).convert("RGB")
+        grey = np.clip(np.asarray(picture), 0, 65535) >> 8
+        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
     if "A" in picture.mode or "transparency" in picture.info:
-        paper = Image.new("RGBA", picture.size, "white")
-        return Image.alpha_composite(paper, picture.convert("RGBA")).convert("RGB")
+        shown = picture if picture.mode == "RGBA" else picture.convert("RGBA")
+        paper = Image.new("RGB", picture.size, "white")
+        paper.paste(shown, mask=shown.getchannel("A"))
+        return paper
     return picture.convert("RGB")

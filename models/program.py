@@ -8,14 +8,20 @@ worker fetches those bytes once, keeps them, and adds the initialisers itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 
 import numpy as np
 from onnx import helper
 
+from models.boxes import Box
+
 Array = np.ndarray
+
+# What is hashed of a slice at a time: it has to be put in order first, in memory.
+_RUN_BYTES = 1 << 20
 
 
 def sha256_of(data: bytes | memoryview) -> str:
@@ -57,27 +63,87 @@ class Program:
         return digest.hexdigest()
 
 
-class BlobSource:
-    """Weight bytes by hash, as the cutter leaves them for workers to fetch. Not a cache: it
-    refers to arrays that the network holds anyway, or to slices made on demand.
+class Digests:
+    """Hashes of boxes of a network's constants, so that a new plan reads only what no plan before
+    it has divided the same way. Shared by threads.
     """
 
+    # A digest and its key take about half a kilobyte; a plan of a deep network has a thousand.
+    MOST = 8192
+
     def __init__(self) -> None:
+        self._known: dict[tuple[int, tuple[int, ...], Box], tuple[Array, str]] = {}
+        self._lock = Lock()
+
+    def of(self, constant: Array, view: Array, box: Box) -> str:
+        """The hash of a box of `view`, a `constant` that never changes in some other shape."""
+        key = (id(constant), view.shape, box)
+        with self._lock:
+            found = self._known.get(key)
+        if found is not None:
+            return found[1]
+        digest = _digest(view[box.slices()])
+        with self._lock:
+            if len(self._known) >= self.MOST:
+                del self._known[next(iter(self._known))]
+            # Holding the constant keeps its id from being given to another one.
+            self._known[key] = (constant, digest)
+        return digest
+
+
+class BlobSource:
+    """Weight bytes by hash, as the cutter leaves them for workers to fetch.
+
+    Views of the network's constants, whose bytes are put in order only while they are read; it
+    keeps arrays of its own only where a program needs what the network does not have. It lives
+    as long as the plan whose programs name these weights.
+    """
+
+    def __init__(self, digests: Digests | None = None) -> None:
         self._arrays: dict[str, Array] = {}
+        self._digests = digests or Digests()
 
     def add(self, array: Array) -> str:
-        """Registers an array and returns its hash."""
-        flat = np.ascontiguousarray(array)
-        digest = sha256_of(_raw(flat))
-        self._arrays.setdefault(digest, flat)
+        """Keeps an array and returns its hash."""
+        digest = _digest(array)
+        self._arrays.setdefault(digest, array)
+        return digest
+
+    def add_box(self, constant: Array, box: Box, shape: Sequence[int] | None = None) -> str:
+        """Refers to a box of a constant that never changes, or (`shape`) of the constant with its
+        elements taken as an array of that shape; returns its hash.
+        """
+        view = constant if shape is None else constant.reshape(shape)
+        digest = self._digests.of(constant, view, box)
+        self._arrays.setdefault(digest, view[box.slices()])
         return digest
 
     def __contains__(self, sha256: str) -> bool:
         return sha256 in self._arrays
 
+    def size_of(self, sha256: str) -> int:
+        """Its length in bytes; KeyError for a hash that was never added."""
+        return self._arrays[sha256].nbytes
+
+    def array_of(self, sha256: str) -> Array:
+        """The array, or the view of one; KeyError for a hash that was never added."""
+        return self._arrays[sha256]
+
     def bytes_of(self, sha256: str) -> memoryview:
-        """The raw bytes; KeyError for a hash that was never added."""
-        return _raw(self._arrays[sha256])
+        """The raw bytes, all at once; KeyError for a hash that was never added."""
+        return _raw(np.ascontiguousarray(self._arrays[sha256]))
+
+    def chunks(self, sha256: str, offset: int, most_bytes: int) -> Iterator[memoryview]:
+        """The raw bytes from `offset` on, in pieces of `most_bytes`, each made when it is due;
+        KeyError for a hash that was never added.
+        """
+        for run in _runs(self._arrays[sha256], most_bytes):
+            if offset >= len(run):
+                offset -= len(run)
+                continue
+            for start in range(offset, len(run), most_bytes):
+                yield run[start : start + most_bytes]
+            offset = 0
 
 
 def weight_bytes(refs: Sequence[WeightRef]) -> int:
@@ -88,6 +154,28 @@ def weight_bytes(refs: Sequence[WeightRef]) -> int:
 
 def _raw(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
+
+
+def _digest(array: Array) -> str:
+    digest = hashlib.sha256()
+    for run in _runs(array, _RUN_BYTES):
+        digest.update(run)
+    return digest.hexdigest()
+
+
+def _runs(array: Array, most_bytes: int) -> Iterator[memoryview]:
+    """The elements in row-major order: at once where they lie so, else copied piece by piece, of
+    about `most_bytes`.
+    """
+    if array.flags.c_contiguous:
+        yield _raw(array)
+    elif array.nbytes <= most_bytes:
+        yield _raw(np.ascontiguousarray(array))
+    else:
+        rows = max(1, most_bytes * len(array) // array.nbytes)
+        for start in range(0, len(array), rows):
+            part = array[start : start + rows]
+            yield from _runs(part if len(part) > 1 else part[0], most_bytes)
 
 
 def _element_bytes(data_type: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -127,11 +128,16 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
         info = graph.tensors[name]
         if isinstance(info.wire, Pixels):
             feeds[name] = rng.integers(0, 256, info.shape, dtype=np.uint8)
-        elif np.issubdtype(info.dtype, np.floating):
-            feeds[name] = rng.standard_normal(info.shape, dtype=np.float32).astype(info.dtype)
         else:
-            feeds[name] = rng.integers(0, 100, info.shape).astype(info.dtype)
+            feeds[name] = seeded(rng, info.dtype, info.shape)
     return feeds
+
+
+def seeded(rng: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
+    """A tensor of standard normal numbers, or of small whole ones."""
+    if np.issubdtype(dtype, np.floating):
+        return rng.standard_normal(tuple(shape), dtype=np.float32).astype(dtype)
+    return rng.integers(0, 100, tuple(shape)).astype(dtype)
 
 
 def _options(threads: int) -> ort.SessionOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +20,7 @@ from protos.errors import BadRequest
 _MEAN_VARIANCE = "MeanVarianceNormalization"
 # Initialisers up to this many elements may steer shapes (Reshape, Slice, Resize ...).
 _STEERING_ELEMENTS = 1024
+_FREE_INITIALISERS = 4
 # Tensors travel, and protobuf holds no larger message.
 MAX_TENSOR_BYTES = 2**31 - 1
 
@@ -34,7 +36,7 @@ class TensorInfo:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The numpy type of an element."""
-        return np.dtype(helper.tensor_dtype_to_np_dtype(self.data_type))
+        return _numpy_type(self.data_type)
 
     @property
     def itemsize(self) -> int:
@@ -62,6 +64,12 @@ class TensorInfo:
         return self.on_wire.itemsize
 
 
+@cache
+def _numpy_type(data_type: int) -> np.dtype[Any]:
+    """Of one of ONNX's two dozen element types."""
+    return np.dtype(helper.tensor_dtype_to_np_dtype(data_type))
+
+
 def light_model(
     model: onnx.ModelProto,
     nodes: Sequence[onnx.NodeProto],
@@ -72,7 +80,9 @@ def light_model(
     needs only their shapes. Outputs lose theirs: they are inferred again.
     """
     light = onnx.ModelProto()
-    light.ir_version = model.ir_version
+    # Before version 4 initialisers had to be inputs too; many files leave them out of these, which
+    # onnxruntime takes and ONNX's inference does not.
+    light.ir_version = max(_FREE_INITIALISERS, model.ir_version)
     light.opset_import.extend(model.opset_import)
     light.graph.name = model.graph.name or "network"
     light.graph.node.extend(nodes)

@@ -90,4 +90,9 @@ def _scaled(span: Span, size: int, other: int) -> Span:
     """The same relative range of a map of `other` elements; adjacent spans stay adjacent."""
     if size == other:
         return span
-    return Span(round(Fraction(span.start * other, size)), round(Fraction(span.stop * other, size)))
+    return Span(scaled_mark(span.start, size, other), scaled_mark(span.stop, size, other))
+
+
+def scaled_mark(mark: int, size: int, other: int) -> int:
+    """Where a mark of a map of `size` elements lies on a map of `other`; halves go to the even."""
+    return round(Fraction(mark * other, size))

@@ -13,7 +13,7 @@ every boundary.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -67,7 +67,7 @@ class Unit:
         """Whether rows of its outputs can be computed apart."""
         return all(splits_along(self.graph, node, 2) for node in self.nodes)
 
-    def extent(self, demand: dict[str, Box]) -> Extent:
+    def extent(self, demand: Mapping[str, Box]) -> Extent:
         """Backward geometry through this unit alone."""
         return extent(self.graph, self.nodes, demand)
 
@@ -132,7 +132,16 @@ class Network:
 
     def outputs(self, start: int, stop: int) -> tuple[str, ...]:
         """Tensors that the block of units [start, stop) must yield; the main one last."""
-        return block_outputs(self.graph, self.units[start].start, self.units[stop - 1].stop)
+        found = self._outputs.get((start, stop))
+        if found is None:
+            first, beyond = self.units[start].start, self.units[stop - 1].stop
+            found = self._outputs[start, stop] = block_outputs(self.graph, first, beyond)
+        return found
+
+    @cached_property
+    def _outputs(self) -> dict[tuple[int, int], tuple[str, ...]]:
+        """By block: half the square of the units at most."""
+        return {}
 
     def splits(self, start: int, stop: int) -> bool:
         """Whether every unit of the block can be computed in rows."""
@@ -141,11 +150,12 @@ class Network:
 
 def block_outputs(graph: Graph, start: int, stop: int) -> tuple[str, ...]:
     """Tensors made by nodes [start, stop) that somebody outside needs; the latest last."""
-    made = [name for node in graph.nodes[start:stop] for name in node.outputs if name]
+    last = graph.last_reader
     return tuple(
         name
-        for name in made
-        if name in graph.outputs or any(i >= stop for i in graph.consumers.get(name, ()))
+        for node in graph.nodes[start:stop]
+        for name in node.outputs
+        if name and last.get(name, -1) >= stop
     )
 
 

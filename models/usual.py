@@ -10,6 +10,7 @@ from models.heads import (
     Anchors,
     ClassMap,
     ClassScores,
+    EndToEnd,
     Head,
     Repainted,
     Ssd,
@@ -45,6 +46,8 @@ COCO_V3_TINY: dict[int, Anchors] = {
     32: ((81, 82), (135, 169), (344, 319)),
 }
 STRIDES_X = (8, 16, 32)
+# Of YOLOv5 and YOLOX; larger ones of YOLOv5 have a fourth grid.
+_USUAL_STRIDES = (STRIDES_X, (8, 16, 32, 64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,11 @@ PIXELS = {
 _PAINTED = {"unit": (255.0, 0.0), "signed": (127.5, 127.5)}
 
 
-def head_for(graph: Graph, task: Task, labels: Labels, pixels: str) -> Head | None:
+def head_for(
+    graph: Graph, task: Task, labels: Labels, pixels: str, told: Mapping[str, object]
+) -> Head | None:
     """How the outputs of a graph are read for a task; None where that cannot be told. A new
-    picture has its pixels as the old one had them.
+    picture has its pixels as the old one had them. `told`: the graph's metadata.
     """
     shapes = {name: graph.shape(name) for name in graph.outputs}
     first, shape = next(iter(shapes.items()))
@@ -87,7 +92,7 @@ def head_for(graph: Graph, task: Task, labels: Labels, pixels: str) -> Head | No
         case "image-to-image":
             return Repainted("pixels", *_PAINTED.get(pixels, (1.0, 0.0)))
         case "detection":
-            return _detector(shapes, input_size(graph), len(labels))
+            return _detector(shapes, input_size(graph), len(labels), told)
 
 
 def image_input(graph: Graph, task: Task, pixels: str, resize: Resize | None) -> ImageInput:
@@ -132,14 +137,32 @@ def input_size(graph: Graph) -> tuple[int, int]:
     return height, width
 
 
-def _detector(shapes: Mapping[str, Shape], size: tuple[int, int], classes: int) -> Head | None:
+def is_end_to_end(
+    shape: Shape, size: tuple[int, int], classes: int, told: Mapping[str, object]
+) -> bool | None:
+    """Whether rows of six values are finished boxes; None where they may be boxes of one class,
+    too. `classes`: how many there are, 0 if that is not known; `told`: the exporter's metadata.
+    """
+    written = told.get("end2end")
+    if len(shape) == 3 and isinstance(written, bool):
+        return written and (True if shape[2] == 6 else None)
+    if len(shape) != 3 or shape[2] != 6 or shape[1] <= 6:
+        return False
+    if classes > 1:
+        return True
+    counts = [YoloX("yolox", each, MIN_SCORE, NMS_IOU).cells(size) for each in _USUAL_STRIDES]
+    return False if shape[1] in (*counts, *(3 * each for each in counts)) else None
+
+
+def _detector(
+    shapes: Mapping[str, Shape],
+    size: tuple[int, int],
+    classes: int,
+    told: Mapping[str, object],
+) -> Head | None:
     sizes = list(shapes.values())
     if len(sizes) == 1 and len(sizes[0]) == 3:
-        rows, columns = sizes[0][1:]
-        cells = YoloX("yolox", STRIDES_X, MIN_SCORE, NMS_IOU)
-        if rows == cells.cells(size):  # YOLOv5 has three boxes in each cell
-            return cells
-        return YoloBoxes("yolov5" if rows > columns else "yolov8", MIN_SCORE, NMS_IOU)
+        return _rows_of_boxes(sizes[0], size, classes, told)
     if (both := ssd_shapes(sizes)) is not None:
         boxes, scores = (next(name for name, each in shapes.items() if each == one) for one in both)
         return Ssd("ssd", boxes, scores, False, "xyxy", (), (0.1, 0.2), MIN_SCORE, NMS_IOU)
@@ -153,3 +176,17 @@ def _detector(shapes: Mapping[str, Shape], size: tuple[int, int], classes: int) 
     return YoloV3(
         "yolov3", tuple(known[each] for each in strides), tuple(strides), MIN_SCORE, NMS_IOU
     )
+
+
+def _rows_of_boxes(
+    shape: Shape, size: tuple[int, int], classes: int, told: Mapping[str, object]
+) -> Head | None:
+    """Of one output of three dimensions: (1, boxes, values), or with these two exchanged."""
+    finished = is_end_to_end(shape, size, classes, told)
+    if finished is not False:
+        return EndToEnd("end2end", MIN_SCORE) if finished else None
+    rows, columns = shape[1:]
+    cells = YoloX("yolox", STRIDES_X, MIN_SCORE, NMS_IOU)
+    if rows == cells.cells(size):  # YOLOv5 has three boxes in each cell
+        return cells
+    return YoloBoxes("yolov5" if rows > columns else "yolov8", MIN_SCORE, NMS_IOU)

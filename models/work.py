@@ -33,7 +33,7 @@ class Work:
 
 def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]) -> Work:
     """The work of one node whose output box and input boxes are known."""
-    layer_type = operator(node).layer_type
+    declared = operator(node)
     input_bytes = weight_bytes = 0
     for name, box in zip(node.inputs, reads, strict=False):
         if box is None or not name:
@@ -47,8 +47,8 @@ def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]
     channels_in = reads[0][1] if reads[0] is not None and len(reads[0]) > 1 else (0,)
     groups = node.int("group", 1)
     return Work(
-        layer_type=layer_type,
-        flop=operator(node).flop(graph, node, output),
+        layer_type=declared.layer_type,
+        flop=declared.flop(graph, node, output),
         input_bytes=input_bytes,
         output_bytes=output.volume * graph.tensors[node.outputs[0]].itemsize,
         weight_bytes=weight_bytes,

@@ -50,6 +50,16 @@ def decode_boxes(output: Values, head: YoloBoxes) -> Candidates:
     return _likeliest(rows[:, 0:2], rows[:, 2:4], scores)
 
 
+def decode_rows(output: Values, classes: int) -> Candidates:
+    """Rows (1, N, 6) that are boxes already; those of none of the `classes` are no boxes."""
+    rows = output[0]
+    index = np.rint(rows[:, 5])
+    rows = rows[(index >= 0) & (index < classes)]
+    return Candidates(
+        rows[:, :4].astype(np.float32), np.rint(rows[:, 5]).astype(np.int64), rows[:, 4]
+    )
+
+
 def decode_cells(output: Values, head: YoloX, size: tuple[int, int]) -> Candidates:
     """A box for every cell of every grid, for an input of `size` (height, width).
 

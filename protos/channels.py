@@ -85,12 +85,14 @@ SERVER_OPTIONS: Options = [
 class Caller:
     """Who calls, what proves that it belongs to the cluster, and what its messages cost it.
     Credentials are the proof, else the secret, which never leaves where there are credentials.
+    `coordinator` is what a host calls itself: an id, and after a space a name for people.
     """
 
     sender: str
     secret: str = field(default="", repr=False)
     endpoint: Endpoint = field(default_factory=Endpoint, repr=False, compare=False)
     credentials: Credentials | None = None
+    coordinator: str = ""
 
     @property
     def metadata(self) -> Metadata:

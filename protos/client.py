@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -149,6 +149,7 @@ class WorkerClient:
             sender=self._caller.sender,
             sent_s=time.monotonic(),
             members=members,
+            coordinator=self._caller.coordinator,
         )
         reply: pb.HelloReply = await self._call("Hello", request, timeout_s)
         versions.SPOKEN.require(reply.protocol, self.address)
@@ -164,12 +165,15 @@ class WorkerClient:
     async def put(
         self,
         sha256: str,
-        data: memoryview | bytes,
+        parts: Iterable[memoryview | bytes],
+        total_bytes: int,
         offset: int = 0,
         timeout_s: float | None = None,
     ) -> None:
-        """Sends the bytes of one blob from `offset` on (what `missing` said)."""
-        await self._call("Put", _chunks(sha256, memoryview(data), offset), timeout_s)
+        """Sends one blob of `total_bytes`: its bytes from `offset` on (what `missing` said), in
+        parts of at most `CHUNK_BYTES`, each taken when the one before has left.
+        """
+        await self._call("Put", _chunks(sha256, parts, total_bytes, offset), timeout_s)
 
     async def prepare(
         self, programs: Sequence[pb.Program], timeout_s: float | None = None
@@ -234,15 +238,11 @@ class WorkerClient:
             ) from failure
 
 
-async def _chunks(sha256: str, data: memoryview, offset: int) -> AsyncIterator[pb.BlobChunk]:
-    first = True
-    while first or offset < len(data):
-        part = bytes(data[offset : offset + CHUNK_BYTES])
-        yield pb.BlobChunk(
-            sha256=sha256 if first else "",
-            offset=offset,
-            total_bytes=len(data) if first else 0,
-            data=part,
-        )
+async def _chunks(
+    sha256: str, parts: Iterable[memoryview | bytes], total_bytes: int, offset: int
+) -> AsyncIterator[pb.BlobChunk]:
+    # The first chunk names the blob; nothing else is in it, as there may be no bytes to send.
+    yield pb.BlobChunk(sha256=sha256, total_bytes=total_bytes, offset=offset)
+    for part in parts:
+        yield pb.BlobChunk(offset=offset, data=bytes(part))
         offset += len(part)
-        first = False

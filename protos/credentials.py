@@ -28,6 +28,11 @@ class Credentials:
         return None if identity is None else cls(path, identity)
 
     @property
+    def path(self) -> Path:
+        """The file with key and certificates."""
+        return self._path
+
+    @property
     def identity(self) -> Identity:
         """The one in force."""
         return self._identity

@@ -1,8 +1,33 @@
-"""Files that survive a power cut: the old content or the new, never half of it."""
+"""Files of daemons: those that survive a power cut with the old content or the new, never half of
+it, and the one that says whose a state directory is.
+"""
 
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from protos.errors import BadConfiguration
+
+
+@contextmanager
+def alone_in(state_dir: Path, daemon: str) -> Iterator[None]:
+    """Two daemons with one state directory would be one identity twice.
+
+    Raises:
+        BadConfiguration: another process is in it.
+    """
+    with (state_dir / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadConfiguration(
+                cause=f"another {daemon} uses the state directory {state_dir}",
+                cure="Stop it, or give this one a state_dir of its own",
+            ) from None
+        yield
 
 
 def write_atomically(path: Path, data: bytes) -> None:

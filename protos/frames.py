@@ -60,14 +60,14 @@ def encode(items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> bytes:
     return b"".join((_LENGTH.pack(len(header)), header, _PAD[: -start % _ALIGN], *parts))
 
 
-def decode(data: bytes) -> list[Received]:
+def decode(data: bytes, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Received]:
     """The items of one message, with their payloads as views of `data`: tensors as read-only
     arrays of their box's shape, pings as memoryviews. The views keep `data` alive.
 
     Raises:
         PeerViolation: truncated, trailing bytes, sizes that disagree, unknown data type.
     """
-    items, offset = _header(data)
+    items, offset = _header(data, most_header_bytes)
     view = memoryview(data)
     received: list[Received] = []
     for item in items:
@@ -112,13 +112,15 @@ def _pieces(box: Ranges, itemsize: int, max_bytes: int) -> Iterator[Ranges]:
         yield from _pieces(part, itemsize, max_bytes)
 
 
-def _header(data: bytes) -> tuple[Sequence[pb.Item], int]:
+def _header(data: bytes, most_bytes: int) -> tuple[Sequence[pb.Item], int]:
     if len(data) < _LENGTH.size:
         raise _violation("sent a truncated frame")
     (length,) = _LENGTH.unpack_from(data)
     offset = _LENGTH.size + length
     if offset > len(data):
         raise _violation("sent a truncated frame")
+    if length > most_bytes:
+        raise _violation(f"sent a frame whose header has {length} bytes, of at most {most_bytes}")
     try:
         frame = pb.Frame.FromString(data[_LENGTH.size : offset])
     except DecodeError:

@@ -21,6 +21,11 @@ HOST = "host"
 # What a neighbour needs to hand over its halos; everything else is the coordinator's.
 _FOR_PEERS = frozenset({f"/{SERVICE}/Hello", EXCHANGE})
 _HEALTH = "/grpc.health.v1."
+# Of a device at a time: its stream, one that it had before a restart, and what the doctor has it
+# try. Each may hold a message of 64 MB while it is read.
+MOST_CALLS_OF_A_MEMBER = 4
+# A neighbour asks who we are, in some dozens of bytes.
+_MOST_OF_A_PEER_BYTES = 64 << 10
 _NAMES_KEY = "x509_subject_alternative_name"
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -94,13 +99,26 @@ class CertificateGate(Gate):
         method = details.method
         behaviour = _behaviour(handler)
 
-        async def guarded(request: Any, context: Context) -> Any:
+        async def answered(caller: str, messages: Any, context: Context) -> Any:
+            if handler.request_streaming:
+                return await behaviour(messages, context)
+            message = await context.read()
+            data = message if isinstance(message, bytes) else b""
+            if caller != HOST and len(data) > _MOST_OF_A_PEER_BYTES:
+                _refuse(context, method, f"device {caller} asks with {len(data)} bytes")
+                return None
+            return await behaviour((handler.request_deserializer or bytes)(data), context)
+
+        async def guarded(messages: Any, context: Context) -> Any:
             caller, objection = self._judge(method, context)
             if objection:
-                await _refuse(context, method, objection)
-            return await self._while_member(caller, behaviour(request, context), context, method)
+                _refuse(context, method, objection)
+                return None
+            return await self._while_member(
+                caller, answered(caller, messages, context), context, method
+            )
 
-        return _like(handler, guarded)
+        return _streamed(handler, guarded, own_messages=handler.request_streaming)
 
     def _judge(self, method: str, context: Context) -> tuple[str, str]:
         """(who calls, what speaks against it)."""
@@ -111,13 +129,17 @@ class CertificateGate(Gate):
             return "", "its certificate is neither a worker's nor the coordinator's"
         if claimed != caller:
             return caller, f"its certificate is for {caller!r}, it says that it is {claimed!r}"
-        if caller == HOST:
-            return caller, ""
-        if caller not in self._members:
-            return caller, f"device {caller} is not a member of the cluster"
+        return caller, "" if caller == HOST else self._objection(caller, method)
+
+    def _objection(self, device: str, method: str) -> str:
+        """What speaks against a call of a device; empty: nothing."""
+        if device not in self._members:
+            return f"device {device} is not a member of the cluster"
         if method not in _FOR_PEERS and not method.startswith(_HEALTH):
-            return caller, f"device {caller} may not give orders"
-        return caller, ""
+            return f"device {device} may not give orders"
+        if len(self._calls.get(device, ())) >= MOST_CALLS_OF_A_MEMBER:
+            return f"device {device} has {MOST_CALLS_OF_A_MEMBER} calls open already"
+        return ""
 
     async def _while_member(
         self, caller: str, work: Awaitable[Any], context: Context, method: str
@@ -128,7 +150,8 @@ class CertificateGate(Gate):
             await asyncio.wait((call,))
             if not call.cancelled():
                 return call.result()
-            await _refuse(context, method, f"device {caller} is not a member any more")
+            _refuse(context, method, f"device {caller} is not a member any more")
+            return None
         finally:
             self._calls[caller].discard(call)
             if not self._calls[caller]:
@@ -139,17 +162,19 @@ class CertificateGate(Gate):
 
 
 def refusing(handler: Handler, method: str, why: str) -> Handler:
-    """A handler of the same shape that only says no."""
+    """A handler that only says no, and reads no message."""
 
-    async def refuse(_request: Any, context: Context) -> None:
-        await _refuse(context, method, why)
+    async def refuse(_messages: Any, context: Context) -> None:
+        _refuse(context, method, why)
 
-    return _like(handler, refuse)
+    return _streamed(handler, refuse, own_messages=True)
 
 
-async def _refuse(context: Context, method: str, why: str) -> None:
+def _refuse(context: Context, method: str, why: str) -> None:
+    """Has the call end. `abort` would raise what keeps the call, and its message, alive."""
     _log.warning("caller refused", caller=context.peer(), call=method, cause=why)
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
+    context.set_code(grpc.StatusCode.UNAUTHENTICATED)
+    context.set_details(why)
 
 
 def _behaviour(handler: Handler) -> Behaviour:
@@ -158,12 +183,14 @@ def _behaviour(handler: Handler) -> Behaviour:
     return next((each for each in shapes if each), handler.stream_stream)  # type: ignore[return-value]
 
 
-def _like(handler: Handler, behaviour: Behaviour) -> Handler:
-    """A handler of the same shape with another function."""
-    make: Any = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
-    return make(behaviour, handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]
+def _streamed(handler: Handler, behaviour: Behaviour, *, own_messages: bool) -> Handler:
+    """A handler with another function. It takes a stream in place of one message: gRPC would read
+    that one before anybody is asked, however long it is. Without `own_messages`, as bytes.
+    """
+    make: Any = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+    )
+    read = handler.request_deserializer if own_messages else None
+    return make(behaviour, read, handler.response_serializer)  # type: ignore[no-any-return]

@@ -88,14 +88,14 @@ def private_key(key_pem: bytes) -> ec.EllipticCurvePrivateKey:
     """A key of ours.
 
     Raises:
-        BadConfiguration: it is none.
+        ValueError: it is none.
     """
     try:
         key = serialization.load_pem_private_key(key_pem, password=None)
     except (ValueError, TypeError) as error:
-        raise BadConfiguration(cause="a private key cannot be read", cure=_ENROL) from error
+        raise ValueError("the private key cannot be read") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise BadConfiguration(cause="a private key is of another kind", cure=_ENROL)
+        raise ValueError("the private key is of another kind")
     return key
 
 
@@ -112,6 +112,23 @@ def names_in(certificate_pem: bytes) -> tuple[str, ...]:
 def certificate_end(certificate_pem: bytes) -> datetime:
     """When a certificate ends."""
     return x509.load_pem_x509_certificate(certificate_pem).not_valid_after_utc
+
+
+def validity_problem(certificate: x509.Certificate, now: datetime) -> str:
+    """What is wrong with a certificate by a clock that says `now`; empty where it is valid."""
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if begin <= now <= end:
+        return ""
+    state = "has expired" if now > end else "is not valid yet"
+    return (
+        f"{state}: it is valid from {shown(begin)} to {shown(end)}, and the clock of this device "
+        f"says {shown(now)}"
+    )
+
+
+def shown(moment: datetime) -> str:
+    """A moment for people."""
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def fingerprint(certificate_pem: bytes) -> str:
@@ -211,5 +228,9 @@ def now_utc() -> datetime:
     return datetime.now(UTC)
 
 
+SET_CLOCKS = (
+    "Set the clocks right on both devices (`timedatectl`; a Raspberry Pi has no battery and needs "
+    "NTP). If they are, enrol that device again (`imbrex cluster invite`)"
+)
 _ENROL = "Remove the file, and enrol this device again (`imbrex cluster invite`)"
 _SAME = "Run the same version of imbrex on every device"

@@ -7,21 +7,23 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HelloRequest(_message.Message):
-    __slots__ = ("protocol", "version", "sender", "sent_s", "members")
+    __slots__ = ("protocol", "version", "sender", "sent_s", "members", "coordinator")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SENT_S_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     sender: str
     sent_s: float
     members: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., sender: _Optional[str] = ..., sent_s: _Optional[float] = ..., members: _Optional[_Iterable[str]] = ...) -> None: ...
+    coordinator: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., sender: _Optional[str] = ..., sent_s: _Optional[float] = ..., members: _Optional[_Iterable[str]] = ..., coordinator: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("protocol", "version", "facts", "received_s", "counters", "resident_bytes")
+    __slots__ = ("protocol", "version", "facts", "received_s", "counters", "resident_bytes", "coordinators")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -35,13 +37,15 @@ class HelloReply(_message.Message):
     RECEIVED_S_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COORDINATORS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     facts: DeviceFacts
     received_s: float
     counters: _containers.ScalarMap[str, int]
     resident_bytes: int
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., facts: _Optional[_Union[DeviceFacts, _Mapping]] = ..., received_s: _Optional[float] = ..., counters: _Optional[_Mapping[str, int]] = ..., resident_bytes: _Optional[int] = ...) -> None: ...
+    coordinators: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., facts: _Optional[_Union[DeviceFacts, _Mapping]] = ..., received_s: _Optional[float] = ..., counters: _Optional[_Mapping[str, int]] = ..., resident_bytes: _Optional[int] = ..., coordinators: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DeviceFacts(_message.Message):
     __slots__ = ("id", "name", "machine", "cpu", "cores", "mhz_now", "mhz_max", "memory_bytes", "pace", "runtime", "boot_id", "threads", "celsius", "throttled", "concurrency")
@@ -318,7 +322,7 @@ class Frame(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ...) -> None: ...
 
 class Item(_message.Message):
-    __slots__ = ("task", "tensor", "done", "failed", "release", "cancel", "ping", "pong", "resend")
+    __slots__ = ("task", "tensor", "done", "failed", "release", "cancel", "ping", "pong", "resend", "show")
     TASK_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -328,6 +332,7 @@ class Item(_message.Message):
     PING_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
     RESEND_FIELD_NUMBER: _ClassVar[int]
+    SHOW_FIELD_NUMBER: _ClassVar[int]
     task: Task
     tensor: Tensor
     done: TaskDone
@@ -337,7 +342,8 @@ class Item(_message.Message):
     ping: Ping
     pong: Ping
     resend: Resend
-    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., done: _Optional[_Union[TaskDone, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., resend: _Optional[_Union[Resend, _Mapping]] = ...) -> None: ...
+    show: Show
+    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., done: _Optional[_Union[TaskDone, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Ping, _Mapping]] = ..., resend: _Optional[_Union[Resend, _Mapping]] = ..., show: _Optional[_Union[Show, _Mapping]] = ...) -> None: ...
 
 class Box(_message.Message):
     __slots__ = ("start", "stop")
@@ -348,16 +354,25 @@ class Box(_message.Message):
     def __init__(self, start: _Optional[_Iterable[int]] = ..., stop: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("request", "plan_version", "task", "attempt", "program", "inputs", "outputs")
+    __slots__ = ("request", "plan_version", "task", "attempt", "program", "inputs", "outputs", "sources_named")
     class Input(_message.Message):
-        __slots__ = ("tensor", "box", "data_type")
+        __slots__ = ("tensor", "box", "data_type", "sources")
         TENSOR_FIELD_NUMBER: _ClassVar[int]
         BOX_FIELD_NUMBER: _ClassVar[int]
         DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+        SOURCES_FIELD_NUMBER: _ClassVar[int]
         tensor: str
         box: Box
         data_type: int
-        def __init__(self, tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ...) -> None: ...
+        sources: _containers.RepeatedCompositeFieldContainer[Task.Source]
+        def __init__(self, tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[Task.Source, _Mapping]]] = ...) -> None: ...
+    class Source(_message.Message):
+        __slots__ = ("device", "box")
+        DEVICE_FIELD_NUMBER: _ClassVar[int]
+        BOX_FIELD_NUMBER: _ClassVar[int]
+        device: str
+        box: Box
+        def __init__(self, device: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ...) -> None: ...
     class Output(_message.Message):
         __slots__ = ("tensor", "box", "yields", "to", "address", "to_task", "to_attempt")
         TENSOR_FIELD_NUMBER: _ClassVar[int]
@@ -382,6 +397,7 @@ class Task(_message.Message):
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_NAMED_FIELD_NUMBER: _ClassVar[int]
     request: str
     plan_version: int
     task: int
@@ -389,7 +405,8 @@ class Task(_message.Message):
     program: str
     inputs: _containers.RepeatedCompositeFieldContainer[Task.Input]
     outputs: _containers.RepeatedCompositeFieldContainer[Task.Output]
-    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., program: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Task.Input, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Task.Output, _Mapping]]] = ...) -> None: ...
+    sources_named: bool
+    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., program: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Task.Input, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Task.Output, _Mapping]]] = ..., sources_named: _Optional[bool] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ("request", "plan_version", "task", "attempt", "tensor", "box", "data_type", "payload_bytes")
@@ -462,6 +479,22 @@ class Resend(_message.Message):
     attempt: int
     outputs: _containers.RepeatedCompositeFieldContainer[Task.Output]
     def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[Task.Output, _Mapping]]] = ...) -> None: ...
+
+class Show(_message.Message):
+    __slots__ = ("request", "plan_version", "task", "attempt", "tensor", "box")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    BOX_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    plan_version: int
+    task: int
+    attempt: int
+    tensor: str
+    box: Box
+    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("request", "task", "attempt")

@@ -31,7 +31,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class WorkerService(Protocol):
-    """What a worker must answer; a failed call aborts its context (`protos.status.abort`)."""
+    """What a worker must answer; a failed call says so (`protos.status.fail`)."""
 
     async def hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:
         """Who are you?"""

@@ -40,13 +40,28 @@ _CLASSES = {kind.code: kind for kind in _STATUS}
 
 async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ImbrexError) -> NoReturn:
     """Ends the call with the error's status."""
+    status, text, trailing = status_of(error)
+    await context.abort(status, text, trailing)
+    raise AssertionError("abort returned")
+
+
+def fail(context: "grpc.aio.ServicerContext[Any, Any]", error: ImbrexError) -> None:
+    """Has the call end with the error's status, whatever its method returns. What `abort` raises
+    keeps the call and its message alive.
+    """
+    status, text, trailing = status_of(error)
+    context.set_code(status)
+    context.set_details(text)
+    context.set_trailing_metadata(trailing)
+
+
+def status_of(error: ImbrexError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+    """The status of an error, its sentence, and the trailing metadata."""
     branch = next((kind for kind in type(error).__mro__ if kind in _STATUS), None)
     status = _STATUS[branch] if branch else grpc.StatusCode.INTERNAL
     code = branch.code if branch else error.code
     fields = {"code": code, "cause": error.cause, "cure": error.cure}
-    trailing = ((_ERROR_KEY, json.dumps(fields).encode()),)
-    await context.abort(status, str(error), trailing)
-    raise AssertionError("abort returned")
+    return status, str(error), ((_ERROR_KEY, json.dumps(fields).encode()),)
 
 
 def error_from(failure: grpc.aio.AioRpcError, address: str) -> ImbrexError:

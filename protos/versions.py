@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from protos.errors import PeerViolation
 
 # Raised with every change that an older peer would misread; docs/upgrading.md says what it was.
-PROTOCOL = 1
+PROTOCOL = 2
+# What a host may ask of peers' tensors (`Show`) came with this one.
+SHOWS = 2
 
 
 @dataclass(frozen=True, slots=True)

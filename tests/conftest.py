@@ -1,8 +1,11 @@
-"""What holds for every test: models of whoever runs them are neither seen nor changed."""
+"""What holds for every test: models of whoever runs them are neither seen nor changed; and where
+somebody asked for tests by name, or for a browser in CI, one that cannot run has failed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -12,6 +15,24 @@ from models.installed import VARIABLE
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+# Set by the targets of the Makefile whose whole purpose are tests that need something installed.
+MUST_RUN = "IMBREX_MUST_RUN"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A check that cannot fail is none."""
+    report = yield
+    required = MUST_RUN in os.environ or ("CI" in os.environ and "needs_browser" in item.keywords)
+    if report.skipped and required:
+        _, _, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, "")
+        report.outcome = "failed"
+        report.longrepr = f"this has to run here. {reason.removeprefix('Skipped: ')}"
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,11 +24,25 @@ class TaskKey:
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """The box of a tensor that a task reads."""
+    """The box of a tensor that a task reads. `sources` are the peers that send parts of it, and
+    which; None: the host does not say, so any may.
+    """
 
     tensor: str
     box: Box
     dtype: np.dtype
+    sources: tuple[tuple[str, Box], ...] | None = None
+
+    def objection(self, piece: Piece) -> str:
+        """What is wrong with a piece of this tensor; empty: nothing."""
+        if piece.array.dtype != self.dtype or len(piece.box) != len(self.box):
+            return "wrong_size"
+        if not self.box.contains(piece.box) or piece.array.shape != piece.box.shape:
+            return "wrong_size"
+        if piece.sender and self.sources is not None:
+            own = (box for device, box in self.sources if device == piece.sender)
+            return "" if any(box.contains(piece.box) for box in own) else "wrong_sender"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +71,15 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """A box of a tensor, addressed to a task's input or, towards the host, from its output."""
+    """A box of a tensor, addressed to a task's input or, towards the host, from its output.
+    `sender` is the peer that sent it; empty: the host, or this device itself.
+    """
 
     key: TaskKey
     tensor: str
     box: Box
     array: np.ndarray
+    sender: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,6 @@ When it is ready, `ready.json` in the state directory says {"address", "id", "pi
 """
 
 import asyncio
-import fcntl
 import json
 import os
 import signal
@@ -19,23 +18,24 @@ import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from zeroconf import Error as ZeroconfError
 
+from models.memory import tensors_cap_bytes, weights_cap_bytes
 from protos.channels import Caller, make_gate, make_server, require_proof
 from protos.endpoint import Endpoint
-from protos.errors import BadConfiguration
-from protos.files import write_atomically
+from protos.files import alone_in, write_atomically
 from protos.heap import keep_buffers
 from protos.logs import log_to_stderr
+from protos.memory import cap_memory
 from protos.serving import SERVICE, register
 from protos.supervision import serving
 from worker.advertise import Advertisement, interfaces, service_info
 from worker.compute import Compute
 from worker.cores import settled
 from worker.engine import Engine
+from worker.hosts import Hosts
 from worker.identity import cpu_fingerprint, device_id, facts
 from worker.machine import Machine
 from worker.measure import Measurer
-from worker.membership import Membership, credentials_in
-from worker.memory import cap_memory
+from worker.membership import Membership, credentials_in, watch_clock
 from worker.optimise import OptimisedPrograms, remove_leftovers
 from worker.ports import listen
 from worker.service import Parts, Service
@@ -63,17 +63,20 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
     version = installed_version("imbrex")
     keep_buffers()
     async with AsyncExitStack() as stack:
-        stack.enter_context(_only_one(settings.state_dir))
+        stack.enter_context(alone_in(settings.state_dir, "worker"))
         credentials = await credentials_in(
             settings.state_dir, settings.join, own_id, settings.shown_name
         )
         require_proof(settings.host, settings.secret, credentials)
+        if credentials is not None:
+            watching = asyncio.create_task(watch_clock(credentials))
+            stack.callback(watching.cancel)
         settings = await asyncio.to_thread(settled, settings)
         compute = Compute(settings.pace, settings.nice, settings.emulation, settings.concurrency)
         stack.callback(compute.close)
         sessions, store = _programs(settings)
         # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.
-        tasks = Tasks(own_id, settings.memory_bytes // 2)
+        tasks = Tasks(own_id, tensors_cap_bytes(settings.memory_bytes))
         endpoint = Endpoint(settings.message_ms * 1e-3, settings.byte_ns * 1e-9)
         caller = Caller(own_id, settings.secret, endpoint, credentials)
         gate = make_gate(settings.secret, credentials)
@@ -96,6 +99,7 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
                 "messages": endpoint.handled,
             },
             membership=Membership(caller, gate, engine.keep_peers),
+            hosts=Hosts(),
             condition=lambda: Machine().condition(settings.state_dir, bool(where)),
         )
         service = Service(parts, settings.nice)
@@ -150,7 +154,7 @@ def join_cluster(file: Path | None = None, overrides: Mapping[str, Any] | None =
     settings = load(file, overrides)
     log_to_stderr(as_json=settings.log_json, level=settings.log_level)
     own_id = device_id(settings.state_dir)
-    with _only_one(settings.state_dir):
+    with alone_in(settings.state_dir, "worker"):
         asyncio.run(credentials_in(settings.state_dir, settings.join, own_id, settings.shown_name))
     return 0
 
@@ -159,7 +163,7 @@ def _programs(settings: WorkerSettings) -> tuple[Sessions, BlobStore]:
     def in_use() -> frozenset[str]:
         return sessions.blobs_in_use()
 
-    store = BlobStore(settings.state_dir, settings.disk_mb << 20, in_use)
+    store = BlobStore(settings.state_dir, settings.disk_mb * 1_000_000, in_use)
     directory = settings.state_dir / "optimised"
     optimised = OptimisedPrograms(
         directory,
@@ -169,7 +173,7 @@ def _programs(settings: WorkerSettings) -> tuple[Sessions, BlobStore]:
         as_on_arm=settings.as_on_arm,
     )
     remove_leftovers(directory)
-    sessions = Sessions(optimised, store, settings.memory_bytes // 2)
+    sessions = Sessions(optimised, store, weights_cap_bytes(settings.memory_bytes))
     return sessions, store
 
 
@@ -196,20 +200,6 @@ def _stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     return stop
-
-
-@contextmanager
-def _only_one(state_dir: Path) -> Iterator[None]:
-    """Two workers with one state directory would be one identity twice."""
-    with (state_dir / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadConfiguration(
-                cause=f"another worker uses the state directory {state_dir}",
-                cure="Stop it, or give this one a state_dir of its own",
-            ) from None
-        yield
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from models.finite import is_finite
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.errors import ImbrexError, PeerViolation
-from protos.frames import Received
+from protos.frames import decode
 from worker.actions import Action, Discard, Failed, Run, SendToHost, SendToPeer, TaskKey
 from worker.compute import Compute, Ready
 from worker.failures import NotFinite, RunError, SendFailed
@@ -23,10 +23,23 @@ from worker.outbox import Outbox
 from worker.peers import Peers
 from worker.sessions import Sessions
 from worker.tasks import Tasks
-from worker.wire import Message, done_item, failed_item, messages, output_specs, piece_of, task_spec
+from worker.wire import (
+    Message,
+    box_of,
+    done_item,
+    failed_item,
+    key_of,
+    messages,
+    output_specs,
+    piece_of,
+    task_spec,
+)
 
 # A probe longer than this measures nothing better and would hold up tensors behind it.
 _MAX_PROBE_BYTES = 16 << 20
+# What describes the tensors of a neighbour's message, 100 to 300 bytes each: the loop stands still
+# while it is read, 10 ms for so much.
+_MOST_PEER_HEADER_BYTES = 256 << 10
 
 _log = structlog.get_logger()
 
@@ -59,14 +72,14 @@ class Engine:
         self._streams.pop(number, None)
         self._apply(self.tasks.stream_closed(number))
 
-    def receive(self, number: int, from_host: bool, received: Sequence[Received]) -> None:
-        """Takes the items of one message.
+    def receive(self, number: int, message: bytes) -> None:
+        """Takes one message of a host.
 
         Raises:
-            PeerViolation: an item that this sender must not send.
+            PeerViolation: it makes no sense, or is a worker's to send.
         """
         now = time.monotonic()
-        for item, payload in received:
+        for item, payload in decode(message):
             kind = item.WhichOneof("kind")
             if kind == "tensor":
                 assert isinstance(payload, np.ndarray)
@@ -75,13 +88,28 @@ class Engine:
                 self._pong(number, item.ping, now)
             elif kind == "pong":
                 continue
-            elif from_host:
-                self._apply(self._order(number, item, now))
             else:
+                self._apply(self._order(number, item, now))
+
+    def receive_of_peer(self, sender: str, message: bytes) -> None:
+        """Takes one message of a neighbour: tensors alone.
+
+        Raises:
+            PeerViolation: it makes no sense, or has what only a host may send.
+        """
+        now = time.monotonic()
+        for item, payload in decode(message, _MOST_PEER_HEADER_BYTES):
+            kind = item.WhichOneof("kind")
+            if kind != "tensor":
                 raise PeerViolation(
                     cause=f"a peer sent {kind!r}, which only a host may",
                     cure="Run the same version of imbrex on every device",
                 )
+            assert isinstance(payload, np.ndarray)
+            # Kept pieces keep their message: it must not be much more than they are.
+            small = 2 * payload.nbytes < len(message)
+            piece = piece_of(item.tensor, payload.copy() if small else payload, sender)
+            self._apply(self.tasks.add_piece(piece, now))
 
     def keep_peers(self, members: Collection[str]) -> None:
         """Ends the streams to devices that are not members."""
@@ -123,9 +151,11 @@ class Engine:
             order = item.cancel
             return self.tasks.cancel(order.request, order.task, order.attempt)
         if kind == "resend":
-            again = item.resend
-            key = TaskKey(again.request, again.plan_version, again.task, again.attempt)
-            return self.tasks.resend(key, output_specs(again.outputs), number, now)
+            outputs = output_specs(item.resend.outputs)
+            return self.tasks.resend(key_of(item.resend), outputs, number, now)
+        if kind == "show":
+            show = item.show
+            return self.tasks.show(key_of(show), show.tensor, box_of(show.box), number)
         raise PeerViolation(
             cause=f"a host sent {kind!r}, which only a worker may",
             cure="Run the same version of imbrex on every device",

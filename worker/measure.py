@@ -12,10 +12,12 @@ import numpy as np
 import onnxruntime as ort
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
+from models.memory import megabytes
 from models.program import Program, WeightRef
 from protos.convert import MAX_DIMS, dtype_of
 from protos.errors import BadRequest
 from protos.heap import give_back_memory
+from protos.memory import free_bytes
 from worker.compute import Compute
 from worker.failures import OutOfMemory, from_runtime
 from worker.graphs import (
@@ -25,7 +27,6 @@ from worker.graphs import (
     embed_weight,
     weight_bytes,
 )
-from worker.memory import free_bytes
 from worker.runtime import Session, make_session, options
 from worker.store import BlobStore
 
@@ -113,7 +114,7 @@ class Measurer:
         needed += sum(int(np.prod(entry.dims)) * entry.dtype.itemsize for entry in inputs)
         if needed > free_bytes():
             raise OutOfMemory(
-                cause=f"measuring needs at least {needed >> 20} MB, more than is free",
+                cause=f"measuring needs at least {megabytes(needed)}, more than is free",
                 cure="Measure smaller programs on this device",
             )
         # onnxruntime checks that the file exists even for weights handed over in memory.

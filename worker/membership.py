@@ -1,9 +1,11 @@
 """A worker's part in its cluster's trust: joining by a token, and changing its certificate."""
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import structlog
+from cryptography import x509
 
 from protos.channels import Caller
 from protos.credentials import Credentials
@@ -12,15 +14,20 @@ from protos.errors import BadRequest
 from protos.files import write_atomically
 from protos.gates import CertificateGate, Gate
 from protos.identity import (
+    SET_CLOCKS,
     certified,
     device_name,
     keep_identity,
     new_key,
+    now_utc,
     secret_hash,
     signing_request,
+    validity_problem,
 )
 from protos.invitation import Invitation
 
+# NTP sets a clock within minutes of the start, and a certificate ends once a year.
+WATCH_CLOCK_S = 600.0
 IDENTITY_FILE = "identity.pem"
 # The hash of the token that was used last: the same token in the settings is not used again.
 _JOINED_FILE = "joined"
@@ -50,6 +57,17 @@ async def credentials_in(state_dir: Path, token: str, device: str, name: str) ->
     write_atomically(joined, used)
     _log.info("enrolled", coordinator=invitation.address, expires=f"{identity.expires:%Y-%m-%d}")
     return Credentials(path, identity)
+
+
+async def watch_clock(credentials: Credentials) -> None:
+    """Says so when this device's certificate is not valid by its own clock: others refuse it then,
+    and it refuses them, and neither says why.
+    """
+    while True:
+        certificate = x509.load_pem_x509_certificate(credentials.identity.certificate_pem)
+        if problem := validity_problem(certificate, now_utc()):
+            _log.error("this device's certificate cannot be used", cause=problem, cure=SET_CLOCKS)
+        await asyncio.sleep(WATCH_CLOCK_S)
 
 
 class Membership:

@@ -18,11 +18,13 @@ import onnxruntime as ort
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
+from models.memory import PEAK_OVER_WEIGHTS, megabytes
 from models.program import Program, WeightRef, sha256_of
 from protos.convert import dtype_of
 from protos.errors import BadRequest
 from protos.files import write_atomically
 from protos.heap import give_back_memory
+from protos.memory import free_bytes
 from worker.failures import OutOfMemory
 from worker.graphs import (
     EMBED_BELOW_BYTES,
@@ -32,13 +34,8 @@ from worker.graphs import (
     refer,
     weight_bytes,
 )
-from worker.memory import free_bytes
 from worker.runtime import Session, SharedWeights, make_session, options
 from worker.store import BlobStore
-
-# Peak of making a session in multiples of its weights, measured on VGG-16's blocks: read,
-# re-laid, and written.
-_PEAK_OVER_WEIGHTS = 3
 
 # Light graphs, a few kilobytes each.
 _MAX_KEPT = 4096
@@ -136,10 +133,11 @@ class OptimisedPrograms:
     def _check_memory(self, program: Program) -> None:
         weights = sum(weight_bytes(ref) for ref in program.weights)
         free = free_bytes()
-        if weights * _PEAK_OVER_WEIGHTS > free:
+        if weights * PEAK_OVER_WEIGHTS > free:
             raise OutOfMemory(
-                cause=f"a program with {weights >> 20} MB of weights does not fit the "
-                f"{free >> 20} MB of free memory while it is optimised",
+                cause=f"a program with {megabytes(weights)} of weights takes "
+                f"{megabytes(weights * PEAK_OVER_WEIGHTS)} while it is made ready, and "
+                f"{megabytes(free)} are free",
                 cure="Plan it on a device with more memory, raise memory_mb, or end other programs "
                 "here",
             )

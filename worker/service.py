@@ -12,18 +12,19 @@ import grpc.aio
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import structlog
 
+from models.memory import megabytes
 from models.program import Program
 from protos import imbrex_pb2 as pb
 from protos import versions
 from protos.channels import HOST, SENDER_KEY
 from protos.endpoint import Endpoint
 from protos.errors import BadRequest, ImbrexError, PeerViolation
-from protos.frames import decode
 from protos.serving import Context
-from protos.status import STREAM_ENDED, abort, own_cancellation
+from protos.status import STREAM_ENDED, fail, own_cancellation
 from worker.compute import yield_to_others
 from worker.engine import Engine
 from worker.graphs import checked_model, program_of
+from worker.hosts import Hosts
 from worker.identity import Facts
 from worker.measure import Measurer, input_shape
 from worker.membership import Membership
@@ -36,6 +37,10 @@ _MAX_BLOB_BYTES = 8 << 30
 _MAX_STREAMS = 256
 # More than a home has; each is a connection for two seconds.
 _MAX_NEIGHBOURS = 64
+# Who does not say who it is (nobody asks, where there is no authority) is a neighbour of that name.
+_NOBODY = "unnamed"
+# What a coordinator calls itself: an id and a host name.
+_MOST_NAME = 256
 
 _log = structlog.get_logger()
 
@@ -55,6 +60,7 @@ class Parts:
     endpoint: Endpoint
     counters: Callable[[], dict[str, int]]
     membership: Membership
+    hosts: Hosts
     condition: Callable[[], pb.Condition]
 
 
@@ -67,7 +73,8 @@ def _answers(method: Call) -> Call:
             return await method(self, request, context)
         except ImbrexError as error:
             _log.warning("refused", call=method.__name__, code=error.code, cause=error.cause)
-            await abort(context, error)
+            fail(context, error)
+            return None
 
     return cast("Call", guarded)
 
@@ -93,8 +100,11 @@ class Service:
         caller = f"{request.sender or 'a caller'} (imbrex {request.version or '?'})"
         own = f"this worker (imbrex {self._parts.version})"
         protocol = versions.SPOKEN.answer(request.protocol, caller, own)
-        if _is_host(context):
+        others: list[str] = []
+        if _sender(context) == HOST:
             self._parts.membership.learn(request.members)
+            if request.coordinator:
+                others = self._parts.hosts.greeted(request.coordinator[:_MOST_NAME], received_s)
         return pb.HelloReply(
             protocol=protocol,
             version=self._parts.version,
@@ -102,6 +112,7 @@ class Service:
             received_s=received_s,
             counters=self._parts.counters(),
             resident_bytes=_resident_bytes(),
+            coordinators=others,
         )
 
     @_answers
@@ -119,7 +130,7 @@ class Service:
                 sha256, total = chunk.sha256, chunk.total_bytes
                 if total > _MAX_BLOB_BYTES:
                     raise BadRequest(
-                        cause=f"a blob of {total >> 20} MB", cure="Split weights that large"
+                        cause=f"a blob of {megabytes(total)}", cure="Split weights that large"
                     )
                 if not store.missing([sha256]):
                     return pb.BlobStatus()
@@ -214,15 +225,17 @@ class Service:
 
     async def exchange(self, _request: AsyncIterator[bytes], context: Context) -> None:
         """Frames both ways, until the caller ends or this worker drains."""
-        from_host = _is_host(context)
+        sender = _sender(context)
         if self._streams >= _MAX_STREAMS:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams")
+            context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)
+            context.set_details("too many streams")
+            return
         self._streams += 1
         number, outbox = self._parts.engine.open_stream()
         # Says that the stream stands, before there is anything to write.
         await context.send_initial_metadata(())
         tasks = {
-            asyncio.ensure_future(self._read(number, from_host, context)),
+            asyncio.ensure_future(self._read(number, sender, context)),
             asyncio.ensure_future(_write(outbox, context, self._parts.endpoint)),
         }
         try:
@@ -235,10 +248,10 @@ class Service:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if violation is not None:
-            _log.warning("stream refused", cause=violation.cause)
-            await abort(context, violation)
+            _log.warning("stream refused", sender=sender, cause=violation.cause)
+            fail(context, violation)
 
-    async def _read(self, number: int, from_host: bool, context: Context) -> PeerViolation | None:
+    async def _read(self, number: int, sender: str, context: Context) -> PeerViolation | None:
         while True:
             try:
                 message = await context.read()
@@ -250,7 +263,10 @@ class Service:
                 return None
             await self._parts.endpoint.handle(len(message))
             try:
-                self._parts.engine.receive(number, from_host, decode(message))
+                if sender == HOST:
+                    self._parts.engine.receive(number, message)
+                else:
+                    self._parts.engine.receive_of_peer(sender, message)
             except PeerViolation as violation:
                 return violation
 
@@ -260,8 +276,10 @@ class Service:
         return pb.BlobStatus(missing=blobs)
 
 
-def _is_host(context: Context) -> bool:
-    return dict(context.invocation_metadata() or ()).get(SENDER_KEY) == HOST
+def _sender(context: Context) -> str:
+    """Who calls: a device, or the host."""
+    sent = dict(context.invocation_metadata() or ()).get(SENDER_KEY)
+    return str(sent or _NOBODY)
 
 
 async def _write(outbox: Outbox, context: Context, endpoint: Endpoint) -> None:

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
+from models.memory import megabytes
 from models.program import Program
 from protos.heap import give_back_memory
 from worker.failures import NoProgram, OutOfMemory
@@ -113,7 +114,7 @@ class Sessions:
             if oldest == sha256:
                 raise OutOfMemory(
                     cause=f"the weights of program {sha256[:12]} exceed the "
-                    f"{self._cap_bytes >> 20} MB that this worker may use for weights",
+                    f"{megabytes(self._cap_bytes)} that this worker may use for weights",
                     cure="Raise memory_mb, or plan this block on another device",
                 )
         return session

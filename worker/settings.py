@@ -144,7 +144,7 @@ class WorkerSettings(BaseSettings):
     def memory_bytes(self) -> int:
         """Memory that the worker may use."""
         if self.memory_mb:
-            return self.memory_mb << 20
+            return self.memory_mb * 1_000_000
         return int(psutil.virtual_memory().total * _SHARE_OF_MEMORY)
 
     @classmethod

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
+from models.memory import megabytes
 from protos.errors import BadRequest, Unavailable
 from protos.files import sync_directory
 
@@ -164,8 +165,8 @@ class BlobStore:
             if used + needed_bytes <= self._capacity_bytes:
                 return
         raise Unavailable(
-            cause=f"the weight store's cap of {self._capacity_bytes >> 20} MB leaves no room for "
-            f"{needed_bytes >> 20} MB more",
+            cause=f"the weight store's cap of {megabytes(self._capacity_bytes)} leaves no room for "
+            f"{megabytes(needed_bytes)} more",
             cure="Raise disk_mb on this worker",
         )
 

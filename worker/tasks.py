@@ -5,10 +5,12 @@
     piece --------------^             |
                                       +-> failed, cancelled -> (released)
 
-A task is ready when its input boxes are full, from whomever the pieces came. Pieces that overtake
-their task (peers may be faster than the host) are held, up to a cap and for a while. Outputs are
-kept until their request is released, so that recovery can ask for them again. Whatever does not
-fit is dropped and counted, never an error: late and doubled frames are normal when tasks move.
+A task is ready when its input boxes are full: by the host, and by the peers that the host named for
+each box. Pieces that overtake their task (peers may be faster than the host) are held, up to a cap
+and for a while. Outputs are
+kept until their request is released, so that recovery can ask for them again; so is what peers
+sent, so that the host can check it. Whatever does not fit is dropped and counted, never an error:
+late and doubled frames are normal when tasks move.
 """
 
 from collections import Counter, OrderedDict
@@ -44,6 +46,10 @@ MAX_TASKS = 4096
 # Frames for a request that ended long ago may still come from a stalled peer.
 _MAX_RELEASED = 4096
 
+# Between pieces of one input, while it fills: each piece is compared with every gap. The finest
+# plans have a few dozen pieces, and messages of 4 MB cut them further.
+_MOST_GAPS = 1024
+
 # What the program yields has no type on the wire before it ran; nearly always float32.
 _YIELD_ITEMSIZE = 4
 
@@ -72,6 +78,7 @@ class _Task:
     phase: Phase = Phase.WAITING
     ready_s: float = 0.0
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
+    from_peers: list[Piece] = field(default_factory=list)
 
 
 class Tasks:
@@ -174,6 +181,19 @@ class Tasks:
                 return [Failed(stream, key, NoOutput.code, f"{wrong}: {entry.tensor} {entry.box}")]
         return self._deliver(task, outputs, None, now)
 
+    def show(self, key: TaskKey, tensor: str, box: Box, stream: int) -> list[Action]:
+        """The host wants to see what peers sent of this box to a finished task's input."""
+        task = self._tasks.get(key)
+        found = tuple(
+            Piece(key, tensor, piece.box, piece.array)
+            for piece in (task.from_peers if task is not None else ())
+            if piece.tensor == tensor and box.contains(piece.box)
+        )
+        if task is None or not found:
+            why = f"nothing that peers sent to task {key.task} of request {key.request} is kept"
+            return [Failed(stream, key, NoOutput.code, f"{why}: {tensor} {box}")]
+        return [SendToHost(stream, found, None, self._open_tasks(key.request))]
+
     def cancel(self, request: str, task: int, attempt: int) -> list[Action]:
         """The host does not want this task's result any more."""
         actions: list[Action] = []
@@ -213,13 +233,13 @@ class Tasks:
             return self._drop("duplicate")
         if entry is None:
             return self._drop("stranger")
-        if piece.array.dtype != entry.spec.dtype or len(piece.box) != len(entry.spec.box):
-            return self._drop("wrong_size")
-        if not entry.spec.box.contains(piece.box) or piece.array.shape != piece.box.shape:
-            return self._drop("wrong_size")
+        if objection := entry.spec.objection(piece):
+            return self._drop(objection)
         missing = [rest for box in entry.missing for rest in minus(box, piece.box)]
         if missing == entry.missing:
             return self._drop("duplicate")
+        if len(missing) > _MOST_GAPS:
+            return self._drop("scattered")
         whole = piece.box == entry.spec.box and entry.array is None
         if whole and piece.array.flags.c_contiguous:
             entry.array = piece.array
@@ -228,6 +248,8 @@ class Tasks:
                 entry.array = aligned_empty(entry.spec.box.shape, entry.spec.dtype)
             entry.array[piece.box.slices(entry.spec.box)] = piece.array
         entry.missing = missing
+        if piece.sender:
+            task.from_peers.append(piece)
         return self._start_if_full(task, now)
 
     def _start_if_full(self, task: _Task, now: float) -> list[Action]:
@@ -282,6 +304,7 @@ class Tasks:
         was_running = task.phase is Phase.RUNNING
         task.phase = Phase.ENDED
         task.outputs = {}
+        task.from_peers.clear()
         self._forget_inputs(task)
         self.reserved_bytes -= task.reserved_bytes
         task.reserved_bytes = 0
@@ -290,7 +313,8 @@ class Tasks:
     def _forget_inputs(self, task: _Task) -> None:
         for entry in task.inputs.values():
             entry.array = None
-        spent = min(_input_bytes(task.spec), task.reserved_bytes)
+        kept = sum(piece.array.nbytes for piece in task.from_peers)
+        spent = min(_input_bytes(task.spec) - kept, task.reserved_bytes)
         task.reserved_bytes -= spent
         self.reserved_bytes -= spent
 

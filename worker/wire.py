@@ -24,8 +24,13 @@ def box_of(message: pb.Box) -> Box:
 
 def task_spec(message: pb.Task, stream: int) -> TaskSpec:
     """The task that a host asks for; PeerViolation for boxes or types that make no sense."""
-    key = TaskKey(message.request, message.plan_version, message.task, message.attempt)
-    common = pb.Task(program=message.program, inputs=message.inputs, outputs=message.outputs)
+    key = key_of(message)
+    common = pb.Task(
+        program=message.program,
+        inputs=message.inputs,
+        outputs=message.outputs,
+        sources_named=message.sources_named,
+    )
     return TaskSpec(key, message.program, *_boxes(common.SerializeToString()), stream)
 
 
@@ -34,7 +39,14 @@ def _boxes(common: bytes) -> tuple[tuple[InputSpec, ...], tuple[OutputSpec, ...]
     """Inputs and outputs of a task: the same in every request of a plan."""
     message = pb.Task.FromString(common)
     inputs = tuple(
-        InputSpec(entry.tensor, box_of(entry.box), dtype_of(entry.data_type))
+        InputSpec(
+            entry.tensor,
+            box_of(entry.box),
+            dtype_of(entry.data_type),
+            tuple((each.device, box_of(each.box)) for each in entry.sources)
+            if message.sources_named
+            else None,
+        )
         for entry in message.inputs
     )
     return inputs, output_specs(message.outputs)
@@ -56,10 +68,14 @@ def output_specs(messages: Sequence[pb.Task.Output]) -> tuple[OutputSpec, ...]:
     )
 
 
-def piece_of(message: pb.Tensor, array: np.ndarray) -> Piece:
-    """A tensor frame; `array` is a view of the received message."""
-    key = TaskKey(message.request, message.plan_version, message.task, message.attempt)
-    return Piece(key, message.tensor, box_of(message.box), array)
+def piece_of(message: pb.Tensor, array: np.ndarray, sender: str = "") -> Piece:
+    """A tensor frame; `sender` is the peer that it came from."""
+    return Piece(key_of(message), message.tensor, box_of(message.box), array, sender)
+
+
+def key_of(message: pb.Task | pb.Tensor | pb.Resend | pb.Show) -> TaskKey:
+    """The attempt that a message is about."""
+    return TaskKey(message.request, message.plan_version, message.task, message.attempt)
 
 
 def messages(parts: Sequence[Piece], last: Sequence[pb.Item] = ()) -> Iterator[Message]:

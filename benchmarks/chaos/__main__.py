@@ -2,6 +2,7 @@
 
     python -m benchmarks.chaos --minutes 10 --seed 1 --json
     sudo python -m benchmarks.chaos --lab --minutes 10 --seed 1 --json
+    python -m benchmarks.chaos --liars 20 --json
 
 Six workers, a coordinator, and a steady stream of requests by plans of every kind. Every few
 seconds something happens to a worker: it is killed and comes back, with its disk or with none; it
@@ -10,6 +11,9 @@ disk is full, its memory short. In the lab cables are pulled too: of one device,
 only, between two devices; and a link becomes slow. One worker is always left alone. A request is
 *lost* if it ends with an error, and *wrong* if its answer is not the whole model's. Nothing is
 restarted by hand.
+
+With `--liars`, a device begins to compute wrongly instead, so many times: 1 % of noise, or a
+channel of zeros. Nothing shows it at once: how many tasks does it take until the audit finds it?
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.chaos import liars
 from benchmarks.chaos.harm import PACES, Harm
 from benchmarks.chaos.places import Place, here, in_the_lab
 from benchmarks.report import command_line, emit
@@ -120,7 +125,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lab", action="store_true", help="in network namespaces (root only)")
+    parser.add_argument("--liars", type=int, default=0, metavar="TRIES", help="devices that lie")
     chosen = parser.parse_args()
+    if chosen.liars:
+        found = asyncio.run(liars.measure(chosen.liars, MODEL))
+        emit(found, chosen, "\n".join(liars.lines(found)))
+        return int(liars.is_bad(found))
     result = asyncio.run(measure(chosen.minutes, chosen.seed, chosen.lab))
     median, rare = result["p50_s"] or 0.0, result["p99_s"] or 0.0
     text = (

@@ -34,9 +34,14 @@ class Place:
 
 
 @asynccontextmanager
-async def here(folder: Path, count: int, pace: float, model: str) -> AsyncIterator[Place]:
-    """On loopback."""
-    workers = [WorkerProcess(f"worker-{i}", folder / f"worker-{i}", pace) for i in range(count)]
+async def here(
+    folder: Path, count: int, pace: float, model: str, liar: Sequence[str] = ()
+) -> AsyncIterator[Place]:
+    """On loopback; the first worker is executed by the command `liar`."""
+    workers = [
+        WorkerProcess(f"worker-{i}", folder / f"worker-{i}", pace, within=() if i else liar)
+        for i in range(count)
+    ]
     async with running(workers), _asked(folder, workers, model, LOOPBACK) as client:
         yield Place(workers, client)
 

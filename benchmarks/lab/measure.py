@@ -21,6 +21,7 @@ from coordinator.library import Loaded
 from coordinator.library import load as load_whole
 from coordinator.planning.strategies import strategy
 from coordinator.serving.tensors import write_tensors
+from models import catalogue
 from models.pixels import as_values
 from models.reference import WholeModel, random_inputs
 from protos import imbrex_pb2 as pb
@@ -57,10 +58,11 @@ class Seen:
 
 def ask(lab: Lab, model: str) -> Question:
     """Loads a model, one that takes a picture if it can, and runs it whole, here."""
-    loaded = load_whole(installed(model, lab.models), model)
+    path = installed(model, lab.models)
+    loaded = load_whole(path, model)
     graph = loaded.served.network.graph
     feeds = random_inputs(graph)
-    expected = WholeModel(loaded.proto).run(as_values(graph, feeds))
+    expected = WholeModel(catalogue.load(path).proto).run(as_values(graph, feeds))
     return Question(model, loaded, write_tensors(feeds), expected)
 
 
@@ -158,15 +160,16 @@ def alone_s(lab: Lab, question: Question, runs: int = 1) -> float:
 
 
 async def _alone(address: str, loaded: Loaded, runs: int) -> float:
-    graph = loaded.served.network.graph
+    tensors = loaded.served.network.graph.tensors
+    whole, blobs = loaded.whole()
     inputs = [
-        pb.TensorSpec(tensor=name, data_type=graph.tensors[name].data_type, dims=graph.shape(name))
-        for name in graph.inputs
+        pb.TensorSpec(tensor=name, data_type=tensors[name].data_type, dims=box.shape)
+        for name, box in whole.inputs.items()
     ]
     async with WorkerClient(address, Caller(HOST, SECRET)) as client:
-        await Programs(client).ensure([loaded.whole], loaded.blobs)
+        await Programs(client).ensure([whole.program], blobs)
         reply = await client.measure(
-            pb.MeasureRequest(program=program_message(loaded.whole), inputs=inputs, repeats=runs)
+            pb.MeasureRequest(program=program_message(whole.program), inputs=inputs, repeats=runs)
         )
     return float(min(reply.seconds))
 

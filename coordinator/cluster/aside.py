@@ -13,7 +13,7 @@ from protos.errors import NotFound
 
 DRAINED_FILE = "drained.json"
 
-AsideState = Literal["draining", "drained", "quarantined"]
+AsideState = Literal["checking", "draining", "drained", "quarantined"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ import ipaddress
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -37,6 +38,8 @@ from protos.identity import (
 FOLDER = "cluster"
 _KEY_FILE = "authority.key.pem"
 _CERTIFICATE_FILE = "authority.pem"
+# Outside of the folder: says that there was one.
+_MARK = "cluster.authority"
 
 # A Raspberry Pi without a battery starts with the clock of its last shutdown, or of its system's
 # making. No system that imbrex runs on is older than Debian 12, so nothing is "not valid yet".
@@ -56,7 +59,7 @@ class Authority:
     def __init__(self, key_pem: bytes, certificate_pem: bytes) -> None:
         self._key = private_key(key_pem)
         self.certificate_pem = certificate_pem
-        self._certificate = x509.load_pem_x509_certificate(certificate_pem)
+        self._certificate = _load(certificate_pem)
 
     @property
     def fingerprint(self) -> str:
@@ -71,10 +74,10 @@ class Authority:
             BadConfiguration: there is one already, or the directory cannot be written.
         """
         folder = state_dir / FOLDER
-        if (folder / _KEY_FILE).exists():
+        if _had_one(state_dir):
             raise BadConfiguration(
-                cause=f"{folder} holds a cluster's authority already",
-                cure="Invite devices to it; or move the folder away, and enrol every device anew",
+                cause=f"{state_dir} holds a cluster's authority already, or did",
+                cure=_RESTORE,
             )
         key_pem = new_key()
         certificate_pem = _own_certificate(private_key(key_pem), now)
@@ -82,6 +85,7 @@ class Authority:
             _make_private(state_dir, folder)
             write_atomically(folder / _CERTIFICATE_FILE, certificate_pem)
             write_atomically(folder / _KEY_FILE, key_pem)
+            write_atomically(state_dir / _MARK, fingerprint(certificate_pem).encode())
         except OSError as error:
             raise BadConfiguration(
                 cause=f"{folder} cannot be written: {error.strerror}",
@@ -90,23 +94,45 @@ class Authority:
         return cls(key_pem, certificate_pem)
 
     @classmethod
-    def load(cls, state_dir: Path) -> Self | None:
-        """The authority kept in the coordinator's state directory; None without one.
+    def replace(cls, state_dir: Path, now: datetime) -> tuple[Self, Path | None]:
+        """A new authority in the place of the one that there is, or was; where that one's folder
+        is now.
 
         Raises:
-            BadConfiguration: it is damaged, or others may read its key.
+            BadConfiguration: the directory cannot be written.
         """
-        folder = state_dir / FOLDER
-        require_private(folder / _KEY_FILE)
+        folder, aside = state_dir / FOLDER, None
         try:
-            return cls((folder / _KEY_FILE).read_bytes(), (folder / _CERTIFICATE_FILE).read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
+            if folder.exists():
+                aside = state_dir / f"{FOLDER}.{now:%Y%m%d-%H%M%S}"
+                folder.rename(aside)
+            (state_dir / _MARK).unlink(missing_ok=True)
+        except OSError as error:
             raise BadConfiguration(
-                cause=f"the cluster's authority in {folder} cannot be used: {error}",
-                cure="Restore the folder from a backup, or read it as the coordinator's user",
+                cause=f"{folder} cannot be moved: {error.strerror}",
+                cure="Run this as the coordinator's user, or as root",
             ) from error
+        return cls.make(state_dir, now), aside
+
+    @classmethod
+    def load(cls, state_dir: Path) -> Self | None:
+        """The authority kept in the coordinator's state directory; None where there never was one.
+
+        Raises:
+            BadConfiguration: it is damaged or missing, or others may read its key.
+        """
+        if not _had_one(state_dir):
+            return None
+        key, certificate = (state_dir / FOLDER / name for name in (_KEY_FILE, _CERTIFICATE_FILE))
+        require_private(key)
+        pems = [_read(path, check) for path, check in ((key, private_key), (certificate, _load))]
+        found = cls(*pems)
+        if found._key.public_key() != found._certificate.public_key():
+            raise _unusable(key, f"it is not the key of {certificate}")
+        if not (state_dir / _MARK).exists():
+            with suppress(OSError):  # one that was made before there were marks, on a full disk
+                write_atomically(state_dir / _MARK, found.fingerprint.encode())
+        return found
 
     def sign(self, request_pem: bytes, device: DeviceId, now: datetime) -> bytes:
         """A worker's certificate, as PEM, for who made the request: the names are ours alone.
@@ -226,6 +252,43 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _load(certificate_pem: bytes) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(certificate_pem)
+
+
+def _had_one(state_dir: Path) -> bool:
+    """Whether there is an authority or anything that is left of one. Without this, a coordinator
+    whose files are damaged would speak plain text to whoever is there.
+    """
+    folder = state_dir / FOLDER
+    return (state_dir / _MARK).exists() or (folder.is_dir() and any(folder.iterdir()))
+
+
+def _read(path: Path, check: Callable[[bytes], object]) -> bytes:
+    try:
+        data = path.read_bytes()
+        check(data)
+    except FileNotFoundError:
+        raise _unusable(path, "it is missing") from None
+    except OSError as error:
+        raise _unusable(path, str(error.strerror)) from error
+    except ValueError as error:
+        raise _unusable(path, str(error)) from error
+    return data
+
+
+def _unusable(path: Path, why: str) -> BadConfiguration:
+    return BadConfiguration(
+        cause=f"the cluster's authority cannot be used: {path}: {why}", cure=_RESTORE
+    )
+
+
+_RESTORE = (
+    "Restore a backup (`imbrex cluster restore FILE`), or make a new authority and enrol every "
+    "device again (`imbrex cluster init --replace`)"
+)
 
 
 def _make_private(state_dir: Path, folder: Path) -> None:

@@ -13,15 +13,17 @@ import numpy as np
 import structlog
 
 from coordinator.cluster.facts import Facts
+from coordinator.cluster.handshake import clock_problem
 from coordinator.cluster.pings import Pinger, PingPace, Probe, RoundTrip
 from coordinator.cluster.programs import Programs, Progress
 from coordinator.cluster.trust import Trust
 from coordinator.planning.plan import DeviceId
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
+from protos import versions
 from protos.channels import is_loopback
 from protos.client import WorkerClient
-from protos.errors import ImbrexError, LostWorker, PeerViolation
+from protos.errors import BadConfiguration, ImbrexError, LostWorker, PeerViolation
 from protos.frames import Payload
 
 PING_INTERVAL_S = 0.5
@@ -66,6 +68,9 @@ class Connection:
         self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
         self._sink = sink
         self._facts: Facts | None = None
+        self._protocol = 0
+        # Others that the worker works for: an id each, and after a space a name.
+        self.coordinators: tuple[str, ...] = ()
         self._queue: asyncio.Queue[tuple[Sequence[pb.Item], Sequence[Payload]]]
         self._queue = asyncio.Queue(QUEUE_MESSAGES)
         self._ended: asyncio.Future[ImbrexError] = asyncio.get_running_loop().create_future()
@@ -83,7 +88,14 @@ class Connection:
             ImbrexError: nobody there, another protocol version, no member of the cluster.
         """
         async with WorkerClient(address, trust.caller) as anybody:
-            reply = await anybody.hello(version("imbrex"), CALL_TIMEOUT_S)
+            try:
+                reply = await anybody.hello(version("imbrex"), CALL_TIMEOUT_S)
+            except (LostWorker, BadConfiguration):
+                credentials = trust.caller.credentials
+                problem = await clock_problem(address, credentials) if credentials else None
+                if problem is not None:
+                    raise problem from None
+                raise
         device = Facts.of(reply.facts).id
         trust.require_member(device, address)
         connection = cls(address, trust, device, sink)
@@ -260,7 +272,21 @@ class Connection:
         members = self._trust.members() or ()
         self._take(await client.hello(version("imbrex"), CALL_TIMEOUT_S, sorted(members)))
 
+    @property
+    def shows(self) -> bool:
+        """Whether the worker can be asked what its peers sent."""
+        return self._protocol >= versions.SHOWS
+
     def _take(self, reply: pb.HelloReply) -> None:
+        self._protocol = reply.protocol
+        others = tuple(sorted(reply.coordinators))
+        if others and others != self.coordinators:
+            log.warning(
+                "the device works for other coordinators, too",
+                address=self.address,
+                coordinators=[name_of(each) for each in others],
+            )
+        self.coordinators = others
         facts = Facts.of(reply.facts)
         if self._facts is not None and facts.id != self._facts.id:
             raise PeerViolation(
@@ -287,6 +313,12 @@ class Connection:
             raise LostWorker(cause=reason.cause, cure=reason.cure)
         finally:
             doing.cancel()
+
+
+def name_of(coordinator: str) -> str:
+    """What people call another coordinator."""
+    identity, _, name = coordinator.partition(" ")
+    return name or identity
 
 
 _AGAIN = "It is tried again; see that its worker is running"

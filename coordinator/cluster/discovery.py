@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import structlog
@@ -14,8 +15,10 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 
 SERVICE_TYPE = "_imbrex._tcp.local."
 _RESOLVE_MS = 3000
-# Announcements being resolved at a time; a flood of names must not become a flood of tasks.
+# Announcements being resolved at a time, and those that wait for it; a flood of names must not
+# become a flood of tasks.
 _MAX_RESOLVING = 64
+_MAX_WAITING = 4096
 # zeroconf listens on the interfaces that exist when it starts: a Wi-Fi that comes up later, or a
 # new lease, is seen this soon.
 INTERFACES_INTERVAL_S = 15.0
@@ -35,6 +38,8 @@ class Discovery:
         self._interfaces = list(interfaces)
         self._found = found
         self._resolving: set[asyncio.Task[None]] = set()
+        # By name, the newest last.
+        self._waiting: dict[str, None] = {}
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -44,6 +49,11 @@ class Discovery:
         addresses = _own_addresses()
         self._listen()
         self._watch = asyncio.create_task(self._follow_interfaces(addresses))
+
+    async def ask_again(self) -> None:
+        """Forgets what was heard, and asks who is there."""
+        await self._unlisten()
+        self._listen()
 
     async def stop(self) -> None:
         """Stops listening."""
@@ -69,6 +79,7 @@ class Discovery:
         )
 
     async def _unlisten(self) -> None:
+        self._waiting.clear()
         browser, zeroconf = self._browser, self._zeroconf
         self._browser = self._zeroconf = None
         if browser is not None:
@@ -87,18 +98,33 @@ class Discovery:
             if current != addresses:
                 addresses = current
                 log.info("addresses of this machine changed: mDNS starts again")
-                await self._unlisten()
-                self._listen()
+                await self.ask_again()
 
     def _announced(
         self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
     ) -> None:
         # A worker that says goodbye ends its connection too; one that crashed says nothing.
-        if state_change is ServiceStateChange.Removed or len(self._resolving) >= _MAX_RESOLVING:
+        self._waiting.pop(name, None)
+        if state_change is ServiceStateChange.Removed:
             return
-        task = asyncio.get_running_loop().create_task(self._resolve(zeroconf, service_type, name))
-        self._resolving.add(task)
-        task.add_done_callback(self._resolving.discard)
+        if len(self._waiting) >= _MAX_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        self._waiting[name] = None
+        self._resolve_next(zeroconf, service_type)
+
+    def _resolve_next(self, zeroconf: Zeroconf, service_type: str) -> None:
+        """The newest first: who floods us has made the others up long ago."""
+        while self._waiting and len(self._resolving) < _MAX_RESOLVING:
+            name, _ = self._waiting.popitem()
+            resolving = self._resolve(zeroconf, service_type, name)
+            task = asyncio.get_running_loop().create_task(resolving)
+            self._resolving.add(task)
+            task.add_done_callback(partial(self._resolved, zeroconf, service_type))
+
+    def _resolved(self, zeroconf: Zeroconf, service_type: str, task: asyncio.Task[None]) -> None:
+        self._resolving.discard(task)
+        if not task.cancelled():
+            self._resolve_next(zeroconf, service_type)
 
     async def _resolve(self, zeroconf: Zeroconf, service_type: str, name: str) -> None:
         info = AsyncServiceInfo(service_type, name)

@@ -17,7 +17,7 @@ from protos.errors import BadConfiguration, BadRequest, ImbrexError
 from protos.imbrex_pb2_grpc import EnrolmentServicer, add_EnrolmentServicer_to_server
 from protos.ports import holder_of
 from protos.serving import Context
-from protos.status import abort
+from protos.status import fail
 
 # Strangers may call: little at a time, and little of it.
 _MAX_CALLS = 16
@@ -91,7 +91,8 @@ class Enrolment(EnrolmentServicer):
             )
         except ImbrexError as error:
             log.warning("device refused", address=context.peer(), name=name, cause=error.cause)
-            await abort(context, error)
+            fail(context, error)
+            return pb.EnrolReply()
         log.info("device enrolled", device=device, name=name, address=context.peer())
         return pb.EnrolReply(certificate=certificate)
 

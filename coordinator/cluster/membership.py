@@ -1,6 +1,9 @@
 """Who belongs to the cluster: a pure state machine over addresses and device ids.
 
-The one rule: a device id is in use through at most one address. Everything else is one table:
+The one rule: a device id is in use through at most one address. An address that was announced
+over mDNS, and at which nobody has proved to be a worker, is a *stranger's*: anybody on the network
+can make them up. They have slots of their own, the oldest leaves for a new one, and the more there
+are, the less often each is tried. Everything else is one table:
 
     state       event     next                                actions
     (unknown)   Sighted   connecting                          Connect
@@ -43,8 +46,12 @@ from coordinator.planning.plan import DeviceId
 
 # Planning time grows with the square of the devices, and a home has far fewer.
 MAX_DEVICES = 64
-# Several addresses per device (Ethernet, Wi-Fi, IPv6, a name); beyond that somebody floods mDNS.
+# Several addresses per device (Ethernet, Wi-Fi, IPv6, a name).
 MAX_ADDRESSES = 4 * MAX_DEVICES
+# Beyond what a home has, somebody floods mDNS; a kilobyte each.
+MAX_STRANGERS = 1024
+# So many are tried as often as others; of more, each so much less often.
+STRANGERS_AT_EASE = 32
 
 # A connection that lived this long was a good one: the next loss starts the backoff anew.
 STABLE_S = 10.0
@@ -64,13 +71,19 @@ class Membership:
         jitter: Callable[[], float],
         max_devices: int = MAX_DEVICES,
         max_addresses: int = MAX_ADDRESSES,
+        max_strangers: int = MAX_STRANGERS,
     ) -> None:
         self._jitter = jitter
         self._max_devices = max_devices
         self._max_addresses = max_addresses
+        self._max_strangers = max_strangers
+        # Oldest first.
+        self._strangers: dict[str, None] = {}
         self._peers: dict[str, Peer] = {}
         self._ready: dict[DeviceId, str] = {}
         self._said_full = False
+        # Strangers that had to leave for others.
+        self.turned_away = 0
 
     @property
     def peers(self) -> tuple[Peer, ...]:
@@ -81,6 +94,10 @@ class Membership:
     def ready(self) -> dict[DeviceId, str]:
         """Usable devices and the address of each (a copy)."""
         return dict(self._ready)
+
+    def is_stranger(self, address: str) -> bool:
+        """Whether anybody may have made this address up."""
+        return address in self._strangers
 
     def is_host(self, device_id: DeviceId) -> bool:
         """Whether this is the coordinator's own worker, however it was reached."""
@@ -112,11 +129,16 @@ class Membership:
     def _sighted(self, address: str, source: Source, now: float) -> list[Action]:
         peer = self._peers.get(address)
         if peer is None:
-            if len(self._peers) >= self._max_addresses:
+            made_room = self._make_room(address, source)
+            if made_room is None:
                 return self._full(address)
             peer = self._peers[address] = Peer(address, source, alive_s=now)
-            return [peer.connect(now)]
+            if source == "mdns":
+                self._strangers[address] = None
+            return [*made_room, peer.connect(now)]
         peer.source = max(peer.source, source, key=_RANK.__getitem__)
+        if peer.source != "mdns":
+            self._strangers.pop(address, None)
         peer.alive_s = now
         # An announcement is a reason not to wait, but not to hammer.
         if peer.state in RETRIED and now - peer.tried_s >= FIRST_RETRY_S:
@@ -129,6 +151,14 @@ class Membership:
             # Late news of an attempt that was given up; one in use is not to be closed for it.
             used = peer is not None and peer.state is PeerState.READY
             return [] if used else [Close(event.address)]
+        if peer.address in self._strangers:
+            if (made_room := self._make_room(peer.address, "static")) is None:
+                return [Close(peer.address), *self._forget(peer), *self._full(peer.address)]
+            del self._strangers[peer.address]
+            return [*made_room, *self._known(peer, event, now)]
+        return self._known(peer, event, now)
+
+    def _known(self, peer: Peer, event: Greeted, now: float) -> list[Action]:
         peer.device_id, peer.boot_id, peer.alive_s = event.device_id, event.boot_id, now
         first = self._ready.get(event.device_id)
         if first is None:
@@ -166,7 +196,8 @@ class Membership:
             peer.alive_s = now
             if now - peer.tried_s >= STABLE_S:
                 peer.attempts = 0
-        peer.wait(cause, now, self._jitter())
+        crowd = len(self._strangers) / STRANGERS_AT_EASE if address in self._strangers else 1.0
+        peer.wait(cause, now, self._jitter(), max(1.0, crowd))
         return self._leave(peer, cause, now) if was_ready else []
 
     def _leave(self, peer: Peer, reason: str, now: float) -> list[Action]:
@@ -182,6 +213,7 @@ class Membership:
 
     def _withdrawn(self, address: str, now: float) -> list[Action]:
         peer = self._peers.pop(address, None)
+        self._strangers.pop(address, None)
         self._said_full = False
         if peer is None:
             return []
@@ -195,16 +227,37 @@ class Membership:
             if peer.state not in RETRIED or peer.retry_at_s > now:
                 continue
             if peer.source == "mdns" and now - peer.alive_s > FORGET_AFTER_S:
-                del self._peers[peer.address]
+                self._forget(peer)
                 self._said_full = False
                 continue
             actions.append(peer.connect(now))
         return actions
 
+    def _make_room(self, address: str, source: Source) -> list[Action] | None:
+        """Forgets somebody for one more address of this source, where there are too many; None
+        where nobody can go.
+        """
+        if source == "mdns":
+            if len(self._strangers) < self._max_strangers:
+                return []
+            oldest = self._peers[next(iter(self._strangers))]
+            self.turned_away += 1
+            return [*self._full(address), *self._forget(oldest)]
+        known = [peer for peer in self._peers.values() if peer.address not in self._strangers]
+        if len(known) < self._max_addresses:
+            return []
+        idle = next((p for p in known if p.source == "mdns" and p.state in IDLE), None)
+        return None if idle is None else self._forget(idle)
+
+    def _forget(self, peer: Peer) -> list[Action]:
+        del self._peers[peer.address]
+        self._strangers.pop(peer.address, None)
+        return [Close(peer.address)] if peer.state is PeerState.CONNECTING else []
+
     def _full(self, address: str) -> list[Action]:
         if self._said_full:
             return []
         self._said_full = True
-        cause = f"{address} is ignored: {self._max_addresses} addresses are known already"
-        cure = "See who announces so many workers, and stop it"
+        cause = f"{len(self._peers)} addresses are known, more than a home has: {address} is new"
+        cure = "See `imbrex doctor` for who is announced, and stop it"
         return [Problem(address, "too_many_addresses", cause, cure)]

@@ -51,14 +51,21 @@ class Peer:
     cure: str = ""
     code: ProblemCode | Literal[""] = ""
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether anybody may have made this address up: announced, and nobody has answered."""
+        return self.source == "mdns" and self.device_id is None
+
     def connect(self, now: float) -> Action:
         """Another attempt."""
         self.state, self.tried_s = PeerState.CONNECTING, now
         return Connect(self.address)
 
-    def wait(self, cause: str, now: float, jitter: float) -> None:
-        """Try again later: exponential backoff, of which `jitter` in [0, 1) picks a part."""
-        delay = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(self.attempts, 10))
+    def wait(self, cause: str, now: float, jitter: float, crowd: float = 1.0) -> None:
+        """Try again later: exponential backoff, `crowd` times as long, of which `jitter` in [0, 1)
+        picks a part.
+        """
+        delay = crowd * min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(self.attempts, 10))
         self.state, self.reason, self.cure = PeerState.WAITING, cause, ""
         self.retry_at_s = now + delay * (0.5 + 0.5 * jitter)
         self.attempts += 1

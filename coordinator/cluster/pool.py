@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -38,6 +40,13 @@ from protos.errors import BadConfiguration, ImbrexError, LostWorker, NotFound, P
 TICK_S = 0.25
 # A device that accepts but never answers must not occupy an attempt for ever.
 CONNECT_TIMEOUT_S = 5.0
+# Where somebody may have made an address up: a home's network answers within milliseconds, a device
+# on Wi-Fi that sleeps within some hundred. So many at a time, each a socket.
+KNOCK_TIMEOUT_S = 1.0
+MOST_KNOCKING = 128
+# When so many addresses were announced that some had to go, and then none for so long, everybody is
+# asked again: there may have been devices among them.
+CALM_S = 3.0
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +65,7 @@ class Pool:
         self._membership = Membership(random.random)
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._knocking = asyncio.Semaphore(MOST_KNOCKING)
         self._closing: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._discovery: Discovery | None = None
@@ -164,9 +174,11 @@ class Pool:
 
     async def _connect(self, address: str) -> None:
         try:
+            if self._membership.is_stranger(address):
+                await self._knock(address)
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 connection = await Connection.open(address, self._trust, self._sink)
-        except TimeoutError:
+        except (TimeoutError, OSError):
             self._step(Dropped(address, f"{address} does not answer"))
         except (PeerViolation, BadConfiguration) as error:
             cause = f"the worker at {address} cannot be used: {error.cause}"
@@ -179,6 +191,19 @@ class Pool:
         finally:
             if self._connecting.get(address) is asyncio.current_task():
                 del self._connecting[address]
+
+    async def _knock(self, address: str) -> None:
+        """Returns if somebody listens there. That costs little; a channel of gRPC's does not.
+
+        Raises:
+            OSError: nobody does.
+        """
+        host, _, port = address.rpartition(":")
+        async with self._knocking, asyncio.timeout(KNOCK_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
     def _lost(self, address: str, connection: Connection, reason: ImbrexError) -> None:
         self.losses[reason.code] += 1
@@ -197,10 +222,17 @@ class Pool:
             task.add_done_callback(self._closing.discard)
 
     async def _tick(self) -> None:
+        turned_away, calm_s = 0, math.inf
         while True:
             await asyncio.sleep(TICK_S)
             self._step(Tick())
             self._follow_members()
+            now = time.monotonic()
+            if self._membership.turned_away != turned_away:
+                turned_away, calm_s = self._membership.turned_away, now + CALM_S
+            elif now >= calm_s and self._discovery is not None:
+                calm_s = math.inf
+                await self._discovery.ask_again()
 
     def _follow_members(self) -> None:
         """Who is not a member any more is let go at once, and the others hear of it."""

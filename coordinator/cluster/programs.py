@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
-from protos.client import WorkerClient
+from protos.client import CHUNK_BYTES, WorkerClient
 from protos.errors import Infeasible, PeerViolation
 
 # Making a session of a large block takes seconds on a Pi; a worker that needs longer is stuck.
 PREPARE_TIMEOUT_S = 300.0
 # Graphs per Prepare: half of what a message may carry, for graphs that keep small constants.
 _PREPARE_BYTES = 32 << 20
+# What is remembered of a worker's programs: a benchmark of every strategy on every network has some
+# hundred, and plans that follow a drift make others for ever.
+MOST_READY = 4096
 # A worker short of disk may evict a blob before its program is prepared; then it asks again.
 _ROUNDS = 3
 
@@ -28,7 +31,8 @@ class Programs:
 
     def __init__(self, client: WorkerClient) -> None:
         self._client = client
-        self._ready: set[str] = set()
+        # By hash, those that were asked for last are last.
+        self._ready: dict[str, None] = {}
         self._one_at_a_time = asyncio.Lock()
         # Bytes there and altogether of the weights that are on their way; None: none are.
         self.arriving: tuple[int, int] | None = None
@@ -38,7 +42,7 @@ class Programs:
 
     def forget(self, sha256: str) -> None:
         """The worker said that it no longer has this program."""
-        self._ready.discard(sha256)
+        self._ready.pop(sha256, None)
 
     async def ensure(
         self, programs: Sequence[Program], blobs: BlobSource, progress: Progress | None = None
@@ -67,14 +71,15 @@ class Programs:
 
     async def drop(self, hashes: Iterable[str]) -> None:
         """Drops these programs; the worker keeps those that it was told to prepare besides."""
-        gone = self._ready.intersection(hashes)
+        gone = self._ready.keys() & set(hashes)
         if gone:
             async with self._one_at_a_time:
-                await self._retain(list(self._ready - gone))
+                await self._retain(list(self._ready.keys() - gone))
 
     async def _retain(self, hashes: Sequence[str]) -> int:
         resident_bytes = await self._client.retain(hashes)
-        self._ready &= set(hashes)
+        for gone in self._ready.keys() - set(hashes):
+            del self._ready[gone]
         return resident_bytes
 
     async def _prepare(
@@ -106,12 +111,13 @@ class Programs:
                 cure="Run the same version of imbrex on every device",
             )
         have = await self._client.missing(missing)
-        sizes = {sha256: len(blobs.bytes_of(sha256)) for sha256 in have}
+        sizes = {sha256: blobs.size_of(sha256) for sha256 in have}
         total = sum(sizes.values())
         done = sum(have.values())
         self._arrived(done, total, progress)
         for sha256, offset in have.items():
-            await self._client.put(sha256, blobs.bytes_of(sha256), offset)
+            parts = blobs.chunks(sha256, offset, CHUNK_BYTES)
+            await self._client.put(sha256, parts, sizes[sha256], offset)
             done += sizes[sha256] - offset
             self._arrived(done, total, progress)
 
@@ -125,7 +131,13 @@ class Programs:
         errors = {each.program: each.error for each in reply.programs}
         silent = "the worker did not mention it"
         failed = [e for each in programs if (e := errors.get(each.sha256, silent))]
-        self._ready.update(each.sha256 for each in programs if errors.get(each.sha256) == "")
+        for each in programs:
+            if errors.get(each.sha256) == "":
+                self._ready.pop(each.sha256, None)
+                self._ready[each.sha256] = None
+        # A program that is forgotten here is prepared again, which costs the worker nothing.
+        for old in list(self._ready)[: max(0, len(self._ready) - MOST_READY)]:
+            del self._ready[old]
         if failed:
             raise Infeasible(
                 cause=f"{self._client.address} cannot prepare a program: {failed[0]}",

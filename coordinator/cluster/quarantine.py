@@ -3,13 +3,15 @@
 Bad memory, an overclocked processor or a failing power supply make a device compute nonsense that
 looks like an answer. What can be seen of it is refused and computed elsewhere, at the cost of time;
 after a few such results the device is not used any more. It gets another chance after a minute,
-then after twice as long each time.
+then after twice as long each time. What only shows when a task is computed again may have been in
+answers before: a device that is convicted of that stays out until somebody trusts it again.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 
 from coordinator.planning.plan import DeviceId
 
@@ -33,6 +35,11 @@ class _Record:
     sentence_s: float = 0.0
     until_s: float = 0.0
 
+    @property
+    def convicted(self) -> bool:
+        """Whether it stays out until somebody trusts it again."""
+        return self.until_s == inf
+
 
 class Quarantine:
     """Who is left out, and until when."""
@@ -44,9 +51,7 @@ class Quarantine:
         """A wrong result; for how many seconds the device is left out from now on, 0 if it isn't
         or was already.
         """
-        if device not in self._records and len(self._records) >= MOST_RECORDS:
-            del self._records[next(iter(self._records))]
-        record = self._records.setdefault(device, _Record())
+        record = self._record(device)
         if now < record.until_s:
             return 0.0
         if record.sentence_s and now - record.until_s > PROBATION_S:
@@ -61,15 +66,30 @@ class Quarantine:
         record.strikes.clear()
         return record.sentence_s
 
+    def convict(self, device: DeviceId, evidence: str) -> bool:
+        """A result that is wrong beyond doubt; whether the device was in use until now."""
+        record = self._record(device)
+        was_in = not record.convicted
+        record.cause, record.until_s = evidence, inf
+        return was_in
+
     def reason(self, device: DeviceId, now: float) -> str:
         """Why a device is left out; empty if it isn't."""
         record = self._records.get(device)
         if record is None or now >= record.until_s:
             return ""
+        if record.convicted:
+            return f"it computes wrong results: {record.cause}"
         return (
             f"its results are wrong, lately: {record.cause}. It is tried again in "
             f"{record.until_s - now:.0f} s"
         )
+
+    def _record(self, device: DeviceId) -> _Record:
+        if device not in self._records and len(self._records) >= MOST_RECORDS:
+            # The oldest of those that are not convicted.
+            del self._records[min(self._records, key=lambda each: self._records[each].convicted)]
+        return self._records.setdefault(device, _Record())
 
     def pardon(self, device: DeviceId) -> None:
         """Forgets what a device did."""

@@ -4,6 +4,8 @@ or, without an authority, the secret that every daemon shares.
 
 from __future__ import annotations
 
+import socket
+import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
@@ -19,10 +21,12 @@ from protos.client import WorkerClient
 from protos.credentials import Credentials
 from protos.endpoint import Endpoint
 from protos.errors import BadConfiguration, BadRequest, ImbrexError
+from protos.files import write_atomically
 from protos.identity import RENEWED_BEFORE_END, certificate_end, now_utc
 from protos.invitation import Invitation
 
 _RENEW_TIMEOUT_S = 10.0
+_ID_FILE = "coordinator-id"
 
 log = structlog.get_logger(__name__)
 
@@ -35,9 +39,11 @@ class Trust:
         secret: str = "",
         certified: Certified | None = None,
         endpoint: Endpoint | None = None,
+        name: str = "",
     ) -> None:
+        """`name` is what the coordinator calls itself (`Caller.coordinator`)."""
         credentials = certified.credentials if certified else None
-        self.caller = Caller(HOST, secret, endpoint or Endpoint(), credentials)
+        self.caller = Caller(HOST, secret, endpoint or Endpoint(), credentials, name)
         self.certified = certified
 
     @classmethod
@@ -49,7 +55,7 @@ class Trust:
         """
         authority = Authority.load(state_dir)
         certified = None if authority is None else Certified(state_dir, authority)
-        return cls(secret, certified, endpoint)
+        return cls(secret, certified, endpoint, _own_name(state_dir))
 
     def members(self) -> frozenset[DeviceId] | None:
         """Devices that may take part; None where every one that knows the secret may."""
@@ -89,7 +95,9 @@ class Certified:
         self.invitations = Invitations(state_dir)
         path = state_dir / FOLDER / "coordinator.pem"
         kept = Credentials.load(path)
-        if kept is None or kept.identity.authority_pem != authority.certificate_pem:
+        ours = kept is not None and kept.identity.authority_pem == authority.certificate_pem
+        # A coordinator that was off for a year has nobody who would renew it.
+        if kept is None or not ours or kept.identity.is_due(now_utc()):
             kept = Credentials(path, authority.coordinator(now_utc()))
             kept.replace(kept.identity)
         self.credentials = kept
@@ -143,3 +151,15 @@ class Certified:
         end = certificate_end(certificate)
         self.roster.admit(Member(device, member.name, member.since, end))
         log.info("certificate renewed", device=device, expires=f"{end:%Y-%m-%d}")
+
+
+def _own_name(state_dir: Path) -> str:
+    """An id that is kept, and the name of this machine."""
+    path = state_dir / _ID_FILE
+    try:
+        own = path.read_text().strip()
+    except OSError:
+        own = uuid.uuid4().hex[:12]
+        state_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, own.encode())
+    return f"{own[:64]} {socket.gethostname()}"

@@ -14,7 +14,7 @@ from coordinator import terminal
 from models import catalogue
 from models.graph import Graph, load_graph
 from models.guess import guess, metadata, takes_pictures
-from models.heads import TASKS, Task
+from models.heads import TASKS, Head, Task
 from models.installed import Store
 from models.model_file import read_model
 from models.predictions import check_outputs
@@ -129,24 +129,37 @@ def _described(graph: Graph, told: dict[str, object], name: str, said: Said, fil
             cause=f"{file} does not take a picture: its inputs are not one of (1, 3, H, W) float32",
             cure="Add it with --task tensor, or export it so",
         )
-    return _sidecar(graph, task, labels or (), pixels or "unit", (name, said, file))
+    head = head_for(graph, task, labels or (), pixels or "unit", told)
+    if head is None and task != "tensor":
+        raise _unread(graph, file)
+    return _sidecar(graph, task, head, labels or (), pixels or "unit", (name, said, file))
+
+
+def _unread(graph: Graph, file: Path) -> BadRequest:
+    shapes = [graph.shape(each) for each in graph.outputs]
+    cure = "Write a sidecar with its head and anchors, and name it with --sidecar"
+    if [shape[2:] for shape in shapes] == [(6,)]:
+        cure = (
+            'Write a sidecar and name it with --sidecar: "head": {"type": "end2end", '
+            '"min_score": 0.25} if each row is x_min, y_min, x_max, y_max, score, class; '
+            '"type": "yolov5" if it is centre, size, objectness and the score of the one class'
+        )
+    return BadRequest(
+        cause=f"how {file} gives its boxes is not known: its outputs are "
+        + ", ".join(map(str, shapes)),
+        cure=cure,
+    )
 
 
 def _sidecar(
     graph: Graph,
     task: Task,
+    head: Head | None,
     labels: tuple[str, ...],
     pixels: str,
     about: tuple[str, Said, Path],
 ) -> Sidecar:
     name, said, file = about
-    head = head_for(graph, task, labels, pixels)
-    if head is None and task != "tensor":
-        raise BadRequest(
-            cause=f"how {file} gives its boxes is not known: its outputs are "
-            + ", ".join(str(graph.shape(each)) for each in graph.outputs),
-            cure="Write a sidecar with its head and anchors, and name it with --sidecar",
-        )
     return Sidecar(
         name=name,
         task=task,

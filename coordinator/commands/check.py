@@ -7,10 +7,8 @@ from rich.text import Text
 
 from coordinator import terminal
 from coordinator.commands.wire_effect import show, wire_effect
-from coordinator.costs.rates import RateCosts
 from coordinator.planning.aofl import aofl
-from coordinator.planning.devices import Cluster, Device, Link
-from coordinator.planning.plan import DeviceId
+from coordinator.planning.published import equal_cluster
 from models import catalogue
 from models.check import Blocking, CheckReport
 from models.check import check as run_check
@@ -18,11 +16,6 @@ from models.loading import network_of
 from models.tolerance import told
 from models.units import Network
 from models.wire import Wire
-
-# The published testbed, by which blocks are chosen: Raspberry Pis 3 on 100 Mbit/s Ethernet.
-GFLOPS, BYTES_PER_S, MESSAGE_S, LATENCY_S = 1.85, 93.7e6 / 8, 1e-3, 2e-3
-# Equality is checked, not whether a Pi could hold the model.
-MEMORY_BYTES = 1 << 40
 
 
 def check(
@@ -66,24 +59,6 @@ def check(
 def planned_blocks(network: Network, count: int) -> Blocking:
     """The blocks that AOFL chooses for `count` equal devices of the published kind."""
     return [(block.start, block.stop) for block in aofl(network, equal_cluster(count)).blocks]
-
-
-def equal_cluster(count: int, stem: str = "pi") -> Cluster:
-    """So many devices of the published kind, called pi-1 and so on."""
-    link = Link(BYTES_PER_S, MESSAGE_S, LATENCY_S)
-    return Cluster(
-        tuple(
-            Device(
-                id=DeviceId(f"{stem}-{number}"),
-                name=f"{stem}-{number}",
-                costs=RateCosts(GFLOPS),
-                link=link,
-                speed=GFLOPS,
-                memory_bytes=MEMORY_BYTES,
-            )
-            for number in range(1, count + 1)
-        )
-    )
 
 
 def _show(report: CheckReport, console: Console) -> None:

@@ -32,18 +32,29 @@ def add_cluster(front: typer.Typer) -> None:
 
 
 @app.command()
-def init(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
+def init(
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="A new one in place of one that is lost; enrol every device again."
+        ),
+    ] = False,
+    config: Config = None,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
     """Makes the cluster's own certificate authority; from then on, daemons speak TLS.
 
-    Does nothing where there is one already. A running coordinator is to be restarted.
+    Does nothing where there is one already. Restart a coordinator that is running.
 
     \b
     imbrex cluster init
+    imbrex cluster init --replace
     sudo imbrex cluster init --state-dir /var/lib/imbrex/coordinator
     """
     from coordinator.commands import cluster_trust as command
 
-    raise typer.Exit(command.init(config, state_dir, as_json=as_json))
+    raise typer.Exit(command.init(config, state_dir, replace=replace, as_json=as_json))
 
 
 @app.command()

@@ -22,15 +22,21 @@ from protos.identity import now_utc
 _ELSEWHERE = ("192.0.2.1", 9)
 
 
-def init(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Makes the authority unless there is one."""
+def init(config: Path | None, state_dir: Path | None, *, replace: bool, as_json: bool) -> int:
+    """Makes the authority unless there is one, or a new one in its place."""
     folder = _settings(config, state_dir).state_dir
-    found = Authority.load(folder)
-    authority = found or Authority.make(folder, now_utc())
+    aside: Path | None = None
+    found = None if replace else Authority.load(folder)
+    if replace:
+        authority, aside = Authority.replace(folder, now_utc())
+    else:
+        authority = found or Authority.make(folder, now_utc())
     if as_json:
         made = {"fingerprint": authority.fingerprint, "changed": found is None}
         terminal.print_json(made)
         return 0
+    if aside is not None:
+        terminal.out().print(f"The old one is in {aside}.", highlight=False)
     said = "There is an authority already." if found else "The cluster has an authority now."
     terminal.out().print(
         f"{said}\nfingerprint: {authority.fingerprint}\n"

@@ -69,6 +69,12 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         bool | None,
         typer.Option("--profile/--no-profile", help="Whether idle devices are measured."),
     ] = None,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A name that clients ask for, beside this device's; repeatable."
+        ),
+    ] = None,
     tls: Annotated[
         bool | None,
         typer.Option("--tls/--no-tls", help="Clients speak TLS, by the cluster's authority."),
@@ -114,6 +120,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         "replan": replan,
         "host_computes": host_computes,
         "profile": profile,
+        "host_names": tuple(host_name) if host_name else None,
         "tls": tls,
         "tls_cert": tls_cert,
         "tls_key": tls_key,

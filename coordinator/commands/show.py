@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator import terminal
-from coordinator.commands.check import GFLOPS, equal_cluster
-from coordinator.planning.auto import auto
 from coordinator.planning.cluster_file import load_cluster
 from coordinator.planning.devices import Cluster
+from coordinator.planning.ofl import ofl
 from coordinator.planning.plan import Plan
+from coordinator.planning.published import GFLOPS, equal_cluster
 from models import catalogue
 from models.catalogue import LoadedModel
 from models.graph import Graph
@@ -36,7 +36,8 @@ def show(model: str, cluster: Path | None, *, as_json: bool) -> int:
     described = load_cluster(cluster) if cluster is not None else equal_cluster(DEVICES)
     where = cluster.name if cluster is not None else f"{DEVICES} devices of {GFLOPS} GFLOP/s"
     with terminal.waiting("planning"):
-        plan = auto(network, described)
+        # The strategy that needs no search: what the network can gain at least.
+        plan = ofl(network, described)
     if as_json:
         report = _json(loaded, network.graph, summary)
         terminal.print_json(report | {"sample": _sample(plan, described, where)})
@@ -131,7 +132,8 @@ def _predict(plan: Plan, where: str, console: Console) -> None:
     console.print(
         f"on {where}: {terminal.duration(plan.predicted_latency_s)} predicted, one alone "
         f"{terminal.duration(plan.single_device_latency_s)}: {_speedup(plan):.2f}x with "
-        f"{len(plan.devices)} of them in {len(plan.blocks)} blocks"
+        f"{len(plan.devices)} of them in {len(plan.blocks)} blocks, or faster: "
+        "`imbrex plan` searches on"
     )
 
 

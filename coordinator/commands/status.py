@@ -13,6 +13,7 @@ from rich.text import Text
 from coordinator import terminal
 from coordinator.client import CoordinatorClient
 from coordinator.commands.described import write
+from models.memory import megabytes
 from protos.errors import ImbrexError, PeerViolation
 
 REFRESH_S = 1.0
@@ -77,7 +78,7 @@ def _state(client: CoordinatorClient) -> dict[str, Any]:
         "ready": not reason,
         "reason": reason,
         "devices": client.devices(),
-        "models": client.models(),
+        **client.catalogue(),
     }
 
 
@@ -94,4 +95,9 @@ def _report(state: dict[str, Any]) -> RenderableType:
         devices,
         "",
         terminal.models_table(state["models"]),
+        Text(
+            f"weights take {megabytes(state['weight_bytes'])}; beyond "
+            f"{megabytes(state['max_models_bytes'])}, models that nobody asks for are let go of",
+            style="dim",
+        ),
     )

@@ -14,7 +14,6 @@ from types import FrameType
 import platformdirs
 
 from coordinator import terminal
-from coordinator.commands.check import equal_cluster
 from coordinator.commands.described import find_planners_here, network_of
 from coordinator.commands.infer import read_file, save_annotated
 from coordinator.demo.cluster import WORKER, ClusterForm, DemoCluster, Progress
@@ -22,6 +21,7 @@ from coordinator.demo.measure import measure, wait_until_profiled
 from coordinator.demo.question import Question, prepare
 from coordinator.demo.report import Outcome, show
 from coordinator.given import adopt
+from coordinator.planning.published import equal_cluster
 from coordinator.planning.strategies import strategy
 from coordinator.serving import names
 

@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from coordinator.cluster.connection import Connection
+from coordinator.cluster.connection import Connection, name_of
 from coordinator.cluster.discovery import Heard, hear
 from coordinator.cluster.events import Source
 from coordinator.cluster.peers import IDLE, Peer, PeerState
@@ -27,6 +27,8 @@ from protos.errors import ImbrexError
 LISTEN_S = 2.5
 # Devices try each other for two seconds; reading their state takes milliseconds.
 EXAMINE_TIMEOUT_S = 10.0
+# More addresses that are announced and at which nobody answers are told of together.
+MOST_STRANGERS = 16
 _ORDER = ("error", "warning", "note")
 
 Networks = tuple[ipaddress.IPv4Network, ...]
@@ -48,6 +50,7 @@ async def examine(pool: Pool, settings: CoordinatorSettings) -> Examined:
         version=version("imbrex"),
         patients=tuple(replace(each, heard=each.id in announced) for each in patients),
         absent=tuple(_absent(pool.peers, own_networks())),
+        strangers=tuple(peer.address for peer in pool.peers if peer.is_stranger),
         unexamined={
             connection.facts.name: result.cause
             for connection, result in zip(ready.values(), results, strict=True)
@@ -106,11 +109,17 @@ async def _patient(
         round_trip_s=trip.seconds,
         unreached={DeviceId(each.device): each.error for each in reply.reached if each.error},
         celsius=connection.facts.celsius,
+        coordinators=tuple(map(name_of, connection.coordinators)),
     )
 
 
 def _absent(peers: Iterable[Peer], ours: Networks) -> Iterable[Absent]:
+    """Addresses that can't be used; of strangers, only as many as a home may have."""
+    strangers = 0
     for peer in peers:
+        strangers += peer.is_stranger
+        if peer.is_stranger and strangers > MOST_STRANGERS:
+            continue
         if peer.state in IDLE and peer.state is not PeerState.ALIAS:
             yield Absent(
                 address=peer.address,

@@ -33,13 +33,21 @@ def of_quarantine(status: DeviceStatus) -> Finding:
     return Finding("quarantined", "error", status.name, status.reason, cure)
 
 
+def of_no_exam(status: DeviceStatus, why: str) -> Finding:
+    """A device whose results could not be compared with ours."""
+    cause = f"whether it computes right results is not known: {why}"
+    cure = "See the log of its worker, and of the coordinator; then ask again"
+    return Finding("not_examined", "warning", status.name, cause, cure)
+
+
 @dataclass(frozen=True, slots=True)
 class Patient:
     """A device that is connected, as it was examined.
 
     `address` is where the coordinator reached it. `ahead_s`: how far its clock is ahead of ours,
     give or take half of `round_trip_s`. `unreached`: the other devices that it doesn't reach, and
-    why. `heard`: announced over mDNS, as far as we could hear.
+    why. `heard`: announced over mDNS, as far as we could hear. `coordinators`: names of others that
+    it works for.
     """
 
     id: DeviceId
@@ -53,6 +61,7 @@ class Patient:
     unreached: Mapping[DeviceId, str] = field(default_factory=dict)
     heard: bool = True
     celsius: float = 0.0
+    coordinators: tuple[str, ...] = ()
 
     @property
     def is_loopback(self) -> bool:
@@ -83,7 +92,8 @@ class Absent:
 @dataclass(frozen=True, slots=True)
 class Examined:
     """Everything that was found out. `listened`: whether mDNS is in use here; `others`: names of
-    the other clusters that were heard.
+    the other clusters that were heard; `strangers`: addresses that are announced and at which
+    nobody has proved to be a worker, the oldest first.
     """
 
     version: str
@@ -92,3 +102,4 @@ class Examined:
     unexamined: Mapping[str, str] = field(default_factory=dict)
     listened: bool = False
     others: tuple[str, ...] = ()
+    strangers: tuple[str, ...] = ()

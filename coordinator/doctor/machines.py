@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coordinator.doctor.findings import Finding, Patient, Severity
+from models.memory import megabytes
 from protos import imbrex_pb2 as pb
 
 # Bits of the Raspberry Pi's firmware [its documentation, `vcgencmd get_throttled`]: now, and
@@ -15,11 +16,11 @@ SINCE_BOOT = 16
 CLOCK_WARNING_S = 2.0
 CLOCK_ERROR_S = 300.0
 # Below this the kernel begins to throw out what runs; a layer's maps take tens of megabytes.
-MEMORY_ERROR_BYTES = 64 << 20
-MEMORY_WARNING_BYTES = 192 << 20
+MEMORY_ERROR_BYTES = 64_000_000
+MEMORY_WARNING_BYTES = 192_000_000
 # Weights of a large network are hundreds of megabytes; logs and updates need some too.
-DISK_ERROR_BYTES = 64 << 20
-DISK_WARNING_BYTES = 512 << 20
+DISK_ERROR_BYTES = 64_000_000
+DISK_WARNING_BYTES = 512_000_000
 # Their `powersave` follows the load, unlike every other driver's.
 FOLLOWING_DRIVERS = ("intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp")
 
@@ -80,13 +81,15 @@ def _room(patient: Patient) -> Iterator[Finding]:
     condition = patient.condition
     severity = _short(condition.memory_available_bytes, MEMORY_ERROR_BYTES, MEMORY_WARNING_BYTES)
     if condition.memory_bytes and severity:
-        free = condition.memory_available_bytes >> 20
-        cause = f"{free} MB of its {condition.memory_bytes >> 20} MB of memory are available"
+        free = megabytes(condition.memory_available_bytes)
+        cause = f"{free} of its {megabytes(condition.memory_bytes)} of memory are available"
         cure = "Stop other programs there, or give imbrex less: memory_mb in its settings"
         yield Finding("low_memory", severity, patient.name, cause, cure)
     severity = _short(condition.disk_free_bytes, DISK_ERROR_BYTES, DISK_WARNING_BYTES)
     if condition.disk_bytes and severity:
-        cause = f"{condition.disk_free_bytes >> 20} MB are free on the disk that holds its weights"
+        cause = (
+            f"{megabytes(condition.disk_free_bytes)} are free on the disk that holds its weights"
+        )
         cure = "Remove something there (`sudo apt clean`), or lower disk_mb in its settings"
         yield Finding("full_disk", severity, patient.name, cause, cure)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from coordinator.doctor.findings import Absent, Examined, Finding, Patient
 
+# No home has so many devices that are announced and cannot be used.
+A_FLOOD = 48
 _FIREWALL = "See its firewall (the port of its worker, TCP 8470), and what its worker listens on"
 _AP = (
     "Switch off client isolation (also called AP or guest isolation) in the router, or connect "
@@ -15,8 +18,10 @@ _AP = (
 
 def findings(examined: Examined) -> Iterator[Finding]:
     """Everything that is wrong with the network, as far as can be told from here."""
+    yield from _flood(examined.strangers)
     yield from _unheard(examined)
     yield from _pairs(examined.patients)
+    yield from _shared(examined.patients)
     yield from _loopback(examined.patients)
     for absent in examined.absent:
         yield _absence(absent)
@@ -31,6 +36,19 @@ def findings(examined: Examined) -> Iterator[Finding]:
         cause = f"workers of another cluster are announced here: {cluster!r}"
         cure = "Nothing is to be done, unless they should belong here: see `cluster` in settings"
         yield Finding("other_cluster", "note", "", cause, cure)
+
+
+def _flood(strangers: tuple[str, ...]) -> Iterator[Finding]:
+    """Far more announcements than a home has workers."""
+    if len(strangers) < A_FLOOD:
+        return
+    hosts = Counter(each.rpartition(":")[0] for each in strangers)
+    most = ", ".join(f"{host} ({count})" for host, count in hosts.most_common(3))
+    cause = f"{len(strangers)} addresses are announced over mDNS at which no worker of this "
+    cause += f"cluster answers, most of them at {most}; announcements may be forged"
+    cure = "Find out which device sends them (tcpdump -i any -e udp port 5353) and take it off the "
+    cure += "network; devices that are listed (imbrex coordinator --worker) do not need mDNS"
+    yield Finding("announcement_flood", "error", "", cause, cure)
 
 
 def _unheard(examined: Examined) -> Iterator[Finding]:
@@ -64,6 +82,16 @@ def _loopback(patients: tuple[Patient, ...]) -> Iterator[Finding]:
             cause += "with it goes through the coordinator"
             cure = "Set host_worker in the coordinator's settings to an address that they reach"
             yield Finding("wrong_interface", "warning", patient.name, cause, cure)
+
+
+def _shared(patients: tuple[Patient, ...]) -> Iterator[Finding]:
+    """Devices that work for another coordinator, too."""
+    for other in sorted({name for patient in patients for name in patient.coordinators}):
+        shared = [patient.name for patient in patients if other in patient.coordinators]
+        cause = f"the coordinator on {other} uses {', '.join(shared)}, too: neither knows what "
+        cause += "the other asks of them, and plans are made for devices that are idle"
+        cure = "Stop one of them, or give each cluster a name (`cluster`) and devices of its own"
+        yield Finding("shared_devices", "warning", "", cause, cure)
 
 
 def _pairs(patients: tuple[Patient, ...]) -> Iterator[Finding]:

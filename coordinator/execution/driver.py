@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -74,7 +75,9 @@ class Transport(Sender, Devices, Protocol):
 
 class Driver:
     """Runs requests on whatever devices there are, and expects of them what is predicted.
-    `accused(device, cause)` is called for results that can't be right.
+    `accused(device, cause)` is called for results that can't be right; `hold(request, flight,
+    devices)` before what an ended request left on its devices is released: whether somebody else
+    will do that (`release`).
     """
 
     def __init__(
@@ -82,11 +85,15 @@ class Driver:
         transport: Transport,
         expectations: Expectations | None = None,
         accused: Callable[[DeviceId, str], None] = lambda *_: None,
+        hold: Callable[[RequestId, Flight, Sequence[DeviceId]], bool] = lambda *_: False,
     ) -> None:
         self.scheduler = Scheduler(expectations)
         self._transport = transport
         self._accused = accused
+        self._hold = hold
         self._flights: dict[RequestId, Flight] = {}
+        # Until they are used again.
+        self._distrusted: set[DeviceId] = set()
         self._outbox = Outbox(transport, self._on_delivery, self._on_send_failure)
         self._inbox = Inbox(transport, self._flights, self.scheduler.dropped, self.step)
         self._ticker: asyncio.Task[None] | None = None
@@ -112,6 +119,13 @@ class Driver:
         ]:
             await asyncio.wait(using)
 
+    def distrust(self, device: DeviceId) -> None:
+        """What a device computed of the requests in flight is not believed: they begin again."""
+        self._distrusted.add(device)
+        for flight in self._flights.values():
+            if device in flight.attempts.values() and not flight.done.done():
+                flight.done.set_exception(_Distrusted())
+
     async def run(
         self, graph: TaskGraph, feeds: Mapping[str, np.ndarray], request_id: str | None = None
     ) -> tuple[Answer, list[TaskTimes]]:
@@ -127,6 +141,22 @@ class Driver:
                 cause=f"a request with the id {request!r} is being computed",
                 cure="Give every request an id of its own, or none.",
             )
+        tried = request
+        while True:
+            try:
+                answer, times = await self._run(graph, feeds, tried)
+                if not self._distrusted.isdisjoint(answer.devices):
+                    raise _Distrusted
+            except _Distrusted:
+                # Devices take a request that was released for one that comes late.
+                tried = RequestId(f"{request}-{uuid.uuid4().hex[:4]}")
+                log.warning("request begins again", request=request, as_=tried)
+            else:
+                return replace(answer, request_id=request), times
+
+    async def _run(
+        self, graph: TaskGraph, feeds: Mapping[str, np.ndarray], request: RequestId
+    ) -> tuple[Answer, list[TaskTimes]]:
         arrays = {
             name: np.empty(info.shape, dtype_of(info.data_type))
             for name, info in graph.tensors.items()
@@ -173,6 +203,7 @@ class Driver:
     def devices(self, ready: Iterable[DeviceId]) -> None:
         """These are the devices that can be used now; those missing are lost."""
         present = dict.fromkeys(ready)
+        self._distrusted.difference_update(present)
         for device in [each for each in self.scheduler.devices if each not in present]:
             self.step(Lost(device))
         for device in present:
@@ -232,9 +263,15 @@ class Driver:
                 # Not from within a step: it may lead to the next one.
                 asyncio.get_running_loop().call_soon(self._accused, device, cause)
             case Release(request, devices):
-                for device in devices:
-                    item = pb.Item(release=pb.Release(requests=[request]))
-                    self._outbox.post_with_next(device, item)
+                ended = self._flights.get(request)
+                if ended is None or not self._hold(request, ended, devices):
+                    self.release(request, devices)
+
+    def release(self, request: RequestId, devices: Iterable[DeviceId]) -> None:
+        """Devices need keep nothing of a request any more."""
+        for device in devices:
+            item = pb.Item(release=pb.Release(requests=[request]))
+            self._outbox.post_with_next(device, item)
 
     def _end(self, request: RequestId, error: ImbrexError | None) -> None:
         flight = self._flights.get(request)
@@ -252,6 +289,7 @@ class Driver:
         run = self.scheduler.requests.get(action.request)
         if run is None:
             return  # it ended in the same step
+        flight.direct = run.direct
         letter = letters.setdefault(action.device, Letter())
         letter.items.append(task_item(action, run, self._transport.address))
         letter.attempts[action.request, action.task, action.attempt] = None
@@ -267,6 +305,10 @@ class Driver:
             flight.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())
             letter.items.append(item)
             letter.payloads.append(view)
+
+
+class _Distrusted(Exception):
+    """A device that took part computes wrong results."""
 
 
 async def _told(flight: Flight) -> None:

@@ -18,7 +18,8 @@ from models.boxes import Box
 @dataclass(slots=True)
 class Flight:
     """One request. `arrays` holds every tensor that passes the host, by name; `done` ends with the
-    request; `told` is set when every task has been reported. `shared` are devices of its plan that
+    request; `told` is set when every task has been reported. `partials` are partial sums by task
+    and tensor; `direct`: devices pass tensors to each other. `shared` are devices of its plan that
     other requests were on meanwhile.
     """
 
@@ -33,7 +34,8 @@ class Flight:
     attempts: dict[tuple[int, int], DeviceId] = field(default_factory=dict)
     told: asyncio.Event = field(default_factory=asyncio.Event)
     untold: set[int] = field(init=False)
-    aside: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
+    partials: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
+    direct: bool = False
     summed: set[str] = field(default_factory=set)
     shared: set[DeviceId] = field(default_factory=set)
 
@@ -61,11 +63,11 @@ class Flight:
 
     def partial(self, task: int, tensor: str) -> np.ndarray:
         """Where a task's partial sum is collected."""
-        return self.aside.setdefault((task, tensor), np.empty_like(self.arrays[tensor]))
+        return self.partials.setdefault((task, tensor), np.empty_like(self.arrays[tensor]))
 
     def add(self, task: int, tensor: str, box: Box) -> None:
         """Adds a whole partial sum; the first one of a tensor is its beginning."""
-        target, part = self.arrays[tensor][box.slices()], self.aside.pop((task, tensor))
+        target, part = self.arrays[tensor][box.slices()], self.partials[task, tensor]
         if tensor in self.summed:
             target += part[box.slices()]
         else:

@@ -9,7 +9,7 @@ import numpy as np
 
 from coordinator.execution.events import Assign, Resend, Send
 from coordinator.execution.runs import RequestRun
-from coordinator.execution.tasks import TaskGraph, TaskSpec
+from coordinator.execution.tasks import TaskGraph, TaskOutput, TaskSpec
 from coordinator.planning.plan import DeviceId
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
@@ -19,10 +19,12 @@ from protos.frames import pieces
 
 # Who reads a task's output: device, address, attempt.
 _Reader = tuple[DeviceId, str, int]
-_Described = dict[tuple[int, bool, tuple[_Reader, ...]], pb.Task]
+# Who sends a box of its input (tensor, device, box); None in the key: all through the host.
+_Source = tuple[str, DeviceId, Box]
+_Described = dict[tuple[int, tuple[_Reader, ...], tuple[_Source, ...] | None], pb.Task]
 
-# Tasks as they were described, by who reads them, as long as their plan is in use. Faults make
-# other readers, which are seldom the same again.
+# Tasks as they were described, by who reads them and whom they read from, as long as their plan is
+# in use. Faults make other readers, which are seldom the same again.
 _DESCRIBED: WeakKeyDictionary[TaskGraph, _Described] = WeakKeyDictionary()
 _MOST_PER_TASK = 4
 
@@ -31,12 +33,13 @@ def task_item(action: Assign, run: RequestRun, address: Callable[[DeviceId], str
     """The task of an assignment; `address` tells where peers reach a device."""
     graph = run.graph
     readers = tuple(_readers(graph.tasks[action.task], run, address)) if run.direct else ()
-    key = (action.task, run.direct, readers)
+    sources = tuple(_sources(graph.tasks[action.task], run)) if run.direct else ()
+    key = (action.task, readers, sources if run.direct else None)
     known = _DESCRIBED.setdefault(graph, {})
     if key not in known:
         if len(known) >= _MOST_PER_TASK * len(graph.tasks):
             known.clear()
-        known[key] = _described(graph, action.task, run.direct, readers)
+        known[key] = _described(graph, action.task, run.direct, readers, sources)
     item = pb.Item(task=known[key])
     item.task.request = action.request
     item.task.attempt = action.attempt
@@ -54,7 +57,23 @@ def _readers(
             yield reader.device, address(reader.device), reader.number
 
 
-def _described(graph: TaskGraph, number: int, direct: bool, readers: Sequence[_Reader]) -> pb.Task:
+def _sources(spec: TaskSpec, run: RequestRun) -> Iterator[_Source]:
+    """What peers send of a task's inputs."""
+    for entry in spec.inputs if spec.direct else ():
+        for piece in entry.pieces:
+            if piece.source is not None:
+                maker = run.tasks[piece.source].latest
+                assert maker is not None, "direct tasks are placed before they are assigned"
+                yield entry.tensor, maker.device, piece.box
+
+
+def _described(
+    graph: TaskGraph,
+    number: int,
+    direct: bool,
+    readers: Sequence[_Reader],
+    sources: Sequence[_Source],
+) -> pb.Task:
     """All of a task that requests have in common."""
     spec = graph.tasks[number]
     inputs = [
@@ -62,6 +81,11 @@ def _described(graph: TaskGraph, number: int, direct: bool, readers: Sequence[_R
             tensor=each.tensor,
             box=box_message(each.box),
             data_type=graph.tensors[each.tensor].data_type,
+            sources=[
+                pb.Task.Source(device=device, box=box_message(box))
+                for tensor, device, box in sources
+                if tensor == each.tensor
+            ],
         )
         for each in spec.inputs
     ]
@@ -71,22 +95,21 @@ def _described(graph: TaskGraph, number: int, direct: bool, readers: Sequence[_R
         program=spec.program,
         inputs=inputs,
         outputs=_outputs(spec, direct, iter(readers)),
+        sources_named=True,
     )
 
 
 def _outputs(spec: TaskSpec, direct: bool, readers: Iterator[_Reader]) -> Iterator[pb.Task.Output]:
     """Where each output goes: to the host, and straight to the peers that read it."""
     for output in spec.outputs:
-        yields = box_message(output.yields)
         if output.to_host or not direct:
-            box = box_message(output.box)
-            yield pb.Task.Output(tensor=output.tensor, box=box, yields=yields, to=HOST)
+            yield output_message(output, output.box)
         for route in output.routes if direct else ():
             device, address, attempt = next(readers)
             yield pb.Task.Output(
                 tensor=output.tensor,
                 box=box_message(route.box),
-                yields=yields,
+                yields=box_message(output.yields),
                 to=device,
                 address=address,
                 to_task=route.reader,
@@ -94,15 +117,17 @@ def _outputs(spec: TaskSpec, direct: bool, readers: Iterator[_Reader]) -> Iterat
             )
 
 
+def output_message(output: TaskOutput, box: Box) -> pb.Task.Output:
+    """A box of an output, to be sent to the host."""
+    return pb.Task.Output(
+        tensor=output.tensor, box=box_message(box), yields=box_message(output.yields), to=HOST
+    )
+
+
 def resend_item(action: Resend, graph: TaskGraph) -> pb.Item:
     """Asks for outputs of a task that was computed before."""
     outputs = [
-        pb.Task.Output(
-            tensor=output.tensor,
-            box=box_message(output.box),
-            yields=box_message(output.yields),
-            to=HOST,
-        )
+        output_message(output, output.box)
         for output in graph.tasks[action.task].outputs
         if output.tensor in action.tensors
     ]

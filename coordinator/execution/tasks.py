@@ -16,6 +16,7 @@ from models.cutter import cut
 from models.partial import cut_partial
 from models.program import BlobSource, Program
 from models.shapes import TensorInfo
+from models.tolerance import PLAIN, between_devices
 from models.units import Network
 from models.work import Work
 
@@ -83,7 +84,7 @@ class TaskSpec:
 @dataclass(frozen=True, eq=False)
 class TaskGraph:
     """Everything that a request needs of its plan. `tensors` are as they travel, `works` is what
-    each task computes.
+    each task computes, `tolerance` how far two devices may differ in it (`models.tolerance`).
     """
 
     plan: Plan
@@ -94,6 +95,7 @@ class TaskGraph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     works: tuple[Sequence[Work], ...] = field(default=(), repr=False)
+    tolerance: float = PLAIN
 
     @cached_property
     def is_direct(self) -> bool:
@@ -183,7 +185,13 @@ def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
             program = cut(network.graph, nodes, tile.boxes, blobs).program
         programs.setdefault(program.sha256, program)
         tasks.append(replace(task, program=program.sha256))
-    return replace(graph, tasks=tuple(tasks), programs=programs, blobs=blobs)
+    return replace(
+        graph,
+        tasks=tuple(tasks),
+        programs=programs,
+        blobs=blobs,
+        tolerance=between_devices(network.graph),
+    )
 
 
 def routed(tasks: Sequence[TaskSpec], network_outputs: Sequence[str]) -> Iterator[TaskSpec]:

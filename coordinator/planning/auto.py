@@ -109,7 +109,7 @@ class _Candidates:
     def add_branches(self) -> None:
         """The best so far, with branches on different devices, as far as that is faster."""
         for each in sorted(self.found, key=lambda each: each.latency_s)[:_BRANCHED]:
-            plan = by_branches(each.plan, self.network, self.cluster)
+            plan = by_branches(each.plan, self.network, self.cluster, self.stages)
             if plan is not None:
                 name = f"{each.name} with branches"
                 self.found.append(_Candidate(name, plan, plan.predicted_latency_s))

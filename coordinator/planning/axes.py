@@ -8,6 +8,7 @@ block by one node is one look-up per array, whatever the number of tiles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from models.boxes import Box, Span
 from models.graph import Graph, Node
 from models.operators import Kind, operator
+from models.operators.constants import setting
 from models.windows import Window
 
 Ints = NDArray[np.int64]
@@ -27,36 +29,26 @@ ROWS, COLS = 2, 3
 class Ranges:
     """The ranges [first[a], last[b]) of one tensor along one axis, for tiles [a, b), a < b.
 
-    Both arrays have an entry for each of 0..size of the map that is tiled; `first[size]` and
-    `last[0]` belong to no tile.
+    Both arrays have an entry for each of 0..size of the map that is tiled, and never fall;
+    `first[size]` and `last[0]` belong to no tile. No range ends before it begins. `gaps`: small
+    tiles may have nothing of the tensor; then neither does first[k] exceed last[k].
     """
 
     first: Ints
     last: Ints
+    gaps: bool = False
+    is_identity: bool = False
 
     @classmethod
     def identity(cls, size: int) -> Ranges:
         """A tensor that is tiled itself."""
         marks = np.arange(size + 1)
-        return cls(marks, marks)
+        return cls(marks, marks, is_identity=True)
 
     @classmethod
     def constant(cls, size: int, whole: int) -> Ranges:
         """A tensor of which every tile needs all."""
         return cls(np.zeros(size + 1, dtype=np.int64), np.full(size + 1, whole))
-
-    def through(self, reads: Ranges) -> Ranges:
-        """What is needed of a node's input, if these ranges are needed of its output."""
-        return Ranges(reads.first[self.first], reads.last[self.last])
-
-    def hull(self, other: Ranges) -> Ranges:
-        """Demands of two branches, united."""
-        return Ranges(np.minimum(self.first, other.first), np.maximum(self.last, other.last))
-
-    @property
-    def whole(self) -> int:
-        """Elements that the tile which is everything needs."""
-        return int(self.last[-1] - self.first[0])
 
 
 def axis_size(graph: Graph, tensor: str, axis: int) -> int:
@@ -65,45 +57,132 @@ def axis_size(graph: Graph, tensor: str, axis: int) -> int:
     return shape[axis] if len(shape) > axis else 1
 
 
-def node_ranges(graph: Graph, node: Node, axis: int) -> tuple[Ranges | None, ...]:
-    """What each output range of a node needs of each input along `axis`; None for constants."""
-    return tuple(
-        None if not name or name in graph.constants else _input_ranges(graph, node, k, axis)
-        for k, name in enumerate(node.inputs)
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeRanges:
+    """How one node hands ranges on along one axis.
+
+    `computed`: what it computes where a range of its output is demanded; None: just that.
+    `reads[k]`: what it reads of its k-th input to compute a range; None for constants.
+    """
+
+    computed: Ranges | None
+    reads: tuple[Ranges | None, ...]
+
+
+class Axis:
+    """What the nodes of a graph compute and read along one axis. Every block that holds a node
+    asks for the same, so it is found once per node.
+    """
+
+    def __init__(self, graph: Graph, axis: int) -> None:
+        self.graph, self.axis = graph, axis
+        self._known: dict[int, NodeRanges] = {}
+
+    def of(self, index: int) -> NodeRanges:
+        """Of one node."""
+        found = self._known.get(index)
+        if found is None:
+            found = self._known[index] = _node_ranges(
+                self.graph, self.graph.nodes[index], self.axis
+            )
+        return found
+
+
+def _node_ranges(graph: Graph, node: Node, axis: int) -> NodeRanges:
+    size = axis_size(graph, node.outputs[0], axis)
+    if operator(node).kind is Kind.WINDOWED and 0 <= axis - ROWS < len(node.windows):
+        return _windowed_ranges(graph, node, axis, size)
+    given = [bool(name) and name not in graph.constants for name in node.inputs]
+    if _keeps(graph, node, axis):
+        same = Ranges.identity(size)
+        return NodeRanges(None, tuple(same if is_read else None for is_read in given))
+    if operator(node).kind is Kind.OPAQUE:
+        everything = (axis_size(graph, name, axis) for name in node.inputs)
+        return NodeRanges(
+            None if size == 1 else Ranges.constant(size, size),
+            tuple(
+                Ranges.constant(size, whole) if is_read else None
+                for whole, is_read in zip(everything, given, strict=True)
+            ),
+        )
+    return _probed(graph, node, axis, size, given)
+
+
+def _keeps(graph: Graph, node: Node, axis: int) -> bool:
+    """Whether each element along the axis depends on that element of every input, plainly: most
+    nodes that slide no window.
+    """
+    shape = graph.shape(node.outputs[0])
+    if node.op == "Slice":
+        axes = setting(graph, node, "axes", 3)
+        return axes is not None and axis not in [int(each) % len(shape) for each in axes]
+    if node.op == "Concat":
+        return len(shape) > axis != node.int("axis", 1) % len(shape)
+    return operator(node).kind is Kind.POINTWISE and all(
+        graph.shape(name) == shape for name in node.inputs if name and name not in graph.constants
     )
 
 
-def _input_ranges(graph: Graph, node: Node, k: int, axis: int) -> Ranges:
-    kind = operator(node).kind
-    size = axis_size(graph, node.outputs[0], axis)
-    if kind is Kind.POINTWISE and graph.shape(node.inputs[k]) == graph.shape(node.outputs[0]):
-        return Ranges.identity(size)
-    if kind is Kind.WINDOWED and k == 0 and len(node.windows) > axis - 2:
-        return _windowed(node.windows[axis - 2], size, axis_size(graph, node.inputs[k], axis))
-    return _probed(graph, node, k, axis, size)
+def _windowed_ranges(graph: Graph, node: Node, axis: int, size: int) -> NodeRanges:
+    """Windows slide over the first input; of the others (scales, say) all is read."""
+    input_size = axis_size(graph, node.inputs[0], axis)
+    computed, reads = _windowed(node.windows[axis - ROWS], size, input_size)
+    others = tuple(
+        None
+        if not name or name in graph.constants
+        else Ranges.constant(size, axis_size(graph, name, axis))
+        for name in node.inputs[1:]
+    )
+    return NodeRanges(computed, (reads, *others))
 
 
 @lru_cache(maxsize=512)
-def _windowed(window: Window, size: int, input_size: int) -> Ranges:
-    spans = [window.input_span(Span(r, r + 1), input_size) for r in range(size)]
-    return _stacked(spans)
+def _windowed(window: Window, size: int, input_size: int) -> tuple[Ranges | None, Ranges]:
+    computed = [window.touching(Span(r, r + 1), input_size, size) for r in range(size)]
+    reads = [window.input_span(span, input_size) for span in computed]
+    return _widened(computed, size), _stacked(reads)
 
 
-def _probed(graph: Graph, node: Node, k: int, axis: int, size: int) -> Ranges:
+def _probed(graph: Graph, node: Node, axis: int, size: int, given: Sequence[bool]) -> NodeRanges:
     """Asks the operator table, element by element."""
-    reads = operator(node).reads
+    declared = operator(node)
     whole = Box.whole(graph.shape(node.outputs[0]))
-    spans = []
+    computed: list[Span] = []
+    parts: list[tuple[Box | None, ...]] = []
     for r in range(size):
-        box = reads(
-            graph, node, whole.replace(axis, Span(r, r + 1)) if len(whole) > axis else whole
-        )
-        part = box[k]
-        spans.append(Span(0, 1) if part is None or len(part) <= axis else part[axis])
-    return _stacked(spans)
+        asked = whole.replace(axis, Span(r, r + 1)) if len(whole) > axis else whole
+        box = declared.yields(graph, node, asked)
+        computed.append(box[axis] if len(box) > axis else Span(0, 1))
+        parts.append(declared.reads(graph, node, box))
+    reads = [
+        _stacked([_along(boxes[k], axis) for boxes in parts]) if is_read else None
+        for k, is_read in enumerate(given)
+    ]
+    return NodeRanges(_widened(computed, size), tuple(reads))
 
 
-def _stacked(spans: list[Span]) -> Ranges:
-    first = np.array([span.start for span in spans] + [spans[-1].stop], dtype=np.int64)
-    last = np.array([spans[0].start] + [span.stop for span in spans], dtype=np.int64)
+def _along(box: Box | None, axis: int) -> Span:
+    return Span(0, 1) if box is None or len(box) <= axis else box[axis]
+
+
+def _widened(computed: Sequence[Span], size: int) -> Ranges | None:
+    """What is computed for a range, if that is more than the range."""
+    ranges = _stacked(computed)
+    marks = np.arange(size + 1)
+    same = np.array_equal(ranges.first, marks) and np.array_equal(ranges.last, marks)
+    return None if same else ranges
+
+
+def _stacked(spans: Sequence[Span]) -> Ranges:
+    """Ranges that hold the spans of their elements.
+
+    Both arrays never fall, whatever the spans are, so no range is inverted, nor is one that is
+    looked up in another. Where the spans go back and forth (a Slice with a step of -1), tiles are
+    said to read more than they do.
+    """
+    starts = np.array([span.start for span in spans], dtype=np.int64)
+    stops = np.array([span.stop for span in spans], dtype=np.int64)
+    assert (starts < stops).all(), "what is computed reads something"
+    first = np.append(np.minimum.accumulate(starts[::-1])[::-1], stops.max())
+    last = np.append(starts.min(), np.maximum.accumulate(stops))
     return Ranges(first, last)

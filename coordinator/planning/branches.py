@@ -19,11 +19,14 @@ from coordinator.planning.fused import fused
 from coordinator.planning.graphsearch.heft import Task, longest_s, placement
 from coordinator.planning.layouts import divider_of
 from coordinator.planning.plan import Block, DeviceId, Exchange, Plan, Tile, tile_extent
-from coordinator.planning.simulator import simulate
+from coordinator.planning.stages import Stages
+from coordinator.planning.tables import tables_of
 from coordinator.planning.unit_plan import overfilled
 from models.boxes import Box
 from models.units import Network
 
+# Simulated tasks per search, about a second: branches gain most near the end, where it begins.
+EFFORT = 60_000
 # Less is not worth another shape of plan.
 _WORTHWHILE = 0.01
 
@@ -38,9 +41,13 @@ def branches(network: Network, cluster: Cluster) -> Plan:
     return by_branches(base, network, cluster) or replace(base, strategy="branches")
 
 
-def by_branches(plan: Plan, network: Network, cluster: Cluster) -> Plan | None:
-    """The plan with branches on different devices; None where that gains nothing."""
-    search = _Search(plan, network, cluster)
+def by_branches(
+    plan: Plan, network: Network, cluster: Cluster, stages: Stages | None = None
+) -> Plan | None:
+    """The plan with branches on different devices; None where that gains nothing. `stages` may
+    know its blocks already.
+    """
+    search = _Search(plan, network, cluster, stages)
     for start, stop in _regions(plan.blocks):
         search.spread(start, stop)
     return search.found()
@@ -49,17 +56,25 @@ def by_branches(plan: Plan, network: Network, cluster: Cluster) -> Plan | None:
 class _Search:
     """Takes what the simulator finds faster."""
 
-    def __init__(self, plan: Plan, network: Network, cluster: Cluster) -> None:
+    def __init__(
+        self, plan: Plan, network: Network, cluster: Cluster, stages: Stages | None
+    ) -> None:
         self.network, self.cluster = network, cluster
+        self._stages = stages or Stages(network, cluster, tables_of(network, cluster))
         self.plan = self.best = plan
-        self.plan_s = self.best_s = simulate(plan, network, cluster).latency_s
+        draft = self._stages.of_plan(plan)
+        self.plan_s = self.best_s = self._stages.latency_s(draft)
+        self._earliest_s = self._stages.earliest_s(draft)
+        self._left = EFFORT
 
     def spread(self, start: int, stop: int) -> None:
         """Units [start, stop) by branches, which pass their boxes to each other or to the host."""
         blocks = self.best.blocks
-        tasks = self._tasks(start, stop)
         edges = {0, *(each.stop for each in blocks)}
-        if not {start, stop} <= edges or longest_s(tasks) >= self.best_s:
+        if self._left <= 0 or not {start, stop} <= edges:
+            return
+        tasks, begins_s = self._tasks(start, stop)
+        if longest_s(tasks, begins_s) >= self.best_s:
             return
         owners = placement(tasks, self._moved_s)
         if len(set(owners)) < 2:
@@ -70,11 +85,16 @@ class _Search:
                 device = self.cluster.devices[owners[first - start]]
                 made.add(first, last, device.id, direct=direct)
             made.blocks += [_free(each) for each in blocks if each.start >= stop]
-            plan = replace(self.plan, blocks=tuple(made.blocks))
-            latency_s = simulate(plan, self.network, self.cluster).latency_s
-            fits = not overfilled(self.network, self.cluster, plan)
-            if fits and latency_s < self.best_s * (1 - _WORTHWHILE):
-                self.best, self.best_s = plan, latency_s
+            self._consider(replace(self.plan, blocks=tuple(made.blocks)))
+
+    def _consider(self, plan: Plan) -> None:
+        draft = self._stages.of_plan(plan)
+        self._left -= sum(len(stage.shares) for stage in draft)
+        latency_s = self._stages.latency_s(draft)
+        faster = latency_s < self.best_s * (1 - _WORTHWHILE)
+        if faster and not overfilled(self.network, self.cluster, plan):
+            self.best, self.best_s = plan, latency_s
+            self._earliest_s = self._stages.earliest_s(draft)
 
     def found(self) -> Plan | None:
         """The best plan, complete; None if it is the first."""
@@ -89,25 +109,28 @@ class _Search:
         )
         return replace(plan, notes=(note,))
 
-    def _tasks(self, start: int, stop: int) -> list[Task]:
-        """Units [start, stop), each whole."""
+    def _tasks(self, start: int, stop: int) -> tuple[list[Task], list[float]]:
+        """Units [start, stop), each whole; and when what they read of others is there at best."""
         divider, devices = divider_of(self.network), self.cluster.devices
         makers: dict[str, int] = {}
         tasks: list[Task] = []
+        begins_s: list[float] = []
         for index, unit in enumerate(self.network.units[start:stop]):
             tile = divider.whole(unit)
             reads: dict[int, int] = {}
-            given = 0
+            given, begin_s = 0, 0.0
             for name, box in tile.reads.items():
                 size = box.volume * self.network.graph.tensors[name].wire_itemsize
                 if name in makers:
                     reads[makers[name]] = reads.get(makers[name], 0) + size
                 else:
                     given += size
+                    begin_s = max(begin_s, self._earliest_s.get(name, 0.0))
             seconds = [device.costs.block_s(tile.work) for device in devices]
             tasks.append(Task(seconds, [each.link.transfer_s(given) for each in devices], reads))
+            begins_s.append(begin_s)
             makers.update(dict.fromkeys(tile.boxes, index))
-        return tasks
+        return tasks, begins_s
 
     def _moved_s(self, source: int, target: int, size: int) -> float:
         devices = self.cluster.devices
@@ -170,6 +193,8 @@ class _Blocks:
 def _free(block: Block) -> Block:
     """The block, waiting for nothing but what it reads, from wherever that is."""
     exchange: Exchange = "host" if block.exchange == "none" else block.exchange
+    if exchange == block.exchange and not block.barrier:
+        return block
     return replace(block, barrier=False, exchange=exchange)
 
 

@@ -13,6 +13,7 @@ from coordinator.planning.plan import DeviceId, Plan, Unused
 from coordinator.planning.search import best_cuts, cheapest
 from coordinator.planning.tables import Tables, tables_of
 from coordinator.planning.unit_plan import overfilled, too_little_memory
+from models.memory import megabytes
 from models.units import Network
 from protos.errors import Infeasible
 
@@ -102,8 +103,8 @@ def _plan(network: Network, tables: Tables, strategy: str, decision: Decision) -
 
 def _too_little(device: Device, need: Need) -> str:
     return (
-        f"its share would need {need.total_bytes / 1e6:.0f} MB, "
-        f"it has {device.memory_bytes / 1e6:.0f} MB"
+        f"its share would need {megabytes(need.total_bytes())}, "
+        f"it has {megabytes(device.memory_bytes)}"
     )
 
 
@@ -126,7 +127,7 @@ def no_room(network: Network, tables: Tables, start: int) -> Infeasible:
     rooms = [max(0.0, weight_room_bytes(device)) for device in tables.devices]
     return Infeasible(
         cause=f"{' to '.join(dict.fromkeys((units[0].name, units[-1].name)))} needs "
-        f"{(before[start + 1] - before[start]) / 1e6:.0f} MB for its weights; for weights the "
-        f"largest device has {max(rooms) / 1e6:.0f} MB, all together {sum(rooms) / 1e6:.0f} MB",
+        f"{megabytes(before[start + 1] - before[start])} for its weights; for weights the "
+        f"largest device has {megabytes(max(rooms))}, all together {megabytes(sum(rooms))}",
         cure="Add devices with more memory, or raise the workers' memory limit.",
     )

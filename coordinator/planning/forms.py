@@ -123,20 +123,26 @@ class Forms:
         if key not in self._lines:
             splits = self.geometry.splits[end]
             assert splits is not None
-            growth, fixed, firsts = self.stages.loads.rates_of(end)
+            growth, fixed = self.stages.loads.rates_of(end)
             m = start - splits.lowest
-            rates = growth[self.stages.tables.kind_of(rank), firsts[m] :]
+            first = splits.firsts[m]
+            rates = growth[self.stages.tables.kind_of(rank), first:]
             link = device.link
+            entering = splits.entering[m]
             in_b, in_e = (
-                splits.enters[m] @ splits.inputs.begins,
-                splits.enters[m] @ (splits.inputs.ends),
+                np.einsum("t,tx->x", splits.input_bytes[entering], by_row[entering])
+                for by_row in (splits.inputs.begins, splits.inputs.ends)
             )
             out_b, out_e = (
-                splits.leaves[m] @ splits.outputs.begins,
-                splits.leaves[m] @ (splits.outputs.ends),
+                np.einsum("t,tx->x", splits.leaves[m], by_row)
+                for by_row in (splits.outputs.begins, splits.outputs.ends)
             )
-            begins = rates @ splits.quantities.begins[firsts[m] :] + link.byte_s * (in_b + out_b)
-            ends = rates @ splits.quantities.ends[firsts[m] :] + link.byte_s * (in_e + out_e)
+            compute_b, compute_e = (
+                np.einsum("q,qx->x", rates, by_row[first:])
+                for by_row in (splits.groups.begins, splits.groups.ends)
+            )
+            begins = compute_b + link.byte_s * (in_b + out_b)
+            ends = compute_e + link.byte_s * (in_e + out_e)
             sent_s = 0.0 if device.host else 1.0 / link.bytes_per_s
             self._lines[key] = _Lines(
                 float(fixed[rank, m]) + 2 * link.fixed_s,

@@ -25,7 +25,7 @@ from coordinator.planning.unit_plan import overfilled, too_little_memory
 from models.units import Network
 
 # Simulated tasks per search: about 0.3 s for eight devices.
-EFFORT = 8_000
+EFFORT = 12_000
 # Drafts that are improved, the best first, as long as effort is left.
 _STARTS = 3
 # Plans that the simulator itself compares, and how much worse than the best draft they may be.

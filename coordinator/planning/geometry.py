@@ -1,235 +1,169 @@
 """Everything about a network's blocks that does not depend on the cluster, computed once.
 
-A block is [i, end): `i` and `end` index the network's *marks*, the boundaries outside residual
-blocks. For each end, one backward sweep gives the ranges of every block that ends there.
+A block is [i, end): `i` and `end` index the geometry's *marks*: the boundaries outside residual
+blocks, or all boundaries. Blocks that can be split are swept backwards all at once (`sweeps`).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import weakref
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from coordinator.planning.axes import COLS, ROWS, Ranges, axis_size
-from coordinator.planning.sweeps import (
-    AxisSweep,
-    Floats,
-    Quantity,
-    WholeSweep,
-    node_index,
-    weight_bytes_before,
-)
-from models.boxes import Box, Span
+from coordinator.planning.axes import COLS, ROWS, Axis
+from coordinator.planning.run_splits import RunSplits
+from coordinator.planning.splits import Quantity, Splits
+from coordinator.planning.sweeps import Floats, Ints, Run
+from coordinator.planning.wholes import WholeSweep, node_index, wholes
+from models.boxes import Box
 from models.graph import Graph
 from models.operators import splits_along
-from models.tiles import MapTile, map_size
+from models.tiles import map_size
 from models.units import Network
 
 
-@dataclass(frozen=True, eq=False)
-class Growth:
-    """How n things grow with a tile: thing k has, for the tile of rows [a, b) and columns [c, d),
-    (row_last[k, b] - row_first[k, a]) x (col_last[k, d] - col_first[k, c]) elements.
-    """
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A run of splittable blocks before it is swept; its part of the quantities."""
 
-    row_first: Floats
-    row_last: Floats
-    col_first: Floats
-    col_last: Floats
-
-    @classmethod
-    def of(cls, rows: Sequence[Ranges], cols: Sequence[Ranges]) -> Growth:
-        """One thing per pair of ranges."""
-        return cls(
-            np.array([each.first for each in rows], dtype=np.float64),
-            np.array([each.last for each in rows], dtype=np.float64),
-            np.array([each.first for each in cols], dtype=np.float64),
-            np.array([each.last for each in cols], dtype=np.float64),
-        )
-
-    @cached_property
-    def _widths(self) -> Floats:
-        return self.col_last[:, -1:] - self.col_first[:, :1]
-
-    @cached_property
-    def begins(self) -> Floats:
-        """(n, height + 1): what a full-width tile lacks by beginning at row a."""
-        return self.row_first * self._widths
-
-    @cached_property
-    def ends(self) -> Floats:
-        """(n, height + 1): what a full-width tile has by ending at row b; less `begins`."""
-        return self.row_last * self._widths
-
-    def tiles(self, tiles: Sequence[MapTile]) -> Floats:
-        """(n, tiles): elements of every tile; none in empty ones."""
-        tall = _lengths(self.row_first, self.row_last, [tile.rows for tile in tiles])
-        wide = _lengths(self.col_first, self.col_last, [tile.cols for tile in tiles])
-        elements: Floats = tall * wide
-        return elements
-
-    def elements(self, tile: MapTile) -> Floats:
-        """(n,): elements of one tile, which is not empty."""
-        rows, cols = tile.rows, tile.cols
-        tall = self.row_last[:, rows.stop] - self.row_first[:, rows.start]
-        elements: Floats = tall * (self.col_last[:, cols.stop] - self.col_first[:, cols.start])
-        return elements
-
-    def ranges(self, thing: int, tile: MapTile) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Rows and columns of one thing that a tile has."""
-        rows, cols = tile.rows, tile.cols
-        return (
-            (int(self.row_first[thing, rows.start]), int(self.row_last[thing, rows.stop])),
-            (int(self.col_first[thing, cols.start]), int(self.col_last[thing, cols.stop])),
-        )
-
-
-def _lengths(first: Floats, last: Floats, spans: Sequence[Span]) -> Floats:
-    starts = np.array([span.start for span in spans])
-    stops = np.array([span.stop for span in spans])
-    lengths: Floats = (last[:, stops] - first[:, starts]) * (stops > starts)
-    return lengths
-
-
-@dataclass(frozen=True, eq=False)
-class Splits:
-    """Blocks [i, end) that can be split into rows, for i from mark `lowest` on (into columns
-    too, from `lowest_cols` on).
-
-    `quantities` grow as the network's `quantities[chosen]`, and `within[m, q]` is 1 where a
-    quantity belongs to the block that begins at mark `lowest + m`. `enters[m, t]` and
-    `leaves[m, t]` are the bytes per element of the live tensors `inputs` and `outputs` that the
-    block reads and yields; `input_names` and `output_names` are those tensors.
-    """
-
-    lowest: int
-    lowest_cols: int
-    height: int
-    width: int
+    run: Run
+    lowest_cols: Sequence[int]
     chosen: slice
-    quantities: Growth
-    within: Floats
-    inputs: Growth
-    enters: Floats
-    outputs: Growth
-    leaves: Floats
-    input_names: tuple[str, ...]
-    output_names: tuple[str, ...]
 
 
 class Geometry:
-    """The blocks of one network. It refers to no network, so that a cache can forget it."""
+    """The blocks of one network between `marks`; `axes` are what its nodes do along them. It refers
+    to no network, so that a cache can forget it.
+    """
 
-    def __init__(self, network: Network) -> None:
-        self.marks = network.marks
+    def __init__(
+        self,
+        network: Network,
+        marks: Sequence[int] | None = None,
+        axes: Mapping[int, Axis] | None = None,
+    ) -> None:
+        self.axes = axes or {axis: Axis(network.graph, axis) for axis in (ROWS, COLS)}
+        self.marks = tuple(network.marks if marks is None else marks)
         self.node_marks = tuple(node_index(network, mark) for mark in self.marks)
         self.sizes = ((1, 1), *(map_size(network, 0, mark) for mark in self.marks[1:]))
-        sweep = WholeSweep(network)
-        self.wholes = tuple(sweep.until(end) for end in range(len(self.marks)))
-        self.node_works = dict(sweep.node_works)
-        self.weight_bytes_before = weight_bytes_before(network)
+        sweep = WholeSweep(network, self.marks, len(self.marks) - 1)
+        self.wholes = tuple(wholes(network, self.marks, sweep))
+        self.node_works = sweep.node_works
+        self.weight_bytes_before = _weight_bytes_before(network, self.marks)
         self.quantities = _quantities(network.graph, sweep)
-        self.splits = tuple(self._splits(network, end) for end in range(len(self.marks)))
+        self._graph = network.graph
+        self._planned = tuple(_planned(network, self))
 
-    def _splits(self, network: Network, end: int) -> Splits | None:
-        lowest = _lowest(network, self.marks, end, ROWS)
-        if lowest == end:
-            return None
-        return _Ends(self, network, lowest, end).splits()
+    @cached_property
+    def splits(self) -> Ends:
+        """Of the blocks that end at each mark; None where there is none to be split."""
+        return Ends(self._runs, len(self.marks))
+
+    @cached_property
+    def _runs(self) -> tuple[RunSplits, ...]:
+        """Swept; group 0 is left to quantities of what can't be split."""
+        found: list[RunSplits] = []
+        for each in self._planned:
+            first = found[-1].next_group if found else 1
+            chosen = self.quantities[each.chosen]
+            found.append(
+                RunSplits(self._graph, each.run, each.lowest_cols, chosen, first, self.axes)
+            )
+        return tuple(found)
+
+    @cached_property
+    def groups(self) -> Ints:
+        """The group of each quantity: of one mark, and alike in how they grow."""
+        found = np.zeros(len(self.quantities), dtype=np.int64)
+        for each, run in zip(self._planned, self._runs, strict=True):
+            found[each.chosen] = run.group_of
+        return found
+
+    @cached_property
+    def moved(self) -> tuple[Ints, Floats]:
+        """Of each quantity: its node, and the bytes that are read and written per element."""
+        return (
+            np.array([each.node for each in self.quantities], dtype=np.int64),
+            np.array([each.input_bytes + each.output_bytes for each in self.quantities]),
+        )
 
 
-_CACHE: weakref.WeakKeyDictionary[Network, Geometry] = weakref.WeakKeyDictionary()
+class Ends(Sequence[Splits | None]):
+    """The splittable blocks by the mark at which they end."""
+
+    def __init__(self, runs: Sequence[RunSplits], count: int) -> None:
+        self._runs: list[RunSplits | None] = [None] * count
+        for each in runs:
+            stop = each.run.lowest + len(each.run.nodes)
+            self._runs[each.run.lowest + 1 : stop] = [each] * (len(each.run.nodes) - 1)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, end: int) -> Splits | None:  # type: ignore[override]
+        run = self._runs[end]
+        return None if run is None else run.at(end)
 
 
-def geometry_of(network: Network) -> Geometry:
-    """The geometry of a network, kept as long as the network is."""
-    geometry = _CACHE.get(network)
-    if geometry is None:
-        geometry = _CACHE[network] = Geometry(network)
-    return geometry
+_CACHE: weakref.WeakKeyDictionary[Network, dict[bool, Geometry]] = weakref.WeakKeyDictionary()
 
 
-def _lowest(network: Network, marks: Sequence[int], end: int, axis: int) -> int:
-    """The earliest mark from which every node up to `end` can be split along `axis`."""
-    lowest = end
-    while lowest > 0 and all(
-        splits_along(network.graph, node, axis)
-        for node in network.nodes(marks[lowest - 1], marks[lowest])
-    ):
-        lowest -= 1
+def geometry_of(network: Network, *, fine: bool = False) -> Geometry:
+    """The geometry of a network, kept as long as the network is. `fine`: its blocks begin and end
+    at any boundary, also inside residual blocks.
+    """
+    kept = _CACHE.setdefault(network, {})
+    fine = fine and len(network.marks) < len(network.boundaries)
+    if fine not in kept:
+        axes = next((each.axes for each in kept.values()), None)
+        marks = range(len(network.boundaries)) if fine else None
+        kept[fine] = Geometry(network, marks, axes)
+    return kept[fine]
+
+
+def _weight_bytes_before(network: Network, marks: Sequence[int]) -> Floats:
+    """Bytes of constants that the nodes before each mark hold, each constant once."""
+    graph = network.graph
+    seen: set[str] = set()
+    sums = [0.0]
+    for start, stop in itertools.pairwise(marks):
+        names = {name for node in network.nodes(start, stop) for name in node.inputs} - seen
+        names &= graph.constants.keys()
+        sums.append(sums[-1] + sum(graph.constants[name].nbytes for name in names))
+        seen |= names
+    return np.array(sums)
+
+
+def _lowest(network: Network, marks: Sequence[int], axis: int) -> list[int]:
+    """For every mark, the earliest from which every node up to it can be split along `axis`."""
+    lowest = [0]
+    for end, (start, stop) in enumerate(itertools.pairwise(marks), start=1):
+        nodes = network.nodes(start, stop)
+        splits = all(splits_along(network.graph, node, axis) for node in nodes)
+        lowest.append(lowest[-1] if splits else end)
     return lowest
 
 
-class _Ends:
-    """Gathers the splittable blocks that end at one mark."""
-
-    def __init__(self, geometry: Geometry, network: Network, lowest: int, end: int) -> None:
-        self.geometry, self.network = geometry, network
-        self.lowest, self.end = lowest, end
-        marks = geometry.marks
-        self.rows = AxisSweep(network, marks[lowest], marks[end], ROWS)
-        self.cols = AxisSweep(network, marks[lowest], marks[end], COLS)
-        self.begins = np.array(geometry.node_marks[lowest:end])[:, None]
-
-    def splits(self) -> Splits:
-        network, geometry = self.network, self.geometry
-        nodes = np.array([quantity.node for quantity in geometry.quantities])
-        first, last = geometry.node_marks[self.lowest], geometry.node_marks[self.end]
-        chosen = slice(*(int(q) for q in np.searchsorted(nodes, (first, last))))
-        places = [(each.node, each.place) for each in geometry.quantities[chosen]]
-        inputs, enters, input_names = self._inputs()
-        outputs, leaves = self._outputs()
-        height, width = map_size(network, 0, geometry.marks[self.end])
-        return Splits(
-            self.lowest,
-            max(self.lowest, _lowest(network, geometry.marks, self.end, COLS)),
-            height,
-            width,
-            chosen,
-            Growth.of(
-                [self.rows.of(*each) for each in places], [self.cols.of(*each) for each in places]
-            ),
-            (nodes[chosen][None, :] >= self.begins).astype(np.float64),
-            inputs,
-            enters,
-            outputs,
-            leaves,
-            input_names,
-            tuple(self.rows.own),
-        )
-
-    def _inputs(self) -> tuple[Growth, Floats, tuple[str, ...]]:
-        marks = self.geometry.marks[self.lowest : self.end]
-        reads = [
-            (m, mark, name) for m, mark in enumerate(marks) for name in self.rows.entering[mark]
-        ]
-        sizes = np.array([_element_bytes(self.network.graph, name) for _, _, name in reads])
-        growth = Growth.of(
-            [self.rows.entering[mark][name] for _, mark, name in reads],
-            [self.cols.entering[mark][name] for _, mark, name in reads],
-        )
-        at = np.array([m for m, _, _ in reads])
-        enters = (at[None, :] == np.arange(len(marks))[:, None]) * sizes
-        return growth, enters, tuple(name for _, _, name in reads)
-
-    def _outputs(self) -> tuple[Growth, Floats]:
-        graph, names = self.network.graph, list(self.rows.own)
-        sizes = np.array([_element_bytes(graph, name) for name in names])
-        growth = Growth.of(
-            [self.rows.own[name] for name in names], [self.cols.own[name] for name in names]
-        )
-        made_at = np.array([graph.producer[name] for name in names])
-        return growth, (made_at[None, :] >= self.begins) * sizes
-
-
-def _element_bytes(graph: Graph, name: str) -> float:
-    """Bytes on the wire per element (row x column) of a map."""
-    elements = axis_size(graph, name, ROWS) * axis_size(graph, name, COLS)
-    return graph.tensors[name].on_wire.nbytes / elements
+def _planned(network: Network, geometry: Geometry) -> Iterator[_Planned]:
+    marks = geometry.marks
+    lowest_rows, lowest_cols = (_lowest(network, marks, axis) for axis in (ROWS, COLS))
+    nodes = [each.node for each in geometry.quantities]
+    for lowest, ends in itertools.groupby(range(len(marks)), key=lowest_rows.__getitem__):
+        part = slice(lowest, list(ends)[-1] + 1)
+        stops = geometry.node_marks[part]
+        if len(stops) > 1:
+            units = [network.units[a:b] for a, b in itertools.pairwise(marks[part])]
+            yield _Planned(
+                Run(lowest, units, stops, geometry.sizes[part]),
+                [max(lowest, each) for each in lowest_cols[part][1:]],
+                slice(bisect_left(nodes, stops[0]), bisect_left(nodes, stops[-1])),
+            )
 
 
 def _quantities(graph: Graph, sweep: WholeSweep) -> tuple[Quantity, ...]:

@@ -27,17 +27,18 @@ from functools import partial
 
 from coordinator.planning.decide import fitting
 from coordinator.planning.devices import Cluster
+from coordinator.planning.geometry import geometry_of
 from coordinator.planning.halo_parts import SUMS, Divider, Part
-from coordinator.planning.plan import Block, Exchange, Plan, Tile, Unused
+from coordinator.planning.plan import Block, Exchange, Plan, Unused
 from coordinator.planning.simulator import simulate
 from coordinator.planning.single import single
 from coordinator.planning.stages import Stage, Stages
-from coordinator.planning.tables import tables_of
+from coordinator.planning.tables import Tables
 from models.tiles import map_size
 from models.units import Network
 
 # Simulated tasks per search: about a second.
-EFFORT = 40_000
+EFFORT = 46_000
 # An improvement below this is not worth another shape of plan.
 WORTHWHILE = 1e-4
 # What a neighbour's 3x3 window reads; two cover a pool between.
@@ -75,8 +76,9 @@ class _Search:
     def __init__(self, network: Network, cluster: Cluster) -> None:
         self.network = network
         self.cluster = cluster
-        self._stages = Stages(network, cluster, tables_of(network, cluster))
-        self._divider = Divider(network, cluster)
+        tables = Tables(geometry_of(network, fine=True), cluster)
+        self._stages = Stages(network, cluster, tables)
+        self._divider = Divider(network, cluster, self._stages.loads)
         self._left = EFFORT
         self._stage_of: dict[Part, Stage] = {}
 
@@ -118,8 +120,8 @@ class _Search:
     def _block(self, part: Part) -> Block:
         exchange: Exchange = "peer" if self._is_direct(part) else "host"
         tiles = tuple(
-            Tile(self.cluster.devices[d].id, tile.boxes, tile.flop, tile.part)
-            for d, tile in self._divider.shares(part)
+            self._divider.tile(part, self.cluster.devices[d].id, share)
+            for d, share in self._divider.shares(part)
         )
         return Block(part.start, part.stop, tiles, barrier=False, exchange=exchange)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from coordinator.planning.connected import divisions, where_tiles_lie
 from coordinator.planning.devices import Cluster
-from coordinator.planning.layouts import UnitTile
-from coordinator.planning.plan import Block, Tile
-from coordinator.planning.stages import unit_tile
+from coordinator.planning.loads import Loads, Shares
+from coordinator.planning.loads import Part as Share
+from coordinator.planning.plan import Block, DeviceId, Tile, tile_works
 from models.boxes import Span
 from models.partial import summed_input
 from models.tiles import MapTile, map_size, spans_of, tile_boxes, weighted_spans, whole_map
@@ -40,22 +40,31 @@ class Part:
 
 
 class Divider:
-    """Divides parts over the devices of a cluster."""
+    """Divides parts over the devices of a cluster; `loads` are of blocks between any units."""
 
-    def __init__(self, network: Network, cluster: Cluster) -> None:
+    def __init__(self, network: Network, cluster: Cluster, loads: Loads) -> None:
         self.network = network
         self.cluster = cluster
-        whole = self._tile(
-            Part(0, len(network.units), 0), whole_map(network, 0, len(network.units))
-        )
-        self._seconds = [device.costs.block_s(whole.work) for device in cluster.devices]
+        self._loads = loads
+        units = len(network.units)
+        whole = self.tile(Part(0, units, 0), cluster.devices[0].id, whole_map(network, 0, units))
+        work = tile_works(network, Block(0, units, ()), whole)
+        self._seconds = [device.costs.block_s(work) for device in cluster.devices]
         self._order = sorted(range(len(cluster.devices)), key=self._seconds.__getitem__)
 
-    def shares(self, part: Part) -> tuple[tuple[int, UnitTile], ...]:
+    def shares(self, part: Part) -> Shares:
         """Tiles by device, as an index into the cluster's; none where it can't be divided so."""
         if not part.devices:
             return (self._best_alone(part),)
         return tuple(self._strips(part) if part.how == "rows" else self._connected(part))
+
+    def tile(self, part: Part, device: DeviceId, share: Share) -> Tile:
+        """A share as a plan has it."""
+        if not isinstance(share, MapTile):
+            return Tile(device, share.boxes, share.flop, share.part)
+        tile = Tile(device, tile_boxes(self.network, part.start, part.stop, share))
+        works = tile_works(self.network, Block(part.start, part.stop, ()), tile)
+        return replace(tile, flop=sum(each.flop for each in works))
 
     def is_connected(self, part: Part) -> bool:
         """Whether it is one fully connected layer."""
@@ -77,7 +86,7 @@ class Divider:
         lengths = [len(span) for span in rows]
         return spans_of((*lengths[-part.turn :], *lengths[: -part.turn])) if part.turn else rows
 
-    def _strips(self, part: Part) -> Iterator[tuple[int, UnitTile]]:
+    def _strips(self, part: Part) -> Iterator[tuple[int, Share]]:
         height, width = map_size(self.network, part.start, part.stop)
         last = part.devices - 1
         for index, (d, span) in enumerate(
@@ -86,9 +95,9 @@ class Divider:
             top = part.edge_rows if index else 0
             bottom = part.edge_rows if index < last else 0
             for piece in _edges_first(span, top, bottom):
-                yield d, self._tile(part, MapTile(piece, Span(0, width)))
+                yield d, MapTile(piece, Span(0, width))
 
-    def _connected(self, part: Part) -> Sequence[tuple[int, UnitTile]]:
+    def _connected(self, part: Part) -> Sequence[tuple[int, Share]]:
         unit, chosen = self.network.units[part.start], self._chosen(part)
         graph = self.network.graph
         if part.how == "in place":
@@ -103,15 +112,12 @@ class Divider:
                 return tuple(zip(chosen, found, strict=True))
         return ()
 
-    def _tile(self, part: Part, tile: MapTile) -> UnitTile:
-        block = Block(part.start, part.stop, ())
-        boxes = tile_boxes(self.network, part.start, part.stop, tile)
-        return unit_tile(self.network, block, Tile(self.cluster.devices[0].id, boxes))
-
-    def _best_alone(self, part: Part) -> tuple[int, UnitTile]:
-        tile = self._tile(part, whole_map(self.network, part.start, part.stop))
-        devices = self.cluster.devices
-        return min(range(len(devices)), key=lambda d: devices[d].costs.block_s(tile.work)), tile
+    def _best_alone(self, part: Part) -> tuple[int, Share]:
+        share, loads = self._loads.whole(part.start, part.stop), self._loads
+        devices = range(len(self.cluster.devices))
+        return min(
+            devices, key=lambda d: loads.load(part.start, part.stop, d, share).compute_s
+        ), share
 
 
 def _edges_first(span: Span, top: int, bottom: int) -> list[Span]:

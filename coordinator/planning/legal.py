@@ -11,6 +11,7 @@ from coordinator.planning.devices import Cluster
 from coordinator.planning.memory import needs
 from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent
 from models.boxes import Box, covers_exactly
+from models.memory import megabytes
 from models.partial import summed_input
 from models.units import Network
 from protos.errors import Infeasible
@@ -206,12 +207,12 @@ def _check_memory(plan: Plan, network: Network, cluster: Cluster) -> None:
         if name not in capped:
             continue
         device = capped[name]
-        total_bytes = need.total_bytes + (device.concurrency - 1) * need.activation_bytes
+        total_bytes = need.total_bytes(device.concurrency)
         if total_bytes > device.memory_bytes:
             assert need.largest is not None
             raise IllegalPlan(
-                cause=f"it needs {total_bytes / 1e6:.0f} MB on {name!r}, which has "
-                f"{device.memory_bytes / 1e6:.0f} MB",
+                cause=f"it needs {megabytes(total_bytes)} on {name!r}, which has "
+                f"{megabytes(device.memory_bytes)}",
                 block=plan.blocks.index(need.largest),
             )
 

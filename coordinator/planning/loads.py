@@ -13,6 +13,7 @@ import numpy as np
 
 from coordinator.planning.devices import Cluster
 from coordinator.planning.layouts import UnitTile, divider_of
+from coordinator.planning.splits import Splits
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
 from models.boxes import Box, Span
@@ -51,7 +52,8 @@ class Loads:
         # Tables have their own order of devices.
         self.rank = [places[device.id] for device in cluster.devices]
         self._loads: dict[object, Load] = {}
-        self._rates: dict[int, tuple[Floats, Floats, list[int]]] = {}
+        self._left: dict[tuple[int, int], Sequence[int]] = {}
+        self._rates: dict[int, tuple[Floats, Floats]] = {}
         self._wholes: dict[tuple[int, int], tuple[UnitTile, int]] = {}
         self._itemsize = {name: info.wire_itemsize for name, info in network.graph.tensors.items()}
 
@@ -78,33 +80,42 @@ class Loads:
         splits = self.geometry.splits[end]
         assert splits is not None, "only maps have tiles of maps"
         m, kind = start - splits.lowest, self.tables.kind_of(self.rank[d])
-        growth, fixed, firsts = self.rates_of(end)
-        elements = splits.quantities.elements(tile)[firsts[m] :]
-        compute_s = float(fixed[self.rank[d], m] + growth[kind, firsts[m] :] @ elements)
+        growth, fixed = self.rates_of(end)
+        first = splits.firsts[m]
+        elements = splits.groups.elements(tile, first)
+        compute_s = float(fixed[self.rank[d], m] + (growth[kind, first:] * elements).sum())
+        assert compute_s >= 0, "no tile computes less than nothing"
         reads, owns = {}, {}
-        for t in np.flatnonzero(splits.enters[m]):
-            reads[splits.input_names[t]] = self._ranges(
-                splits.input_names[t], splits.inputs.ranges(int(t), tile)
-            )
-        producer = self.network.graph.producer
-        leaving = np.flatnonzero(splits.leaves[m])
-        for t in sorted(leaving, key=lambda t: producer[splits.output_names[t]]):
-            name, (rows, cols) = splits.output_names[t], splits.outputs.ranges(int(t), tile)
+        entering = splits.entering[m]
+        for t, name in enumerate(splits.input_names[entering], entering.start):
+            reads[name] = self._ranges(name, splits.inputs.ranges(t, tile))
+        for t in self._leaving(start, end, splits):
+            name, (rows, cols) = splits.output_names[t], splits.outputs.ranges(t, tile)
             if rows[1] > rows[0] and cols[1] > cols[0]:
                 owns[name] = self._ranges(name, (rows, cols))
         before = self.geometry.weight_bytes_before
         return self._sized(compute_s, reads, owns, int(before[end] - before[start]), summed=False)
 
-    def rates_of(self, end: int) -> tuple[Floats, Floats, list[int]]:
+    def _leaving(self, start: int, end: int, splits: Splits) -> Sequence[int]:
+        """Which of the outputs the block makes, in the order of the network."""
+        found = self._left.get((start, end))
+        if found is None:
+            producer, names = self.network.graph.producer, splits.output_names
+            leaving = np.flatnonzero(splits.leaves[start - splits.lowest]).tolist()
+            found = sorted(leaving, key=lambda t: producer[names[t]])
+            self._left[start, end] = found
+        return found
+
+    def rates_of(self, end: int) -> tuple[Floats, Floats]:
         """Of blocks that end at a mark: seconds per element by kind, constants by device of the
-        tables and mark, and each mark's first quantity."""
+        tables and mark.
+        """
         found = self._rates.get(end)
         if found is None:
             splits = self.geometry.splits[end]
             assert splits is not None
-            firsts = [int(q) for q in splits.within.argmax(axis=1)]
             growth, fixed = self.tables.growth(splits), self.tables.constants(splits, end)
-            found = self._rates[end] = (growth, fixed, firsts)
+            found = self._rates[end] = (growth, fixed)
         return found
 
     def _ranges(self, name: str, map_ranges: tuple[tuple[int, int], tuple[int, int]]) -> Ranges:
@@ -157,11 +168,11 @@ class Loads:
             return moved + max(each.input_bytes + each.output_bytes for each in part.work)
         splits = self.geometry.splits[end]
         assert splits is not None
-        first = self.rates_of(end)[2][start - splits.lowest]
-        every = self.geometry.quantities[splits.chosen][first:]
-        size = np.array([each.input_bytes + each.output_bytes for each in every])
-        size *= splits.quantities.elements(part)[first:]
-        nodes = np.array([each.node for each in every])
+        elements = splits.groups.elements(part)
+        nodes, element_bytes = self.geometry.moved
+        first, stop = np.searchsorted(nodes, self.geometry.node_marks[start : end + 1])[[0, -1]]
+        groups = self.geometry.groups[first:stop] - splits.chosen.start
+        size, nodes = element_bytes[first:stop] * elements[groups], nodes[first:stop]
         return moved + float(np.bincount(nodes - nodes[0], size).max())
 
     def bytes_of(self, name: str, ranges: Ranges) -> int:

@@ -22,6 +22,7 @@ from coordinator.planning.devices import Cluster, Endpoint, Link
 # `happens(what)` is called at the moment when something happens.
 Happens = Callable[..., None]
 _Name = tuple[str, int]
+_Way = tuple[tuple[Link, ...], tuple[_Name, ...], tuple[_Name, ...]]
 _Message = tuple[int, int, Happens, object]
 _HOST = -1
 _NOTHING = Endpoint()
@@ -35,8 +36,11 @@ class Media:
         self._uplink = cluster.uplink
         self._links = [device.link for device in cluster.devices]
         self._is_host = [device.host for device in cluster.devices]
+        # Devices whose event loops take no time.
+        self._quiet = [link.far == _NOTHING for link in self._links]
         self._air, self._star = cluster.medium == "air", cluster.medium == "star"
         self._free: dict[_Name, float] = {}
+        self._ways: dict[tuple[int, int], _Way] = {}
         # When each of the tasks that a device computes at once leaves room for another: heaps.
         self._processors = [[0.0] * device.concurrency for device in cluster.devices]
         self._queue: list[tuple[float, int, Happens, object]] = []
@@ -69,8 +73,13 @@ class Media:
 
     def across(self, d: int, to: int, size: int, happens: Happens, what: object) -> None:
         """A message from a device to another."""
+        if (d, to) not in self._ways:
+            self._ways[d, to] = self._way(d, to)
         message = (d, to, size, happens, what)
-        self._handled(d, self._links[d].far, size, self._across_wires, message)
+        if self._quiet[d]:
+            self._across_wires(message)
+        else:
+            self._handled(d, self._links[d].far, size, self._across_wires, message)
 
     def compute(self, d: int, seconds: float, happens: Happens, what: object) -> None:
         """A task whose inputs a device has; it happens when the task is done."""
@@ -78,8 +87,11 @@ class Media:
         if task_s:
             ready = self._occupied(("loop", d), task_s)
             self.at(ready, self._processor, (d, seconds, happens, what))
-        else:
-            self._processor((d, seconds, happens, what))
+            return
+        free, now = self._processors[d], self.now
+        stop = (now if now > free[0] else free[0]) + seconds
+        heapq.heapreplace(free, stop)
+        heapq.heappush(self._queue, (stop, next(self._order), happens, what))
 
     # ------------------------------------------------------------ one after the other
 
@@ -140,30 +152,48 @@ class Media:
 
     def _across_wires(self, message: tuple[int, int, int, Happens, object]) -> None:
         """Occupies every wire from peer to peer."""
-        d, to, size, _, _ = message
-        ends = [self._links[each] for each in (d, to) if not self._is_host[each]]
-        slower = max(ends, key=lambda link: link.occupied_s(size) + link.latency_s)
-        seconds = slower.occupied_s(size)
-        busy: dict[_Name, float] = {}
+        d, to, size, happens, what = message
+        slower, wires, shared = self._ways[d, to]
+        if len(slower) > 1:
+            slower = (max(slower, key=lambda link: link.occupied_s(size) + link.latency_s),)
+        link, free = slower[0], self._free
+        seconds = longest = link.occupied_s(size)
         if self._air:
-            busy["air", _HOST] = seconds * len(ends)
+            longest = seconds = seconds * (2 - self._is_host[d] - self._is_host[to])
+        start = self.now
+        for name in (*wires, *shared):
+            if (until := free.get(name, 0.0)) > start:
+                start = until
+        for name in wires:
+            free[name] = start + seconds
+        if shared:
+            assert self._uplink is not None
+            busy_s = self._uplink.occupied_s(size)
+            longest = max(seconds, busy_s) if wires else busy_s
+            for name in shared:
+                free[name] = start + busy_s
+        arrival = start + longest + link.latency_s
+        if self._quiet[to]:
+            heapq.heappush(self._queue, (arrival, next(self._order), happens, what))
         else:
-            if not self._is_host[d]:
-                busy["up", d] = seconds
-            if not self._is_host[to]:
-                busy["down", to] = seconds
-            if self._uplink is not None:
-                shared = self._uplink.occupied_s(size)
-                relayed = self._star and len(ends) == 2
-                if relayed or self._is_host[to]:
-                    busy["up", _HOST] = shared
-                if relayed or self._is_host[d]:
-                    busy["down", _HOST] = shared
-        free = self._free
-        start = max(self.now, *(free.get(name, 0.0) for name in busy))
-        for name, each in busy.items():
-            free[name] = start + each
-        self.at(start + max(busy.values()) + slower.latency_s, self._across_end, message)
+            self.at(arrival, self._across_end, message)
+
+    def _way(self, d: int, to: int) -> _Way:
+        """Links of which the slower counts, and the wires from peer to peer: the devices' own, and
+        those that all share.
+        """
+        ends = [each for each in (d, to) if not self._is_host[each]]
+        links = tuple(dict.fromkeys(self._links[each] for each in ends))
+        if self._air:
+            return links, (("air", _HOST),), ()
+        wires: list[_Name] = [("up", d)] if d in ends else []
+        wires += [("down", to)] if to in ends else []
+        relayed = self._star and len(ends) == 2
+        shared: list[_Name] = []
+        if self._uplink is not None:
+            shared += [("up", _HOST)] if relayed or self._is_host[to] else []
+            shared += [("down", _HOST)] if relayed or self._is_host[d] else []
+        return links, tuple(wires), tuple(shared)
 
     def _across_end(self, message: tuple[int, int, int, Happens, object]) -> None:
         _, to, size, happens, what = message

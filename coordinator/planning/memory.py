@@ -7,42 +7,39 @@ from dataclasses import dataclass, field
 from coordinator.planning.devices import Device
 from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent, tile_works
 from models.geometry import Extent
+from models.memory import needed_bytes, program_room_bytes
 from models.units import Network
-
-# A worker process before it holds anything (measured on x86-64: 108 MB resident, of which 48 MB
-# are pages of libraries that the kernel can drop).
-PROCESS_BYTES = 60_000_000
-# One loaded program beyond its weights: graph, kernels, buffers of the runtime (measured: 6 MB
-# for VGG-16's blocks, 10 MB for ResNet-50's).
-PROGRAM_BYTES = 8_000_000
 
 
 @dataclass(slots=True)
 class Need:
-    """Bytes that one device needs for a plan. `largest` names its largest block."""
+    """Bytes that one device needs for a plan. `largest` names its largest block; `tensor_bytes` are
+    what its largest task reads and yields, `activation_bytes` that and what it makes in between.
+    """
 
     weights: dict[str, int] = field(default_factory=dict)
+    tensor_bytes: int = 0
     activation_bytes: int = 0
     programs: int = 0
     largest: Block | None = None
     largest_bytes: int = 0
 
-    @property
-    def total_bytes(self) -> int:
-        """Everything together; activations of one task at a time."""
-        return (
-            PROCESS_BYTES
-            + self.programs * PROGRAM_BYTES
-            + sum(self.weights.values())
-            + self.activation_bytes
+    def total_bytes(self, concurrency: int = 1) -> float:
+        """The memory with which the device takes it; activations of so many tasks at a time."""
+        return needed_bytes(
+            self.programs,
+            sum(self.weights.values()),
+            self.largest_bytes,
+            self.tensor_bytes,
+            self.activation_bytes * concurrency,
         )
 
 
 def weight_room_bytes(device: Device) -> float:
-    """Bytes of weights that a device can hold at best; a cap of 0 means that none is known."""
-    if not device.memory_bytes:
-        return float("inf")
-    return float(device.memory_bytes - PROCESS_BYTES - PROGRAM_BYTES)
+    """Bytes of weights that one program on a device can have at best; a cap of 0 means that none is
+    known.
+    """
+    return program_room_bytes(device.memory_bytes) if device.memory_bytes else float("inf")
 
 
 def needs(network: Network, plan: Plan) -> dict[DeviceId, Need]:
@@ -67,6 +64,7 @@ def _add(need: Need, network: Network, block: Block, tile: Tile) -> None:
     live = max(each.input_bytes + each.output_bytes for each in work)
     passed = [*reach.inputs.items(), *tile.boxes.items()]
     moved = sum(box.volume * graph.tensors[name].wire_itemsize for name, box in passed)
+    need.tensor_bytes = max(need.tensor_bytes, moved)
     need.activation_bytes = max(need.activation_bytes, live + moved)
     need.programs += 1
     if sum(held.values()) > need.largest_bytes or need.largest is None:

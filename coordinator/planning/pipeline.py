@@ -15,16 +15,16 @@ from coordinator.planning.devices import Cluster
 from coordinator.planning.media import Media
 
 # Where a read comes from if the request brought it.
-REQUEST = -1
+REQUEST = 0
 # Tasks and their bytes.
 _Parts = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One tensor of a task's input: `pieces` are (task that makes it, bytes), and it is the
-    `place`-th output there. Of a `summed` one every piece is a partial sum of the whole, which is
-    sent once, when all are there.
+    """One tensor of a task's input: `pieces` are (task that makes it, bytes), the task counted
+    from the first of the reader's block, so below 0; it is the `place`-th output there. Of a
+    `summed` one every piece is a partial sum of the whole, which is sent once, when all are there.
     """
 
     size_bytes: int
@@ -35,12 +35,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One task; the tasks of a block follow each other, blocks in order. `outputs` are (bytes,
-    whether they are the network's answer) by place. `direct`: what it reads of other tasks comes
-    from them, not through the host.
+    """One task of a block. `outputs` are (bytes, whether they are the network's answer) by place.
+    `direct`: what it reads of other tasks comes from them, not through the host.
     """
 
-    block: int
     device: int
     compute_s: float
     outputs: tuple[tuple[int, bool], ...]
@@ -49,16 +47,17 @@ class Step:
     direct: bool = False
 
 
-def latency_s(steps: Sequence[Step], cluster: Cluster) -> float:
+def latency_s(blocks: Sequence[Sequence[Step]], cluster: Cluster) -> float:
     """Seconds from the request until its answer is at the host."""
-    return _Run(steps, cluster).run()
+    return _Run(blocks, cluster).run()
 
 
 class _Run:
     """One request."""
 
-    def __init__(self, steps: Sequence[Step], cluster: Cluster) -> None:
-        self.steps = steps
+    def __init__(self, blocks: Sequence[Sequence[Step]], cluster: Cluster) -> None:
+        self.steps = steps = [step for block in blocks for step in block]
+        self.block_of = [index for index, block in enumerate(blocks) for _ in block]
         self.answering = frozenset(
             k for k, step in enumerate(steps) if any(last and size for size, last in step.outputs)
         )
@@ -66,37 +65,44 @@ class _Run:
         self.media = Media(cluster)
         self.latency_s = [device.link.latency_s for device in cluster.devices]
         self.done = [False] * len(steps)
-        self.missing = [sum(read.size_bytes for read in step.reads) for step in steps]
+        self.missing = [0] * len(steps)
         # Of each block: tasks that are not merged; and the first block that has any.
-        self.undone: dict[int, int] = {}
+        self.undone = [len(block) for block in blocks]
         self.open = 0
         # Per task: who gets what of it through the host, and who straight from it.
         self.readers: list[list[tuple[int, int, int]]] = [[] for _ in steps]
         self.routes: list[list[tuple[int, int, int]]] = [[] for _ in steps]
         self.brought = [0] * len(steps)
         self.sums: dict[int, list[tuple[list[int], int]]] = {}
-        self.held = [k for k, step in enumerate(steps) if step.barrier and step.block > 0]
+        self.held = [k for k, step in enumerate(steps) if step.barrier and self.block_of[k] > 0]
         # Where boxes pass between peers, every task is described at once.
         self.direct = any(step.direct for step in steps)
         self.described = [self.direct] * len(steps)
-        for k, step in enumerate(steps):
-            self.undone[step.block] = self.undone.get(step.block, 0) + 1
-            for read in step.reads:
-                self._wire(k, step, read)
+        k = 0
+        for block in blocks:
+            first = k
+            for step in block:
+                self._wire(k, first, step)
+                k += 1
         for each in (*self.readers, *self.routes):
-            each.sort()
+            if len(each) > 1:
+                each.sort()
 
-    def _wire(self, k: int, step: Step, read: Read) -> None:
-        for source, size in read.pieces:
-            if source == REQUEST:
-                self.brought[k] += size
-            elif step.direct:
-                self.routes[source].append((read.place, k, size))
-            else:
-                self.readers[source].append((read.place, k, 0 if read.summed else size))
-        if read.summed:
-            sources = [source for source, _ in read.pieces]
-            self.sums.setdefault(k, []).append((sources, read.size_bytes))
+    def _wire(self, k: int, first: int, step: Step) -> None:
+        onward = self.routes if step.direct else self.readers
+        missing = 0
+        for read in step.reads:
+            missing += read.size_bytes
+            summed, place = read.summed and not step.direct, read.place
+            for source, size in read.pieces:
+                if source == REQUEST:
+                    self.brought[k] += size
+                else:
+                    onward[first + source].append((place, k, 0 if summed else size))
+            if read.summed:
+                sources = [first + source for source, _ in read.pieces]
+                self.sums.setdefault(k, []).append((sources, read.size_bytes))
+        self.missing[k] = missing
 
     def run(self) -> float:
         if self.direct:
@@ -105,7 +111,7 @@ class _Run:
         first = [
             (k, self._all(k) if step.barrier else self.brought[k])
             for k, step in enumerate(self.steps)
-            if not step.barrier or step.block == 0
+            if not step.barrier or self.block_of[k] == 0
         ]
         self._send([(k, size) for k, size in first if size])
         while self.last:
@@ -134,9 +140,10 @@ class _Run:
             self.media.down(d, sum(size for _, size in tasks), self._arrived, tasks)
 
     def _arrived(self, parts: _Parts) -> None:
+        missing = self.missing
         for k, size in parts:
-            self.missing[k] -= size
-            if self.missing[k] <= 0:
+            left = missing[k] = missing[k] - size
+            if left <= 0:
                 step = self.steps[k]
                 self.media.compute(step.device, step.compute_s, self._computed, k)
 
@@ -145,7 +152,7 @@ class _Run:
         self._pass_on(k, step.device)
         if size := self._size_to_host(k):
             self.media.up(step.device, size, self._home, k)
-        else:
+        elif self.held or self.readers[k]:
             self.media.at(self.media.now + self.latency_s[step.device], self._home, k)
 
     def _size_to_host(self, k: int) -> int:
@@ -153,13 +160,15 @@ class _Run:
         task that nobody reads from.
         """
         outputs = self.steps[k].outputs
-        if not (self.routes[k] or self.readers[k] or k in self.answering):
-            return sum(size for size, _ in outputs)
+        if not (self.readers[k] or k in self.answering):
+            return 0 if self.routes[k] else sum(size for size, _ in outputs)
         read = {place for place, _, _ in self.readers[k]}
         return sum(size for place, (size, last) in enumerate(outputs) if last or place in read)
 
     def _pass_on(self, k: int, device: int) -> None:
         """To peers first; what stays goes on when the messages have been written."""
+        if not self.routes[k]:
+            return
         peers: dict[int, _Parts] = {}
         for _, reader, size in self.routes[k]:
             peers.setdefault(self.steps[reader].device, []).append((reader, size))
@@ -172,8 +181,10 @@ class _Run:
         """A task is merged: what waited for it can be sent."""
         self.done[k] = True
         self.last.discard(k)
-        self.undone[self.steps[k].block] -= 1
-        passed = self._passed()
+        self.undone[self.block_of[k]] -= 1
+        passed = self._passed() if self.held else []
+        if not (passed or self.readers[k]):
+            return
         parts: dict[int, int] = {}
         for _, reader, moved in self.readers[k]:
             size = moved
@@ -199,8 +210,8 @@ class _Run:
     def _passed(self) -> list[int]:
         """Tasks whose barrier falls now: all blocks before theirs are merged."""
         before = self.open
-        while self.undone.get(self.open) == 0:
+        while self.open < len(self.undone) and not self.undone[self.open]:
             self.open += 1
         if self.open == before:
             return []
-        return [k for k in self.held if self.steps[k].block <= self.open]
+        return [k for k in self.held if self.block_of[k] <= self.open]

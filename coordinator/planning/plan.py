@@ -13,17 +13,15 @@ from dataclasses import dataclass, field
 from typing import Literal, NewType, cast
 
 from models.boxes import Box
-from models.geometry import Extent, extent
+from models.geometry import Extent
 from models.partial import partial_extent, partial_work
 from models.units import Network
 from models.wire import Wire
-from models.work import Work, works
+from models.work import Work
+from models.worked import MOST_KEPT, Worked, block_worked
 
 DeviceId = NewType("DeviceId", str)
 Exchange = Literal["none", "host", "peer"]
-
-# About 100 MB of boxes for a deep network; a search on eight devices sees some thousands.
-MEMO_TILES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,29 +118,30 @@ class Plan:
 
 def tile_extent(network: Network, block: Block, tile: Tile) -> Extent:
     """What a tile of a block computes and reads."""
-    return _geometry(network, block, tile)[0]
+    return _worked(network, block, tile).reach
 
 
 def tile_works(network: Network, block: Block, tile: Tile) -> Sequence[Work]:
     """The work of every node of a tile."""
-    return _geometry(network, block, tile)[1]
+    return _worked(network, block, tile).works
 
 
-def _geometry(network: Network, block: Block, tile: Tile) -> tuple[Extent, Sequence[Work]]:
+def _worked(network: Network, block: Block, tile: Tile) -> Worked:
     """Both of the above, kept with the network: searches ask for the same tiles again and again."""
-    memo = cast("dict[object, tuple[Extent, Sequence[Work]]]", network.memo)
+    memo = cast("dict[object, Worked]", network.memo)
     key = ("tile", block.start, block.stop, tuple(tile.boxes.items()), tile.part)
     found = memo.get(key)
     if found is None:
-        if len(memo) >= MEMO_TILES:
+        found = _fresh(network, block, tile)
+        if len(memo) >= MOST_KEPT:
             memo.clear()
-        found = memo[key] = _fresh_geometry(network, block, tile)
+        memo[key] = found
     return found
 
 
-def _fresh_geometry(network: Network, block: Block, tile: Tile) -> tuple[Extent, Sequence[Work]]:
+def _fresh(network: Network, block: Block, tile: Tile) -> Worked:
+    if tile.part is None:
+        return block_worked(network, block.start, block.stop, tile.boxes)
     graph, nodes = network.graph, network.nodes(block.start, block.stop)
-    if tile.part is not None:
-        return partial_extent(graph, nodes, tile.part), [partial_work(graph, nodes, tile.part)]
-    reach = extent(graph, nodes, tile.boxes)
-    return reach, works(graph, nodes, reach)
+    reach = partial_extent(graph, nodes, tile.part)
+    return Worked(reach, [partial_work(graph, nodes, tile.part)])

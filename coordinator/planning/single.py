@@ -9,6 +9,7 @@ from coordinator.planning.devices import Cluster
 from coordinator.planning.options import alone
 from coordinator.planning.plan import Plan
 from coordinator.planning.tables import Tables
+from models.memory import megabytes
 from models.units import Network
 from protos.errors import Infeasible
 
@@ -25,7 +26,7 @@ def _decide(tables: Tables) -> Decision:
     if not np.isfinite(best.seconds[0, end]):
         weights = tables.geometry.weight_bytes_before[-1]
         raise Infeasible(
-            cause=f"no device has memory for the network's {weights / 1e6:.0f} MB of weights",
+            cause=f"no device has memory for the network's {megabytes(weights)} of weights",
             cure="Split it with another strategy, or raise the workers' memory limit.",
         )
     return Decision([(0, end, best)], otherwise="one device alone computes everything")

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from coordinator.planning.assemble import Placed
 from coordinator.planning.devices import Cluster
 from coordinator.planning.layouts import UnitTile
 from coordinator.planning.loads import Load, Loads, Shares
-from coordinator.planning.memory import PROCESS_BYTES, PROGRAM_BYTES
 from coordinator.planning.pipeline import REQUEST, Read, Step, latency_s
 from coordinator.planning.plan import Block, Plan, Tile, tile_extent, tile_works
 from coordinator.planning.tables import Tables
+from models.memory import needed_bytes
 from models.units import Network
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Stage:
     """The block between marks `start` and `end` on these devices."""
 
@@ -37,12 +38,12 @@ class Stage:
         """The devices that compute, in the order of their tiles."""
         return tuple(d for d, _ in self.shares)
 
-    @property
-    def tensors(self) -> set[str]:
+    @cached_property
+    def tensors(self) -> tuple[str, ...]:
         """What its tiles read."""
-        return {name for load in self.loads for name in load.reads}
+        return tuple(dict.fromkeys(name for load in self.loads for name in load.reads))
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """What its tiles own; a small one may own nothing of some."""
         return tuple(dict.fromkeys(name for load in self.loads for name in load.owns))
@@ -61,10 +62,14 @@ class Stages:
         self.geometry = tables.geometry
         self.loads = Loads(network, cluster, tables)
         self._stages: dict[object, Stage] = {}
+        self._shares: dict[object, Shares] = {}
+        self._blocks_met: dict[int, tuple[Block, Stage]] = {}
         self._pieces: dict[tuple[Stage, Stage], list[list[_Piece]]] = {}
         self._costs: dict[Draft, float] = {}
-        self._known: dict[object, list[Step]] = {}
+        self._known: dict[object, Sequence[Step]] = {}
+        self._capped = any(device.memory_bytes for device in cluster.devices)
         self._outputs = frozenset(network.graph.outputs)
+        self._places = {device.id: d for d, device in enumerate(cluster.devices)}
 
     def stage(
         self, start: int, end: int, shares: Shares, *, barrier: bool = False, direct: bool = False
@@ -81,20 +86,27 @@ class Stages:
         """A plan as a draft: its stages are between units, not marks, and their tiles say what
         they read and compute.
         """
-        places = {device.id: d for d, device in enumerate(self.cluster.devices)}
-        return tuple(
-            self.stage(
-                block.start,
-                block.stop,
-                tuple(
-                    (places[tile.device], unit_tile(self.network, block, tile))
-                    for tile in block.tiles
-                ),
-                barrier=block.barrier,
-                direct=block.exchange == "peer",
+        return tuple(map(self.of_block, plan.blocks))
+
+    def of_block(self, block: Block) -> Stage:
+        """A plan's block as a stage; the same object for the same tiles."""
+        found = self._blocks_met.get(id(block))
+        if found is None:
+            # Holding the block keeps its id from being given to another one.
+            found = self._blocks_met[id(block)] = block, self._stage_of(block)
+        return found[1]
+
+    def _stage_of(self, block: Block) -> Stage:
+        tiles = tuple((tile.device, tuple(tile.boxes.items()), tile.part) for tile in block.tiles)
+        key = (block.start, block.stop, tiles)
+        shares = self._shares.get(key)
+        if shares is None:
+            shares = self._shares[key] = tuple(
+                (self._places[tile.device], unit_tile(self.network, block, tile))
+                for tile in block.tiles
             )
-            for block in plan.blocks
-        )
+        barrier, direct = block.barrier, block.exchange == "peer"
+        return self.stage(block.start, block.stop, shares, barrier=barrier, direct=direct)
 
     def without_barriers(self, draft: Draft) -> Draft:
         """The same tiles, each run as soon as it has what it reads."""
@@ -120,51 +132,72 @@ class Stages:
         """What the event simulator predicts of a draft."""
         found = self._costs.get(draft)
         if found is None:
-            found = self._costs[draft] = latency_s(self._steps(draft), self.cluster)
+            found = self._costs[draft] = latency_s(self._blocks(draft), self.cluster)
+        return found
+
+    def earliest_s(self, draft: Draft) -> dict[str, float]:
+        """Seconds before which nobody has all of a tensor, however little is in the way of tasks
+        and messages.
+        """
+        found: dict[str, float] = {}
+        ends: list[float] = []
+        for stage, block in zip(draft, self._blocks(draft), strict=True):
+            first = len(ends)
+            for step in block:
+                sources = (source for read in step.reads for source, _ in read.pieces)
+                begin = max((ends[first + k] for k in sources if k != REQUEST), default=0.0)
+                ends.append(begin + step.compute_s)
+            last = max(ends[first:])
+            found.update((name, last) for name in stage.outputs)
         return found
 
     def overflow_bytes(self, draft: Draft) -> float:
         """Bytes beyond the memory of devices that a draft asks for, summed over devices: weights
         and programs of all stages, and what lives in the largest task [memory.Need].
         """
-        return sum(self.overflows(draft).values())
+        return sum(self.overflows(draft).values()) if self._capped else 0.0
 
     def overflows(self, draft: Draft) -> dict[int, float]:
         """The same by device; only those with too little memory."""
-        held: dict[int, float] = {}
+        held: dict[int, list[int]] = {}
         most: dict[int, float] = {}
+        moved: dict[int, float] = {}
         for stage in draft:
             for (d, part), load in zip(stage.shares, stage.loads, strict=True):
                 if self.cluster.devices[d].memory_bytes:
-                    held[d] = held.get(d, PROCESS_BYTES) + load.weight_bytes + PROGRAM_BYTES
+                    held.setdefault(d, []).append(load.weight_bytes)
                     live = self.loads.live_bytes(stage.start, stage.end, part, load)
                     most[d] = max(most.get(d, 0.0), live)
-        over = {d: held[d] + most[d] - self.cluster.devices[d].memory_bytes for d in held}
+                    tensors = sum(load.read_bytes.values()) + sum(load.own_bytes.values())
+                    moved[d] = max(moved.get(d, 0.0), tensors)
+        over = {
+            d: needed_bytes(len(each), sum(each), max(each), moved[d], most[d])
+            - self.cluster.devices[d].memory_bytes
+            for d, each in held.items()
+        }
         return {d: size for d, size in over.items() if size > 0}
 
     # ------------------------------------------------------------ steps
 
-    def _steps(self, draft: Draft) -> list[Step]:
-        steps: list[Step] = []
+    def _blocks(self, draft: Draft) -> list[Sequence[Step]]:
+        blocks: list[Sequence[Step]] = []
         made: dict[str, tuple[Stage, int]] = {}
-        for index, stage in enumerate(draft):
-            offset = len(steps)
-            tensors = stage.loads[0].reads if len(stage.loads) == 1 else stage.tensors
-            found = dict.fromkeys(made[name] for name in tensors if name in made)
-            sources = tuple(sorted(found, key=lambda each: each[1]))
-            key = (stage, index, sources)
+        offset = 0
+        for stage in draft:
+            found = dict.fromkeys(made[name] for name in stage.tensors if name in made)
+            sources = tuple((each, first - offset) for each, first in sorted(found, key=_first))
+            key = (stage, sources)
             if key not in self._known:
-                self._known[key] = self._stage_steps(index, stage, sources)
-            steps += self._known[key]
-            for load in stage.loads:
-                for name in load.owns:
-                    made[name] = (stage, offset)
-        return steps
+                self._known[key] = self._steps(stage, sources)
+            blocks.append(self._known[key])
+            made.update(dict.fromkeys(stage.outputs, (stage, offset)))
+            offset += len(stage.loads)
+        return blocks
 
-    def _stage_steps(
-        self, index: int, stage: Stage, sources: Sequence[tuple[Stage, int]]
-    ) -> list[Step]:
-        """A stage's tasks, given the stages that make its tensors and the first task of each."""
+    def _steps(self, stage: Stage, sources: Sequence[tuple[Stage, int]]) -> list[Step]:
+        """A stage's tasks, given the stages that make its tensors and the first task of each,
+        counted from its own first.
+        """
         steps, outputs = [], [(name, name in self._outputs) for name in stage.outputs]
         for tile, (d, load) in enumerate(zip(stage.devices, stage.loads, strict=True)):
             reads, found = [], set()
@@ -178,7 +211,6 @@ class Stages:
                     reads.append(Read(size, ((REQUEST, size),)))
             steps.append(
                 Step(
-                    index,
                     d,
                     load.compute_s,
                     tuple((load.own_bytes.get(name, 0), last) for name, last in outputs),
@@ -210,6 +242,10 @@ class Stages:
                 place = source.outputs.index(name)
                 found.append((name, tuple(pieces), source.loads[0].summed, place))
         return found
+
+
+def _first(source: tuple[Stage, int]) -> int:
+    return source[1]
 
 
 def unit_tile(network: Network, block: Block, tile: Tile) -> UnitTile:

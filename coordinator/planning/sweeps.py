@@ -1,177 +1,232 @@
-"""Backward sweeps over a network: from one end, every block that ends there, front by front."""
+"""Backward sweeps along one axis, over all blocks at once.
+
+Blocks that begin at the earliest splittable mark and end at each of the marks after it make a
+*run*. Their maps' marks (0 to the map's size, for each end) lie one behind the other in one long
+vector, so that a node is one look-up for all tiles of all blocks that hold it. Most nodes hand
+ranges on as they are, so few of these vectors differ.
+"""
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.planning.axes import ROWS, Ranges, axis_size, node_ranges
-from models.boxes import Box, Span
+from coordinator.planning.axes import ROWS, Axis, Ranges
 from models.graph import Graph, Node
-from models.tiles import MapTile, map_size, tile_boxes
-from models.units import Network, block_outputs
-from models.work import Work, works
+from models.tiles import scaled_mark
+from models.units import Unit
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+# Of a thing that nobody wants.
+NOTHING = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Blocks between marks `lowest` and `highest`: the units after each mark but the last, the
+    first node after each mark, rows and columns of the map at each.
+    """
+
+    lowest: int
+    units: Sequence[Sequence[Unit]]
+    nodes: Sequence[int]
+    sizes: Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Quantity:
-    """Something that grows with a tile: FLOPs and bytes per element (row x column) of the output
-    of a node (`place` -1), or of its input at `place`.
+class _Demand:
+    """Ranges of one tensor for the tiles of all blocks from the `end`-th on, as in `Ranges`;
+    `gaps` by element, or None where no tile goes without.
     """
 
-    node: int
-    place: int
-    flop: float
-    input_bytes: float
-    output_bytes: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Whole:
-    """Blocks [i, end) on one device. Per node before the end: `features[n]` = FLOPs and bytes in,
-    out and of weights; per mark i before it, bytes in and out.
-    """
-
-    features: Floats
-    input_bytes: Floats
-    output_bytes: Floats
-
-
-def node_index(network: Network, mark: int) -> int:
-    """The first node after boundary `mark`."""
-    return network.units[mark].start if mark < len(network.units) else len(network.graph.nodes)
-
-
-class WholeSweep:
-    """Exact extents of the whole map. `node_works`, `computed` and `reads` are those of the last
-    sweep, by node.
-    """
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.node_works: dict[int, Work] = {}
-        self.computed: dict[int, Box] = {}
-        self.reads: dict[int, tuple[Box | None, ...]] = {}
-
-    def until(self, end: int) -> Whole:
-        """Every block that ends at mark `end` (an index into marks)."""
-        network, graph = self.network, self.network.graph
-        marks = network.marks
-        stop_node = node_index(network, marks[end])
-        features = np.zeros((stop_node, 4))
-        input_bytes, output_bytes = np.zeros(end), np.zeros(end)
-        outside = set(block_outputs(graph, 0, stop_node))
-        wanted: dict[str, Box] = {}
-        gathered = 0
-        for index in range(end - 1, -1, -1):
-            for unit in reversed(network.units[marks[index] : marks[index + 1]]):
-                own = [n for node in unit.nodes for n in node.outputs if n in outside]
-                wanted.update((name, Box.whole(graph.shape(name))) for name in own)
-                gathered += sum(graph.tensors[name].on_wire.nbytes for name in own)
-                reach = unit.extent(wanted)
-                wanted = dict(reach.inputs)
-                made = [k for k, n in enumerate(unit.nodes) if n.outputs[0] in reach.computed]
-                for k, work in zip(made, works(graph, unit.nodes, reach), strict=True):
-                    n = unit.start + k
-                    features[n] = features_of(work)
-                    self.node_works[n] = work
-                    self.computed[n] = reach.computed[unit.nodes[k].outputs[0]]
-                    self.reads[n] = reach.reads[k]
-            input_bytes[index] = sum(
-                box.volume * graph.tensors[name].wire_itemsize for name, box in wanted.items()
-            )
-            output_bytes[index] = gathered
-        return Whole(features, input_bytes, output_bytes)
-
-
-def features_of(work: Work) -> tuple[int, int, int, int]:
-    """What rates multiply: FLOPs and bytes in, out and of weights."""
-    return work.flop, work.input_bytes, work.output_bytes, work.weight_bytes
-
-
-def weight_bytes_before(network: Network) -> Floats:
-    """Bytes of constants that the nodes before each mark hold, each constant once."""
-    graph = network.graph
-    seen: set[str] = set()
-    sums = [0.0]
-    for start, stop in itertools.pairwise(network.marks):
-        names = {name for node in network.nodes(start, stop) for name in node.inputs} - seen
-        names &= graph.constants.keys()
-        sums.append(sums[-1] + sum(graph.constants[name].nbytes for name in names))
-        seen |= names
-    return np.array(sums)
+    end: int
+    first: Ints
+    last: Ints
+    gaps: NDArray[np.bool_] | None = None
 
 
 class AxisSweep:
-    """Ranges along one axis of everything that units [start, stop) compute and read.
+    """Ranges along one axis of everything that the blocks of a run compute and read.
 
-    `own`: the share of each of the block's outputs; `entering[i]`: what blocks that begin at
-    unit i read of each tensor.
+    Ranges have numbers; `first` and `last` have a row for each number. `entering[m]` are numbers
+    of what blocks that begin at the run's m-th mark read of each tensor, with the first end
+    before which one of them does; `own` numbers of the shares of each of the blocks' outputs,
+    with the first end before which it is made, and the first that it does not cross.
     """
 
-    def __init__(self, network: Network, start: int, stop: int, axis: int) -> None:
-        graph = network.graph
-        self.size = map_size(network, 0, stop)[axis - ROWS]
-        self.own: dict[str, Ranges] = {}
-        self.entering: dict[int, dict[str, Ranges]] = {}
-        self._ranges: dict[tuple[int, int], Ranges] = {}
-        outside = {
-            name: _own_ranges(network, stop, name, axis, self.size)
-            for name in block_outputs(graph, 0, node_index(network, stop))
-        }
-        wanted: dict[str, Ranges] = {}
-        for index in range(stop - 1, start - 1, -1):
-            unit = network.units[index]
-            for name in (n for node in unit.nodes for n in node.outputs if n in outside):
-                self.own[name] = outside[name]
-                wanted[name] = outside[name].hull(wanted.get(name, outside[name]))
-            for place in range(len(unit.nodes) - 1, -1, -1):
-                self._back(graph, unit.start + place, unit.nodes[place], axis, wanted)
-            self.entering[index] = dict(wanted)
+    def __init__(self, graph: Graph, run: Run, axis: Axis) -> None:
+        self.graph, self.run, self.axis = graph, run, axis
+        self.sizes = [size[axis.axis - ROWS] for size in run.sizes[1:]]
+        # The end of the k-th block has its marks from `offsets[k]` on.
+        self.offsets = [0, *itertools.accumulate(size + 1 for size in self.sizes)]
+        nothing = np.zeros(self.offsets[-1], dtype=np.int64)
+        self._demands = [_Demand(0, nothing, nothing)]
+        self._numbers = {id(self._demands[NOTHING]): NOTHING}
+        self._of: dict[tuple[int, int], int] = {}
+        self.own: dict[str, tuple[int, int, int]] = {}
+        self.entering: list[Mapping[str, tuple[int, int]]] = []
+        wanted: dict[str, _Demand] = {}
+        for m in range(len(run.units) - 1, -1, -1):
+            for unit in reversed(run.units[m]):
+                self._add_own(unit, wanted)
+                for place in range(len(unit.nodes) - 1, -1, -1):
+                    self._back(unit.start + place, unit.nodes[place], wanted)
+            self.entering.append(
+                {name: (self._number(each), each.end) for name, each in wanted.items()}
+            )
+        self.entering.reverse()
+        self.first, self.last = self._stacked()
 
-    def _back(
-        self, graph: Graph, index: int, node: Node, axis: int, wanted: dict[str, Ranges]
-    ) -> None:
-        ranges = wanted.pop(node.outputs[0], None)
-        if ranges is None:
+    def of(self, node: int, place: int) -> int:
+        """The number of what is computed of a node's output (`place` -1) or read of an input."""
+        return self._of.get((node, place), NOTHING)
+
+    def ranges(self, k: int, numbers: Ints) -> tuple[Floats, Floats]:
+        """First and last elements for the tiles of blocks before the k-th end, [n, size + 1]."""
+        part = slice(self.offsets[k], self.offsets[k + 1])
+        first, last = self.first[numbers, part], self.last[numbers, part]
+        return first.astype(np.float64), last.astype(np.float64)
+
+    def _add_own(self, unit: Unit, wanted: dict[str, _Demand]) -> None:
+        """What the tiles own of the unit's outputs, wherever these leave the block."""
+        nodes, graph = self.run.nodes, self.graph
+        begin = bisect_right(nodes, unit.start) - 1
+        for name in (name for node in unit.nodes for name in node.outputs if name):
+            stop = bisect_right(nodes, graph.last_reader.get(name, -1)) - 1
+            if stop <= begin:
+                continue
+            along = graph.shape(name)[self.axis.axis :][:1]
+            shares = [_own_ranges(size, along) for size in self.sizes[begin:stop]]
+            own = _Demand(
+                begin,
+                np.concatenate([each.first for each in shares]),
+                np.concatenate([each.last for each in shares]),
+                _gaps(shares),
+            )
+            self.own[name] = self._number(own), begin, stop
+            within = wanted.get(name, self._demands[NOTHING])
+            wanted[name] = self._joined(own, within, stop)
+
+    def _joined(self, own: _Demand, within: _Demand, stop: int) -> _Demand:
+        """What is wanted of a tensor that leaves the blocks before the `stop`-th, and is read in
+        blocks from the `within.end`-th on; of others, in the rest.
+        """
+        beyond = self.offsets[stop] - self.offsets[max(within.end, own.end)]
+        tail = _from(within, self.offsets, max(within.end, own.end))
+        gaps = None
+        if own.gaps is not None or tail.gaps is not None:
+            gaps = np.concatenate([_flags(own), _flags(tail)[beyond:]])
+        joined = _Demand(
+            own.end,
+            np.concatenate([own.first, tail.first[beyond:]]),
+            np.concatenate([own.last, tail.last[beyond:]]),
+            gaps,
+        )
+        if within is self._demands[NOTHING] or beyond <= 0:
+            return joined
+        return self._hull(joined, tail)
+
+    def _back(self, index: int, node: Node, wanted: dict[str, _Demand]) -> None:
+        demand = wanted.pop(node.outputs[0], None)
+        if demand is None:
             return
-        self._ranges[index, -1] = ranges
-        for place, reads in enumerate(node_ranges(graph, node, axis)):
+        handed = self.axis.of(index)
+        if handed.computed is not None:
+            demand = _through(demand, handed.computed)
+        self._of[index, -1] = self._number(demand)
+        for place, reads in enumerate(handed.reads):
             if reads is not None:
-                name, part = node.inputs[place], ranges.through(reads)
-                self._ranges[index, place] = part
-                wanted[name] = part.hull(wanted.get(name, part))
+                name, part = node.inputs[place], _through(demand, reads)
+                self._of[index, place] = self._number(part)
+                wanted[name] = self._hull(part, wanted.get(name, part))
 
-    def of(self, node: int, place: int) -> Ranges:
-        """What is computed of a node's output (`place` -1) or read of an input; empty if dead."""
-        return self._ranges.get((node, place), Ranges.constant(self.size, 0))
+    def _hull(self, one: _Demand, other: _Demand) -> _Demand:
+        """Demands of two branches, united."""
+        if one is other:
+            return one
+        if one.end > other.end:
+            one, other = other, one
+        cut = self.offsets[other.end] - self.offsets[one.end]
+        first, last = one.first.copy(), one.last.copy()
+        np.minimum(first[cut:], other.first, out=first[cut:])
+        np.maximum(last[cut:], other.last, out=last[cut:])
+        gaps = None
+        if one.gaps is not None:
+            gaps = one.gaps.copy()
+            gaps[cut:] &= _flags(other)
+        elif np.array_equal(first, one.first) and np.array_equal(last, one.last):
+            return one
+        return _Demand(one.end, first, last, gaps)
+
+    def _number(self, demand: _Demand) -> int:
+        found = self._numbers.get(id(demand))
+        if found is None:
+            found = self._numbers[id(demand)] = len(self._demands)
+            self._demands.append(demand)
+        return found
+
+    def _stacked(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        shape = (len(self._demands), self.offsets[-1])
+        first, last = np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32)
+        for number, each in enumerate(self._demands):
+            start = self.offsets[each.end]
+            first[number, start : start + len(each.first)] = each.first
+            last[number, start : start + len(each.last)] = each.last
+        self._demands.clear()
+        self._numbers.clear()
+        return first, last
 
 
-def _own_ranges(network: Network, stop: int, name: str, axis: int, size: int) -> Ranges:
-    """The share of a block's output that belongs to each tile, as `tile_boxes` divides it.
+def _flags(demand: _Demand) -> NDArray[np.bool_]:
+    if demand.gaps is None:
+        return np.zeros(len(demand.first), dtype=np.bool_)
+    return demand.gaps
+
+
+def _from(demand: _Demand, offsets: Sequence[int], end: int) -> _Demand:
+    """The same without the blocks before the `end`-th."""
+    cut = offsets[end] - offsets[demand.end]
+    if not cut:
+        return demand
+    gaps = None if demand.gaps is None else demand.gaps[cut:]
+    return _Demand(end, demand.first[cut:], demand.last[cut:], gaps)
+
+
+def _through(demand: _Demand, reads: Ranges) -> _Demand:
+    """What is needed of a node's input, if these ranges are needed of its output."""
+    if reads.is_identity:
+        return demand
+    first, last = reads.first[demand.first], reads.last[demand.last]
+    if demand.gaps is not None:
+        # Between windows lie rows that none reads: looked up for nothing, they would be less.
+        last = np.where(demand.gaps, np.maximum(first, last), last)
+    return _Demand(demand.end, first, last, demand.gaps)
+
+
+def _gaps(shares: Sequence[Ranges]) -> NDArray[np.bool_] | None:
+    if not any(each.gaps for each in shares):
+        return None
+    return np.repeat([each.gaps for each in shares], [len(each.first) for each in shares])
+
+
+@lru_cache(maxsize=512)
+def _own_ranges(size: int, along: tuple[int, ...]) -> Ranges:
+    """The share of each tile of a map of `size` in an output, as `tile_boxes` divides it; `along`:
+    how many elements the output has there, nothing if it has no such axis.
 
     A tile too small to own a row of a smaller tensor gets an empty range of it; its demand is
     then rounded up by at most the window's reach, so such a tile is never costed too low.
     """
-    other = axis_size(network.graph, name, axis)
-    if other == size:
+    if not along:
+        return Ranges.constant(size, 1)
+    if along[0] == size:
         return Ranges.identity(size)
-    height, width = map_size(network, 0, stop)
-
-    def share(span: Span) -> Span | None:
-        tile = MapTile(span, Span(0, width)) if axis == ROWS else MapTile(Span(0, height), span)
-        box = tile_boxes(network, 0, stop, tile).get(name)
-        if box is None or len(box) <= axis:
-            return None if box is None else Span(0, 1)
-        return box[axis]
-
-    begins = [share(Span(a, size)) for a in range(size)]
-    ends = [share(Span(0, b)) for b in range(1, size + 1)]
-    first = [other if span is None else span.start for span in begins]
-    last = [0 if span is None else span.stop for span in ends]
-    return Ranges(np.array([*first, other]), np.array([0, *last]))
+    marks = np.array([scaled_mark(mark, size, along[0]) for mark in range(size + 1)])
+    return Ranges(marks, marks, gaps=along[0] < size)

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.planning.devices import Cluster, Device
-from coordinator.planning.geometry import Geometry, Splits, geometry_of
+from coordinator.planning.geometry import Geometry, geometry_of
 from coordinator.planning.memory import weight_room_bytes
+from coordinator.planning.splits import Splits
 from coordinator.planning.sweeps import Floats
 from models.tiles import MapTile
 from models.units import Network
@@ -123,26 +124,19 @@ class Tables:
         return constants
 
     def growth(self, splits: Splits) -> Floats:
-        """[k, q]: seconds per element of each quantity, for each kind of device."""
-        nodes, flop, read, written = self._quantity_columns
-        part = splits.chosen
-        rates = self._rates[:, nodes[part]]
-        growth: Floats = (
-            rates[:, :, 1] * flop[part]
-            + rates[:, :, 2] * read[part]
-            + rates[:, :, 3] * written[part]
-        )
+        """[k, g]: seconds per element of each group of quantities, for each kind of device."""
+        growth: Floats = self._growth[:, splits.chosen]
         return growth
 
     @cached_property
-    def _quantity_columns(self) -> tuple[np.ndarray, Floats, Floats, Floats]:
-        every = self.geometry.quantities
-        return (
-            np.array([each.node for each in every], dtype=np.int64),
-            np.array([each.flop for each in every]),
-            np.array([each.input_bytes for each in every]),
-            np.array([each.output_bytes for each in every]),
-        )
+    def _growth(self) -> Floats:
+        every, groups = self.geometry.quantities, self.geometry.groups
+        nodes = np.array([each.node for each in every], dtype=np.int64)
+        columns = [(each.flop, each.input_bytes, each.output_bytes) for each in every]
+        flop, read, written = np.array(columns).reshape(-1, 3).T
+        rates = self._rates[:, nodes]
+        growth = rates[:, :, 1] * flop + rates[:, :, 2] * read + rates[:, :, 3] * written
+        return np.stack([np.bincount(groups, each) for each in growth])
 
     def strips_s(self, splits: Splits, end: int) -> tuple[Floats, Floats, Floats, Floats]:
         """(begins, ends, byte_begins, byte_ends): computation [d, m, height + 1] and bytes moved
@@ -150,11 +144,12 @@ class Tables:
         `constants` besides.
         """
         growth = self.growth(splits)
-        inner = splits.within[None] * growth[:, None, :]
-        begins = (inner @ splits.quantities.begins)[self._kind]
-        ends = (inner @ splits.quantities.ends)[self._kind]
-        in_out_begins = splits.enters @ splits.inputs.begins + splits.leaves @ splits.outputs.begins
-        in_out_ends = splits.enters @ splits.inputs.ends + splits.leaves @ splits.outputs.ends
+        begins, ends = (
+            np.stack([splits.over_blocks(each[:, None] * rows) for each in growth])[self._kind]
+            for rows in (splits.groups.begins, splits.groups.ends)
+        )
+        in_out_begins = splits.bytes_moved(splits.inputs.begins, splits.outputs.begins)
+        in_out_ends = splits.bytes_moved(splits.inputs.ends, splits.outputs.ends)
         return begins, ends, in_out_begins, in_out_ends
 
     def tiles_s(
@@ -167,11 +162,10 @@ class Tables:
         assert splits is not None
         who = np.array(devices)
         full = np.array([not tile.is_empty for tile in tiles])
-        elements = splits.quantities.tiles(tiles)
+        elements = splits.groups.tiles(tiles)
         growth = self.growth(splits)[self._kind[who]].T
-        compute = splits.within @ (elements * growth) + self.constants(splits, end)[who].T
-        size = splits.enters @ splits.inputs.tiles(tiles)
-        size += splits.leaves @ splits.outputs.tiles(tiles)
+        compute = splits.over_blocks(elements * growth) + self.constants(splits, end)[who].T
+        size = splits.bytes_moved(splits.inputs.tiles(tiles), splits.outputs.tiles(tiles))
         transfers = size * self.byte_s[who] + 2 * self.fixed_s[who]
         return np.where(full, compute, 0.0), np.where(full, transfers, 0.0)
 

@@ -11,6 +11,7 @@ from coordinator.planning.memory import Need, needs, weight_room_bytes
 from coordinator.planning.plan import Block, DeviceId, Plan, Tile, TrafficBytes, Unused
 from models.boxes import Box
 from models.geometry import extent
+from models.memory import megabytes
 from models.units import Network, layers_of
 from models.work import Work, works
 from protos.errors import Infeasible
@@ -136,7 +137,7 @@ def overfilled(network: Network, cluster: Cluster, plan: Plan) -> dict[DeviceId,
     return {
         name: need
         for name, need in needs(network, plan).items()
-        if need.total_bytes > caps.get(name, need.total_bytes)
+        if need.total_bytes() > caps.get(name, float("inf"))
     }
 
 
@@ -150,9 +151,9 @@ def too_little_memory(
     layers = layers_of(network.units[need.largest.start : need.largest.stop])
     span = " to ".join(dict.fromkeys((layers[0], layers[-1]))) if layers else "its block"
     return Infeasible(
-        cause=f"{device.name} would need {need.total_bytes / 1e6:.0f} MB and has "
-        f"{device.memory_bytes / 1e6:.0f} MB; {span} "
-        f"holds {need.largest_bytes / 1e6:.0f} MB of weights",
+        cause=f"{device.name} would need {megabytes(need.total_bytes())} and has "
+        f"{megabytes(device.memory_bytes)}; {span} "
+        f"holds {megabytes(need.largest_bytes)} of weights",
         cure="Add devices with more memory, or raise the workers' memory limit.",
     )
 

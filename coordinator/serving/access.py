@@ -10,23 +10,24 @@ import binascii
 import re
 import time
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 import structlog
 from fastapi import Request
-from starlette.datastructures import FormData, Headers
+from starlette.datastructures import Headers
 
 from coordinator.keys import Key, Keys, NoKey, NotAllowed, Role
 from coordinator.serving.deepstack.answers import PREFIXES as DEEPSTACK
+from coordinator.serving.intake import BODY, PLAIN, Body, content_coding
+from coordinator.serving.origins import require_own_page
 from coordinator.serving.rates import Rates, neighbourhood
 from protos.errors import ImbrexError
 
 # Orchestrators and clients ask these before anybody gives them a key; they tell nothing else.
 OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/v1/status/ping"})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
-# What is sent with POST and changes nothing.
+# What is sent with POST and changes nothing but what a request would: a model that is loaded.
 _ASKING = re.compile(
-    r"/v1/models/[^/]+/infer|/v2/models/[^/]+(/versions/[^/]+)?/infer|/v2/repository(/[^/]+)?/index"
+    r"/v1/models/[^/]+/(infer|plan)|/page/plans/[^/]+|/v2/models/[^/]+(/versions/[^/]+)?/infer|/v2/repository(/[^/]+)?/index"
 )
 FORM_FIELD = "api_key"
 
@@ -43,8 +44,9 @@ class Access:
         self._rates = Rates(per_s)
         self._clock = clock
 
-    def admit(self, shown: str | None, role: Role, host: str) -> None:
-        """Lets a call from this address go on, with the key that it shows.
+    def admit(self, shown: str | None, role: Role, host: str, *, counted: bool = True) -> str:
+        """Lets a call from this address go on, with the key that it shows; as whom. One that is not
+        `counted` has requests inside that are.
 
         Raises:
             NoKey, NotAllowed: it may not, with this key.
@@ -55,7 +57,7 @@ class Access:
         except ImbrexError:
             self._take(None, host)
             raise
-        self._take(key, host)
+        return self._take(key, host) if counted else _caller(key, host)
 
     def count(self, shown: str | None, host: str) -> None:
         """Takes account of a call whose key has been seen already.
@@ -65,38 +67,50 @@ class Access:
         """
         self._take(self.keys.holder(shown), host)
 
-    def _take(self, key: Key | None, host: str) -> None:
-        caller = f"key {key.name}" if key is not None else f"at {neighbourhood(host)}"
+    def _take(self, key: Key | None, host: str) -> str:
+        caller = _caller(key, host)
         self._rates.take(caller, self._clock())
+        return caller
 
 
 async def guard(request: Request) -> None:
-    """Runs before every route.
+    """Runs before every route, and before a byte of the body is read.
 
     Raises:
         NoKey, NotAllowed, TooManyRequests: the caller may not.
     """
-    _require_own_page(request)
     path = request.url.path
     if path in OPEN:
         return
+    require_own_page(request)
     shown = shown_key(request.headers)
+    body: Body = request.scope[BODY]
     if shown is None and _has_key_in_form(request):
+        body.guest = True
         return
-    _require(request, shown, role_of(request.method, path))
+    body.caller = _require(request, shown, role_of(request.method, path))
 
 
-def guard_form(request: Request, form: FormData) -> None:
-    """The second look at DeepStack's calls, which may carry their key in the form.
+async def guard_form(request: Request, name: str, value: str) -> None:
+    """Looks at a field of DeepStack's forms: at the key of a caller that has shown none yet.
 
     Raises:
         NoKey, NotAllowed, TooManyRequests: the caller may not.
     """
-    shown = shown_key(request.headers)
-    if shown is None:
-        field = form.get(FORM_FIELD)
-        shown = field if isinstance(field, str) and field else None
-    _require(request, shown, Role.INFER)
+    body: Body = request.scope[BODY]
+    if body.guest and name == FORM_FIELD:
+        await body.admit(_require(request, value, Role.INFER))
+
+
+def require_key_seen(request: Request) -> None:
+    """Refuses a form that has come to its end without a key.
+
+    Raises:
+        NoKey: that it is.
+    """
+    body: Body = request.scope[BODY]
+    if body.guest:
+        _require(request, None, Role.INFER)
 
 
 def role_of(method: str, path: str) -> Role:
@@ -130,11 +144,16 @@ def _password(encoded: str) -> str:
 
 
 def _has_key_in_form(request: Request) -> bool:
-    """Whether `guard_form` will look: the routes that read a form."""
+    """Whether the key may follow: on the routes that read a form, while there are keys. A packed
+    form has to be unpacked to be read: that is done for nobody who is unknown.
+    """
+    access: Access = request.app.state.access
     return (
         request.method == "POST"
         and _of_deepstack(request.url.path)
-        and not (request.url.path.endswith("/list"))
+        and not request.url.path.endswith("/list")
+        and content_coding(request.headers) == PLAIN
+        and access.keys.in_use
     )
 
 
@@ -142,27 +161,15 @@ def _of_deepstack(path: str) -> bool:
     return path.startswith(tuple(f"{prefix}/" for prefix in DEEPSTACK))
 
 
-def _require(request: Request, shown: str | None, role: Role) -> None:
+def _require(request: Request, shown: str | None, role: Role) -> str:
     access: Access = request.app.state.access
     client = request.client.host if request.client else ""
     try:
-        access.admit(shown, role, client)
+        return access.admit(shown, role, client)
     except (NoKey, NotAllowed) as error:
         log.warning("client refused", client=client, path=request.url.path, cause=error.cause)
         raise
 
 
-def _require_own_page(request: Request) -> None:
-    """A page of another site may make its reader's browser send things here, with the login that
-    it remembers: browsers say where such a request comes from.
-
-    Raises:
-        NotAllowed: it comes from elsewhere.
-    """
-    origin = request.headers.get("origin")
-    if request.method in _READING or origin is None:
-        return
-    if urlsplit(origin).netloc != request.headers.get("host"):
-        raise NotAllowed(
-            cause=f"a page of {origin} sent this", cure="Use the coordinator's own page"
-        )
+def _caller(key: Key | None, host: str) -> str:
+    return f"key {key.name}" if key is not None else f"at {neighbourhood(host)}"

@@ -17,6 +17,7 @@ from coordinator.serving.intake import Intake
 from coordinator.serving.metrics import http as metrics
 from coordinator.serving.oip import http as oip
 from coordinator.serving.oip.service import Service
+from coordinator.serving.origins import HostNames, names_in
 from coordinator.serving.ours import devices, health, infer, models, plans, requests
 from coordinator.serving.ours.documented import ERRORS
 from coordinator.serving.page import http as page
@@ -44,6 +45,8 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     app.state.coordinator = coordinator
     settings = coordinator.settings
     app.state.access = Access(Keys(settings.state_dir), settings.rate_per_s)
+    named = (*settings.host_names, *settings.tls_names, *names_in(settings.tls_cert))
+    app.state.host_names = HostNames((*named, settings.host))
     app.state.metrics = metrics.registry_of(coordinator)
     app.state.page = Hub(coordinator)
     app.state.oip = Service(coordinator)
@@ -51,7 +54,11 @@ def create_app(coordinator: Coordinator) -> FastAPI:
         oip.PREFIX: oip.shape
     }
     add_error_handlers(app, shapes)
-    app.add_middleware(Intake, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(
+        Intake,
+        max_body_bytes=settings.max_body_bytes,
+        min_body_bytes_per_s=settings.min_body_bytes_per_s,
+    )
     app.add_middleware(SecurityHeaders)
     for room in ROOMS:
         app.include_router(room.router, responses=ERRORS)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from fastapi import Request
-from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
 from coordinator.serving.errors import BodyTooLarge, NotAcceptable, UnsupportedMediaType
-from coordinator.serving.names import IMAGE_PART
+from coordinator.serving.intake import BODY, PLAIN, Body, content_coding
+from coordinator.settings import CoordinatorSettings
 from protos.errors import BadRequest
 
-# A form with a picture has a handful of other fields at most.
-MOST_PARTS = 16
 # A caller that is refused while it still sends would see a broken connection, not the answer:
 # this much beyond the limit is read and thrown away first.
 DRAIN_SHARE = 1.0
+_PIECE_BYTES = 1 << 16
+# Packed one after the other, as RFC 1952 allows; each costs a copy of what follows it.
+MOST_STREAMS = 16
 # What zlib calls the containers of these content codings.
 _CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
@@ -28,6 +28,28 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+async def read_json_body(request: Request, settings: CoordinatorSettings) -> bytes:
+    """A body that is JSON and nothing else.
+
+    Raises:
+        BodyTooLarge, UnsupportedMediaType, BadRequest: as `read_body`, of its own limit.
+    """
+    limit_bytes = min(settings.max_json_bytes, settings.max_body_bytes)
+    try:
+        return await read_body(request, limit_bytes)
+    except BodyTooLarge:
+        raise json_too_large(limit_bytes) from None
+
+
+def json_too_large(limit_bytes: int) -> BodyTooLarge:
+    """The error for more JSON than is read: text grows tenfold in memory."""
+    return BodyTooLarge(
+        cause=f"the request's JSON is longer than {limit_bytes} bytes",
+        cure="Send tensors as bytes (.npz, or the binary data extension), or raise the "
+        "coordinator's setting max_json_bytes",
+    )
+
+
 async def read_body(request: Request, limit_bytes: int) -> bytes:
     """The whole body, without its content coding (gzip, deflate).
 
@@ -35,15 +57,38 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
         BodyTooLarge: it is longer than `limit_bytes`; at most as much was kept.
         UnsupportedMediaType, BadRequest: of another coding, or broken.
     """
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
-    body = await _read_coded(request, limit_bytes)
-    if coding in ("", "identity"):
-        return body
+    kept = bytearray()
+    async for piece in _pieces(request, limit_bytes):
+        kept += piece
+    coding = content_coding(request.headers)
+    if coding == PLAIN:
+        return bytes(kept)
     if coding not in _CODINGS:
         raise UnsupportedMediaType(
             cause=f"a body of the coding {coding!r} cannot be read", cure="Send gzip, or none"
         )
-    return await asyncio.to_thread(decoded, body, coding, limit_bytes)
+    packed = bytes(kept)
+    del kept
+    unpacked = await asyncio.to_thread(decoded, packed, coding, limit_bytes)
+    body: Body = request.scope[BODY]
+    body.settle(len(unpacked))
+    return unpacked
+
+
+async def body_pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
+    """The body in pieces, as it comes; a packed one as a whole.
+
+    Raises:
+        BodyTooLarge, UnsupportedMediaType, BadRequest: as `read_body`.
+    """
+    if content_coding(request.headers) != PLAIN:
+        whole = memoryview(await read_body(request, limit_bytes))
+        for start in range(0, len(whole), _PIECE_BYTES):
+            yield bytes(whole[start : start + _PIECE_BYTES])
+            await asyncio.sleep(0)  # others have their turn
+        return
+    async for piece in _pieces(request, limit_bytes):
+        yield piece
 
 
 def decoded(body: bytes, coding: str, limit_bytes: int) -> bytes:
@@ -52,9 +97,12 @@ def decoded(body: bytes, coding: str, limit_bytes: int) -> bytes:
     Raises:
         BodyTooLarge, BadRequest: it would be longer, or is broken.
     """
-    kept, rest = bytearray(), body
+    kept, rest, streams = bytearray(), body, 0
     try:
         while rest:
+            streams += 1
+            if streams > MOST_STREAMS:
+                raise zlib.error(f"it has more than {MOST_STREAMS} parts")
             # Some senders of deflate leave zlib's header out.
             raw = coding == "deflate" and not _is_zlib(rest)
             unpacker = zlib.decompressobj(-zlib.MAX_WBITS if raw else _CODINGS[coding])
@@ -77,59 +125,21 @@ def _is_zlib(data: bytes) -> bool:
     return len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
 
 
-async def _read_coded(request: Request, limit_bytes: int) -> bytes:
+async def _pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
+    """The body as it is sent, up to the limit; then an error."""
     patience = int(limit_bytes * (1 + DRAIN_SHARE))
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > patience:
         raise _too_large(limit_bytes)
-    kept, seen = bytearray(), 0
-    async for chunk in request.stream():
-        seen += len(chunk)
+    seen = 0
+    async for piece in request.stream():
+        seen += len(piece)
         if seen > patience:
             break
         if seen <= limit_bytes:
-            kept += chunk
+            yield piece
     if seen > limit_bytes:
         raise _too_large(limit_bytes)
-    return bytes(kept)
-
-
-async def image_parts(request: Request, body: bytes) -> list[bytes]:
-    """The files `image` of a multipart body, at least one.
-
-    Raises:
-        BadRequest: the form cannot be read or has no such file.
-    """
-    form = await read_form(request, body)
-    try:
-        files = [each for each in form.getlist(IMAGE_PART) if isinstance(each, UploadFile)]
-        if not files:
-            raise BadRequest(
-                cause=f"the form has no file named {IMAGE_PART!r}",
-                cure="Send the picture under that name, as `curl -F image=@file` does",
-            )
-        return [await file.read() for file in files]
-    finally:
-        await form.close()
-
-
-async def read_form(request: Request, body: bytes) -> FormData:
-    """A multipart body's fields and files; the caller closes it.
-
-    Raises:
-        BadRequest: it cannot be read.
-    """
-    parser = MultiPartParser(
-        request.headers, _once(body), max_files=MOST_PARTS, max_fields=MOST_PARTS
-    )
-    try:
-        return await parser.parse()
-    except (MultiPartException, KeyError) as error:
-        reason = getattr(error, "message", "it names no boundary")
-        raise BadRequest(
-            cause=f"the multipart form cannot be read ({reason})",
-            cure=f"Send one form with a file named {IMAGE_PART!r}, as `curl -F image=@file` does",
-        ) from error
 
 
 def chosen_type(request: Request, offered: Sequence[str]) -> str:
@@ -182,7 +192,3 @@ def _too_large(limit_bytes: int) -> BodyTooLarge:
         cause=f"the body is longer than {limit_bytes} bytes",
         cure="Send a smaller picture, or raise the coordinator's setting max_body_bytes",
     )
-
-
-async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
-    yield body

@@ -22,6 +22,16 @@ from protos.errors import BadRequest
 Arrays = Mapping[str, np.ndarray]
 
 _SUFFIX = ".npy"
+# A tensor's header is a hundred bytes, and a model has a few inputs.
+LONGEST_HEADER_BYTES = 64 << 10
+LONGEST_DIRECTORY_BYTES = 64 << 10
+# Bytes of the header's length, by the version of .npy.
+_LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
+# What numpy writes. Others claim gigabytes for their dictionaries.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_END, _END_OF_64 = b"PK\5\6", b"PK\6\7"
+_END_BYTES = 22
+_LONGEST_COMMENT_BYTES = (1 << 16) - 1
 # The last is what zipfile raises for a compression, or an encryption, that it does not know.
 _BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, NotImplementedError)
 
@@ -36,6 +46,7 @@ def read_tensors(body: bytes, graph: Graph) -> dict[str, np.ndarray]:
     if not body:
         raise BadRequest(cause="the body is empty", cure=_wanted(graph))
     try:
+        _require_small_directory(body)
         with zipfile.ZipFile(BytesIO(body)) as archive:
             members = {_tensor_name(name): name for name in archive.namelist()}
             _require_names(set(members), graph)
@@ -67,6 +78,8 @@ def load_tensors(body: bytes) -> dict[str, np.ndarray]:
 
 def _read_one(archive: zipfile.ZipFile, member: str, info: TensorInfo) -> np.ndarray:
     name = _tensor_name(member)
+    if archive.getinfo(member).compress_type not in _COMPRESSIONS:
+        raise ValueError(f"the tensor {name!r} is packed otherwise than numpy does")
     with archive.open(member) as file:
         shape, fortran, dtype = _header(file)
         info = next((each for each in info.accepted if dtype == each.dtype), info)
@@ -86,11 +99,37 @@ def _read_one(archive: zipfile.ZipFile, member: str, info: TensorInfo) -> np.nda
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    """Shape, whether columns come first, and type of the array that follows."""
+    """Shape, whether columns come first, and type of the array that follows. The header's own
+    length is looked at first: numpy reads that much before it judges it.
+    """
     version = npy.read_magic(file)
+    if version not in _LENGTH_BYTES:
+        raise ValueError(f"a member is of the .npy version {version}")
+    told = file.read(_LENGTH_BYTES[version])
+    length = int.from_bytes(told, "little")
+    if length > LONGEST_HEADER_BYTES:
+        raise ValueError(f"a member's header claims {length} bytes")
+    header = BytesIO(told + file.read(length))
     if version == (1, 0):
-        return npy.read_array_header_1_0(file)
-    return npy.read_array_header_2_0(file)
+        return npy.read_array_header_1_0(header)
+    return npy.read_array_header_2_0(header)
+
+
+def _require_small_directory(body: bytes) -> None:
+    """Looks at the archive's end as zipfile does (APPNOTE 4.3.16), before that reads the directory:
+    every entry of it becomes an object.
+
+    Raises:
+        ValueError: the directory is too long, or of the kind that is for more.
+    """
+    at = len(body) - _END_BYTES
+    if not (body[at:].startswith(_END) and body.endswith(b"\0\0")):
+        at = body.rfind(_END, max(0, at - _LONGEST_COMMENT_BYTES))
+    if at < 0 or len(body) - at < _END_BYTES:
+        return  # zipfile says what is wrong with it
+    length = int.from_bytes(body[at + 12 : at + 16], "little")
+    if length > LONGEST_DIRECTORY_BYTES or body[max(0, at - 20) : at].startswith(_END_OF_64):
+        raise ValueError("its directory is too long")
 
 
 def _require_names(sent: set[str], graph: Graph) -> None:

@@ -17,6 +17,8 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"})
 POLL_S = 0.25
 # Paths that wait; each is a few hundred bytes.
 MOST_WAITING = 10_000
+# What the coordinator takes at most: whoever may write here is a camera, over FTP.
+LARGEST_BYTES = 64 << 20
 
 Stamp = tuple[int, int]
 
@@ -90,9 +92,16 @@ class Folder:
 
     def _read(self, name: str) -> bytes:
         try:
-            return (self.path / name).read_bytes()
+            with (self.path / name).open("rb") as file:
+                picture = file.read(LARGEST_BYTES + 1)
         except OSError as error:
             raise BadRequest(
                 cause=f"{self.path / name} cannot be read ({error.strerror})",
                 cure="See its permissions, and that nothing removes it before it is read",
             ) from error
+        if len(picture) > LARGEST_BYTES:
+            raise BadRequest(
+                cause=f"{self.path / name} has more than {LARGEST_BYTES >> 20} MB",
+                cure="Put pictures into this folder",
+            )
+        return picture

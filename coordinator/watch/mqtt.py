@@ -33,6 +33,8 @@ CONNECT_S = 10.0
 KEEP_ALIVE_S = 30
 # Messages for a broker that is away; the newest matter.
 MOST_QUEUED = 100
+# We subscribe to nothing: a broker's answers to what we say have a few bytes each.
+LARGEST_PACKET_BYTES = 64 << 10
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _ID = re.compile(r"[^a-z0-9_]+")
 
@@ -76,6 +78,15 @@ class Broker:
         )
 
 
+class _Client(paho.Client):
+    """Gives a broker up that sends what is no answer to us: paho would take 256 MB."""
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        if bufsize > LARGEST_PACKET_BYTES:
+            raise OSError(f"the broker sends a packet of {bufsize} bytes")
+        return bytes(super()._sock_recv(bufsize))
+
+
 class Publisher:
     """A sink of lines; connects again by itself when the broker was away.
 
@@ -88,8 +99,9 @@ class Publisher:
         self._id = f"imbrex_{as_id(name)}"
         self._topic = f"{broker.base}/{as_id(name)}"
         self._connected = threading.Event()
+        self._unsent: list[paho.MQTTMessageInfo] = []
         self._refused = ""
-        client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"{self._id}_{os.getpid()}")
+        client = _Client(CallbackAPIVersion.VERSION2, client_id=f"{self._id}_{os.getpid()}")
         client.max_queued_messages_set(MOST_QUEUED)
         client.will_set(f"{self._topic}/availability", "offline", qos=1, retain=True)
         if broker.user:
@@ -143,7 +155,13 @@ class Publisher:
         if "error" in line:
             return
         found = [str(each["label"]) for each in line["predictions"] if "label" in each]
-        self._client.publish(self._topic, json.dumps({**line, "labels": found}), qos=0)
+        # What a broker does not take would be kept without end: its limit is for other qualities.
+        self._unsent = [each for each in self._unsent if not each.is_published()]
+        if len(self._unsent) >= MOST_QUEUED:
+            return
+        told = self._client.publish(self._topic, json.dumps({**line, "labels": found}), qos=0)
+        if told.rc == paho.MQTT_ERR_SUCCESS:
+            self._unsent.append(told)
 
     def _on_connect(
         self,
@@ -154,6 +172,7 @@ class Publisher:
         properties: Any,
     ) -> None:
         """At the first connection and at every later one: a broker may have forgotten us."""
+        self._unsent = []  # the client has forgotten them, too
         if reason.is_failure:
             self._refused = str(reason)
         else:

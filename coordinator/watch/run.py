@@ -25,6 +25,7 @@ from coordinator.serving import names
 from coordinator.watch.folder import Folder
 from coordinator.watch.frames import Frame, Source, Waiting
 from protos.errors import BadRequest, ImbrexError, Unavailable
+from protos.memory import cap_memory
 
 # How far back rate and latency look.
 WINDOW_S = 10.0
@@ -32,6 +33,10 @@ WINDOW_S = 10.0
 PAUSE_S = 1.0
 # A source that waits for a silent camera is left behind.
 LEAVE_S = 1.0
+
+# Beyond what it has at the start, and stacks of threads. FFmpeg takes a frame of any size that a
+# camera claims, up to 2 GB; the largest that is decoded, by four threads, takes 200 MB.
+MOST_MEMORY_BYTES = 256 << 20
 
 Line = Mapping[str, Any]
 Sink = Callable[[Line], None]
@@ -205,6 +210,7 @@ class Watch:
 
 def watch(source: Source, wanted: Watched, sinks: list[Sink]) -> int:
     """Watches until it ends, Ctrl-C or SIGTERM; the exit code."""
+    cap_memory(MOST_MEMORY_BYTES)
     watching = Watch(source, wanted, [_print, *sinks])
     with _stopping(watching.stop), _showing(watching):
         watching.run()

@@ -32,6 +32,11 @@ RETRY_S, LONGEST_RETRY_S = 0.5, 30.0
 JPEG_QUALITY = 90
 # Motion JPEG may leave its Huffman tables to the reader; a JPEG file may not.
 _HUFFMAN = b"\xff\xc4"
+# What a camera may lead FFmpeg to, by redirects and playlists: no file of this device, and nothing
+# that runs or joins others.
+_PROTOCOLS = "http,https,tcp,tls,udp,rtp,rtsp,rtsps,rtmp,rtmps,srtp,srt,crypto"
+# As many as the coordinator takes: a camera of 4K has eight million.
+_MOST_PIXELS = "20000000"
 # Of FFmpeg: no delay for reordering, RTSP over the connection that is there, and no more than half
 # a second (in us) of looking at a stream before its first picture.
 _OPTIONS = {
@@ -79,7 +84,8 @@ class Stream:
         number, failures, url = 0, 0, self._with_password()
         while not stopped.is_set():
             try:
-                with av.open(url, options=_OPTIONS, timeout=(OPEN_S, READ_S)) as container:
+                options = {**_OPTIONS, "protocol_whitelist": _allowed(url)}
+                with av.open(url, options=options, timeout=(OPEN_S, READ_S)) as container:
                     for read in _frames(container, self.name):
                         put(Frame(number, self.name, time.time(), read))
                         number, failures = number + 1, 0
@@ -96,12 +102,18 @@ class Stream:
             failures = min(failures + 1, 10)
 
 
+def _allowed(url: str) -> str:
+    """The protocols that this URL may lead to: those of networks, and its own."""
+    return f"{_PROTOCOLS},{urlsplit(url).scheme}"
+
+
 def _frames(container: InputContainer, name: str) -> Iterator[Callable[[], bytes]]:
     """How to get each frame's JPEG."""
     if not container.streams.video:
         raise BadRequest(cause=f"{name} has no video", cure="Name the URL of its pictures")
     stream = container.streams.video[0]
     stream.thread_type = "AUTO"
+    stream.codec_context.options = {"max_pixels": _MOST_PIXELS}
     for packet in container.demux(stream):
         if stream.codec_context.name == "mjpeg" and _HUFFMAN in (data := bytes(packet)):
             yield partial(bytes, data)

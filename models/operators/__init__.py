@@ -3,9 +3,18 @@
 from models.operators.declaration import Kind, Operator, Piece
 from models.operators.mixing import REDUCING
 from models.operators.quantised import dequantises
-from models.operators.table import TABLE, depends_on_constants, operator, refusal, splits_along
+from models.operators.table import (
+    MOST_LINES_ASKED,
+    TABLE,
+    depends_on_constants,
+    lines_asked,
+    operator,
+    refusal,
+    splits_along,
+)
 
 __all__ = [
+    "MOST_LINES_ASKED",
     "REDUCING",
     "TABLE",
     "Kind",
@@ -13,6 +22,7 @@ __all__ = [
     "Piece",
     "depends_on_constants",
     "dequantises",
+    "lines_asked",
     "operator",
     "refusal",
     "splits_along",

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.soak import growth
+from benchmarks.soak.steady import growth
 
 
 def result_of(module: str, *arguments: str) -> dict:
@@ -30,6 +30,15 @@ def test_a_minute_of_chaos_costs_no_request(place: list[str]) -> None:
 
 
 @pytest.mark.slow
+def test_devices_that_lie_are_found() -> None:
+    result = result_of("chaos", "--liars", "4")
+    assert [each["kind"] for each in result["tries"]] == ["noise", "zeroed"] * 2
+    assert all(each["found"] for each in result["doctor"])
+    assert 0 < result["worst_tasks"] <= 400
+    assert result["exit"] == 0, result
+
+
+@pytest.mark.slow
 def test_killed_and_slowed() -> None:
     result = result_of("faults", "--kills", "2", "--times", "1", "--strategies", "auto")
     (killed,), (slowed,) = result["killed"], result["slowed"]
@@ -44,6 +53,15 @@ def test_a_short_soak() -> None:
     assert set(result["processes"]) == {*(f"worker-{i}" for i in range(4)), "coordinator"}
     assert (result["errors"], result["wrong"]) == (0, 0)
     assert result["answers"] > 10
+    assert result["models"] == ["digits", "resnet50"]
+
+
+@pytest.mark.slow
+def test_plans_that_change_leave_nothing_behind() -> None:
+    result = result_of("soak", "--model", "vgg16-conv", "--replan", "--pace", "0.5")
+    assert len(result["samples"]) == 21
+    assert sorted(set(result["plan_versions"])) == result["plan_versions"]
+    assert result["exit"] == 0, result
 
 
 def test_growth_leaves_out_the_warming_up() -> None:

@@ -14,9 +14,9 @@ from protos.errors import BadRequest, NotFound, PeerViolation, Unavailable
 ANSWERS = {
     "/v1/devices": (200, b"<html>a router's page</html>"),
     "/v1/models": (404, b"<html>nothing here</html>"),
-    "/v1/plans/gone": (404, b'{"error": {"code": "not_found", "cause": "a", "cure": "b"}}'),
-    "/v1/plans/busy": (503, b'{"error": {"code": "full", "cause": "a", "cure": "b"}}'),
-    "/v1/plans/odd": (400, b'{"error": {"code": "bad_image", "cause": "a", "cure": "b"}}'),
+    "/v1/models/gone/plan": (404, b'{"error": {"code": "not_found", "cause": "a", "cure": "b"}}'),
+    "/v1/models/busy/plan": (503, b'{"error": {"code": "full", "cause": "a", "cure": "b"}}'),
+    "/v1/models/odd/plan": (400, b'{"error": {"code": "bad_image", "cause": "a", "cure": "b"}}'),
     "/readyz": (503, b'{"error": {"code": "unavailable", "cause": "no worker", "cure": "b"}}'),
 }
 
@@ -28,6 +28,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815 - as http.server calls it
 
     def log_message(self, *arguments: object) -> None:
         pass

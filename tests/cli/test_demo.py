@@ -276,7 +276,8 @@ def test_a_demo_that_is_ended_early_leaves_nothing(tmp_path: Path, number: signa
         for line in process.stderr:
             if "found over mDNS" in line:
                 break
-        assert len(left_behind(mark)) == 6
+        # And one that computes tasks again, which comes and goes.
+        assert len(left_behind(mark)) in (6, 7)
         process.send_signal(number)
         process.stderr.read()
     assert process.returncode != 0

@@ -164,14 +164,66 @@ def test_more_devices_than_the_cap_are_left_out_until_one_goes():
     assert state.step(Greeted(B, "other", "boot"), 30.0) == [Join("other", B)]
 
 
-def test_a_flood_of_addresses_is_bounded_and_told_once():
-    state = membership(max_addresses=2)
+def made_up(number):
+    return f"10.1.{number // 256}.{number % 256}:1"
+
+
+def test_in_a_flood_of_announcements_the_oldest_stranger_leaves():
+    state = membership(max_strangers=2)
     joined(state)
-    state.step(Sighted(B, "mdns"), 0.0)
-    (problem,) = state.step(Sighted(C, "mdns"), 0.0)
+    assert state.step(Sighted(made_up(0), "mdns"), 0.0) == [Connect(made_up(0))]
+    assert state.step(Sighted(made_up(1), "mdns"), 0.0) == [Connect(made_up(1))]
+    state.step(Dropped(made_up(1), "silent"), 0.0)
+    problem, close, connect = state.step(Sighted(made_up(2), "mdns"), 0.0)
     assert problem.code == "too_many_addresses"
-    assert state.step(Sighted("10.0.0.4:1", "mdns"), 0.0) == []
-    assert len(state.peers) == 2
+    assert (close, connect) == (Close(made_up(0)), Connect(made_up(2)))
+    # It is told once; and who waits has no connection to close.
+    assert state.step(Sighted(made_up(3), "mdns"), 0.0) == [Connect(made_up(3))]
+    assert [peer.address for peer in state.peers] == [A, made_up(2), made_up(3)]
+    assert state.turned_away == 2
+
+
+def test_a_genuine_device_gets_in_during_a_flood_and_stays():
+    state = membership(max_strangers=8)
+    joined(state, source="mdns")
+    for number in range(1000):
+        state.step(Sighted(made_up(number), "mdns"), 0.0)
+        if number == 500:
+            assert state.step(Sighted(B, "mdns"), 0.0)[-1] == Connect(B)
+            assert state.step(Greeted(B, "new", "boot"), 0.0) == [Join("new", B)]
+    assert state.ready == {"pi": A, "new": B}
+    # One that is away keeps its slot, and one that is listed gets one.
+    state.step(Dropped(B, "off"), 1.0)
+    for number in range(1000):
+        state.step(Sighted(made_up(number), "mdns"), 1.0)
+    assert state_of(state, B) is PeerState.WAITING
+    assert state.step(Sighted(C, "static"), 1.0) == [Connect(C)]
+    assert len(state.peers) == 8 + 3
+
+
+def test_the_more_strangers_there_are_the_less_often_each_is_tried():
+    state = membership(max_strangers=1000)
+    for number in range(1000):
+        state.step(Sighted(made_up(number), "mdns"), 0.0)
+        state.step(Dropped(made_up(number), "silent"), 0.0)
+    now, tried = 0.0, 0
+    while now < 600.0:
+        now += 1.0
+        for action in state.step(Tick(), now):
+            tried += 1
+            state.step(Dropped(action.address, "silent"), now)
+    assert tried < 10_000  # at most 16 a second; as often as others, they would be 200
+
+
+def test_listed_addresses_push_out_none_that_is_listed():
+    state = membership(max_addresses=2)
+    joined(state, source="mdns")
+    assert state.step(Sighted(B, "static"), 0.0) == [Connect(B)]
+    (problem,) = state.step(Sighted(C, "static"), 0.0)
+    assert problem.code == "too_many_addresses"
+    state.step(Dropped(A, "off"), 0.0)
+    assert state.step(Sighted(C, "static"), 0.0) == [Connect(C)]
+    assert [peer.address for peer in state.peers] == [B, C]
 
 
 def test_dead_announcements_are_forgotten_and_listed_addresses_are_not():
@@ -217,9 +269,13 @@ NEWS = st.one_of(
 )
 
 
-@given(st.lists(st.tuples(NEWS, st.floats(0, 40)), max_size=60), st.integers(1, 3))
-def test_any_order_of_news_keeps_the_rules(news, max_devices):
-    state = Membership(lambda: 0.5, max_devices=max_devices, max_addresses=4)
+@given(
+    st.lists(st.tuples(NEWS, st.floats(0, 40)), max_size=60), st.integers(1, 3), st.integers(1, 3)
+)
+def test_any_order_of_news_keeps_the_rules(news, max_devices, strangers):
+    state = Membership(
+        lambda: 0.5, max_devices=max_devices, max_addresses=3, max_strangers=strangers
+    )
     now, in_use, connected = 0.0, {}, set()
     for event, later in news:
         now += later
@@ -242,7 +298,8 @@ def test_any_order_of_news_keeps_the_rules(news, max_devices):
                     assert in_use.pop(device) == address
         assert state.ready == in_use
         assert len(in_use) <= max_devices
-        assert len(state.peers) <= 4
+        assert len(state.peers) <= 3 + strangers
+        assert sum(peer.is_stranger for peer in state.peers) <= strangers
         for peer in state.peers:
             busy = peer.state in (PeerState.CONNECTING, PeerState.READY)
             assert busy == (peer.address in connected)

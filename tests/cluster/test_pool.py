@@ -15,7 +15,7 @@ from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.errors import LostWorker, PeerViolation
-from protos.versions import Spoken
+from protos.versions import PROTOCOL, Spoken
 from tests.cluster.support import advertised, unique_cluster, watched_pool, worker_process
 from tests.waiting import until
 from tests.worker.support import in_process
@@ -190,7 +190,7 @@ async def test_another_protocol_version_is_refused_with_both_versions(tmp_path, 
     async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
         await until(lambda: watched.peer(running.address).state is PeerState.REFUSED)
         peer = watched.peer(running.address)
-        assert "speaks protocol 1" in peer.reason
+        assert f"speaks protocol {PROTOCOL}" in peer.reason
         assert "98 and 99" in peer.reason
         assert running.address in peer.reason
         assert "same version" in peer.cure

@@ -34,9 +34,9 @@ class Puts:
         self.sent = []
         real = connection.client.put
 
-        async def put(sha256, data, offset=0, timeout_s=None):
+        async def put(sha256, parts, total_bytes, offset=0):
             self.sent.append((sha256, offset))
-            await real(sha256, data, offset, timeout_s)
+            await real(sha256, parts, total_bytes, offset)
 
         monkeypatch.setattr(connection.client, "put", put)
 
@@ -118,10 +118,13 @@ async def test_bytes_that_differ_from_their_hash_are_refused(connection):
     program, blobs = big_program(1)
 
     class Corrupted(BlobSource):
-        def bytes_of(self, sha256):
-            data = bytearray(blobs.bytes_of(sha256))
+        size_of = blobs.size_of
+
+        def chunks(self, sha256, offset, most_bytes):
+            first, *rest = blobs.chunks(sha256, offset, most_bytes)
+            data = bytearray(first)
             data[1000] ^= 1
-            return memoryview(data)
+            return [memoryview(data), *rest]
 
     with pytest.raises(ImbrexError, match="corrupted on the way"):
         await connection.ensure([program], Corrupted())

@@ -65,3 +65,16 @@ def test_a_pardon_forgets_everything() -> None:
     state.pardon(A)
     assert state.reason(A, 0.0) == ""
     assert strikes(state, 1.0) == [0.0, 0.0, FIRST_S]
+
+
+def test_who_is_convicted_stays_out_until_somebody_trusts_it() -> None:
+    state, device = Quarantine(), DeviceId("a")
+    assert state.convict(device, "task 3 is off by 0.01")
+    assert not state.convict(device, "task 4 is off by 0.02")
+    assert "task 4 is off by 0.02" in state.reason(device, 1e9)
+    assert state.accuse(device, "it sent int8", 1e9) == 0.0
+    for number in range(2 * MOST_RECORDS):
+        state.accuse(DeviceId(f"d{number}"), "it sent int8", 0.0)
+    assert state.reason(device, 1e9)
+    state.pardon(device)
+    assert not state.reason(device, 1e9)

@@ -44,7 +44,10 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "machines are booted by root only"
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    return f"not installed here: {', '.join(missing)}" if missing else ""
+    if not missing:
+        return ""
+    install = "apt-get install debootstrap systemd-container iproute2 openssh-client"
+    return f"not installed here: {', '.join(missing)}. {install}"
 
 
 def inside(*command: str | Path) -> tuple[str, ...]:

@@ -102,6 +102,7 @@ def test_the_daemon_accepts_its_settings_file(daemon: str, tmp_path: Path) -> No
 def test_every_setting_has_a_variable(daemon: str) -> None:
     given = {"coordinator_model_repository": "/srv/models", "coordinator_wire": "fp16"}
     given |= {"coordinator_tls_cert": "/etc/imbrex/cert.pem", "coordinator_tls_key": "/key.pem"}
+    given |= {"coordinator_max_models_bytes": 10**9}
     assert set(rendered(daemon, **given)) == set(DAEMONS[daemon].model_fields) - NOT_IN_FILES
 
 

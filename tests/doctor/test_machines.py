@@ -5,7 +5,7 @@ import pytest
 from coordinator.doctor.machines import findings
 from tests.doctor.patients import GIB, VERSION, cable, patient, wifi
 
-MB = 1 << 20
+MB = 1_000_000
 REACHED_BY_WIFI = {"address": "192.168.1.30:8470"}
 
 
@@ -21,10 +21,15 @@ REACHED_BY_WIFI = {"address": "192.168.1.30:8470"}
         ({"power_flags": 0x60000}, "throttled", "note", "since it started"),
         ({"governor": "powersave"}, "governor", "warning", "lowest frequency"),
         ({"governor": "ondemand"}, "governor", "note", "late"),
-        ({"memory_available_bytes": 150 * MB}, "low_memory", "warning", "150 MB of its 1024"),
-        ({"memory_available_bytes": 10 * MB}, "low_memory", "error", "10 MB"),
-        ({"disk_free_bytes": 300 * MB}, "full_disk", "warning", "300 MB are free"),
-        ({"disk_free_bytes": 3 * MB}, "full_disk", "error", "3 MB are free"),
+        (
+            {"memory_available_bytes": 150 * MB},
+            "low_memory",
+            "warning",
+            "150.0 MB of its 1073.7 MB",
+        ),
+        ({"memory_available_bytes": 10 * MB}, "low_memory", "error", "10.0 MB"),
+        ({"disk_free_bytes": 300 * MB}, "full_disk", "warning", "300.0 MB are free"),
+        ({"disk_free_bytes": 3 * MB}, "full_disk", "error", "3.0 MB are free"),
         ({"ahead_s": 5.0}, "clock_skew", "warning", "5 s ahead of"),
         ({"ahead_s": -3600.0}, "clock_skew", "error", "3600 s behind"),
         ({"version": "1.2.2"}, "version_skew", "warning", f"1.2.2, the coordinator {VERSION}"),

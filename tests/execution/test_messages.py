@@ -43,3 +43,31 @@ def test_through_the_host_after_a_loss() -> None:
     for each in again:
         task = described(state, each)
         assert (task.attempt, {out.to for out in task.outputs}) == (each.attempt, {"host"})
+
+
+def test_who_sends_a_tasks_input_is_named_to_its_reader() -> None:
+    state, graph = scheduler("a", "b"), direct_chain([HALVES, HALVES])
+    tasks = [described(state, each) for each in assigned(state.step(Submitted(R, graph)))]
+    for message, spec in zip(tasks, graph.tasks, strict=True):
+        named = {
+            (device(each.device), tuple(each.box.start), tuple(each.box.stop))
+            for entry in message.inputs
+            for each in entry.sources
+        }
+        pieces = [piece for entry in spec.inputs for piece in entry.pieces]
+        planned = {
+            (
+                graph.tasks[piece.source].device,
+                tuple(span.start for span in piece.box.spans),
+                tuple(span.stop for span in piece.box.spans),
+            )
+            for piece in pieces
+            if piece.source is not None
+        }
+        assert message.sources_named
+        assert named == planned
+    assert any(entry.sources for message in tasks for entry in message.inputs)
+    for each in assigned(state.step(Lost(B))):  # through the host from now on
+        again = described(state, each)
+        assert again.sources_named
+        assert not any(entry.sources for entry in again.inputs)

@@ -62,11 +62,14 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
     tensor, rows, cols = "x", height, width
     outputs: list[str] = []
     for _ in range(draw(st.integers(1, 5))):
-        choice = draw(st.sampled_from(["conv", "conv", "pool", "residual", "concat", "reorg"]))
+        choices = ["conv", "conv", "pool", "pad", "residual", "concat", "reorg"]
+        choice = draw(st.sampled_from(choices))
         if choice == "conv":
             tensor, rows, cols = draw(_conv(sketch, tensor, rows, cols))
         elif choice == "pool" and min(rows, cols) >= 4:
             tensor, rows, cols = draw(_pool(sketch, tensor, rows, cols))
+        elif choice == "pad":
+            tensor, rows, cols = draw(_pad(sketch, tensor, rows, cols))
         elif choice == "residual":
             tensor = _residual(sketch, tensor, draw(st.booleans()))
         elif choice == "concat":
@@ -80,6 +83,18 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
             outputs.append(tensor)
     tensor = sketch.add("Relu", [tensor], sketch.channels[tensor])
     return sketch.model([*(name for name in outputs if name != "x"), tensor])
+
+
+@st.composite
+def _pad(
+    draw: st.DrawFn, sketch: Sketch, tensor: str, rows: int, cols: int
+) -> tuple[str, int, int]:
+    """Fill on any side, more of it than a window reaches over too."""
+    top, left, bottom, right = (draw(st.integers(0, 3)) for _ in range(4))
+    pads = np.array([0, 0, top, left, 0, 0, bottom, right], dtype=np.int64)
+    sketch.weights.append(numpy_helper.from_array(pads, f"p{len(sketch.nodes)}"))
+    made = sketch.add("Pad", [tensor, sketch.weights[-1].name], sketch.channels[tensor])
+    return made, rows + top + bottom, cols + left + right
 
 
 @st.composite

@@ -37,12 +37,12 @@ def test_an_ultralytics_export_says_everything() -> None:
     graph = made((1, 6, 84))
     found = guess(graph, ULTRALYTICS, None, 0)
     assert found == Guess("detection", 2, ("person", "car"), "unit")
-    head = head_for(graph, "detection", ("person", "car"), "unit")
+    head = head_for(graph, "detection", ("person", "car"), "unit", {})
     assert isinstance(head, YoloBoxes)
     assert head.type == "yolov8"
     older = made((1, 252, 7))
     assert guess(older, ULTRALYTICS, None, 0).task == "detection"
-    head = head_for(older, "detection", ("person", "car"), "unit")
+    head = head_for(older, "detection", ("person", "car"), "unit", {})
     assert isinstance(head, YoloBoxes)
     assert head.type == "yolov5"
 
@@ -98,23 +98,23 @@ def test_a_network_that_takes_no_picture_gives_tensors() -> None:
 
 
 def test_heads_follow_the_shapes() -> None:
-    scores = head_for(made((1, 10)), "classification", tuple("abcdefghij"), "unit")
+    scores = head_for(made((1, 10)), "classification", tuple("abcdefghij"), "unit", {})
     assert scores == ClassScores("logits", 5)
-    softmax = head_for(made((1, 3), op="Softmax"), "classification", tuple("abc"), "unit")
+    softmax = head_for(made((1, 3), op="Softmax"), "classification", tuple("abc"), "unit", {})
     assert softmax == ClassScores("softmax", 3)
-    grid = head_for(made((1, 125, 2, 2)), "detection", ("x",) * 20, "unit")
+    grid = head_for(made((1, 125, 2, 2)), "detection", ("x",) * 20, "unit", {})
     assert isinstance(grid, YoloV2)
     assert (grid.stride, len(grid.anchors)) == (32, 5)
     grids = made((1, 255, 8, 8), (1, 255, 4, 4), (1, 255, 2, 2))
-    scales = head_for(grids, "detection", ("x",) * 80, "unit")
+    scales = head_for(grids, "detection", ("x",) * 80, "unit", {})
     assert isinstance(scales, YoloV3)
     assert scales.strides == (8, 16, 32)
     assert scales.anchors[0][0] == (10, 13)
-    assert head_for(grids, "detection", ("x",) * 7, "unit") is None
-    cells = head_for(made((1, 84, 85)), "detection", ("x",) * 80, "unit")
+    assert head_for(grids, "detection", ("x",) * 7, "unit", {}) is None
+    cells = head_for(made((1, 84, 85)), "detection", ("x",) * 80, "unit", {})
     assert isinstance(cells, YoloX)  # 8 * 8 + 4 * 4 + 2 * 2
     assert cells.strides == (8, 16, 32)
-    boxes = head_for(made((1, 30, 21), (1, 30, 4)), "detection", ("x",) * 20, "unit")
+    boxes = head_for(made((1, 30, 21), (1, 30, 4)), "detection", ("x",) * 20, "unit", {})
     assert isinstance(boxes, Ssd)
     assert (boxes.boxes, boxes.scores) == ("out1", "out0")
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from onnx import helper
 
 from models import catalogue, model_file
+from models.graph import load_graph
+from models.model_file import read_model
+from models.reference import WholeModel, random_inputs
+from models.zoo.builder import Network, square
 from protos.errors import BadRequest, NotFound
 from tests.models.model_files import saved, tiny
 
@@ -57,3 +62,26 @@ def test_opset_out_of_range_is_refused(tmp_path, opset):
 @pytest.mark.parametrize("opset", [7, 23])
 def test_opset_in_range_is_accepted(tmp_path, opset):
     assert catalogue.load(saved(tmp_path, tiny(opset))).proto.opset_import[0].version == opset
+
+
+@pytest.mark.parametrize("version", [3, 8])
+@pytest.mark.parametrize("listed", [False, True])
+def test_initialisers_may_be_inputs_or_not_in_any_version(tmp_path, version, listed):
+    """Before IR version 4 ONNX wanted them listed; onnxruntime takes either, and so do we."""
+    net = Network("sliced", seed=3)
+    x = net.input("image", (1, 3, 8, 8)).conv("conv1", 4, square(3))
+    ends = [net.integers(name, [value]) for name, value in (("from", 1), ("to", 7), ("axis", 2))]
+    model = net.model(net.node("Slice", "rows", [x.name, *ends], (1, 4, 6, 8)).relu())
+    model.ir_version = version
+    if listed:
+        model.graph.input.extend(
+            helper.make_tensor_value_info(each.name, each.data_type, each.dims)
+            for each in model.graph.initializer
+        )
+    proto = read_model(saved(tmp_path, model))
+    graph = load_graph(proto)
+    assert graph.inputs == ("image",)
+    whole = WholeModel(proto, threads=1).run(random_inputs(graph))
+    assert {name: array.shape for name, array in whole.items()} == {
+        name: graph.shape(name) for name in graph.outputs
+    }

@@ -8,11 +8,14 @@ from coordinator.planning.devices import Cluster, Link
 from coordinator.planning.halo import halo
 from coordinator.planning.halo_parts import Divider, Part
 from coordinator.planning.legal import check_plan
+from coordinator.planning.loads import Loads
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
+from coordinator.planning.tables import tables_of
 from models.catalogue import load
 from models.graph import load_graph
 from models.reference import WholeModel, compare, random_inputs
+from models.tiles import MapTile
 from models.units import divide
 from tests.planning.run_plan import run_plan
 from tests.planning.support import MEMORY, cluster, real, small, small_model
@@ -97,10 +100,11 @@ def test_where_computing_is_dear_all_is_divided(count: int) -> None:
 def test_strips_cover_the_map_whoever_has_the_longer_ones(
     turn: int, edge_rows: int, tiles: int
 ) -> None:
-    divider = Divider(small(), cluster(1.0, 1.0, 1.0))
+    network, some = small(), cluster(1.0, 1.0, 1.0)
+    divider = Divider(network, some, Loads(network, some, tables_of(network, some)))
     shares = divider.shares(Part(0, 1, 3, edge_rows, turn))  # 16 rows over three devices
     assert len(shares) == tiles
-    rows = [(next(iter(tile.boxes.values()))[2], device) for device, tile in shares]
+    rows = [(tile.rows, device) for device, tile in shares if isinstance(tile, MapTile)]
     lengths = [sum(len(span) for span, device in rows if device == d) for d in range(3)]
     assert lengths == [6 if d == turn else 5 for d in range(3)]
     assert sorted(row for span, _ in rows for row in range(span.start, span.stop)) == [*range(16)]

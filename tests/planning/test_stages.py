@@ -123,7 +123,7 @@ def test_a_draft_needs_the_memory_that_its_plan_needs(name: str) -> None:
         exact = needs(network, plan_of(stages, draft))
         for d, each in enumerate(capped.devices):
             if each.id in exact:
-                assert over[d] + 1 == pytest.approx(exact[each.id].total_bytes, rel=1e-9)
+                assert over[d] + 1 == pytest.approx(exact[each.id].total_bytes(), rel=1e-9)
         assert stages.overflow_bytes(draft) == sum(over.values())
 
 

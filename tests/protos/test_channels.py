@@ -62,7 +62,7 @@ async def test_without_the_secret_every_call_is_refused(serve, wrong):
         with pytest.raises(BadConfiguration, match="secret"):
             await client.hello("1")
         with pytest.raises(BadConfiguration, match="secret"):
-            await client.put("0" * 64, b"")
+            await client.put("0" * 64, [], 0)
         with pytest.raises(BadConfiguration, match="secret"):
             await client.exchange().read()
 

@@ -57,6 +57,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     (repository / "stored" / "config.pbtxt").write_text(CONFIG)
     (repository / "stored" / "labels.txt").write_text("ant\nbee\ncat\n")
     (repository / "broken" / "1").mkdir(parents=True)
+    # What Triton's client writes of a 416x416 image as JSON is 10 MB.
+    (folder / "coordinator.toml").write_text("max_json_bytes = 16777216\n")
     flags = ["--model", "digits", "--model-repository", str(repository)]
+    flags += ["--config", str(folder / "coordinator.toml")]
     with serving(folder, flags) as running:
         yield running

@@ -149,7 +149,7 @@ def made(rng: random.Random) -> Sent:
         body, headers["Content-Encoding"] = _coded(rng, body)
     if rng.random() < 0.2:
         headers["Accept"] = rng.choice(["text/html", "image/png;q=x", "*/*;q=0", ",,;", "a/b;q=-1"])
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
+    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     how = _how(rng)
     if rng.random() < 0.03:

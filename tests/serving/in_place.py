@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
@@ -13,6 +12,7 @@ from PIL import Image
 from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel, Timing
 from coordinator.choice import IN_FORCE, Choice
 from coordinator.commands.check import equal_cluster
+from coordinator.feeds import Arrays, Reading, read_feeds
 from coordinator.journal import Ended, Journal
 from coordinator.naming import Names
 from coordinator.planning.aofl import aofl
@@ -59,7 +59,9 @@ class InPlace:
 
     settings: CoordinatorSettings = field(
         default_factory=lambda: CoordinatorSettings(
-            max_body_bytes=LIMIT_BYTES, models=("tiny", "/somewhere/bare.onnx")
+            max_body_bytes=LIMIT_BYTES,
+            models=("tiny", "/somewhere/bare.onnx"),
+            host_names=("test", "x"),
         )
     )
     no_workers: bool = False
@@ -81,6 +83,8 @@ class InPlace:
 
     def readiness(self) -> tuple[bool, str]:
         return (False, "no worker is connected") if self.no_workers else (True, "")
+
+    weight_bytes = 0
 
     def statuses(self) -> list[ModelStatus]:
         return [ModelStatus("tiny", True, "ready", "classification", False, 3)]
@@ -115,6 +119,12 @@ class InPlace:
             return ServedModel(name, self.network, SIDECAR, False)
         return ServedModel(PurePath(name).stem, self.bare, None, False)
 
+    def is_loaded(self, model: str) -> bool:
+        return model in self.settings.models
+
+    async def made_plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+        return await self.plan(model, choice)
+
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         if self.no_workers:
             raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
@@ -125,7 +135,7 @@ class InPlace:
     async def infer(
         self,
         model: str,
-        feeds: Mapping[str, np.ndarray],
+        feeds: Arrays | Reading,
         request_id: str | None = None,
         choice: Choice = IN_FORCE,
     ) -> Answer:
@@ -135,9 +145,10 @@ class InPlace:
             raise self.fails_with
         if self.no_workers:
             raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
+        given = await read_feeds(feeds, self.bare if model != "tiny" else self.network)
         answer = Answer(
             request_id=request_id or "made-here",
-            outputs=self.whole.run(as_values(self.network.graph, feeds)),
+            outputs=self.whole.run(as_values(self.network.graph, given)),
             timing=Timing(0.001, 0.002, 0.003, 0.004, 0.010),
             plan_version=3,
             devices=("0123456789abcdef",),

@@ -80,6 +80,7 @@ async def running(
             mdns=False,
             models=(str(model),),
             host_computes=False,
+            host_names=("test",),
             **chosen,  # type: ignore[arg-type]
         )
     )

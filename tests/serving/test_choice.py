@@ -23,6 +23,7 @@ from tests.serving.real import Real, running
 from tests.waiting import until
 
 INFER, PLAN = "/v1/models/tiny/infer", "/v1/plans/tiny"
+MAKE = "/v1/models/tiny/plan"
 FEEDS = {"image": np.random.default_rng(4).standard_normal((1, 3, 64, 64), np.float32)}
 NPZ = {"Content-Type": names.NPZ, "Accept": names.NPZ}
 
@@ -40,7 +41,7 @@ async def real(tmp_path: Path, workers: list[children.Child], model: Path) -> As
 
 
 async def planned(real: Real, **query: object) -> dict[str, Any]:
-    response = await real.http.get(PLAN, params=query)
+    response = await real.http.post(MAKE, params=query)
     assert response.status_code == 200, response.text
     return response.json()
 
@@ -93,7 +94,7 @@ async def test_strategies_and_numbers_of_devices(real: Real, model: Path) -> Non
 async def test_choices_that_cannot_be_made(
     real: Real, model: Path, query: dict[str, Any], status: int, cause: str
 ) -> None:
-    asked = await real.http.get(PLAN, params=query)
+    asked = await real.http.post(MAKE, params=query)
     assert cause in (await refused(asked, status))["cause"]
     sent = await real.http.post(INFER, params=query, content=write_tensors(FEEDS), headers=NPZ)
     error = await refused(sent, status)
@@ -121,7 +122,7 @@ async def test_a_plan_is_held_until_it_is_released(real: Real, model: Path) -> N
 
 async def test_a_plan_is_sent_and_chosen(real: Real, model: Path) -> None:
     before = await planned(real)
-    text = (await real.http.get(PLAN, params={"strategy": "lw"})).text
+    text = (await real.http.post(MAKE, params={"strategy": "lw"})).text
     ids = [device.id for device in real.coordinator.devices()]
     for device, name in zip(ids, ("worker-1", "worker-2"), strict=True):
         text = text.replace(device, name)

@@ -32,7 +32,7 @@ async def listening(app=None) -> AsyncIterator[int]:
     server = uvicorn.Server(config)
     loop = asyncio.get_running_loop()
     made = await loop.create_server(
-        lambda: Connection(config, server.server_state, {}), "127.0.0.1", 0
+        lambda: Connection(config, server.server_state, {}, most_of_address=3), "127.0.0.1", 0
     )
     try:
         yield made.sockets[0].getsockname()[1]
@@ -103,20 +103,67 @@ async def test_who_waits_for_an_answer_is_left_alone() -> None:
         writer.close()
 
 
-async def test_beyond_the_cap_new_ones_are_refused(monkeypatch) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 2)
+async def alive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(ALIVE)
+    assert b" 200 " in await read(reader, b"}")
+
+
+async def connected(port: int, own: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(own, 0))
+
+
+async def test_at_the_cap_the_idle_one_of_whoever_has_most_goes(monkeypatch) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 4)
     async with listening() as port:
-        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        for reader, writer in kept:
-            writer.write(ALIVE)
-            assert b" 200 " in await read(reader, b"}")
-        reader, extra = await asyncio.open_connection("127.0.0.1", port)
-        assert await ended(reader) == b""
-        for reader, writer in kept:
-            writer.write(ALIVE)
-            assert b" 200 " in await read(reader, b"}")
+        lone = await connected(port, "127.0.0.1")
+        await alive(*lone)
+        flood = [await connected(port, "127.0.0.2") for _ in range(3)]
+        for each in flood:
+            await alive(*each)
+        more = await connected(port, "127.0.0.3")
+        await alive(*more)
+        assert await ended(flood[0][0]) == b""
+        for each in (lone, more, *flood[1:]):
+            await alive(*each)
+        for _, writer in (lone, more, *flood):
             writer.close()
-        extra.close()
+
+
+async def test_of_one_address_the_idle_one_goes_and_who_is_answered_stays() -> None:
+    begun, answer = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow(scope, receive, send):
+        begun.release()
+        await answer.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async with listening(slow) as port:
+        idle = await connected(port, "127.0.0.2")
+        busy = [await connected(port, "127.0.0.2") for _ in range(2)]
+        for _, writer in busy:
+            writer.write(ALIVE)
+            await begun.acquire()
+        newer = await connected(port, "127.0.0.2")
+        newer[1].write(ALIVE)
+        await begun.acquire()
+        assert await ended(idle[0]) == b""
+        refused = await connected(port, "127.0.0.2")
+        assert await ended(refused[0]) == b""
+        answer.set()
+        for reader, writer in (*busy, newer):
+            assert b" 204 " in await read(reader, b"\r\n\r\n")
+            writer.close()
+        for _, writer in (idle, refused):
+            writer.close()
+
+
+async def test_a_proxy_on_this_device_has_no_limit_of_its_own() -> None:
+    async with listening() as port:
+        many = [await connected(port, "127.0.0.1") for _ in range(8)]
+        for each in many:
+            await alive(*each)
+            each[1].close()
 
 
 async def test_only_a_proxy_on_this_device_says_who_calls() -> None:

@@ -158,7 +158,8 @@ async def bad_input_changes_nothing(
     assert after.files - before.files < MORE_FILES
     assert service.get("/readyz") == {"status": "ready"}
     assert all(row["state"] == "ready" for row in service.get("/v1/devices")["devices"])
-    head = f"POST /v2/models/stored/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(GOOD)}\r\n"
+    head = "POST /v2/models/stored/infer HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    head += f"Content-Length: {len(GOOD)}\r\n"
     host, port = service.host_port.split(":")
     answer = await Line(host, int(port)).exchange(
         Sent("/v2", f"{head}Connection: close\r\n\r\n".encode(), GOOD)

@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
+from coordinator.keys import Keys, NoKey, Role
+from coordinator.serving import intake as module
+from coordinator.serving import places as places_module
 from coordinator.serving.app import create_app
-from coordinator.serving.intake import BODIES_HELD, Intake
+from coordinator.serving.errors import SlowBody
+from coordinator.serving.intake import BODY, GUEST_BYTES, Body, Intake
+from coordinator.serving.places import Places
 from protos.errors import Unavailable
 from tests.serving.in_place import LIMIT_BYTES, InPlace, picture
 
 URL = "/v1/models/tiny/infer"
+FLOOR = 1000.0
 
 
 @pytest.fixture
-def intake() -> Intake:
-    return Intake(create_app(InPlace()), LIMIT_BYTES, idle_s=0.05)
-
-
-@pytest.fixture
-async def client(intake: Intake) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(intake, raise_app_exceptions=False)
+async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
+    monkeypatch.setattr(module.Intake.__init__, "__defaults__", (0.05,))
+    transport = httpx.ASGITransport(create_app(InPlace()), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as made:
         yield made
 
 
 async def stalled() -> AsyncIterator[bytes]:
-    yield b"the beginning"
+    yield b"--x\r\nContent-"
     await asyncio.Event().wait()
 
 
@@ -44,56 +49,201 @@ async def stalled() -> AsyncIterator[bytes]:
     ],
 )
 async def test_a_body_that_stops_coming(
-    client: httpx.AsyncClient, intake: Intake, path: str, status: int, said: str
+    client: httpx.AsyncClient, path: str, status: int, said: str
 ) -> None:
-    response = await client.post(path, content=stalled())
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    response = await client.post(path, content=stalled(), headers=form)
     assert (response.status_code, said in response.text) == (status, True), response.text
-    assert (intake.open, intake.held_bytes) == (0, 0)
 
 
-async def test_bodies_that_are_held_have_a_cap(client: httpx.AsyncClient, intake: Intake) -> None:
-    intake.take(BODIES_HELD * LIMIT_BYTES)
-    refused = await client.post(URL, content=picture())
-    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-    intake.take(-BODIES_HELD * LIMIT_BYTES)
-    assert (await client.post(URL, content=picture())).status_code == 200
-    assert intake.held_bytes == 0
+# ---------------------------------------------------------------- places
 
 
-async def test_of_many_bodies_at_once_those_are_taken_that_there_is_room_for() -> None:
-    """Each is a quarter of the room and comes in halves, all first halves first."""
-    size = BODIES_HELD * LIMIT_BYTES // 4
-    seconds = asyncio.Event()
-    taken = []
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        taken.append(await Request(scope, receive).body())
+    def __call__(self) -> float:
+        return self.now
 
-    intake = Intake(app, LIMIT_BYTES)
 
-    async def post() -> None:
-        pieces = [
-            {"type": "http.request", "body": bytes(size // 2), "more_body": True},
-            {"type": "http.request", "body": bytes(size - size // 2)},
-        ]
+def ended(ends: list[str], name: str):
+    return lambda: ends.append(name)
 
-        async def receive() -> Message:
-            if len(pieces) < 2:
-                await seconds.wait()
-            return pieces.pop(0) if pieces else {"type": "http.disconnect"}
 
-        async def send(message: Message) -> None:
-            raise AssertionError("nothing is sent")
+async def test_one_caller_has_half_of_the_room() -> None:
+    places = Places(100, 8, FLOOR, wait_s=0.0)
+    for size in (30, 20):
+        await places.take("greedy", size, lambda: None)
+    with pytest.raises(Unavailable, match="2 bodies with 50 bytes"):
+        await places.take("greedy", 1, lambda: None)
+    taken = await places.take("other", 50, lambda: None)
+    with pytest.raises(Unavailable):
+        await places.take("third", 1, lambda: None)
+    places.settle(taken, 20)
+    await places.take("third", 30, lambda: None)
+    small = Places(1000, 4, FLOOR, wait_s=0.0)
+    for _ in range(2):
+        await small.take("greedy", 1, lambda: None)
+    with pytest.raises(Unavailable):
+        await small.take("greedy", 1, lambda: None)
 
-        headers = [(b"content-length", str(size).encode())]
-        await intake({"type": "http", "headers": headers}, receive, send)
 
-    asyncio.get_running_loop().call_later(0.1, seconds.set)
+async def test_who_finds_no_room_waits_for_it() -> None:
+    places = Places(100, 8, FLOOR, wait_s=30.0)
+    first = await places.take("a", 50, lambda: None)
+    await places.take("b", 50, lambda: None)
+    waiting = asyncio.create_task(places.take("c", 40, lambda: None))
+    asyncio.get_running_loop().call_soon(places.free, first)
     async with asyncio.timeout(10):
-        ended = await asyncio.gather(*(post() for _ in range(8)), return_exceptions=True)
-    assert [type(each) for each in ended] == [type(None)] * 4 + [Unavailable] * 4
-    assert [len(body) for body in taken] == [size] * 4
-    assert intake.held_bytes == 0
+        assert (await waiting).size_bytes == 40
+    assert places.held_bytes == 90
+
+
+async def test_a_slow_sender_is_ended_only_when_somebody_waits_and_no_more_than_needed() -> None:
+    clock, ends = Clock(), list[str]()
+    places = Places(100, 8, FLOOR, wait_s=20.0, clock=clock)
+    names = {"a": 0, "b": 900, "c": 2000}  # bytes a second
+    made = {name: await places.take(name, 33, ended(ends, name)) for name in names}
+    for second in range(12):
+        clock.now = float(second)
+        for name, rate in names.items():
+            places.come(made[name], rate)
+    assert ends == []  # nobody waits
+    waiting = asyncio.create_task(places.take("d", 33, lambda: None))
+    async with asyncio.timeout(10):
+        while not ends:
+            await asyncio.sleep(0)
+    assert ends == ["a"]  # the slowest; the other slow one may stay
+    places.free(made["a"])
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def test_a_sender_is_not_judged_before_the_window_is_over() -> None:
+    clock = Clock()
+    places = Places(100, 8, FLOOR, wait_s=0.0, clock=clock)
+    place = await places.take("a", 100 // 2, lambda: None)
+    clock.now = places_module.WINDOW_S - 0.1
+    assert place.bytes_per_s(clock.now) == float("inf")
+    clock.now = places_module.WINDOW_S + 0.1
+    assert place.bytes_per_s(clock.now) == 0.0
+    places.settle(place, 10)
+    assert place.bytes_per_s(clock.now) == float("inf")
+
+
+# ---------------------------------------------------------------- bodies over HTTP
+
+
+@dataclass
+class Sender:
+    """A body that comes as the test says."""
+
+    pieces: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (piece := await self.pieces.get()) is not None:
+            yield piece
+
+
+async def echo(request: Request) -> Response:
+    try:
+        return PlainTextResponse(str(len(await request.body())))
+    except (SlowBody, Unavailable, NoKey) as error:
+        return PlainTextResponse(error.code, status_code=400)
+
+
+async def as_guest(request: Request) -> Response:
+    body: Body = request.scope[BODY]
+    body.guest = True
+    return await echo(request)
+
+
+@pytest.fixture
+def around() -> Intake:
+    app = Starlette(
+        routes=[Route("/", echo, methods=["POST"]), Route("/guest", as_guest, methods=["POST"])]
+    )
+    return Intake(app, LIMIT_BYTES, FLOOR)
+
+
+def to(around: Intake, host: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(around, client=(host, 1)), base_url="http://test"
+    )
+
+
+async def test_slow_senders_of_one_address_hold_nobody_up(around: Intake) -> None:
+    """Those of the address itself are ended for its own next body, others wait for nothing."""
+    clock = Clock()
+    around.large._clock = clock
+    dripping = [Sender() for _ in range(2)]
+    async with to(around, "10.0.0.1") as flood, to(around, "10.0.0.2") as other:
+        slow = [asyncio.create_task(flood.post("/", content=each)) for each in dripping]
+        async with asyncio.timeout(20):
+            while around.large.taken < 2:
+                await asyncio.sleep(0)
+            assert (await other.post("/", content=b"12345")).text == "5"
+            clock.now = places_module.WINDOW_S + 0.1
+            assert (await flood.post("/", content=b"123")).text == "3"  # a small one has room
+            own = Sender()
+            own.pieces.put_nowait(b"1234")
+            own.pieces.put_nowait(None)
+            assert (await flood.post("/", content=own)).text == "4"
+            done, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED)
+            assert [each.result().text for each in done] == ["slow_body"]
+        for each in slow:
+            each.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+    assert (around.large.taken, around.large.held_bytes) == (0, 0)
+
+
+async def test_a_guest_sends_little_and_takes_no_members_place(
+    around: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GUEST_BYTES", 1000)
+    sender = Sender()
+    async with to(around, "10.0.0.1") as client:
+        asking = asyncio.create_task(client.post("/guest", content=sender))
+        async with asyncio.timeout(20):
+            while not around.guests.taken:
+                await asyncio.sleep(0)
+            assert (around.large.taken, around.guests.held_bytes) == (0, 1000)
+            sender.pieces.put_nowait(bytes(1001))
+            assert (await asking).text == "no_key"
+    assert around.guests.taken == 0
+
+
+async def test_without_a_key_no_body_is_read_and_nobody_else_waits(tmp_path) -> None:
+    """Four hold what DeepStack's clients may, with no key: who has one is answered meanwhile."""
+    plain = InPlace()
+    settings = plain.settings.model_copy(
+        update={"state_dir": tmp_path, "max_body_bytes": 4 * GUEST_BYTES}
+    )
+    key = Keys(tmp_path).add("camera", Role.INFER)
+    app = create_app(InPlace(settings))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    read = []
+
+    async def watched() -> AsyncIterator[bytes]:
+        read.append(1)
+        yield b"x"
+
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        for path in (URL, "/v1/plans/tiny", "/v2/models/tiny/infer", "/v2/repository/index"):
+            assert (await client.post(path, content=watched())).status_code == 401
+        assert read == []
+        slow = [
+            asyncio.create_task(client.post("/v1/vision/custom/x", content=Sender(), headers=form))
+            for _ in range(4)
+        ]
+        async with asyncio.timeout(20):
+            answered = await client.post(URL, content=picture(), headers={"X-API-Key": key})
+        assert answered.status_code == 200
+        for each in slow:
+            each.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
 
 
 async def test_several_pictures_in_one_call(client: httpx.AsyncClient) -> None:

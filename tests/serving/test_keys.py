@@ -19,6 +19,7 @@ from coordinator.serving.access import OPEN, Access, role_of
 from coordinator.serving.app import create_app
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import Service
+from coordinator.settings import CoordinatorSettings
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound
@@ -161,6 +162,7 @@ def test_every_order_takes_admin():
     assert len(orders) > len(asking) > 5
     assert {path.rpartition("/")[2] for path in asking} == {
         "infer",
+        "plan",
         "index",
         "detection",
         "list",
@@ -220,7 +222,7 @@ def test_the_commands(tmp_path):
 
 
 async def test_the_inference_protocols_grpc_takes_keys_in_its_metadata(keys):
-    server = RpcServer(Service(InPlace()), Access(keys, 0.0), 1 << 20)
+    server = RpcServer(Service(InPlace()), Access(keys, 0.0), CoordinatorSettings())
     address = await server.start("127.0.0.1", 0)
     asks, admin = keys.add("camera", Role.INFER), keys.add("me", Role.ADMIN)
     async with grpc.aio.insecure_channel(address) as channel:

@@ -14,10 +14,16 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from coordinator.keys import Keys, Role
+from coordinator.serving.access import Access
+from coordinator.serving.oip import reading
+from coordinator.serving.oip.rpc import RpcServer
+from coordinator.serving.oip.service import Service as Serving
+from coordinator.settings import CoordinatorSettings
 from models.reference import WholeModel, compare
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
-from tests.serving.in_place import tiny_model
+from tests.serving.in_place import InPlace, tiny_model
 from tests.serving.processes import Service
 
 TRITON = Path(__file__).parents[2] / ".venv-triton" / "bin" / "python"
@@ -169,6 +175,62 @@ async def test_health_and_reflection(channel: grpc.aio.Channel) -> None:
     async for each in reflect.ServerReflectionInfo(asked()):
         names = {service.name for service in each.list_services_response.service}
     assert {"inference.GRPCInferenceService", "grpc.health.v1.Health"} <= names
+
+
+@pytest.fixture
+async def keyed(tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
+    """A server of this process where a key is in use: its address, and the key."""
+    keys = Keys(tmp_path)
+    server = RpcServer(Serving(InPlace()), Access(keys, 0.0), CoordinatorSettings())
+    key = keys.add("me", Role.INFER)
+    yield await server.start("127.0.0.1", 0), key
+    await server.stop()
+
+
+async def test_no_message_is_read_without_a_key(
+    keyed: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+
+    async def noted(context: grpc.aio.ServicerContext) -> bytes:
+        read.append(1)
+        return await context.read()
+
+    monkeypatch.setattr(reading, "_next", noted)
+    address, key = keyed
+    names = [each.name for each in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods]
+    async with grpc.aio.insecure_channel(address) as channel:
+        for name in names:
+            call = channel.unary_unary(f"/inference.GRPCInferenceService/{name}")
+            if name in ("ServerLive", "ServerReady"):
+                await call(bytes(100_000))
+                continue
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(bytes(100_000))
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED, name
+        assert len(names) > 8
+        assert read == []
+        call = channel.unary_unary("/inference.GRPCInferenceService/RepositoryIndex")
+        await call(b"", metadata=(("x-api-key", key),))
+    assert read == [1]
+
+
+async def test_streams_have_a_cap(keyed: tuple[str, str]) -> None:
+    address, key = keyed
+    metadata = (("x-api-key", key),)
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        kept = [stub.ModelStreamInfer(metadata=metadata) for _ in range(reading.MOST_STREAMS // 2)]
+        for each in kept:
+            await each.write(pb.ModelInferRequest(model_name="none"))
+            assert (await each.read()).error_message
+        more = stub.ModelStreamInfer(metadata=metadata)
+        await more.write(pb.ModelInferRequest(model_name="none"))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await more.read()
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        for each in kept:
+            each.cancel()
 
 
 CLIENT = """

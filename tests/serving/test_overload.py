@@ -9,8 +9,9 @@ import pytest
 
 from coordinator.admission import Admission, Throughput
 from coordinator.serving.intake import Intake
-from protos.errors import Overloaded
+from protos.errors import BadRequest, Overloaded
 from tests.serving.in_place import InPlace, picture
+from tests.serving.real import running as running_coordinator
 from tests.waiting import until
 
 
@@ -66,7 +67,10 @@ async def test_a_queue_ends_by_length_and_by_predicted_wait() -> None:
     assert admission.wait_s == pytest.approx(12.0)
     with pytest.raises(Overloaded, match="2 requests are waiting") as refused:
         await hold(admission, done)
-    assert refused.value.retry_after_s == pytest.approx(2.0)
+    assert refused.value.retry_after_s == pytest.approx(4.0)
+    with pytest.raises(Overloaded) as second:  # the first one has been promised the next place
+        await hold(admission, done)
+    assert second.value.retry_after_s == pytest.approx(8.0)
     done.set()
     await asyncio.gather(*waiting)
     fresh = Admission(in_flight=1, queue=1, most_wait_s=10.0, clock=clock)  # nothing known yet
@@ -132,11 +136,46 @@ async def test_a_sender_that_goes_away_frees_what_is_computed_for_it() -> None:
     async def send(message) -> None:
         raise AssertionError("nobody reads this")
 
-    intake = Intake(computes, max_body_bytes=1000)
-    serving = asyncio.create_task(intake({"type": "http", "headers": []}, receive, send))
+    intake = Intake(computes, 1000, 0.0)
+    scope = {"type": "http", "headers": [(b"content-length", b"7")]}
+    serving = asyncio.create_task(intake(scope, receive, send))
     await begun.wait()
-    assert (intake.open, intake.held_bytes) == (1, 7)
+    assert (intake.small.taken, intake.small.held_bytes) == (1, 7)
     left.set()
     await serving
     assert freed.is_set()
-    assert (intake.open, intake.held_bytes) == (0, 0)
+    assert (intake.small.taken, intake.small.held_bytes) == (0, 0)
+
+
+async def test_who_has_waited_as_long_as_anybody_may_is_told_so() -> None:
+    """Nothing was known of the speed when it came."""
+    admission, done = Admission(in_flight=1, queue=5, most_wait_s=0.05), asyncio.Event()
+    running = asyncio.create_task(hold(admission, done))
+    await until(lambda: admission.running)
+    with pytest.raises(Overloaded):
+        await hold(admission, done)
+    assert admission.waiting == 0
+    done.set()
+    await running
+
+
+async def test_a_picture_takes_its_place_before_it_is_decoded(tmp_path, workers, model) -> None:
+    """Beyond the queue's end nothing is decoded, however slow decoding is."""
+    decoding, go_on = [], asyncio.Event()
+
+    async def feeds():
+        decoding.append(1)
+        await go_on.wait()
+        raise BadRequest(cause="no picture", cure="Send one")
+
+    settings = {"max_in_flight": 1, "max_queue": 2}
+    async with running_coordinator(tmp_path, workers, model, **settings) as real:
+        source = real.coordinator.names.source("tiny")
+        asked = [asyncio.create_task(real.coordinator.infer(source, feeds)) for _ in range(3)]
+        await until(lambda: decoding and real.coordinator.queue_depth == 2)
+        with pytest.raises(Overloaded):
+            await real.coordinator.infer(source, feeds)
+        assert len(decoding) == 1
+        go_on.set()
+        ended = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(each) for each in ended] == [BadRequest] * 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -17,7 +17,11 @@ from tests.serving.browser import MISSING, browser, errors, present
 from tests.serving.in_place import InPlace, picture
 from tests.serving.processes import Service, serving, wait
 
-needs_browser = pytest.mark.skipif(not present(), reason=MISSING)
+
+def needs_browser(test: Callable[..., object]) -> Callable[..., object]:
+    without = pytest.mark.skipif(not present(), reason=MISSING)
+    return pytest.mark.needs_browser(without(test))
+
 
 DROP = """
 const done = arguments[arguments.length - 1];
@@ -272,10 +276,10 @@ async def test_events_tell_state_and_requests(
     assert told["state"]["devices"][0]["name"] == "pi-1"
     assert told["state"]["requests"]["answered"][-1] >= 0
     assert (told["request"]["model"], told["request"]["outcome"]) == ("tiny", "ok")
-    plan = (await http.get("/page/plans/tiny")).json()
+    plan = (await http.post("/page/plans/tiny")).json()
     assert [tile["own"] for tile in plan["tiles"]] == [[0, 0, 16, 16]]
     assert plan["input"] == {"width": 16, "height": 16}
-    assert (await http.get("/page/plans/nothing")).status_code == 404
+    assert (await http.post("/page/plans/nothing")).status_code == 404
 
 
 async def test_pages_that_watch_have_a_cap(http: httpx.AsyncClient) -> None:

@@ -16,6 +16,7 @@ from coordinator.serving.app import create_app
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import Service
 from coordinator.serving.rates import BURST_S, MAX_CALLERS, Rates, TooManyRequests, neighbourhood
+from coordinator.settings import CoordinatorSettings
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadRequest
@@ -114,7 +115,7 @@ async def test_every_surface_says_it_in_its_shape(http) -> None:
 
 async def test_the_inference_protocols_grpc_counts_too(tmp_path) -> None:
     access = Access(Keys(tmp_path), PER_S, clock=lambda: 0.0)
-    server = RpcServer(Service(InPlace()), access, 1 << 20)
+    server = RpcServer(Service(InPlace()), access, CoordinatorSettings())
     address = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(address) as channel:
         stub = inference_pb2_grpc.GRPCInferenceServiceStub(channel)

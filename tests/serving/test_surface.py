@@ -28,9 +28,10 @@ LOOKING = {
     "examine",
     "get",
     "in_flight",
+    "is_loaded",
     "journal",
+    "made_plan",
     "names",
-    "plan",
     "profile_of",
     "queue_depth",
     "readiness",
@@ -39,6 +40,7 @@ LOOKING = {
     "settings",
     "statuses",
     "trace",
+    "weight_bytes",
 }
 
 

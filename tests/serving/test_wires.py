@@ -48,8 +48,8 @@ async def test_a_request_may_allow_a_wire(
         assert 1e-6 < half < 2e-3 < eighth < 0.05
         assert await loss(coordinator, model, Choice(name, wire="exact"), "exact") <= 1e-5
         query = {"strategy": "lw", "wire": "fp16"}
-        assert (await real.http.get("/v1/plans/tiny", params=query)).json()["wire"] == "fp16"
-        refused = await real.http.get("/v1/plans/tiny", params={"wire": "fp8"})
+        assert (await real.http.post("/v1/models/tiny/plan", params=query)).json()["wire"] == "fp16"
+        refused = await real.http.post("/v1/models/tiny/plan", params={"wire": "fp8"})
         assert refused.status_code == 422
         assert "wire" in refused.json()["error"]["cause"]
 
@@ -59,7 +59,7 @@ async def test_encoded_halos_pass_between_peers(
     tmp_path: Path, workers: list[children.Child], model: Path, wire: Wire
 ) -> None:
     async with running(tmp_path, workers, model) as real:
-        plan = (await real.http.get("/v1/plans/tiny", params={"strategy": "lw"})).json()
+        plan = (await real.http.post("/v1/models/tiny/plan", params={"strategy": "lw"})).json()
         for block in plan["blocks"]:
             block["barrier"] = False
         for block in plan["blocks"][1:]:

@@ -2,7 +2,10 @@
 
 import json
 import re
+import shutil
 import stat
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -54,6 +57,72 @@ def test_a_damaged_authority_is_named(trust, tmp_path):
     (tmp_path / FOLDER / "authority.pem").write_text("nonsense")
     with pytest.raises(BadConfiguration, match="cannot be used"):
         Trust.load(tmp_path)
+
+
+def half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+HARMS = [half, Path.unlink, lambda path: path.write_bytes(b"")]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("file", ["authority.key.pem", "authority.pem"])
+def test_who_had_an_authority_never_goes_on_without(trust, tmp_path, file, harm):
+    harm(tmp_path / FOLDER / file)
+    with pytest.raises(BadConfiguration) as refused:
+        Trust.load(tmp_path)
+    assert str(tmp_path / FOLDER / file) in refused.value.cause
+    assert "imbrex cluster restore" in refused.value.cure
+    assert "imbrex cluster init --replace" in refused.value.cure
+
+
+def test_nor_when_the_whole_folder_is_gone(trust, tmp_path):
+    shutil.rmtree(tmp_path / FOLDER)
+    with pytest.raises(BadConfiguration, match=r"authority\.key\.pem: it is missing"):
+        Trust.load(tmp_path)
+
+
+def test_what_one_from_before_left_is_enough(trust, tmp_path):
+    """Only the list of members is left, and no mark outside of the folder."""
+    admit(trust.certified, KITCHEN)
+    (tmp_path / "cluster.authority").unlink()
+    for file in (tmp_path / FOLDER).glob("*.pem"):
+        file.unlink()
+    with pytest.raises(BadConfiguration, match=r"authority\.key\.pem: it is missing"):
+        Trust.load(tmp_path)
+
+
+def test_a_key_of_another_certificate_is_named(trust, tmp_path):
+    (tmp_path / FOLDER / "authority.key.pem").write_bytes(new_key())
+    with pytest.raises(BadConfiguration, match="it is not the key of"):
+        Trust.load(tmp_path)
+
+
+def test_a_new_one_takes_its_place_when_somebody_says_so(trust, tmp_path):
+    half(tmp_path / FOLDER / "authority.key.pem")
+    before = trust.certified.authority
+    made, aside = Authority.replace(tmp_path, now_utc())
+    assert made.fingerprint != before.fingerprint
+    assert (aside / "authority.pem").read_bytes() == before.certificate_pem
+    assert Trust.load(tmp_path).certified.authority.fingerprint == made.fingerprint
+    assert not Trust.load(tmp_path).members()
+
+
+def test_a_daemon_without_its_authority_does_not_start(trust, tmp_path):
+    half(tmp_path / FOLDER / "authority.key.pem")
+    command = [sys.executable, "-m", "imbrex", "coordinator", "--no-mdns", "--port", "0"]
+    ended = subprocess.run(
+        [*command, "--no-host-computes", "--state-dir", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "authority.key.pem" in ended.stderr
+    assert "--replace" in ended.stderr
+    assert not (tmp_path / "ready.json").exists()
 
 
 def test_certificates_are_valid_on_a_board_without_a_clock(trust):

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from models.boxes import Box
 from models.program import BlobSource, Program, WeightRef
 from protos import imbrex_pb2 as pb
+from protos.client import CHUNK_BYTES
 from protos.convert import box_message, data_type_of
 from worker.daemon import READY_FILE, run
 from worker.settings import WorkerSettings
@@ -92,7 +93,12 @@ async def install(client, program, blobs):
     reply = await client.prepare([message_of(program)])
     have = await client.missing(list(reply.missing))
     for sha256 in reply.missing:
-        await client.put(sha256, blobs.bytes_of(sha256), have[sha256])
+        await client.put(
+            sha256,
+            blobs.chunks(sha256, have[sha256], CHUNK_BYTES),
+            blobs.size_of(sha256),
+            have[sha256],
+        )
     if reply.missing:
         reply = await client.prepare([message_of(program)])
     assert not reply.missing

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 
 from models.boxes import Box
 from models.program import Program
+from protos import memory
 from protos.channels import Caller
 from protos.client import WorkerClient
 from tests.worker.support import (
@@ -22,7 +23,6 @@ from tests.worker.support import (
     until_done,
     whole,
 )
-from worker import memory
 
 SIDE = 512
 # float32 of SIDE x SIDE in this many channels: 600 MB between two maps of one channel.

@@ -60,6 +60,10 @@ async def test_a_restart_keeps_the_identity_and_what_was_optimised(tmp_path):
     assert ids[0] == ids[1]
 
 
+def parts_of(data):
+    return [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+
+
 async def test_a_full_disk_is_told_and_the_transfer_continues_later(tmp_path):
     data = os.urandom(3 * CHUNK_BYTES)
     sha256 = hashlib.sha256(data).hexdigest()
@@ -71,12 +75,12 @@ async def test_a_full_disk_is_told_and_the_transfer_continues_later(tmp_path):
     with process(tmp_path, before=small_files) as running:
         async with WorkerClient(running.address, Caller("host")) as client:
             with pytest.raises(Unavailable, match="full"):
-                await client.put(sha256, data)
+                await client.put(sha256, parts_of(data), len(data))
             assert await client.missing([sha256]) == {sha256: 2 * CHUNK_BYTES}
             resource.prlimit(
                 running.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2
             )
-            await client.put(sha256, data, 2 * CHUNK_BYTES)
+            await client.put(sha256, parts_of(data[2 * CHUNK_BYTES :]), len(data), 2 * CHUNK_BYTES)
             assert await client.missing([sha256]) == {}
 
 

@@ -63,9 +63,9 @@ async def test_weights_are_fetched_once_and_resumed(client):
             client, pb.BlobChunk(sha256=large, total_bytes=len(data), data=data[:100].tobytes())
         )
     assert (await client.missing(reply.missing))[large] == 100
-    await client.put(large, data, 100)
+    await client.put(large, [data[100:]], len(data), 100)
     assert large not in await client.missing(reply.missing)
-    await client.put(large, data)  # again: nothing happens
+    await client.put(large, [data], len(data))  # again: nothing happens
     await install(client, program, blobs)
 
 
@@ -83,7 +83,7 @@ async def test_corrupted_weights_are_refused_and_can_be_sent_again(client):
     data = bytearray(blobs.bytes_of(sha256))
     data[7] ^= 1
     with pytest.raises(BadRequest, match="corrupted"):
-        await client.put(sha256, bytes(data))
+        await client.put(sha256, [bytes(data)], len(data))
     assert await client.missing([sha256]) == {sha256: 0}
     await install(client, program, blobs)
 

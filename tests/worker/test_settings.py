@@ -1,6 +1,7 @@
 import pytest
 
 from protos.errors import BadConfiguration
+from worker.daemon import run
 from worker.settings import load
 
 
@@ -74,3 +75,16 @@ def test_smaller_computers_compute_one_task_at_a_time(change):
     with pytest.raises(BadConfiguration, match=r"'concurrency' .* of one task at a time"):
         load(None, {"concurrency": 2} | change, {})
     assert load(None, {"concurrency": 1} | change, {}).concurrency == 1
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "::ffff:127.0.0.1", "127.1", "", "example.org"])
+@pytest.mark.parametrize("way", ["environment", "file"])
+async def test_however_it_is_said_nobody_else_reaches_a_worker_without_proof(tmp_path, host, way):
+    given = {"state_dir": tmp_path / "state", "mdns": False, "port": 0}
+    file = tmp_path / "worker.toml"
+    file.write_text(f"host = '{host}'\n" if way == "file" else "")
+    environ = {"IMBREX_WORKER_HOST": host} if way == "environment" else {}
+    settings = load(file, given, environ)
+    assert settings.host == host
+    with pytest.raises(BadConfiguration, match="would let anybody in"):
+        await run(settings)

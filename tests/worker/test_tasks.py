@@ -17,7 +17,7 @@ from worker.actions import (
     TaskKey,
     TaskSpec,
 )
-from worker.early import EARLY_FOR_S
+from worker.early import EARLY_FOR_S, PIECE_BYTES
 from worker.subtract import minus
 from worker.tasks import Tasks
 
@@ -34,6 +34,10 @@ def spec(key=KEY, inputs=(("x", IN),), outputs=(HOST,), stream=7):
 
 def piece(box, value=1.0, key=KEY, tensor="x", dtype=np.float32):
     return Piece(key, tensor, box, np.full(box.shape, value, dtype))
+
+
+def sent_by(device, box, value=1.0, key=KEY):
+    return Piece(key, "x", box, np.full(box.shape, value, F32), device)
 
 
 def plain(actions):
@@ -90,7 +94,7 @@ def test_a_task_runs_when_its_pieces_have_come_and_its_output_goes_to_the_host(t
 
 def test_pieces_may_overtake_their_task(tasks):
     assert tasks.add_piece(piece(IN), 0.0) == []
-    assert tasks.early_bytes == 32
+    assert tasks.early_bytes > 32
     assert plain(tasks.add_task(spec(), 1.0)) == [
         ("run", KEY, "p", {"x": [[1] * 4] * 2}, {"y": OUT})
     ]
@@ -281,13 +285,78 @@ def test_memory_is_reserved_at_the_start_and_refused_beyond_the_cap():
 
 
 def test_early_pieces_are_capped_and_expire():
-    tasks = Tasks("me", cap_bytes=1000, early_cap_bytes=64)
+    tasks = Tasks("me", cap_bytes=1000, early_cap_bytes=3 * PIECE_BYTES)
     keys = [TaskKey("r", 1, number, 0) for number in range(3)]
     for key in keys:
         tasks.add_piece(piece(IN, key=key), 0.0)
-    assert (tasks.early_bytes, tasks.dropped) == (64, {"early_overflow": 1})
+    held_bytes = tasks.early_bytes
+    assert 2 * (PIECE_BYTES + 32) < held_bytes <= 3 * PIECE_BYTES
+    assert tasks.dropped == {"early_overflow": 1}
     tasks.add_piece(piece(IN, key=keys[2]), EARLY_FOR_S)
-    assert (tasks.early_bytes, tasks.dropped["early_expired"]) == (32, 2)
+    assert (tasks.early_bytes, tasks.dropped["early_expired"]) == (held_bytes // 2, 2)
+
+
+def test_however_small_pieces_are_only_so_many_are_held():
+    tasks = Tasks("me", cap_bytes=1000, early_cap_bytes=10 * PIECE_BYTES)
+    empty = Box.of((0, 0), (4, 8))
+    for number in range(100):
+        tasks.add_piece(sent_by("flood", empty, key=TaskKey("r", 1, number, 0)), 0.0)
+    assert tasks.dropped["early_overflow"] > 90
+    tasks.add_piece(sent_by("flood", empty, key=TaskKey("r" * 10**6, 1, 0, 0)), 0.0)
+    assert tasks.early_bytes <= 10 * PIECE_BYTES
+
+
+def test_a_flood_of_one_sender_drops_nothing_of_others():
+    tasks = Tasks("me", cap_bytes=1000, early_cap_bytes=20 * PIECE_BYTES)
+    tasks.add_piece(sent_by("left", IN, 3.0, TaskKey("first", 1, 0, 0)), 0.0)
+    for number in range(100):
+        tasks.add_piece(sent_by("flood", IN, key=TaskKey("r", 1, number, 0)), 0.0)
+    tasks.add_piece(sent_by("right", IN, 5.0, TaskKey("later", 1, 0, 0)), 0.0)
+    for request, value in (("first", 3.0), ("later", 5.0)):
+        (run,) = tasks.add_task(spec(TaskKey(request, 1, 0, 0)), 0.0)
+        assert run.inputs["x"].tolist() == [[value] * 4] * 2
+
+
+def sourced(*sources):
+    return TaskSpec(KEY, "p", (InputSpec("x", IN, F32, sources),), (HOST,), 7)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_piece_is_taken_only_from_whom_the_host_named_for_it(tasks, early):
+    top, bottom = Box.of((0, 1), (4, 8)), Box.of((1, 2), (4, 8))
+    task = sourced(("left", top), ("right", bottom))
+    bad = [sent_by("stranger", top), sent_by("right", top), sent_by("left", IN, 9.0)]
+    good = [sent_by("left", top, 1.0), sent_by("right", bottom, 2.0)]
+    if early:
+        for each in (*bad, *good):
+            tasks.add_piece(each, 0.0)
+        (run,) = tasks.add_task(task, 0.0)
+    else:
+        tasks.add_task(task, 0.0)
+        assert [tasks.add_piece(each, 0.0) for each in bad] == [[], [], []]
+        tasks.add_piece(good[0], 0.0)
+        (run,) = tasks.add_piece(good[1], 0.0)
+    assert run.inputs["x"].tolist() == [[1.0] * 4, [2.0] * 4]
+    assert tasks.dropped == {"wrong_sender": 3}
+
+
+def test_the_host_may_send_what_a_neighbour_did_not_and_an_older_one_names_nobody(tasks):
+    tasks.add_task(sourced(("left", IN)), 0.0)
+    assert len(tasks.add_piece(piece(IN), 0.0)) == 1
+    other = TaskKey("old", 1, 0, 0)
+    tasks.add_task(spec(other), 0.0)
+    assert len(tasks.add_piece(sent_by("anybody", IN, key=other), 0.0)) == 1
+
+
+def test_an_input_in_too_many_parts_is_not_filled_further():
+    tasks = Tasks("me", cap_bytes=1 << 20)
+    wide = Box.of((0, 8192))
+    tasks.add_task(spec(inputs=(("x", wide),)), 0.0)
+    for column in range(0, 8192, 2):
+        tasks.add_piece(sent_by("left", Box.of((column, column + 1))), 0.0)
+    assert tasks.dropped["scattered"] > 2048
+    (run,) = tasks.add_piece(piece(wide), 0.0)  # whole, it is taken all the same
+    assert run.inputs["x"].shape == (8192,)
 
 
 def test_a_failed_run_is_told_once_and_a_failed_send_keeps_the_outputs(tasks):
@@ -338,3 +407,23 @@ def test_any_pieces_in_any_order_fill_the_input_once(parts, when, overtaken):
         assert np.array_equal(ran[0].inputs["x"], source[box.slices()])
     tasks.release(["r"])
     assert (tasks.reserved_bytes, tasks.early_bytes, len(tasks)) == (0, 0, 0)
+
+
+def test_what_peers_sent_is_shown_until_the_request_is_released(tasks):
+    top, bottom = Box.of((0, 1), (4, 8)), Box.of((1, 2), (4, 8))
+    tasks.add_task(spec(), 0.0)
+    tasks.add_piece(sent_by("left", top, 3.0), 1.0)
+    tasks.add_piece(piece(bottom), 1.0)
+    kept = tasks.reserved_bytes
+    tasks.finished(KEY, {"y": np.arange(4, dtype=F32)}, 2.0, 3.0)
+    # The outputs, and the row that came from the peer; not the one that the host has.
+    assert kept - tasks.reserved_bytes == 16
+    shown = plain(tasks.show(KEY, "x", IN, 7))
+    assert shown == [("host", 7, [(KEY, "x", top, [[3.0] * 4])], None)]
+    assert plain(tasks.show(KEY, "x", top, 7)) == shown
+    (refused,) = tasks.show(KEY, "x", bottom, 7)
+    assert (refused.code, refused.stream) == ("no_output", 7)
+    assert tasks.show(KEY, "other", IN, 7)[0].code == "no_output"
+    tasks.release([KEY.request])
+    assert tasks.show(KEY, "x", top, 7)[0].code == "no_output"
+    assert tasks.reserved_bytes == 0

@@ -26,13 +26,14 @@ class Task:
     reads: Mapping[int, int]
 
 
-def longest_s(tasks: Sequence[Task]) -> float:
-    """Seconds of the longest way through, each task on its best processor: no placement takes
-    less.
+def longest_s(tasks: Sequence[Task], begins_s: Sequence[float] | None = None) -> float:
+    """Seconds of the longest way through, each task on its best processor and not before its
+    `begins_s`: no placement takes less.
     """
     ends: list[float] = []
-    for task in tasks:
-        ends.append(min(task.seconds) + max((ends[source] for source in task.reads), default=0.0))
+    for k, task in enumerate(tasks):
+        begin = max((ends[source] for source in task.reads), default=0.0)
+        ends.append(min(task.seconds) + max(begin, begins_s[k] if begins_s else 0.0))
     return max(ends, default=0.0)
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
 
+import numpy as np
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from starlette.datastructures import FormData, UploadFile
 
 from coordinator.answers import ServedModel
 from coordinator.serving import bodies, names
-from coordinator.serving.access import guard_form
+from coordinator.serving.access import guard_form, require_key_seen
 from coordinator.serving.deepstack.answers import MODULE, as_coco, document, rows
-from coordinator.serving.pictures import asked_of, beside, found
+from coordinator.serving.forms import pictures_of, read_form
+from coordinator.serving.pictures import Asked, asked_of, beside, found
 from coordinator.serving.state import TheCoordinator
 from models.detection import Detection
 from protos.errors import BadConfiguration, BadRequest
@@ -31,8 +33,7 @@ router = APIRouter(prefix="/v1", include_in_schema=False)
 async def detection(request: Request, coordinator: TheCoordinator) -> Response:
     """What the configured object detector sees."""
     started_s = time.perf_counter()
-    body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
-    picture, least = await _form(request, body)
+    picture, least = await _form(request, coordinator.settings.max_body_bytes)
     source = _detector(coordinator)
     return await _answer(coordinator, source, picture, least, started_s, coco=True)
 
@@ -54,8 +55,7 @@ async def custom_list(coordinator: TheCoordinator) -> Response:
 async def custom(model: str, request: Request, coordinator: TheCoordinator) -> Response:
     """What a detector sees, under its own labels."""
     started_s = time.perf_counter()
-    body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
-    picture, least = await _form(request, body)
+    picture, least = await _form(request, coordinator.settings.max_body_bytes)
     source = coordinator.names.source(model)
     return await _answer(coordinator, source, picture, least, started_s, coco=False)
 
@@ -81,8 +81,14 @@ async def _answer(
     served = await coordinator.served.get(source)
     _require_detector(served)
     assert served.sidecar is not None
-    asked = await beside(asked_of, picture, served, served.sidecar)
-    answer = await coordinator.infer(source, asked.feeds)
+    sidecar, asked = served.sidecar, Asked({})
+
+    async def feeds() -> Mapping[str, np.ndarray]:
+        nonlocal asked
+        asked = await beside(asked_of, picture, served, sidecar)
+        return asked.feeds
+
+    answer = await coordinator.infer(source, feeds)
     seen = await asyncio.to_thread(found, served, asked, answer)
     listed = rows([each for each in seen if isinstance(each, Detection)], least)
     command = "detect" if coco else "custom"
@@ -91,35 +97,27 @@ async def _answer(
     return JSONResponse(told, headers={names.REQUEST_ID_HEADER: answer.request_id})
 
 
-async def _form(request: Request, body: bytes) -> tuple[bytes, float]:
+async def _form(request: Request, limit_bytes: int) -> tuple[bytes, float]:
     """The picture, and the least confidence that is wanted, of a caller that may ask."""
     if bodies.media_type(request) != names.MULTIPART:
+        require_key_seen(request)
         raise bodies.wrong_type(bodies.media_type(request), (names.MULTIPART,))
-    form = await bodies.read_form(request, body)
-    try:
-        guard_form(request, form)
-        file = form.get(names.IMAGE_PART)
-        if not isinstance(file, UploadFile):
-            raise BadRequest(
-                cause=f"the form has no file named {names.IMAGE_PART!r}",
-                cure="Send the picture under that name",
-            )
-        return await file.read(), _least(form)
-    finally:
-        await form.close()
+    pieces = bodies.body_pieces(request, limit_bytes)
+    form = await read_form(request, pieces, partial(guard_form, request))
+    require_key_seen(request)
+    return pictures_of(form)[0], _least(form.fields.get("min_confidence", ""))
 
 
-def _least(form: FormData) -> float:
-    text: Any = form.get("min_confidence", "")
+def _least(text: str) -> float:
     if text == "":
         return MIN_CONFIDENCE
     try:
         least = float(text)
-    except (TypeError, ValueError):
+    except ValueError:
         least = math.nan
     if not 0.0 <= least <= 1.0:
         raise BadRequest(
-            cause="min_confidence is no number from 0 to 1", cure="Send one, as 0.4, or none"
+            cause="min_confidence is not a number from 0 to 1", cure="Send one (0.4, say), or none"
         )
     return least
 

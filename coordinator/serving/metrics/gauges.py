@@ -32,6 +32,16 @@ class Gauges(Collector):
         yield GaugeMetricFamily(
             "imbrex_in_flight", "Requests that are computed.", self._coordinator.in_flight
         )
+        yield GaugeMetricFamily(
+            "imbrex_models_weight_bytes",
+            "What the weights of all loaded models take.",
+            self._coordinator.served.weight_bytes,
+        )
+        yield GaugeMetricFamily(
+            "imbrex_models_max_bytes",
+            "Beyond so many bytes of weights, models that nobody asks for are let go of.",
+            self._coordinator.settings.max_models_bytes,
+        )
         yield from self._models()
         yield from self._devices()
 
@@ -71,6 +81,8 @@ class Gauges(Collector):
         drained = family("drained", "Whether a person has set it aside.")
         quarantined = family("quarantined", "Whether it is left out for wrong results.")
         refused = family("refused_results", "What it sent that could not be a task's result.")
+        audited = family("audited_tasks", "Its tasks that were computed again and compared.")
+        wrong = family("wrong_tasks", "Those of them that it had computed wrongly.")
         now = time.time()
         for status in self._coordinator.devices():
             labels = (status.id or status.address, status.name)
@@ -79,11 +91,13 @@ class Gauges(Collector):
             drained.add_metric(labels, float(status.state in ("draining", "drained")))
             quarantined.add_metric(labels, float(status.state == "quarantined"))
             refused.add_metric(labels, status.refused_results)
+            audited.add_metric(labels, status.audited_tasks)
+            wrong.add_metric(labels, status.wrong_tasks)
             if math.isfinite(status.last_seen_s):
                 seen.add_metric(labels, now - status.last_seen_s)
             if ready:
                 _add_measured(status, labels, (ratio, rate, link, celsius, throttled))
-        yield from (up, seen, drained, quarantined, refused)
+        yield from (up, seen, drained, quarantined, refused, audited, wrong)
         yield from (ratio, rate, link, celsius, throttled)
 
 

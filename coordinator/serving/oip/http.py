@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from coordinator.serving import bodies, names
 from coordinator.serving.errors import Fault
-from coordinator.serving.oip.json_form import read_json, read_request, write_answer
+from coordinator.serving.oip.json_form import read_json, read_request, split, write_answer
 from coordinator.serving.oip.service import Service
 from protos.errors import Unsupported
 
@@ -96,6 +97,7 @@ async def stats(service: Asked, name: str = "", version: str = "") -> dict[str, 
 @router.get(VERSION)
 async def model(service: Asked, name: str, version: str = "") -> dict[str, Any]:
     """A model's versions and tensors."""
+    service.require_loaded(name, version)
     return await service.metadata(name, version)
 
 
@@ -103,6 +105,7 @@ async def model(service: Asked, name: str, version: str = "") -> dict[str, Any]:
 @router.get(VERSION + "/config")
 async def config(service: Asked, name: str, version: str = "") -> dict[str, Any]:
     """A model's configuration."""
+    service.require_loaded(name, version)
     return await service.config(name, version)
 
 
@@ -113,11 +116,10 @@ async def config(service: Asked, name: str, version: str = "") -> dict[str, Any]
 @router.post(VERSION + "/infer")
 async def infer(service: Asked, request: Request, name: str, version: str = "") -> Response:
     """Tensors in, tensors out."""
-    body = await bodies.read_body(request, service.coordinator.settings.max_body_bytes)
-    source, served = await service.model(name, version)
-    length = request.headers.get(HEADER_LENGTH)
-    asked = await asyncio.to_thread(read_request, body, length, served.network.graph)
-    answer = await service.infer(name, source, asked)
+    settings = service.coordinator.settings
+    body = await bodies.read_body(request, settings.max_body_bytes)
+    parts = split(body, request.headers.get(HEADER_LENGTH), settings.max_json_bytes)
+    answer = await service.infer(name, version, partial(read_request, *parts))
     written, header_length = await asyncio.to_thread(write_answer, answer)
     headers = {}
     if header_length is not None:
@@ -175,8 +177,7 @@ async def unload(service: Asked, request: Request, name: str, repository: str = 
 
 
 async def _document(service: Service, request: Request) -> dict[str, Any]:
-    limit = service.coordinator.settings.max_body_bytes
-    return read_json(await bodies.read_body(request, limit))
+    return read_json(await bodies.read_json_body(request, service.coordinator.settings))
 
 
 # ---------------------------------------------------------------- what Triton has and we have not

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coordinator.serving.bodies import json_too_large
 from coordinator.serving.oip.request import (
     LONGEST_ID,
     InferAnswer,
@@ -30,16 +31,24 @@ from models.graph import Graph
 from protos.errors import BadRequest
 
 SIZE = "binary_data_size"
+# Of three bytes of text each is a hundred in memory; the pixels of 512x512 as lists are as many.
+MOST_NESTED = 1 << 18
 
 
 def read_json(data: bytes | memoryview) -> dict[str, Any]:
     """A JSON object; an empty body is an empty one.
 
     Raises:
-        BadRequest: anything else.
+        BadRequest: anything else, or more lists and objects than a tensor's rows are.
     """
+    text = bytes(data)
+    if text.count(b"[") + text.count(b"{") > MOST_NESTED:
+        raise BadRequest(
+            cause=f"the request's JSON has more than {MOST_NESTED} lists and objects",
+            cure="Send the values flat, in row-major order, or as bytes behind the JSON",
+        )
     try:
-        document = json.loads(bytes(data), parse_constant=_no_constant) if data else {}
+        document = json.loads(text, parse_constant=_no_constant) if text else {}
     except (ValueError, RecursionError) as error:
         raise BadRequest(
             cause=f"the request is not JSON ({error})"[:200], cure="Send one JSON object in UTF-8"
@@ -49,23 +58,35 @@ def read_json(data: bytes | memoryview) -> dict[str, Any]:
     return document
 
 
-def read_request(body: bytes, header_length: str | None, graph: Graph) -> InferRequest:
-    """The body of an inference request. `header_length` is the header that says where the JSON
-    ends and raw tensors begin; None: everything is JSON.
+def split(body: bytes, header_length: str | None, most: int) -> tuple[memoryview, memoryview]:
+    """The JSON of an inference request, and the raw tensors behind it. `header_length` is the
+    header that says where they begin; None: everything is JSON.
+
+    Raises:
+        BadRequest: the header is wrong.
+        BodyTooLarge: there are more than `most` bytes of JSON: numbers as text grow in memory.
+    """
+    view = memoryview(body)
+    at = _split_at(header_length, len(view))
+    if at > most:
+        raise json_too_large(most)
+    return view[:at], view[at:]
+
+
+def read_request(head: memoryview, raw: memoryview, graph: Graph) -> InferRequest:
+    """An inference request: its JSON, and the raw tensors behind it.
 
     Raises:
         BadRequest: it is not what the protocol says, or not what the model takes.
         Unsupported: it asks for shared memory or sequences.
     """
-    view = memoryview(body)
-    split = _split_at(header_length, len(view))
-    document = read_json(view[:split])
+    document = read_json(head)
     parameters = _object(document, "parameters")
     refuse_unsupported(parameters)
     inputs = _objects(document, "inputs")
     names = [_text(each, "name") for each in inputs]
     require_inputs(names, graph)
-    tail = _Tail(view[split:])
+    tail = _Tail(raw)
     feeds = {
         name: _input(each, name, tail, graph) for name, each in zip(names, inputs, strict=True)
     }

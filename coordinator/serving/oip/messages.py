@@ -92,7 +92,7 @@ def _input(
     each: pb.ModelInferRequest.InferInputTensor, raw: bytes | None, info: TensorInfo
 ) -> np.ndarray:
     refuse_unsupported(_plain(each.parameters))
-    require(each.name, each.datatype, list(each.shape), info)
+    require(each.name, each.datatype, each.shape[: len(info.shape) + 1], info)
     if raw is not None:
         if each.HasField("contents"):
             raise BadRequest(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -16,28 +15,36 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from starlette.datastructures import Headers
 
-from coordinator.keys import Keys, Role
 from coordinator.serving.access import Access, shown_key
 from coordinator.serving.oip.messages import read_request, write_answer
+from coordinator.serving.oip.reading import SERVICE, Reading, host_of
+from coordinator.serving.oip.request import InferRequest
 from coordinator.serving.oip.service import Service
+from coordinator.settings import CoordinatorSettings
+from models.graph import Graph
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.channels import SERVER_OPTIONS
 from protos.errors import BadConfiguration, ImbrexError
-from protos.gates import Gate, Handler, refusing
 from protos.ports import holder_of
-from protos.status import abort
+from protos.status import fail
 
-SERVICE = "inference.GRPCInferenceService"
 # Calls in flight may finish; then they are ended.
 DRAIN_S = 5.0
 # How often the health service learns whether requests can be answered.
 HEALTH_S = 0.5
-# A request's messages besides its tensors.
-ENVELOPE_BYTES = 1 << 20
-# Asked before anybody has a key, as over HTTP; and those that change something.
-_OPEN = frozenset({"ServerLive", "ServerReady"})
-_ADMIN = frozenset({"RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"})
+# What nobody reads yet stays with its sender, but for a window; and connections, which gRPC counts
+# in all only, go when nothing is asked over them.
+_WINDOW_BYTES = 1 << 16
+MOST_CONNECTIONS = 200
+_FLOW = (
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
+    ("grpc.max_concurrent_streams", 64),
+    ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 T = TypeVar("T")
@@ -47,15 +54,21 @@ log = structlog.get_logger(__name__)
 class RpcServer:
     """The protocol on a port of its own."""
 
-    def __init__(self, service: Service, access: Access, max_body_bytes: int) -> None:
-        limit = max_body_bytes + ENVELOPE_BYTES
+    def __init__(self, service: Service, access: Access, settings: CoordinatorSettings) -> None:
+        reading = Reading(
+            access,
+            settings.max_body_bytes,
+            settings.max_json_bytes,
+            settings.min_body_bytes_per_s,
+        )
         options = [
             *((key, value) for key, value in SERVER_OPTIONS if "message_length" not in key),
-            ("grpc.max_receive_message_length", limit),
-            ("grpc.max_send_message_length", limit),
+            ("grpc.max_receive_message_length", reading.most_bytes),
+            ("grpc.max_send_message_length", reading.most_bytes),
+            *_FLOW,
         ]
         self._service = service
-        self._server = grpc.aio.server(options=options, interceptors=[_KeyGate(access.keys)])
+        self._server = grpc.aio.server(options=options, interceptors=[reading])
         self._health = HealthServicer()
         self._watch: asyncio.Task[None] | None = None
         register: Any = inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server
@@ -107,26 +120,6 @@ class RpcServer:
         state = states.SERVING if self._service.ready() else states.NOT_SERVING
         for name in ("", SERVICE):
             await self._health.set(name, state)
-
-
-class _KeyGate(Gate):
-    """Admits by API key, in the metadata under the names that HTTP has for it."""
-
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-
-    def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
-        """Refuses calls without a key that allows them."""
-        service, _, call = details.method.removeprefix("/").partition("/")
-        if service != SERVICE or call in _OPEN:
-            return handler
-        sent = {key: str(value) for key, value in details.invocation_metadata or ()}
-        role = Role.ADMIN if call in _ADMIN else Role.INFER
-        try:
-            self._keys.require(shown_key(Headers(sent)), role)
-        except ImbrexError as error:
-            return refusing(handler, details.method, str(error))
-        return handler
 
 
 class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
@@ -229,9 +222,12 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
         return await self._answer(context, unload)
 
     async def _infer(self, message: Any) -> Any:
-        source, served = await self._service.model(message.model_name, message.model_version)
-        request = await asyncio.to_thread(read_request, message, served.network.graph)
-        answer = await self._service.infer(message.model_name, source, request)
+        unread = [message]  # read once, and then only where its tensors are
+
+        def read(graph: Graph) -> InferRequest:
+            return read_request(unread.pop(), graph)
+
+        answer = await self._service.infer(message.model_name, message.model_version, read)
         return await asyncio.to_thread(write_answer, answer)
 
     def _count(self, context: Context) -> None:
@@ -241,21 +237,16 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
             TooManyRequests: its caller asks too often.
         """
         sent = {key: str(value) for key, value in context.invocation_metadata() or ()}
-        self._access.count(shown_key(Headers(sent)), _host(context.peer()))
+        self._access.count(shown_key(Headers(sent)), host_of(context.peer()))
 
-    async def _answer(self, context: Context, call: Callable[[], Awaitable[T]]) -> T:
+    async def _answer(self, context: Context, call: Callable[[], Awaitable[T]]) -> T | None:
         """The call's answer; our errors as statuses, faults of ours without their details."""
         try:
-            self._count(context)
             return await call()
         except ImbrexError as error:
-            await abort(context, error)
+            fail(context, error)
         except Exception as fault:
             log.error("call failed", exc_info=fault)
             cause, cure = "something went wrong inside imbrex", "See the coordinator's log"
-            await abort(context, ImbrexError(cause=cause, cure=cure))
-
-
-def _host(peer: str) -> str:
-    """The address in gRPC's `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
-    return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")
+            fail(context, ImbrexError(cause=cause, cure=cure))
+        return None

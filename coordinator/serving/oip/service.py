@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from coordinator.answers import ServedModel
 from coordinator.serving.oip.request import InferAnswer, InferRequest, answered
 from coordinator.serving.oip.statistics import Statistics
 from coordinator.serving.oip.tensors import datatype_of
+from coordinator.serving.pictures import beside
 from models.graph import Graph
-from protos.errors import Unsupported
+from protos.errors import NotFound, Unsupported
 
 if TYPE_CHECKING:
     from coordinator.core import Coordinator
+
+Reading = Callable[[Graph], InferRequest]
 
 PLATFORM = "onnx_onnxv1"
 EXTENSIONS = (
@@ -53,6 +59,18 @@ class Service:
         version = metadata.version("imbrex")
         return {"name": "imbrex", "version": version, "extensions": list(EXTENSIONS)}
 
+    def require_loaded(self, name: str, version: str = "") -> None:
+        """For questions that a browser can be made to ask: they load nothing.
+
+        Raises:
+            NotFound: no such model or version, or it is not loaded.
+        """
+        if not self.coordinator.served.is_loaded(self.coordinator.names.source(name, version)):
+            raise NotFound(
+                cause=f"the model {name} is not loaded",
+                cure=f"Load it: POST /v2/repository/models/{name}/load, or send it a request",
+            )
+
     async def metadata(self, name: str, version: str = "") -> dict[str, Any]:
         """A model's versions and tensors."""
         _, served = await self.model(name, version)
@@ -91,20 +109,28 @@ class Service:
 
     # ------------------------------------------------------------ inference
 
-    async def infer(self, name: str, source: str, request: InferRequest) -> InferAnswer:
-        """One request to the model that `model` gave.
+    async def infer(self, name: str, version: str, read: Reading) -> InferAnswer:
+        """One request, which is read when its turn has come.
 
         Raises:
             BadRequest, NotFound, Unavailable: as `Coordinator.infer`.
         """
-        answer = await self.coordinator.infer(source, request.feeds)
-        served = await self.coordinator.served.get(source)
+        source, served = await self.model(name, version)
+        request: InferRequest | None = None
+
+        async def feeds() -> Mapping[str, np.ndarray]:
+            nonlocal request
+            request = await beside(read, served.network.graph)
+            return request.feeds
+
+        answer = await self.coordinator.infer(source, feeds)
+        assert request is not None, "it was read before it was answered"
         outputs = []
         for each in request.wanted:
             labels = self._labels(source, served, each.name)
             outputs.append((each, answered(answer.outputs, each, labels)))
-        version = self.coordinator.names.public(source)[1]
-        return InferAnswer(request.id, name, version, tuple(outputs))
+        answered_by = self.coordinator.names.public(source)[1]
+        return InferAnswer(request.id, name, answered_by, tuple(outputs))
 
     def _labels(self, source: str, served: ServedModel, output: str) -> tuple[str, ...]:
         """Classes by name, where the output's elements are classes."""

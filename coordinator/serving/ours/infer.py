@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from coordinator.answers import Answer, ServedModel
 from coordinator.choice import Choice
 from coordinator.serving import bodies, names
 from coordinator.serving.errors import NotAcceptable
+from coordinator.serving.forms import Form, pictures_of, read_form
 from coordinator.serving.ours.documented import INFERENCE
 from coordinator.serving.ours.plans import Chosen
 from coordinator.serving.ours.views import answer_json, predictions_json
@@ -55,13 +58,17 @@ async def infer(
     choose how it is planned.
     """
     # The body is read before anything is refused: whoever is refused can then read why.
-    body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
+    sent, limit_bytes = bodies.media_type(request), coordinator.settings.max_body_bytes
+    form, body = None, b""
+    if sent == names.MULTIPART:
+        form = await read_form(request, bodies.body_pieces(request, limit_bytes))
+    else:
+        body = await bodies.read_body(request, limit_bytes)
     source = coordinator.names.source(model)
     served = await coordinator.served.get(source)
-    sent = bodies.media_type(request)
     if sent == names.NPZ or (served.sidecar is None and sent in ("", names.OCTETS)):
         return await _tensors(request, body, source, served, coordinator, chosen)
-    pictures = await _pictures(request, body, sent, served)
+    pictures = _pictures(sent, body, form, served)
     several = len(pictures) > 1
     offered = (names.JSON,) if several else (names.JSON, names.PNG, names.JPEG, names.NPZ)
     accepted = bodies.chosen_type(request, offered)
@@ -88,19 +95,20 @@ async def _tensors(
             cause="there is no picture to draw on: the request is of tensors",
             cure=f"Accept {names.JSON} or {names.NPZ}",
         )
-    started_s = time.perf_counter()
-    asked = Asked(await asyncio.to_thread(read_tensors, body, served.network.graph))
-    decode_s = time.perf_counter() - started_s
-    answer = await coordinator.infer(source, asked.feeds, choice=chosen)
+
+    async def read() -> Asked:
+        return Asked(await beside(read_tensors, body, served.network.graph))
+
+    asked, answer, decode_s = await _answered(read, source, coordinator, chosen)
     return await asyncio.to_thread(_response, accepted, served, asked, answer, decode_s)
 
 
-async def _pictures(request: Request, body: bytes, sent: str, served: ServedModel) -> list[bytes]:
+def _pictures(sent: str, body: bytes, form: Form | None, served: ServedModel) -> list[bytes]:
     """The files that were sent, at least one."""
     if served.sidecar is None:
         raise bodies.wrong_type(sent, (f"{names.NPZ} ({served.name} takes tensors)",))
-    if sent == names.MULTIPART:
-        return await bodies.image_parts(request, body)
+    if form is not None:
+        return pictures_of(form)
     if not (sent.startswith("image/") or sent in ("", names.OCTETS)):
         raise bodies.wrong_type(sent, ("image/jpeg, image/png, ...", names.OCTETS, "a form"))
     return [body]
@@ -109,12 +117,29 @@ async def _pictures(request: Request, body: bytes, sent: str, served: ServedMode
 async def _picture(
     body: bytes, source: str, served: ServedModel, coordinator: TheCoordinator, chosen: Choice
 ) -> tuple[Asked, Answer, float]:
-    """A picture, its answer, and the seconds from its bytes to the model's input."""
+    """A picture and its answer."""
     assert served.sidecar is not None
-    started_s = time.perf_counter()
-    asked = await beside(asked_of, body, served, served.sidecar)
-    decode_s = time.perf_counter() - started_s
-    return asked, await coordinator.infer(source, asked.feeds, choice=chosen), decode_s
+    read = partial(beside, asked_of, body, served, served.sidecar)
+    return await _answered(read, source, coordinator, chosen)
+
+
+async def _answered(
+    read: Callable[[], Awaitable[Asked]], source: str, coordinator: TheCoordinator, chosen: Choice
+) -> tuple[Asked, Answer, float]:
+    """What was asked, its answer, and the seconds from the body to the model's input. It is read
+    when its turn has come: what waits is the body.
+    """
+    asked, seconds = Asked({}), 0.0
+
+    async def feeds() -> Mapping[str, np.ndarray]:
+        nonlocal asked, seconds
+        started_s = time.perf_counter()
+        asked = await read()
+        seconds = time.perf_counter() - started_s
+        return asked.feeds
+
+    answer = await coordinator.infer(source, feeds, choice=chosen)
+    return asked, answer, seconds
 
 
 async def _all(asking: list[Any]) -> list[tuple[Asked, Answer, float]]:
@@ -131,7 +156,7 @@ def _document(served: ServedModel, asked: Asked, answer: Answer, decode_s: float
         np.isfinite(each).all() for each in answer.outputs.values()
     ):
         raise BadRequest(
-            cause="the answer has values that JSON cannot say (infinite, or no number)",
+            cause="the answer has values that JSON cannot say (infinite, or not a number)",
             cure=f"Accept {names.NPZ}",
         )
     seen = predictions_json(found(served, asked, answer))

@@ -15,14 +15,22 @@ router = APIRouter()
 
 _MODEL = schema_of(ModelStatus)
 _MODEL["properties"]["version"] = {"type": "string"}
-_MODELS = answer(object_of(models=list_of(_MODEL)), "Every model.")
+_BYTES = {"type": "integer", "minimum": 0}
+_MODELS = answer(
+    object_of(models=list_of(_MODEL), weight_bytes=_BYTES, max_models_bytes=_BYTES),
+    "Every model; what their weights take, and beyond what models are let go of.",
+)
 _BASELINE = answer(schema_of(Baseline), "The best device, and its latency.")
 
 
 @router.get("/v1/models", responses=_MODELS)
 async def models(coordinator: TheCoordinator) -> dict[str, Any]:
     """Every model that the coordinator serves."""
-    return models_json(coordinator.served.statuses(), coordinator.names)
+    return {
+        **models_json(coordinator.served.statuses(), coordinator.names),
+        "weight_bytes": coordinator.served.weight_bytes,
+        "max_models_bytes": coordinator.settings.max_models_bytes,
+    }
 
 
 @router.post("/v1/models/{model}/baseline", responses=_BASELINE)

@@ -49,7 +49,15 @@ Chosen = Annotated[Choice, Depends(choice)]
 
 @router.get("/v1/plans/{model}", responses=_PLAN)
 async def get_plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
-    """The plan in force for a model, or the one that the query chooses; made if need be."""
+    """The plan in force for a model, or the one that the query chooses, if there is one now."""
+    return plan_json(*await coordinator.made_plan(coordinator.names.source(model), chosen))
+
+
+@router.post("/v1/models/{model}/plan", responses=_PLAN)
+async def make_plan(
+    model: ModelName, coordinator: TheCoordinator, chosen: Chosen
+) -> dict[str, Any]:
+    """The same plan, made if need be: the model is loaded, planned and sent to its devices."""
     return plan_json(*await coordinator.plan(coordinator.names.source(model), chosen))
 
 
@@ -58,7 +66,7 @@ async def send_plan(
     model: ModelName, request: Request, coordinator: TheCoordinator
 ) -> dict[str, Any]:
     """Keeps a plan for requests that choose it (`?plan=ID`); the one in force stays."""
-    body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
+    body = await bodies.read_json_body(request, coordinator.settings)
     name, plan, network = await coordinator.give_plan(
         coordinator.names.source(model), body, hold=False
     )
@@ -70,7 +78,7 @@ async def hold_plan(
     model: ModelName, request: Request, coordinator: TheCoordinator
 ) -> dict[str, Any]:
     """Puts a plan in force and holds it: nothing replaces it until it is deleted."""
-    body = await bodies.read_body(request, coordinator.settings.max_body_bytes)
+    body = await bodies.read_json_body(request, coordinator.settings)
     _, plan, network = await coordinator.give_plan(coordinator.names.source(model), body, hold=True)
     return plan_json(plan, network)
 

@@ -74,10 +74,10 @@ async def planners() -> dict[str, Any]:
     return {"strategies": list(strategies())}
 
 
-@router.get("/page/plans/{model}")
+@router.post("/page/plans/{model}")
 async def plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
-    """A plan for people: what it promises, and its first block's tiles as shares of the model's
-    input, with what each of them reads beyond itself.
+    """A plan for people, made if need be: what it promises, and its first block's tiles as shares
+    of the model's input, with what each of them reads beyond itself.
     """
     source = coordinator.names.source(model)
     served = await coordinator.served.get(source)

@@ -63,7 +63,7 @@ async function showPlan() {
   const asked = query();
   if (asked) setText("plan", "planning …");
   try {
-    const plan = await answered(await fetch(`/page/plans/${encodeURIComponent(model)}${asked}`));
+    const plan = await answered(await fetch(`/page/plans/${encodeURIComponent(model)}${asked}`, { method: "POST" }));
     if (model !== byId("model").value || asked !== query()) return;
     now.plan = plan;
     const used = plan.devices.map((each) => now.names.get(each) ?? each);

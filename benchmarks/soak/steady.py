@@ -1,11 +1,8 @@
-"""Does anything grow? The resident memory of every process under a steady load.
+"""The resident memory of every process under a steady load.
 
-    python -m benchmarks.soak --minutes 30 --json
-
-Worker processes, and a coordinator that is a process too, asked over HTTP. What they can answer is
-measured first; then pictures come at four fifths of that rate, at random intervals as from people.
-After a tenth of the time everything has warmed up: how much larger is each process in the last
-tenth than in the first one after that?
+What the workers can answer is measured first; then requests come at four fifths of that rate, at
+random intervals as from people. After a tenth of the time everything has warmed up: how much
+larger is each process in the last tenth than in the first one after that?
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,22 +20,14 @@ from typing import Any
 import httpx
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from benchmarks.report import command_line, emit
-from benchmarks.workers import WorkerProcess, running, until
-from coordinator import children
-from models.digits.examples import examples
+from benchmarks.soak.question import Question, wrong
+from benchmarks.soak.service import service, wait_until_ready
 
-MODEL = "digits"
 WORKERS = 4
-# Whoever has something else to do beside it takes a small one: all workers together use so many
-# times this of a core.
-PACE = 0.2
 LOAD = 0.8
 CLIENTS = 8
 SAMPLE_S = 5.0
 TIMEOUT_S = 60.0
-# The largest growth that is called none: allocators and page tables breathe by about this much.
-MOST_GROWTH = 0.05
 
 
 @dataclass(slots=True)
@@ -55,35 +43,32 @@ class Log:
 class Soak:
     """Asks a service and watches its processes."""
 
-    def __init__(self, url: str, pids: dict[str, int]) -> None:
+    def __init__(self, url: str, pids: dict[str, int], mix: Sequence[Question]) -> None:
         self.log = Log()
+        self._mix = mix
         self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
-        self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False)
-        self._pictures = [example.path.read_bytes() for example in examples()]
-        self._right: list[object] = [None] * len(self._pictures)
+        self.http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False)
 
     async def close(self) -> None:
         """Ends its connections."""
-        await self._http.aclose()
+        await self.http.aclose()
 
     async def ask(self, number: int) -> None:
-        """One picture; its predictions must be what they were the first time."""
-        which = number % len(self._pictures)
+        """One request; its answer must be the right one."""
+        question = self._mix[number % len(self._mix)]
         began = time.monotonic()
         try:
-            answer = await self._http.post(
-                f"/v1/models/{MODEL}/infer",
-                content=self._pictures[which],
-                headers={"Content-Type": "image/png"},
+            answer = await self.http.post(
+                f"/v1/models/{question.model}/infer",
+                content=question.body,
+                headers=question.headers,
             )
             answer.raise_for_status()
         except httpx.HTTPError as error:
             self.log.errors.append(repr(error))
             return
         self.log.seconds.append(time.monotonic() - began)
-        said = answer.json()["predictions"]
-        self._right[which] = self._right[which] or said
-        self.log.wrong += said != self._right[which]
+        self.log.wrong += wrong(question, answer)
 
     async def capacity_per_s(self, seconds: float) -> float:
         """Answers per second to clients that always ask."""
@@ -133,24 +118,16 @@ def growth(seen: Sequence[tuple[float, int]]) -> float:
     return typical(0.9, 1.0) / typical(0.1, 0.2) - 1.0
 
 
-async def measure(minutes: float, seed: int, pace: float) -> dict[str, Any]:
+async def measure(
+    mix: Sequence[Question], minutes: float, seed: int, pace: float
+) -> dict[str, Any]:
     """Everything that is printed."""
+    models = sorted({question.model for question in mix})
     with tempfile.TemporaryDirectory(prefix="imbrex-soak-") as name:
-        folder = Path(name)
-        workers = [
-            WorkerProcess(f"worker-{i}", folder / f"worker-{i}", pace) for i in range(WORKERS)
-        ]
-        async with running(workers):
-            coordinator = _coordinator(folder / "coordinator", workers)
-            try:
-                await until(lambda: coordinator.ready() is not None)
-                url = str((coordinator.ready() or {})["url"])
-                pids = {worker.name: worker.pid for worker in workers}
-                soak = Soak(url, {**pids, "coordinator": coordinator.process.pid})
-                per_s = await _soaked(soak, minutes, seed)
-                await soak.close()
-            finally:
-                await asyncio.to_thread(children.stop, [coordinator])
+        async with service(Path(name), WORKERS, pace, models) as (url, pids):
+            soak = Soak(url, pids, mix)
+            per_s = await _soaked(soak, minutes, seed)
+            await soak.close()
     log = soak.log
     ordered = sorted(log.seconds)
     processes: dict[str, dict[str, Any]] = {
@@ -168,7 +145,7 @@ async def measure(minutes: float, seed: int, pace: float) -> dict[str, Any]:
         "seed": seed,
         "workers": WORKERS,
         "pace": pace,
-        "model": MODEL,
+        "models": models,
         "capacity_per_s": per_s / LOAD,
         "asked_per_s": per_s,
         "answers": len(ordered),
@@ -185,7 +162,7 @@ async def measure(minutes: float, seed: int, pace: float) -> dict[str, Any]:
 
 async def _soaked(soak: Soak, minutes: float, seed: int) -> float:
     """Runs it; requests per second that were asked for."""
-    await _ready(soak)
+    await wait_until_ready(soak.http)
     warm = await soak.capacity_per_s(10.0)
     # Long enough for a hundred answers, if that is not for ever.
     per_s = LOAD * await soak.capacity_per_s(min(60.0, 100.0 / warm))
@@ -197,45 +174,15 @@ async def _soaked(soak: Soak, minutes: float, seed: int) -> float:
     return per_s
 
 
-async def _ready(soak: Soak) -> None:
-    for _ in range(600):
-        answer = await soak._http.get("/readyz")
-        if answer.is_success:
-            return
-        await asyncio.sleep(0.1)
-    raise TimeoutError("the coordinator is not ready after a minute")
-
-
-def _coordinator(state: Path, workers: Sequence[WorkerProcess]) -> children.Child:
-    arguments = ["coordinator", "--no-mdns", "--port", "0", "--state-dir", str(state)]
-    arguments += ["--no-host-computes", "--no-profile", "--model", MODEL]
-    for worker in workers:
-        arguments += ["--worker", worker.address]
-    return children.start("coordinator", arguments, state, state / "ready.json")
-
-
-def main() -> int:
-    """Prints the result; fails if a process grew, or an answer was lost or wrong."""
-    parser = command_line(__doc__)
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--pace", type=float, default=PACE, help="of each worker")
-    chosen = parser.parse_args()
-    result = asyncio.run(measure(chosen.minutes, chosen.seed, chosen.pace))
-    lines = [
-        f"{name:12} {each['growth']:+.1%}  ({each['first_bytes'] >> 20} to "
-        f"{each['last_bytes'] >> 20} MB)"
-        for name, each in result["processes"].items()
-    ]
-    lines.append(
+def lines(result: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    return [
+        *(
+            f"{name:12} {each['growth']:+.1%}  ({each['first_bytes'] / 1e6:.1f} to "
+            f"{each['last_bytes'] / 1e6:.1f} MB)"
+            for name, each in result["processes"].items()
+        ),
         f"{result['answers']} answers at {result['asked_per_s']:.2f} per second, "
         f"{result['errors']} errors, {result['wrong']} wrong; median {result['p50_s']:.2f} s, "
-        f"99 % {result['p99_s']:.2f} s"
-    )
-    emit(result, chosen, "\n".join(lines))
-    bad = result["errors"] or result["wrong"] or result["worst_growth"] >= MOST_GROWTH
-    return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        f"99 % {result['p99_s']:.2f} s",
+    ]

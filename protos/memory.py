@@ -1,9 +1,10 @@
-"""The worker's own cap on its memory. Raspberry Pi OS switches memory cgroups off,
-so a unit's `MemoryMax` does nothing there.
+"""A process's own cap on its memory. Raspberry Pi OS switches memory cgroups off, so a unit's
+`MemoryMax` does nothing there.
 
-Tensors and weights are accounted for one by one (`worker.tasks`, `worker.sessions`); what a network
-needs in between only the runtime knows. The kernel refuses an allocation beyond the cap, the task
-that asked for it fails, and the worker and its device go on.
+A worker accounts for tensors and weights one by one (`worker.tasks`, `worker.sessions`); what a
+network needs in between only the runtime knows, and what a camera sends only FFmpeg. The kernel
+refuses an allocation beyond the cap, the task or stream that asked for it fails, and process and
+device go on.
 """
 
 import resource

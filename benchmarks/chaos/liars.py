@@ -1,0 +1,117 @@
+"""How long a device lies before it is found: by the audit of requests alone, and by the doctor."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos.harm import PACES
+from benchmarks.chaos.lying import LIES
+from benchmarks.chaos.places import Place, here
+from benchmarks.workers import WorkerProcess, questions
+from coordinator.audit.sampling import YOUNG_CHECKS
+from coordinator.choice import Choice
+from coordinator.serving import names
+from coordinator.serving.tensors import write_tensors
+from models.reference import compare
+
+WORKERS = 3
+STRATEGIES = ("halo", "ofl", "lw")
+EXACT = 1e-5
+# So many tasks of a device are computed before one of them is checked, at most.
+ASKED_TASKS = 400
+_QUARANTINED = "quarantined"
+
+
+async def measure(tries: int, model: str) -> dict[str, Any]:
+    """Everything that is printed: each try is a cluster of its own, in which one device begins to
+    lie when it has computed honestly for a while.
+    """
+    found = []
+    for number in range(tries):
+        kind = list(LIES)[number % len(LIES)]
+        strategy = STRATEGIES[number // len(LIES) % len(STRATEGIES)]
+        found.append(await _try(kind, strategy, model, by_doctor=False))
+    doctor = [await _try(kind, "halo", model, by_doctor=True) for kind in LIES]
+    return {
+        "tries": found,
+        "doctor": doctor,
+        "worst_tasks": max((each["tasks"] for each in found), default=0),
+        "asked_tasks": ASKED_TASKS,
+        "missed": sum(not each["found"] for each in (*found, *doctor)),
+        "accused_wrongly": sum(each["accused_wrongly"] for each in (*found, *doctor)),
+        "model": model,
+        "workers": WORKERS,
+    }
+
+
+def is_bad(result: dict[str, Any]) -> bool:
+    """Whether one was missed or found too late, or an honest device was accused."""
+    late = result["worst_tasks"] > ASKED_TASKS
+    return bool(result["missed"] or late or result["accused_wrongly"])
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    tasks = ", ".join(str(each["tasks"]) for each in result["tries"])
+    wrong = ", ".join(str(each["wrong_answers"]) for each in result["tries"])
+    return [
+        f"{len(result['tries'])} devices that began to lie computed {tasks} tasks until the audit "
+        f"found them (asked: {ASKED_TASKS} at most)",
+        f"answers that were wrong until then: {wrong}",
+        f"the doctor found {sum(each['found'] for each in result['doctor'])} of "
+        f"{len(result['doctor'])} at once; {result['missed']} missed, "
+        f"{result['accused_wrongly']} honest devices accused",
+    ]
+
+
+async def _try(kind: str, strategy: str, model: str, *, by_doctor: bool) -> dict[str, Any]:
+    (feeds, whole), *_ = questions(model, 1)
+    body, choice = write_tensors(feeds), Choice(strategy)
+    with tempfile.TemporaryDirectory(prefix="imbrex-liars-") as name:
+        folder = Path(name)
+        lie = folder / "lie"
+        command = (sys.executable, "-m", "benchmarks.chaos.lying", str(lie))
+        async with here(folder, WORKERS, max(PACES), model, liar=command) as place:
+            liar = place.workers[0]
+
+            async def wrong() -> bool:
+                ask = place.client.infer_raw
+                outputs, _ = await asyncio.to_thread(ask, model, body, names.NPZ, choice)
+                return not compare(outputs, whole).max_rel_error <= EXACT
+
+            # As long as it is new, it is checked more often.
+            while int(_device(place, liar)["audited_tasks"]) < YOUNG_CHECKS:
+                assert not await wrong(), "nobody lies yet"
+            before = _tasks(place, liar)
+            lie.write_text(kind)
+            answers = 0
+            if by_doctor:
+                await asyncio.to_thread(place.client.doctor)
+            else:
+                while _state(place, liar) != _QUARANTINED and _tasks(place, liar) - before < 2000:
+                    answers += await wrong()
+            others = [each for each in place.client.devices() if each["id"] != liar.id]
+            return {
+                "kind": kind,
+                "strategy": strategy,
+                "found": _state(place, liar) == _QUARANTINED,
+                "tasks": _tasks(place, liar) - before,
+                "wrong_answers": answers,
+                "accused_wrongly": sum(each["wrong_tasks"] for each in others),
+            }
+
+
+def _device(place: Place, worker: WorkerProcess) -> dict[str, Any]:
+    return next(each for each in place.client.devices() if each["id"] == worker.id)
+
+
+def _state(place: Place, worker: WorkerProcess) -> str:
+    return str(_device(place, worker)["state"])
+
+
+def _tasks(place: Place, worker: WorkerProcess) -> int:
+    return int(_device(place, worker)["tasks"])

@@ -1,0 +1,65 @@
+"""A worker that can be told to lie: `python -m benchmarks.chaos.lying FILE COMMAND...` executes
+`imbrex` as COMMAND would, and computes wrongly in the way that FILE names, while it names one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worker.runtime import Session
+
+
+def noise(array: np.ndarray) -> np.ndarray:
+    """Noise of 1 % of the largest magnitude."""
+    most = 0.01 * float(np.abs(array).max(initial=0.0))
+    spoilt = array.astype(np.float64)
+    spoilt += np.random.default_rng().uniform(-most, most, array.shape)
+    return spoilt.astype(array.dtype)
+
+
+def zeroed(array: np.ndarray) -> np.ndarray:
+    """The first channel is zeros."""
+    made = array.copy()
+    if made.ndim > 1:
+        made[:, 0] = 0
+    return made
+
+
+LIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"noise": noise, "zeroed": zeroed}
+
+
+def lie_as_told(file: Path) -> None:
+    """Spoils what this process's sessions compute, as `file` says."""
+    bound = Session.bound
+
+    def spoilt(session: Session, inputs: Any, shapes: Any) -> Any:
+        ready = bound(session, inputs, shapes)
+
+        def compute() -> dict[str, np.ndarray]:
+            made: dict[str, np.ndarray] = ready.compute()
+            spoil = LIES.get(file.read_text() if file.exists() else "")
+            return {name: spoil(array) for name, array in made.items()} if spoil else made
+
+        return replace(ready, compute=compute)
+
+    setattr(Session, "bound", spoilt)  # noqa: B010 - mypy knows no other way
+
+
+def main() -> None:
+    """Becomes `imbrex`."""
+    lie_as_told(Path(sys.argv[1]))
+    command = sys.argv[2:]
+    sys.argv = command[command.index("imbrex") :]
+    from imbrex import main as imbrex
+
+    imbrex()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Attacks on a real coordinator, and what a genuine client sees meanwhile."""

@@ -1,0 +1,140 @@
+"""What a cluster's authority depends on: its files, and clocks (H11, H12)."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import httpx
+
+from benchmarks.hostile.attacks import LATE, MB, Happened, Target, attack
+from coordinator import children
+from coordinator.cluster.authority import Authority
+from coordinator.cluster.roster import Member
+from coordinator.cluster.trust import Trust
+from coordinator.planning.plan import DeviceId
+from protos.identity import (
+    certificate_end,
+    certified,
+    device_name,
+    keep_identity,
+    new_key,
+    now_utc,
+    signing_request,
+)
+from worker.membership import IDENTITY_FILE
+
+FOLDER, KEY = "cluster", "authority.key.pem"
+FAKETIME = "libfaketime.so.1"
+START_S = 60.0
+
+
+def enrolled(coordinator: Path, workers: Sequence[Path]) -> str:
+    """Makes an authority, and of each folder the state of a member; where the last of them is to
+    listen, which nobody does yet.
+    """
+    authority = Authority.make(coordinator, now_utc())
+    trust = Trust.load(coordinator)
+    assert trust.certified is not None
+    for number, state in enumerate(workers, 1):
+        device = DeviceId(f"{number:016x}")
+        key = new_key()
+        signed = authority.sign(signing_request(key, device), device, now_utc())
+        state.mkdir(parents=True)
+        (state / "id").write_text(f"{device}\n")
+        identity = certified(key, signed, authority.certificate_pem, device_name(device))
+        keep_identity(state / IDENTITY_FILE, identity)
+        member = Member(device, state.name, now_utc(), certificate_end(signed))
+        trust.certified.roster.admit(member)
+    return f"127.0.0.1:{_free_port()}"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def _half(state: Path) -> None:
+    key = state / FOLDER / KEY
+    key.write_bytes(key.read_bytes()[: key.stat().st_size // 2])
+
+
+_HARMS: dict[str, Callable[[Path], object]] = {
+    "half of the key": _half,
+    "no key": lambda state: (state / FOLDER / KEY).unlink(),
+    "no folder": lambda state: shutil.rmtree(state / FOLDER),
+}
+
+
+@attack("H11", "it names the file and never listens", most_grown_bytes=32 * MB)
+def an_authority_that_is_damaged(_target: Target) -> Happened:
+    """Half of the authority's key is missing, all of it, or its folder; the coordinator starts."""
+    told = []
+    for harm, do in _HARMS.items():
+        with tempfile.TemporaryDirectory() as name:
+            state, port = Path(name), _free_port()
+            Authority.make(state, now_utc())
+            do(state)
+            command = [sys.executable, "-m", "imbrex", "coordinator", "--no-mdns"]
+            command += ["--port", str(port), "--state-dir", name, "--no-host-computes"]
+            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+                listened = False
+                deadline = time.monotonic() + START_S
+                while process.poll() is None and time.monotonic() < deadline and not listened:
+                    with socket.socket() as line:
+                        listened = line.connect_ex(("127.0.0.1", port)) == 0
+                    time.sleep(0.02)
+                process.kill()
+                said = process.stderr.read() if process.stderr else ""
+            if listened or process.returncode != 1 or str(state / FOLDER / KEY) not in said:
+                told.append(
+                    f"{harm}: exit {process.returncode}, listened {listened}: {said[-200:]}"
+                )
+    return Happened(not told, "; ".join(told) or f"refused: {', '.join(_HARMS)}")
+
+
+@attack(
+    "H12",
+    "status, doctor and the worker's log name clock and dates",
+    place="certified",
+    most_grown_bytes=64 * MB,
+)
+def a_worker_whose_clock_is_a_year_off(target: Target) -> Happened:
+    """A member starts whose clock says that it is the year after next."""
+    library = next(Path("/usr/lib").glob(f"*/faketime/{FAKETIME}"), None)
+    if library is None:
+        return Happened(False, f"{FAKETIME} is missing. apt-get install libfaketime")
+    within = ["env", f"LD_PRELOAD={library}", "FAKETIME=+400d", "DONT_FAKE_MONOTONIC=1"]
+    within += ["FAKETIME_DONT_FAKE_MONOTONIC=1"]
+    state = target.folder / LATE
+    arguments = ["worker", "--name", LATE, "--no-mdns", "--state-dir", str(state)]
+    arguments += ["--port", target.late.rpartition(":")[2]]
+    child = children.start(LATE, arguments, state, state / "ready.json", within)
+    try:
+        with httpx.Client(base_url=target.url, timeout=60) as client:
+            reason = ""
+            deadline = time.monotonic() + START_S
+            while "clock" not in reason and time.monotonic() < deadline:
+                rows = client.get("/v1/devices").json()["devices"]
+                reason = next((e["reason"] for e in rows if e["address"] == target.late), "")
+                time.sleep(0.1)
+            findings = client.get("/v1/doctor").json()["findings"]
+    finally:
+        children.stop([child])
+    today = f"{now_utc():%Y-%m-%d}"
+    missing = [
+        where
+        for where, said in (
+            ("status", reason),
+            ("doctor", " ".join(each["cause"] for each in findings)),
+            ("the worker's log", child.log.read_text()),
+        )
+        if "clock" not in said or (where != "the worker's log" and today not in said)
+    ]
+    return Happened(not missing, f"does not name it: {missing}" if missing else reason[:200])

@@ -1,0 +1,99 @@
+"""A network that is large for the devices (H1, H13)."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import httpx
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from benchmarks.hostile.attacks import Happened, Target, attack
+from coordinator.serving.names import NPZ
+from coordinator.serving.tensors import write_tensors
+from models.catalogue import load
+from models.graph import load_graph
+from models.reference import random_inputs
+
+MODEL = "vgg16"
+PLANS = 6
+PLAN_S = 60.0
+# Its 32-bit weights, and what plans may take besides.
+WEIGHTS_BYTES = 553_430_000
+BESIDES_BYTES = 150_000_000
+# For a second, while the weights of a network without a file are made up.
+LOADING_BYTES = 3 * WEIGHTS_BYTES + BESIDES_BYTES
+_MEGABYTES = re.compile(r"(\d+(?:\.\d+)?) MB")
+
+
+def _question() -> bytes:
+    return write_tensors(random_inputs(load_graph(load(MODEL).proto)))
+
+
+def _asked(client: httpx.Client, body: bytes) -> httpx.Response:
+    headers = {"Content-Type": NPZ, "Accept": NPZ}
+    return client.post(f"/v1/models/{MODEL}/infer", content=body, headers=headers)
+
+
+def _version(client: httpx.Client) -> int:
+    rows: list[dict[str, Any]] = client.get("/v1/models").json()["models"]
+    return int(next((each["plan_version"] for each in rows if each["name"] == MODEL), 0))
+
+
+@attack(
+    "H1",
+    "after each plan the weights once and 150 MB besides; every plan answers",
+    place="large",
+    patient_s=60.0,
+    most_grown_bytes=LOADING_BYTES,
+)
+def plans_that_change(target: Target) -> Happened:
+    """No attacker: devices come and go, and each time vgg16 is divided another way."""
+    body, answered, versions, held = _question(), [], [], []
+    coordinator = psutil.Process(target.pid)
+    idle = coordinator.memory_info().rss
+    with httpx.Client(base_url=target.url, timeout=PLAN_S) as client:
+        client.post(f"/v2/repository/models/{MODEL}/load").raise_for_status()
+        devices = [each["id"] for each in client.get("/v1/devices").json()["devices"]]
+        answered.append(_asked(client, body).status_code)
+        versions.append(_version(client))
+        held.append(coordinator.memory_info().rss - idle)
+        for number in range(PLANS):
+            order = "resume" if number % 2 else "drain"
+            client.post(f"/v1/devices/{devices[number // 2]}/{order}").raise_for_status()
+            deadline = time.monotonic() + PLAN_S
+            while _version(client) <= versions[-1] and time.monotonic() < deadline:
+                time.sleep(0.1)
+            versions.append(_version(client))
+            answered.append(_asked(client, body).status_code)
+            held.append(coordinator.memory_info().rss - idle)
+        client.post(f"/v2/repository/models/{MODEL}/unload").raise_for_status()
+    changed = len(set(versions)) == PLANS + 1
+    bounded = max(held) <= WEIGHTS_BYTES + BESIDES_BYTES
+    told = f"plans {versions}; answered {sorted(set(answered))}; held above idle after each: "
+    told += f"{', '.join(str(each // 1_000_000) for each in held)} MB"
+    return Happened(changed and bounded and set(answered) == {200}, told)
+
+
+@attack(
+    "H13",
+    "one message with what is needed and what the devices have; or it is answered",
+    place="small",
+    patient_s=60.0,
+    most_grown_bytes=LOADING_BYTES,
+)
+def devices_that_are_too_small(target: Target) -> Happened:
+    """vgg16 on three devices that may use 400 MB each."""
+    with httpx.Client(base_url=target.url, timeout=PLAN_S) as client:
+        answers = [_asked(client, body) for body in 2 * (_question(),)]
+    codes = [each.status_code for each in answers]
+    if codes == [200, 200]:
+        return Happened(True, "answered")
+    causes = {str(each.json().get("error", each.json()).get("cause", "")) for each in answers}
+    cause = causes.pop()
+    sizes = [float(each) for each in _MEGABYTES.findall(cause)]
+    # What it needs comes first; then what the largest device has, and all of them together.
+    consistent = "largest device" in cause and len(sizes) == 3 and sizes[0] > max(sizes[1:])
+    ok = not causes and consistent and all(400 <= each < 600 for each in codes)
+    return Happened(ok, f"{codes} {cause}", {"mb": sizes[0] if sizes else 0.0})

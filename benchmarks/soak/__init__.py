@@ -1,0 +1,1 @@
+"""Does anything grow?"""

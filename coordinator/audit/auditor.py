@@ -1,0 +1,127 @@
+"""The audit of requests: after an answer, some of its tasks are computed again.
+
+The sample is drawn when everything has been delivered. Until the evidence is collected, the devices
+keep what they made of the request; the answer does not wait for any of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import structlog
+
+from coordinator.audit.arbiter import Arbiter, NoVerdict
+from coordinator.audit.case import Case, Peers, case_of, tasks_by_device
+from coordinator.audit.collector import Collector
+from coordinator.audit.sampling import Sampling
+from coordinator.audit.verdict import Verdict
+from coordinator.execution.events import RequestId
+from coordinator.execution.flight import Flight
+from coordinator.planning.plan import DeviceId
+from protos.errors import ImbrexError
+
+log = structlog.get_logger(__name__)
+
+# Each holds the tensors of one task, and keeps a request's on every device.
+MOST_AT_ONCE = 2
+# Outputs that are kept travel like any others.
+COLLECT_S = 10.0
+
+
+Judged = Callable[[Verdict], None]
+Release = Callable[[RequestId, Sequence[DeviceId]], None]
+
+
+class Auditor:
+    """Audits about one in `every` tasks of each device; none at 0. `judged` hears of every verdict,
+    `release` ends what the devices keep of a request.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        collector: Collector,
+        arbiter: Arbiter,
+        peers: Peers,
+        judged: Judged,
+        release: Release,
+    ) -> None:
+        # Nobody may be able to tell which task is next.
+        self._chance = random.SystemRandom()
+        self.sampling = Sampling(every, lambda most: self._chance.randint(1, most))
+        self._every = every
+        self._collector = collector
+        self._arbiter = arbiter
+        self._peers = peers
+        self._judged = judged
+        self._release = release
+        self._at_work: dict[DeviceId, asyncio.Task[None]] = {}
+
+    def hold(self, request: RequestId, flight: Flight, devices: Sequence[DeviceId]) -> bool:
+        """Called when a request has ended; whether its devices are released later, by the audit."""
+        if not self._every or not _is_answered(flight):
+            return False
+        due = self.sampling.ran(Counter(flight.attempts.values()))
+        if not due:
+            return False
+        ran = tasks_by_device(flight)
+        free = [device for device in due if device in ran and device not in self._at_work]
+        cases = []
+        for device in free[: MOST_AT_ONCE - len(self._at_work)]:
+            task = self._chance.choice(ran[device])
+            cases.append(case_of(request, flight, task, self._peers))
+            self.sampling.chosen(device)
+        if not cases:
+            return False
+        auditing = asyncio.create_task(self._audit(request, cases, devices))
+        for case in cases:
+            self._at_work[case.device] = auditing
+        auditing.add_done_callback(lambda _: self._ended(cases))
+        return True
+
+    async def close(self) -> None:
+        """Ends all that goes on."""
+        for task in self._at_work.values():
+            task.cancel()
+        await asyncio.gather(*self._at_work.values(), return_exceptions=True)
+
+    async def _audit(
+        self, request: RequestId, cases: list[Case], devices: Sequence[DeviceId]
+    ) -> None:
+        try:
+            await self._collector.collect(request, cases, COLLECT_S)
+        except ImbrexError as error:
+            for case in cases:
+                self._came_to_nothing(case, error)
+            return
+        finally:
+            self._release(request, devices)
+        for case in cases:
+            await self._judge(case)
+
+    async def _judge(self, case: Case) -> None:
+        try:
+            found = await self._arbiter.judge(case)
+        except NoVerdict as error:
+            self._came_to_nothing(case, error)
+            return
+        self._judged(Verdict.of(case, found))
+
+    def _came_to_nothing(self, case: Case, error: ImbrexError) -> None:
+        log.warning("audit came to nothing", device=case.device, model=case.model, cause=str(error))
+        self.sampling.again(case.device)
+
+    def _ended(self, cases: list[Case]) -> None:
+        for case in cases:
+            self._at_work.pop(case.device, None)
+
+
+def _is_answered(flight: Flight) -> bool:
+    done = flight.done
+    with suppress(asyncio.CancelledError):
+        return done.done() and done.exception() is None
+    return False

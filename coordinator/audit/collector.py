@@ -1,0 +1,99 @@
+"""Asks devices for tensors, and puts what comes where it belongs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from coordinator.audit.case import Case
+from coordinator.execution.events import RequestId
+from coordinator.planning.plan import DeviceId
+from models.boxes import Box
+from protos import imbrex_pb2 as pb
+from protos.convert import ranges
+from protos.errors import LostWorker
+from protos.frames import Payload
+
+
+class Transport(Protocol):
+    """What asking needs of the connections to workers."""
+
+    async def send(
+        self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
+    ) -> None:
+        """Queues one message."""
+        ...
+
+
+class Collector:
+    """The cases whose tensors are on their way, by request."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._cases: dict[RequestId, Sequence[Case]] = {}
+        self._arrived: dict[RequestId, asyncio.Future[None]] = {}
+
+    async def collect(self, request: RequestId, cases: Sequence[Case], most_s: float) -> None:
+        """Returns when everything that the cases of a request want has come.
+
+        Raises:
+            LostWorker: a device is gone, does not keep what it should, or is silent.
+        """
+        arrived = self._arrived[request] = asyncio.get_running_loop().create_future()
+        self._cases[request] = cases
+        try:
+            async with asyncio.timeout(most_s):
+                for wanted in [each for case in cases for each in case.wanted]:
+                    await self._transport.send(wanted.device, wanted.items, wanted.payloads)
+                if not all(case.is_complete for case in cases):
+                    await arrived
+        except TimeoutError:
+            raise LostWorker(
+                cause=f"{_silent(cases)} did not send a task's tensors within {most_s:.0f} s",
+                cure="See the log of that device's worker",
+            ) from None
+        finally:
+            del self._cases[request], self._arrived[request]
+
+    def received(self, device: DeviceId, item: pb.Item, payload: object) -> bool:
+        """Takes an item if it was asked for here; whether it was."""
+        kind = item.WhichOneof("kind")
+        if kind == "failed":
+            return self._failed(device, item.failed)
+        if kind != "tensor" or not isinstance(payload, np.ndarray):
+            return False
+        header = item.tensor
+        request = RequestId(header.request)
+        key = (device, header.task, header.attempt, header.tensor)
+        box = Box.of(*ranges(header.box))
+        cases = self._cases.get(request, ())
+        took = [case.fill(key, box, payload) for case in cases]  # several may want the same
+        if any(took) and all(case.is_complete for case in cases):
+            self._end(request, None)
+        return any(took)
+
+    def _failed(self, device: DeviceId, failed: pb.TaskFailed) -> bool:
+        request = RequestId(failed.request)
+        asked = {each.key[:3] for case in self._cases.get(request, ()) for each in case.wanted}
+        if (device, failed.task, failed.attempt) not in asked:
+            return False
+        cause = f"{device} did not show a task's tensors: {failed.message}"
+        self._end(request, LostWorker(cause=cause, cure="See the log of that device's worker"))
+        return True
+
+    def _end(self, request: RequestId, error: LostWorker | None) -> None:
+        arrived = self._arrived[request]
+        if arrived.done():
+            return
+        if error is None:
+            arrived.set_result(None)
+        else:
+            arrived.set_exception(error)
+
+
+def _silent(cases: Sequence[Case]) -> str:
+    devices = {each.device for case in cases for each in case.wanted if each.missing > 0}
+    return ", ".join(sorted(devices))

@@ -1,0 +1,242 @@
+"""Exams: a device computes seeded programs, and what it makes is compared with our own onnxruntime.
+
+There are two kinds. The entrance exam is a small network of our own that takes milliseconds; no
+device computes for anybody before it has passed. Then come tasks of the networks in use, as the
+device has them prepared; nobody waits for those.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+
+from coordinator.audit.arbiter import Arbiter
+from coordinator.audit.case import Case, Peers, Wanted, can_be_judged, tolerance_of
+from coordinator.audit.collector import Collector, Transport
+from coordinator.audit.job import Found, Received, relative
+from coordinator.audit.verdict import Verdict
+from coordinator.execution.events import RequestId
+from coordinator.execution.tasks import TaskGraph
+from coordinator.planning.plan import DeviceId
+from models.boxes import Box
+from models.cutter import cut
+from models.graph import load_graph
+from models.program import BlobSource, Program
+from models.reference import ProgramRunner, seeded
+from models.tolerance import PLAIN
+from models.zoo.builder import Network, square
+from protos import imbrex_pb2 as pb
+from protos.channels import HOST
+from protos.convert import box_message, data_type_of, dtype_of
+from protos.frames import Payload, pieces
+
+ENTRANCE = "the entrance exam"
+# A Raspberry Pi 3 takes milliseconds for the entrance exam, and seconds for a block of VGG-16.
+ENTRANCE_S = 20.0
+TASK_S = 120.0
+# An exam must not be what a device dies of.
+_MOST_INPUT_BYTES = 64 << 20
+
+
+class Devices(Transport, Peers, Protocol):
+    """What exams need of the connections to workers."""
+
+    async def ensure(
+        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
+    ) -> None:
+        """Returns when the programs can run on the device."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """A program with the boxes and values of its inputs, and the boxes of what it yields with
+    their types (ONNX).
+    """
+
+    model: str
+    task: int
+    program: Program = field(repr=False)
+    blobs: BlobSource = field(repr=False)
+    boxes: Mapping[str, Box]
+    inputs: Mapping[str, np.ndarray] = field(repr=False)
+    yields: Mapping[str, tuple[Box, int]]
+    tolerance: float
+
+
+async def entrance(device: DeviceId, devices: Devices, collector: Collector) -> Verdict:
+    """The entrance exam, judged in this process: it is a small one.
+
+    Raises:
+        ImbrexError: the device is gone, or cannot compute it.
+    """
+    question, expected = _entrance()
+    case = await _answered(question, device, devices, collector, ENTRANCE_S)
+    found = [Found(c.tensor, relative(c.array, expected[c.tensor])) for c in case.received]
+    return Verdict.of(case, max(found, key=lambda each: each.difference))
+
+
+async def of_task(
+    graph: TaskGraph,
+    task: int,
+    device: DeviceId,
+    devices: Devices,
+    collector: Collector,
+    arbiter: Arbiter,
+) -> Verdict:
+    """A task of a network in use, on seeded inputs.
+
+    Raises:
+        ImbrexError: the device is gone or cannot compute it, or it cannot be judged.
+    """
+    case = await _answered(_of_task(graph, task), device, devices, collector, TASK_S)
+    return Verdict.of(case, await arbiter.judge(case))
+
+
+def tasks_to_try(graph: TaskGraph, device: DeviceId, most: int) -> list[int]:
+    """Some tasks that a plan gives a device, at random."""
+
+    def input_bytes(task: int) -> int:
+        return sum(
+            each.box.volume * graph.tensors[each.tensor].itemsize
+            for each in graph.tasks[task].inputs
+        )
+
+    own = [task.id for task in graph.tasks if task.device == device]
+    small = [t for t in own if input_bytes(t) < _MOST_INPUT_BYTES and can_be_judged(graph, t)]
+    return random.sample(small, min(most, len(small)))
+
+
+async def _answered(
+    question: Question, device: DeviceId, devices: Devices, collector: Collector, most_s: float
+) -> Case:
+    request = RequestId(f"exam-{uuid.uuid4().hex[:12]}")
+    tolerance = tolerance_of(question.tolerance, device, devices)
+    case = _case(question, request, device, tolerance)
+    await devices.ensure(device, [question.program], question.blobs)
+    try:
+        await collector.collect(request, [case], most_s)
+    finally:
+        release = pb.Item(release=pb.Release(requests=[request]))
+        await devices.send(device, [release], [])
+    return case
+
+
+def _case(question: Question, request: RequestId, device: DeviceId, tolerance: float) -> Case:
+    case = Case(
+        request,
+        question.model,
+        device,
+        question.task,
+        tolerance,
+        question.program,
+        question.blobs,
+        dict(question.inputs),
+    )
+    items, payloads = _order(question, request)
+    for tensor, (box, data_type) in question.yields.items():
+        array = np.empty(box.shape, dtype_of(data_type))
+        key = (device, question.task, 0, tensor)
+        case.received.append(Received(tensor, box, box, array))
+        case.wanted.append(Wanted(device, items, key, box, array, box.volume, payloads))
+        items, payloads = [], []  # one order yields all outputs
+    return case
+
+
+def _order(question: Question, request: RequestId) -> tuple[list[pb.Item], list[Payload]]:
+    """The task, and the tensors that it reads."""
+    task = pb.Task(
+        request=request,
+        task=question.task,
+        program=question.program.sha256,
+        inputs=[
+            pb.Task.Input(
+                tensor=name,
+                box=box_message(box.spans),
+                data_type=data_type_of(question.inputs[name].dtype),
+            )
+            for name, box in question.boxes.items()
+        ],
+        outputs=[
+            pb.Task.Output(
+                tensor=name, box=box_message(box.spans), yields=box_message(box.spans), to=HOST
+            )
+            for name, (box, _) in question.yields.items()
+        ],
+        sources_named=True,
+    )
+    items: list[pb.Item] = [pb.Item(task=task)]
+    payloads: list[Payload] = []
+    for name, whole in question.boxes.items():
+        array = question.inputs[name]
+        for part in pieces(whole.spans, array.itemsize):
+            box = Box.of(*part)
+            header = pb.Tensor(
+                request=request,
+                task=question.task,
+                tensor=name,
+                box=box_message(box.spans),
+                data_type=data_type_of(array.dtype),
+            )
+            items.append(pb.Item(tensor=header))
+            payloads.append(array[box.slices(whole)])
+    return items, payloads
+
+
+def _of_task(graph: TaskGraph, task: int) -> Question:
+    spec = graph.tasks[task]
+    rng = np.random.default_rng()
+    boxes = {each.tensor: each.box for each in spec.inputs}
+    return Question(
+        model=graph.plan.model,
+        task=task,
+        program=graph.programs[spec.program],
+        blobs=graph.blobs,
+        boxes=boxes,
+        inputs={
+            name: seeded(rng, graph.tensors[name].dtype, box.shape) for name, box in boxes.items()
+        },
+        yields={
+            each.tensor: (each.yields, graph.tensors[each.tensor].data_type)
+            for each in spec.outputs
+        },
+        tolerance=graph.tolerance,
+    )
+
+
+@cache
+def _entrance() -> tuple[Question, Mapping[str, np.ndarray]]:
+    """The entrance exam, and the right answers. Its weights are so few that they travel in the
+    graph: a device whose disk is full can take it, too.
+    """
+    net = Network("entrance", seed=1)
+    x = net.input("x", (1, 3, 32, 32)).conv("conv", 8, square(3)).relu()
+    x = x.add("sum", x.conv("deep", 8, square(3), groups=8)).max_pool("pool", square(2, 2))
+    x = x.conv("point", 16, square(1)).norm().relu().conv("wide", 8, square(3), groups=8)
+    graph, blobs = load_graph(net.model(x)), BlobSource()
+    everything = {name: Box.whole(graph.shape(name)) for name in graph.outputs}
+    piece = cut(graph, graph.nodes, everything, blobs, static=True)
+    assert not piece.program.weights, "all of them are small"
+    rng = np.random.default_rng(1)
+    inputs = {
+        name: seeded(rng, graph.tensors[name].dtype, box.shape)
+        for name, box in piece.inputs.items()
+    }
+    made = ProgramRunner(blobs, threads=1).run(piece.program, inputs, graph.outputs)
+    question = Question(
+        model=ENTRANCE,
+        task=0,
+        program=piece.program,
+        blobs=blobs,
+        boxes=piece.inputs,
+        inputs=inputs,
+        yields={name: (box, graph.tensors[name].data_type) for name, box in piece.yields.items()},
+        tolerance=PLAIN,
+    )
+    return question, dict(zip(graph.outputs, made, strict=True))

@@ -1,0 +1,163 @@
+"""Who has passed its exams: nobody computes before the first, and everybody is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable, Set
+from typing import TypeVar
+
+import structlog
+
+from coordinator.audit.arbiter import Arbiter
+from coordinator.audit.collector import Collector
+from coordinator.audit.exam import Devices, entrance, of_task, tasks_to_try
+from coordinator.audit.verdict import Verdict
+from coordinator.cluster.facts import Facts
+from coordinator.execution.tasks import TaskGraph
+from coordinator.planning.plan import DeviceId
+from protos.errors import ImbrexError
+
+log = structlog.get_logger(__name__)
+
+# A device that could not be asked is asked again, for as long as it is connected.
+AGAIN_S = 5.0
+# Of each network in use: at join, and by the doctor.
+TASKS_AT_JOIN = 1
+TASKS_FOR_DOCTOR = 3
+# Devices, and devices by network: ids can be made up, memory cannot.
+MOST_REMEMBERED = 1024
+
+# What an exam is good for: this start of this machine, with this processor and engine.
+_Key = tuple[str, str]
+K = TypeVar("K")
+
+
+class Examiner:
+    """`known(device)` tells of a device that is connected, `judged` hears of every verdict,
+    `changed(cause)` when a device may compute from now on.
+    """
+
+    def __init__(
+        self,
+        devices: Devices,
+        collector: Collector,
+        known: Callable[[DeviceId], Facts | None],
+        judged: Callable[[Verdict], None],
+        changed: Callable[[str], None],
+    ) -> None:
+        self.arbiter = Arbiter()
+        self._devices = devices
+        self._collector = collector
+        self._known = known
+        self._judged = judged
+        self._changed = changed
+        # Who was asked, and as what: by device, and by device and network.
+        self._entered: OrderedDict[DeviceId, _Key] = OrderedDict()
+        self._tried: OrderedDict[tuple[DeviceId, str], _Key] = OrderedDict()
+        self._failures: dict[DeviceId, str] = {}
+        self._at_work: set[asyncio.Task[None]] = set()
+        # Of these, those that need programs of a plan.
+        self._trying: dict[asyncio.Task[None], frozenset[str]] = {}
+        self._one_at_a_time = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Ends all that goes on."""
+        for task in self._at_work:
+            task.cancel()
+        await asyncio.gather(*self._at_work, return_exceptions=True)
+        self.arbiter.close()
+
+    def may_compute(self, facts: Facts) -> bool:
+        """Whether a device has taken the entrance exam. One that failed it is in quarantine."""
+        return self._entered.get(facts.id) == _key(facts)
+
+    def reason(self, device: DeviceId) -> str:
+        """Why a device may not compute yet."""
+        return self._failures.get(device, "it is taking its entrance exam")
+
+    def joined(self, device: DeviceId) -> None:
+        """A device has connected. One that may compute already goes on meanwhile."""
+        self._start(self._enter(device))
+
+    def planned(self, graph: TaskGraph) -> None:
+        """A plan is in force: its devices are asked for a task of it, once for each network."""
+        for device in graph.plan.devices:
+            facts, about = self._known(device), (device, graph.plan.model)
+            if facts is not None and self._tried.get(about) != _key(facts):
+                _remember(self._tried, about, _key(facts))
+                self._trying[self._start(self._try(graph, device))] = frozenset(graph.programs)
+
+    async def give_up(self, programs: Set[str]) -> None:
+        """These programs are about to be dropped: no exam is to prepare one of them again."""
+        needless = [task for task, needed in self._trying.items() if needed & programs]
+        for task in needless:
+            task.cancel()
+        await asyncio.gather(*needless, return_exceptions=True)
+
+    async def examine(
+        self, devices: Iterable[DeviceId], graphs: Iterable[TaskGraph]
+    ) -> dict[DeviceId, str]:
+        """Asks devices now: the entrance exam, and tasks of these plans. Verdicts are told as ever;
+        returned is why some could not be asked.
+        """
+        plans, failures = list(graphs), {}
+        for device in devices:
+            try:
+                self._judged(await entrance(device, self._devices, self._collector))
+                for graph in plans:
+                    await self._tasks(graph, device, TASKS_FOR_DOCTOR)
+            except ImbrexError as error:
+                failures[device] = error.cause
+        return failures
+
+    async def _enter(self, device: DeviceId) -> None:
+        while (facts := self._known(device)) is not None:
+            try:
+                verdict = await entrance(device, self._devices, self._collector)
+            except ImbrexError as error:
+                log.warning("no entrance exam", device=device, cause=error.cause)
+                self._failures[device] = f"it could not be examined: {error.cause}"
+                await asyncio.sleep(AGAIN_S)
+                continue
+            self._failures.pop(device, None)
+            was_in = self.may_compute(facts)
+            _remember(self._entered, device, _key(facts))
+            self._judged(verdict)
+            if not was_in:
+                self._changed(f"{device} was examined")
+            return
+        self._failures.pop(device, None)
+
+    async def _try(self, graph: TaskGraph, device: DeviceId) -> None:
+        async with self._one_at_a_time:
+            try:
+                await self._tasks(graph, device, TASKS_AT_JOIN)
+            except ImbrexError as error:
+                log.warning("no exam", device=device, model=graph.plan.model, cause=error.cause)
+
+    async def _tasks(self, graph: TaskGraph, device: DeviceId, most: int) -> None:
+        for task in tasks_to_try(graph, device, most):
+            asked = of_task(graph, task, device, self._devices, self._collector, self.arbiter)
+            self._judged(await asked)
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._at_work.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._at_work.discard(task)
+        self._trying.pop(task, None)
+
+
+def _key(facts: Facts) -> _Key:
+    return facts.boot_id, facts.fingerprint
+
+
+def _remember(table: OrderedDict[K, _Key], about: K, key: _Key) -> None:
+    table.pop(about, None)
+    while len(table) >= MOST_REMEMBERED:
+        table.popitem(last=False)
+    table[about] = key

@@ -1,0 +1,95 @@
+"""What a process that computes tasks again is given, and what it says."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import IO
+
+import numpy as np
+
+from models.boxes import Box
+from models.mapped import Place
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """An initialiser: where it lies in a file, or its bytes."""
+
+    name: str
+    data_type: int
+    dims: tuple[int, ...]
+    source: Place | bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What arrived of an output: the box of the tensor, of which the program makes `yields`."""
+
+    tensor: str
+    box: Box
+    yields: Box
+    array: np.ndarray = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A program, its inputs, and what arrived of its outputs."""
+
+    graph: bytes = field(repr=False)
+    weights: tuple[Weight, ...] = field(repr=False)
+    inputs: Mapping[str, np.ndarray] = field(repr=False)
+    received: tuple[Received, ...] = field(repr=False)
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The largest difference between what arrived and what it should be, relative to the largest
+    magnitude of what should be: infinite where a value is not finite. `noise` is the same between
+    two ways of this onnxruntime to compute it, looked at only where the difference asks for it.
+    """
+
+    tensor: str
+    difference: float
+    noise: float = 0.0
+
+    def is_wrong(self, tolerance: float) -> bool:
+        """Whether no honest device makes this."""
+        return not self.difference <= tolerance + 4 * self.noise
+
+
+def relative(actual: np.ndarray, expected: np.ndarray, whole: np.ndarray | None = None) -> float:
+    """The largest difference over the largest magnitude of `whole`, of which `expected` is part."""
+    if not expected.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        a, b = actual.astype(np.float64), expected.astype(np.float64)
+        difference = float(np.abs(a - b).max())
+        magnitude = float(np.abs((expected if whole is None else whole).astype(np.float64)).max())
+    if difference == 0.0:
+        return 0.0
+    if not np.isfinite(difference) or not magnitude:
+        return float("inf")
+    return difference / magnitude
+
+
+def send(stream: IO[bytes], value: object) -> None:
+    """Writes one value."""
+    data = pickle.dumps(value, protocol=5)
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> object:
+    """Reads one value; EOFError where there is none."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    (size,) = _LENGTH.unpack(head)
+    return pickle.loads(stream.read(size))  # noqa: S301 - from the process that started this one

@@ -1,0 +1,106 @@
+"""A process that computes tasks again, beside the coordinator: jobs in on standard input, what each
+found out on standard output.
+
+It is the first that the system ends when memory is short, it gives way to everything else, and it
+holds one program at a time. Who started it closes its input when there is nothing more to check.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from coordinator.audit.job import Found, Job, Received, receive, relative, send
+from models.mapped import Place
+
+# Of weights; above, a second copy that a kernel reads a little faster is not worth its memory.
+_REARRANGED_BYTES = 64 << 20
+
+
+def recompute(job: Job) -> Found:
+    """The worst of everything that arrived."""
+    names = list(dict.fromkeys(each.tensor for each in job.received))
+    made = _run(job, names, exact=False)
+    worst = max((_difference(each, made[each.tensor]) for each in job.received), key=_severity)
+    if not worst.is_wrong(job.tolerance):
+        return worst
+    again = _run(job, names, exact=True)
+    noise = max(relative(made[name], again[name]) for name in names)
+    return Found(worst.tensor, worst.difference, noise)
+
+
+def _severity(found: Found) -> float:
+    return found.difference
+
+
+def _difference(received: Received, made: np.ndarray) -> Found:
+    expected = made[received.box.slices(received.yields)]
+    return Found(received.tensor, relative(received.array, expected, made))
+
+
+def _run(job: Job, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray]:
+    model = onnx.ModelProto.FromString(job.graph)
+    folder, size = Path(), 0
+    for weight in job.weights:
+        tensor = model.graph.initializer.add()
+        tensor.name, tensor.data_type = weight.name, weight.data_type
+        tensor.dims.extend(weight.dims)
+        source = weight.source
+        if isinstance(source, Place) and (array := source.array()).flags.c_contiguous:
+            folder, size = source.path.parent, size + array.nbytes
+            _refer(tensor, source, array.nbytes)
+        else:
+            tensor.raw_data = source.array().tobytes() if isinstance(source, Place) else source
+            size += len(tensor.raw_data)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(folder)
+    )
+    if exact:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    elif size > _REARRANGED_BYTES:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return dict(zip(names, session.run(list(names), dict(job.inputs)), strict=True))
+
+
+def _refer(tensor: onnx.TensorProto, place: Place, size: int) -> None:
+    """Names the place of a tensor's bytes instead of holding them."""
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    entries = {"location": place.path.name, "offset": str(place.offset), "length": str(size)}
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+
+
+def main() -> None:
+    """Answers jobs until there are no more."""
+    os.nice(19)
+    with suppress(OSError):  # not on Linux
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    while True:
+        try:
+            job = receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        assert isinstance(job, Job)
+        try:
+            answer: Found | str = recompute(job)
+        except Exception as error:  # told, so that the next job can be answered
+            answer = f"{type(error).__name__}: {error}"
+        send(sys.stdout.buffer, answer)
+
+
+if __name__ == "__main__":
+    main()

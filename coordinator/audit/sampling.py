@@ -1,0 +1,100 @@
+"""Which tasks are checked. Pure: it draws from what it is given, and reads no clock.
+
+Per device, a counter of tasks runs up to a number that is drawn at random, so that nobody can know
+which task is next. It is drawn anew for each check, evenly, from a range whose end leaves some
+tasks for waiting: no device computes twice `every` tasks unchecked. A device that is new, or that
+was accused of something, is checked ten times as often for a while.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from coordinator.planning.plan import DeviceId
+
+# The end of the range, in units of `every`: a check may have to wait for the next request.
+MOST = 1.8
+# How many checks come how much more often, of a device that is not known yet.
+YOUNG_CHECKS = 10
+YOUNG_SHARE = 10
+# Four times as many devices as a cluster may have: ids can be made up, memory cannot.
+MOST_DEVICES = 256
+
+
+@dataclass(slots=True)
+class _Count:
+    """Tasks `since` the last check; the next is due at `due`. `young` checks come more often.
+    Of `tasks` in all, `checked` ones were computed again, of which `wrong` ones were.
+    """
+
+    due: int
+    since: int = 0
+    young: int = YOUNG_CHECKS
+    tasks: int = 0
+    checked: int = 0
+    wrong: int = 0
+
+
+class Sampling:
+    """One counter per device. `draw(n)` gives each of 1 to n with the same chance."""
+
+    def __init__(self, every: int, draw: Callable[[int], int]) -> None:
+        self._every = every
+        self._draw = draw
+        self._counts: OrderedDict[DeviceId, _Count] = OrderedDict()
+
+    def ran(self, tasks: Mapping[DeviceId, int]) -> list[DeviceId]:
+        """Devices that have computed so many more tasks; those that are due for a check."""
+        due = []
+        for device, number in tasks.items():
+            count = self._count(device)
+            count.since += number
+            count.tasks += number
+            if count.since >= count.due:
+                due.append(device)
+        return due
+
+    def chosen(self, device: DeviceId) -> None:
+        """A task of the device was chosen: counting begins again."""
+        count = self._count(device)
+        count.young = max(0, count.young - 1)
+        count.since, count.due = 0, self._next(count.young)
+
+    def again(self, device: DeviceId) -> None:
+        """The check came to nothing: the device is due still."""
+        count = self._count(device)
+        count.since = count.due
+
+    def judged(self, device: DeviceId, *, wrong: bool) -> None:
+        """A task of the device was computed again."""
+        count = self._count(device)
+        count.checked += 1
+        count.wrong += wrong
+
+    def tally(self, device: DeviceId) -> tuple[int, int, int]:
+        """How many tasks a device has computed, how many of them were computed again, and how many
+        of those were wrong.
+        """
+        count = self._counts.get(device)
+        return (count.tasks, count.checked, count.wrong) if count else (0, 0, 0)
+
+    def suspected(self, device: DeviceId) -> None:
+        """Somebody accused the device of something."""
+        count = self._count(device)
+        count.young = YOUNG_CHECKS
+        count.due = min(count.due, count.since + self._next(count.young))
+
+    def _count(self, device: DeviceId) -> _Count:
+        count = self._counts.pop(device, None)
+        if count is None:
+            count = _Count(self._next(YOUNG_CHECKS))
+            if len(self._counts) >= MOST_DEVICES:
+                self._counts.popitem(last=False)
+        self._counts[device] = count
+        return count
+
+    def _next(self, young: int) -> int:
+        every = self._every / YOUNG_SHARE if young else self._every
+        return self._draw(max(1, int(MOST * every)))

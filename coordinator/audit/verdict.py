@@ -1,0 +1,42 @@
+"""What came out of computing a task again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.audit.case import Case
+from coordinator.audit.job import Found
+from coordinator.execution.events import RequestId
+from coordinator.planning.plan import DeviceId
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A task was computed again, here. `difference` is relative to the largest magnitude."""
+
+    request: RequestId
+    model: str
+    device: DeviceId
+    task: int
+    tensor: str
+    difference: float
+    wrong: bool
+
+    @classmethod
+    def of(cls, case: Case, found: Found) -> Verdict:
+        """The verdict on a case, of which this was found out."""
+        return cls(
+            case.request,
+            case.model,
+            case.device,
+            case.task,
+            found.tensor,
+            found.difference,
+            found.is_wrong(case.tolerance),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"task {self.task} of {self.model} (request {self.request}) is off by "
+            f"{self.difference:.2g} of the largest magnitude of {self.tensor!r}"
+        )

@@ -1,0 +1,30 @@
+"""The published testbed: what a network is planned for where no cluster is named."""
+
+from __future__ import annotations
+
+from coordinator.costs.rates import RateCosts
+from coordinator.planning.devices import Cluster, Device, Link
+from coordinator.planning.plan import DeviceId
+
+# Raspberry Pis 3 on 100 Mbit/s Ethernet.
+GFLOPS, BYTES_PER_S, MESSAGE_S, LATENCY_S = 1.85, 93.7e6 / 8, 1e-3, 2e-3
+# What is split is asked, not whether a Pi could hold the model.
+MEMORY_BYTES = 1 << 40
+
+
+def equal_cluster(count: int, stem: str = "pi") -> Cluster:
+    """So many devices of the published kind, called pi-1 and so on."""
+    link = Link(BYTES_PER_S, MESSAGE_S, LATENCY_S)
+    return Cluster(
+        tuple(
+            Device(
+                id=DeviceId(f"{stem}-{number}"),
+                name=f"{stem}-{number}",
+                costs=RateCosts(GFLOPS),
+                link=link,
+                speed=GFLOPS,
+                memory_bytes=MEMORY_BYTES,
+            )
+            for number in range(1, count + 1)
+        )
+    )

@@ -1,0 +1,134 @@
+"""What grows with the tiles of blocks that can be split: works, inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from coordinator.planning.sweeps import Floats
+from models.boxes import Span
+from models.tiles import MapTile
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantity:
+    """Something that grows with a tile: FLOPs and bytes per element (row x column) of the output
+    of a node (`place` -1), or of its input at `place`.
+    """
+
+    node: int
+    place: int
+    flop: float
+    input_bytes: float
+    output_bytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """How n things grow with a tile: thing k has, for the tile of rows [a, b) and columns [c, d),
+    (row_last[k, b] - row_first[k, a]) x (col_last[k, d] - col_first[k, c]) elements.
+    """
+
+    row_first: Floats
+    row_last: Floats
+    col_first: Floats
+    col_last: Floats
+
+    @cached_property
+    def _widths(self) -> Floats:
+        return self.col_last[:, -1:] - self.col_first[:, :1]
+
+    @cached_property
+    def begins(self) -> Floats:
+        """(n, height + 1): what a full-width tile lacks by beginning at row a."""
+        return self.row_first * self._widths
+
+    @cached_property
+    def ends(self) -> Floats:
+        """(n, height + 1): what a full-width tile has by ending at row b; less `begins`."""
+        return self.row_last * self._widths
+
+    def tiles(self, tiles: Sequence[MapTile]) -> Floats:
+        """(n, tiles): elements of every tile; none in empty ones."""
+        tall = _lengths(self.row_first, self.row_last, [tile.rows for tile in tiles])
+        wide = _lengths(self.col_first, self.col_last, [tile.cols for tile in tiles])
+        elements: Floats = tall * wide
+        return elements
+
+    def elements(self, tile: MapTile, first: int = 0) -> Floats:
+        """(n,): elements of one tile, which is not empty, from the `first` thing on."""
+        rows, cols = tile.rows, tile.cols
+        tall = self.row_last[first:, rows.stop] - self.row_first[first:, rows.start]
+        wide = self.col_last[first:, cols.stop] - self.col_first[first:, cols.start]
+        elements: Floats = tall * wide
+        return elements
+
+    def ranges(self, thing: int, tile: MapTile) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Rows and columns of one thing that a tile has."""
+        rows, cols = tile.rows, tile.cols
+        return (
+            (int(self.row_first[thing, rows.start]), int(self.row_last[thing, rows.stop])),
+            (int(self.col_first[thing, cols.start]), int(self.col_last[thing, cols.stop])),
+        )
+
+
+def _lengths(first: Floats, last: Floats, spans: Sequence[Span]) -> Floats:
+    starts = np.array([span.start for span in spans])
+    stops = np.array([span.stop for span in spans])
+    lengths: Floats = (last[:, stops] - first[:, starts]) * (stops > starts)
+    return lengths
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Blocks [i, end) that can be split into rows, for i from mark `lowest` on (into columns
+    too, from `lowest_cols` on).
+
+    `groups` are the network's groups `chosen` of quantities that grow alike, and those from
+    `firsts[m]` on belong to the block that begins at mark `lowest + m`. It reads the live tensors
+    `inputs[entering[m]]`, of `input_bytes[t]` bytes per element; `leaves[m, t]` are those of the
+    tensors `outputs` that it yields. `input_names` and `output_names` are those tensors.
+    """
+
+    lowest: int
+    lowest_cols: int
+    height: int
+    width: int
+    chosen: slice
+    groups: Growth
+    firsts: tuple[int, ...]
+    inputs: Growth
+    entering: tuple[slice, ...]
+    input_bytes: Floats
+    outputs: Growth
+    leaves: Floats
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+
+    # Sums, where a product of matrices would do: numpy spreads those over all cores, which spin.
+
+    def over_blocks(self, values: Floats) -> Floats:
+        """[m, x]: sums of [g, x] over the groups of each block."""
+        sums = _sums_until(values[::-1])[::-1]
+        blocks: Floats = sums[list(self.firsts)]
+        return blocks
+
+    def bytes_moved(self, inputs: Floats, outputs: Floats) -> Floats:
+        """[m, x]: bytes that each block reads and yields, of so many elements [t, x] of the
+        inputs and the outputs.
+        """
+        sums = _sums_until(inputs * self.input_bytes[:, None])
+        moved: Floats = np.einsum("mt,tx->mx", self.leaves, outputs)
+        moved += sums[[each.stop for each in self.entering]]
+        moved -= sums[[each.start for each in self.entering]]
+        return moved
+
+
+def _sums_until(values: Floats) -> Floats:
+    """[k, x]: sums of [n, x] before each k, and of all."""
+    sums = np.zeros((len(values) + 1, values.shape[1]))
+    np.cumsum(values, axis=0, out=sums[1:])
+    return sums

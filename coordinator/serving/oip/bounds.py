@@ -1,0 +1,97 @@
+"""What a message of the Open Inference Protocol may become in memory, judged before it is parsed.
+
+Raw tensors stay what they are. Everything else grows: two bytes on the wire are an empty message of
+seventy in memory. A walk over the outermost fields, as protobuf's wire format has them, finds how
+many there are, and how many bytes are not raw tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinator.serving.bodies import json_too_large
+from protos.errors import BadRequest
+
+# A model has a few inputs and outputs, and a request a few parameters.
+MOST_FIELDS = 1024
+_INPUTS, _OUTPUTS, _RAW = 5, 6, 7  # of ModelInferRequest
+_LENGTH = 2
+_LONGEST_VARINT = 10
+
+
+def require_bounded(data: bytes, most_typed_bytes: int) -> None:
+    """Refuses a ModelInferRequest that would be far larger in memory.
+
+    Raises:
+        BadRequest: it has too many fields, or is no message.
+        BodyTooLarge: too many bytes of it are not raw tensors.
+    """
+    view, typed, count = memoryview(data), len(data), 0
+    for number, inner in _fields(view):
+        count += 1
+        if number == _RAW:
+            typed -= len(inner)
+        elif number in (_INPUTS, _OUTPUTS):
+            count += sum(1 for _ in _fields(inner))
+        if count > MOST_FIELDS:
+            raise _too_many()
+    if typed > most_typed_bytes:
+        raise json_too_large(most_typed_bytes)
+
+
+def require_small(data: bytes, most_bytes: int) -> None:
+    """Refuses a message that has no tensors and is large.
+
+    Raises:
+        BadRequest: that it is.
+    """
+    if len(data) > most_bytes:
+        raise BadRequest(
+            cause=f"the message has {len(data)} bytes, and no tensor belongs in it",
+            cure="Send what inference.proto says",
+        )
+
+
+def _fields(view: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """(number, contents) of each field, up to one too many; contents only where it has a length."""
+    at = 0
+    for _ in range(MOST_FIELDS + 1):
+        if at >= len(view):
+            return
+        key, at = _varint(view, at)
+        start = at
+        match key & 7:
+            case 0:
+                _, at = _varint(view, at)
+            case 1:
+                at += 8
+            case 2:
+                length, start = _varint(view, at)
+                at = start + length
+            case 5:
+                at += 4
+            case _:
+                raise _no_message()
+        if at > len(view):
+            raise _no_message()
+        yield key >> 3, view[start:at] if key & 7 == _LENGTH else view[:0]
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for position, byte in enumerate(view[at : at + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << (7 * position)
+        if byte < 0x80:
+            return value, at + position + 1
+    raise _no_message()
+
+
+def _no_message() -> BadRequest:
+    return BadRequest(cause="the message cannot be read", cure="Send one as inference.proto says")
+
+
+def _too_many() -> BadRequest:
+    return BadRequest(
+        cause=f"the message has more than {MOST_FIELDS} fields",
+        cure="Send tensors packed, or as raw_input_contents",
+    )

@@ -1,0 +1,224 @@
+"""gRPC calls whose message is read only when its caller may send it, and there is a place for it.
+
+gRPC reads the whole message of a unary call before it runs the method, and asks nobody. A method
+that takes a stream is run at once, and the caller's bytes stay within one flow-control window until
+it reads: every method is registered as such a one. Clients see no difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+import structlog
+from starlette.datastructures import Headers
+
+from coordinator.keys import NoKey, NotAllowed, Role
+from coordinator.serving.access import Access, shown_key
+from coordinator.serving.errors import SlowBody
+from coordinator.serving.intake import BODIES_HELD, BODY_S, MOST_BODIES
+from coordinator.serving.oip.bounds import require_bounded, require_small
+from coordinator.serving.places import Place, Places
+from protos.errors import BadRequest, ImbrexError
+from protos.gates import Gate, Handler
+from protos.status import abort, fail
+
+SERVICE = "inference.GRPCInferenceService"
+# A request's messages besides its tensors.
+ENVELOPE_BYTES = 1 << 20
+# What is kept of a message: itself as it is parsed, and its tensors as bytes.
+_COPIES = 2
+# Each may hold one message of the largest size.
+MOST_STREAMS = 8
+# Asked before anybody has a key, as over HTTP; and those that change something.
+_OPEN = frozenset({f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady"})
+_HEALTH = "/grpc.health.v1.Health/"
+_ADMIN = frozenset({"RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"})
+_STREAM = f"/{SERVICE}/ModelStreamInfer"
+_WITH_TENSORS = frozenset({f"/{SERVICE}/ModelInfer", _STREAM})
+# Of these the question is empty, or (health's) has the same answer for every service.
+_UNREAD = _OPEN | {f"/{SERVICE}/ServerMetadata"}
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+log = structlog.get_logger(__name__)
+
+
+class Reading(Gate):
+    """Stands before every method: who calls, how often, and is there a place for what is sent?"""
+
+    def __init__(
+        self, access: Access, max_body_bytes: int, max_json_bytes: int, floor_bytes_per_s: float
+    ) -> None:
+        self.most_bytes = max_body_bytes + ENVELOPE_BYTES
+        self._access = access
+        self._max_json_bytes = max_json_bytes
+        # How much of a message has come is not told: one that is not whole after the window of
+        # `Places` is a slow one.
+        floor = float("inf") if floor_bytes_per_s else 0.0
+        self._messages = Places(BODIES_HELD * self.most_bytes, MOST_BODIES, floor)
+        self._streams = Places(MOST_STREAMS, MOST_STREAMS, 0.0)
+
+    def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        """The method in a shape that reads nothing by itself."""
+        method = details.method
+        if method in _UNREAD or method.startswith(_HEALTH):
+            return self._unread(handler, method)
+        if handler.request_streaming:
+            return self._stream(handler, method)
+        return self._single(handler, method)
+
+    def _unread(self, handler: Any, method: str) -> Handler:
+        parse = handler.request_deserializer or bytes
+        if handler.response_streaming:
+
+            async def stream(_messages: Any, context: Context) -> None:
+                await self._admit(context, method)
+                await _write(handler.unary_stream(parse(b""), context), context)
+
+            return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
+
+        async def single(_messages: Any, context: Context) -> Any:
+            await self._admit(context, method)
+            return await handler.unary_unary(parse(b""), context)
+
+        return grpc.stream_unary_rpc_method_handler(single, None, handler.response_serializer)
+
+    def _single(self, handler: Any, method: str) -> Handler:
+        async def call(_messages: Any, context: Context) -> Any:
+            caller = await self._admit(context, method)
+            place: Place | None = None
+            data = b""
+            try:
+                place, data = await self._read(caller, context)
+                message = self._parsed(handler, method, data)
+                data = b""
+            except ImbrexError as error:
+                self._free(place)
+                fail(context, error)
+                return None
+            try:
+                return await handler.unary_unary(message, context)
+            finally:
+                self._free(place)
+
+        return grpc.stream_unary_rpc_method_handler(call, None, handler.response_serializer)
+
+    def _stream(self, handler: Any, method: str) -> Handler:
+        async def parsed(context: Context) -> AsyncIterator[Any]:
+            while (data := await _next(context)) is not None:
+                try:
+                    message = self._parsed(handler, method, data)
+                except ImbrexError as error:
+                    await abort(context, error)
+                yield message
+
+        async def call(_messages: Any, context: Context) -> None:
+            caller = await self._admit(context, method)
+            try:
+                place = await self._streams.take(caller, 1, lambda: None)
+            except ImbrexError as error:
+                await abort(context, error)
+            try:
+                await _write(handler.stream_stream(parsed(context), context), context)
+            finally:
+                self._streams.free(place)
+
+        return grpc.stream_stream_rpc_method_handler(call, None, handler.response_serializer)
+
+    async def _admit(self, context: Context, method: str) -> str:
+        """Who calls; ends the call of somebody who may not."""
+        sent = {key: str(value) for key, value in context.invocation_metadata() or ()}
+        shown, host = shown_key(Headers(sent)), host_of(context.peer())
+        if method in _OPEN or method.startswith(_HEALTH):
+            return host
+        role = Role.ADMIN if method.rpartition("/")[2] in _ADMIN else Role.INFER
+        try:
+            return self._access.admit(shown, role, host, counted=method != _STREAM)
+        except (NoKey, NotAllowed) as error:
+            log.warning("caller refused", caller=context.peer(), call=method, cause=error.cause)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        except ImbrexError as error:
+            await abort(context, error)
+        raise AssertionError("abort returned")
+
+    async def _read(self, caller: str, context: Context) -> tuple[Place, bytes]:
+        """The one message of a call, and its place.
+
+        Raises:
+            Unavailable: there is no room for it.
+            BadRequest: there is none, or it came too slowly.
+        """
+        reading: asyncio.Task[bytes | None] | None = None
+
+        def end() -> None:
+            if reading is not None:
+                reading.cancel()
+
+        place = await self._messages.take(caller, self.most_bytes, end)
+        try:
+            reading = asyncio.ensure_future(_next(context))
+            try:
+                async with asyncio.timeout(BODY_S):
+                    data = await reading
+            except (asyncio.CancelledError, TimeoutError) as error:
+                if not place.ended and isinstance(error, asyncio.CancelledError):
+                    raise
+                raise SlowBody(
+                    cause="the message came too slowly", cure="Send it faster, or a smaller one"
+                ) from None
+            reading = None
+            if data is None:
+                raise BadRequest(cause="the call has no message", cure="Send one")
+        except BaseException:
+            self._messages.free(place)
+            raise
+        self._messages.settle(place, _COPIES * len(data))
+        return place, data
+
+    def _parsed(self, handler: Any, method: str, data: bytes) -> Any:
+        """The message.
+
+        Raises:
+            BadRequest: it is not one, or would be far larger in memory than on the wire.
+        """
+        if method in _WITH_TENSORS:
+            require_bounded(data, self._max_json_bytes)
+        else:
+            require_small(data, ENVELOPE_BYTES)
+        try:
+            return (handler.request_deserializer or bytes)(data)
+        except Exception:
+            raise BadRequest(
+                cause="the message cannot be read", cure="Send one as inference.proto says"
+            ) from None
+
+    def _free(self, place: Place | None) -> None:
+        if place is not None:
+            self._messages.free(place)
+
+
+def host_of(peer: str) -> str:
+    """The address in gRPC's `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
+    return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")
+
+
+async def _write(answers: AsyncIterator[Any] | Awaitable[None], context: Context) -> None:
+    """What a method yields; one that writes by itself is only waited for."""
+    if isinstance(answers, Awaitable):
+        await answers
+        return
+    async for each in answers:
+        await context.write(each)
+
+
+async def _next(context: Context) -> bytes | None:
+    """The next message of a call; none after the last. gRPC's own iterator would keep what it gave
+    for ever where nobody asks it for more.
+    """
+    data: Any = await context.read()
+    end: Any = grpc.aio.EOF  # type: ignore[attr-defined, unused-ignore]
+    return None if data is end else data

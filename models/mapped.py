@@ -1,0 +1,99 @@
+"""Weights in a file instead of memory: mapped, so that the system reads what is used and may take
+back the memory of what is not, and that another process can read them too.
+
+The file belongs to this process alone, and goes with the last of its arrays. A model's own file
+would do as well until somebody exports the model again over it: a mapping of a file that got
+shorter ends the process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+# As onnxruntime wants its tensors.
+_ALIGNMENT = 64
+# Smaller ones stay in memory: shapes, scales and biases are read all the time.
+_SMALL_BYTES = 4096
+_SUFFIX = ".weights"
+
+_FILES: weakref.WeakKeyDictionary[mmap.mmap, Path] = weakref.WeakKeyDictionary()
+
+
+class MappedWeights:
+    """Room for arrays of `most_bytes` in all, in a file of `folder`.
+
+    Raises:
+        OSError: the folder cannot be written, or the disk is full.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._end = 0
+        size = max(1, most_bytes + _ALIGNMENT)
+        handle, name = tempfile.mkstemp(_SUFFIX, dir=folder)
+        try:
+            # Writing to a mapping for which there is no room on the disk would end the process.
+            os.posix_fallocate(handle, 0, size)
+            self._memory = mmap.mmap(handle, size)
+        except OSError:
+            os.unlink(name)
+            raise
+        finally:
+            os.close(handle)
+        _FILES[self._memory] = Path(name)
+        weakref.finalize(self._memory, Path(name).unlink, missing_ok=True)
+
+    def keep(self, array: np.ndarray) -> np.ndarray:
+        """The same values in the file, read-only; a small array, or one for which there is no room
+        left, as it is.
+        """
+        if array.nbytes < _SMALL_BYTES or self._end + array.nbytes > len(self._memory):
+            return array
+        mapped = np.frombuffer(self._memory, array.dtype, array.size, self._end)
+        mapped = mapped.reshape(array.shape)
+        mapped[...] = array
+        mapped.flags.writeable = False
+        self._end += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return mapped
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes the files of a process that ended without doing so."""
+    for left in folder.glob(f"*{_SUFFIX}"):
+        left.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an array lies in a file: `offset` of its first element and `strides`, in bytes."""
+
+    path: Path
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def array(self) -> np.ndarray:
+        """The array, mapped from the file and read-only."""
+        whole = np.memmap(self.path, mode="r")
+        return np.ndarray(self.shape, self.dtype, whole, self.offset, self.strides)
+
+
+def place_of(array: np.ndarray) -> Place | None:
+    """Where an array that is a view of mapped weights lies; None if it isn't one."""
+    base = array
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    memory = base.obj if isinstance(base, memoryview) else base
+    if not isinstance(memory, mmap.mmap) or memory not in _FILES:
+        return None
+    start = np.frombuffer(memory, np.uint8).ctypes.data
+    offset = array.ctypes.data - start
+    return Place(_FILES[memory], offset, array.dtype.str, array.shape, array.strides)

@@ -1,0 +1,127 @@
+"""The process that computes tasks again says what is wrong, and nothing of what it cannot know."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from coordinator.audit import arbiter as module
+from coordinator.audit.arbiter import Arbiter, NoVerdict
+from coordinator.audit.case import Case
+from coordinator.audit.job import Received
+from coordinator.execution.events import RequestId
+from coordinator.planning.plan import DeviceId
+from models.boxes import Box
+from models.catalogue import LoadedModel
+from models.cutter import cut
+from models.loading import network_of
+from models.mapped import MappedWeights, place_of
+from models.program import BlobSource, Program
+from models.reference import ProgramRunner
+from models.tolerance import PLAIN
+from models.zoo.builder import Network, square
+from tests.waiting import until
+
+
+@pytest.fixture
+async def arbiter() -> AsyncIterator[Arbiter]:
+    made = Arbiter()
+    yield made
+    made.close()
+
+
+def case(folder: Path | None = None, channels: tuple[int, int] = (0, 32)) -> Case:
+    """A tile that was computed rightly: some channels of a convolution, with weights mapped from a
+    file of `folder`.
+    """
+    net = Network("net", seed=1)
+    x = net.input("x", (1, 16, 24, 24)).conv("conv", 32, square(3)).relu()
+    keep = MappedWeights(folder, 1 << 20).keep if folder else lambda array: array
+    graph = network_of(LoadedModel("net", net.model(x), None, False), keep=keep).graph
+    (name,) = graph.outputs
+    box = Box.of((0, 1), channels, (0, 24), (0, 24))
+    blobs = BlobSource()
+    piece = cut(graph, graph.nodes, {name: box}, blobs, static=True)
+    inputs = {
+        key: np.random.default_rng(2).standard_normal(each.shape, np.float32)
+        for key, each in piece.inputs.items()
+    }
+    (made,) = ProgramRunner(blobs, threads=1).run(piece.program, inputs, [name])
+    lower = Box.of((0, 1), channels, (12, 24), (0, 24))
+    received = [Received(name, box, box, made), Received(name, lower, box, made[:, :, 12:].copy())]
+    return Case(
+        RequestId("r"), "net", DeviceId("d"), 0, PLAIN, piece.program, blobs, inputs, received
+    )
+
+
+async def test_what_is_right_is_right(arbiter: Arbiter) -> None:
+    for _ in range(3):
+        found = await arbiter.judge(case())
+        assert found.difference <= 1e-6
+        assert not found.is_wrong(PLAIN)
+
+
+@pytest.mark.parametrize("claim", [0, 1])
+async def test_one_wrong_row_of_one_reader_is_found(arbiter: Arbiter, claim: int) -> None:
+    wrong = case()
+    most = np.abs(wrong.received[claim].array).max()
+    wrong.received[claim].array[0, 3, 5] += 0.001 * most
+    found = await arbiter.judge(wrong)
+    assert found.is_wrong(PLAIN)
+    assert 0.0005 < found.difference < 0.002
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+async def test_what_is_not_finite_is_wrong(arbiter: Arbiter, value: float) -> None:
+    wrong = case()
+    wrong.received[1].array[0, 0, 0, 0] = value
+    assert (await arbiter.judge(wrong)).difference == np.inf
+
+
+@pytest.mark.parametrize("channels", [(0, 32), (8, 24)])
+async def test_mapped_weights_are_read_from_their_file(
+    arbiter: Arbiter, tmp_path: Path, channels: tuple[int, int]
+) -> None:
+    right = case(tmp_path, channels)
+    weight = max(right.program.weights, key=lambda ref: len(ref.dims))
+    assert place_of(right.blobs.array_of(weight.sha256)) is not None
+    assert not (await arbiter.judge(right)).is_wrong(PLAIN)
+    right.received[0].array[...] = 0
+    assert (await arbiter.judge(right)).is_wrong(PLAIN)
+
+
+async def test_what_cannot_be_computed_here_says_nothing_of_the_device(arbiter: Arbiter) -> None:
+    broken = case()
+    broken.program = Program(b"no graph", ())
+    with pytest.raises(NoVerdict, match="cannot be computed here"):
+        await arbiter.judge(broken)
+    missing = case()
+    missing.inputs.clear()
+    with pytest.raises(NoVerdict, match="cannot be computed here"):
+        await arbiter.judge(missing)
+    assert not (await arbiter.judge(case())).is_wrong(PLAIN)
+
+
+async def test_a_process_that_dies_says_nothing_and_comes_back(arbiter: Arbiter) -> None:
+    await arbiter.judge(case())
+    assert arbiter._process is not None
+    psutil.Process(arbiter._process.pid).suspend()
+    asked = asyncio.create_task(arbiter.judge(case()))
+    await asyncio.sleep(0)
+    arbiter._process.kill()  # as the system does where memory is short
+    with pytest.raises(NoVerdict):
+        await asked
+    assert not (await arbiter.judge(case())).is_wrong(PLAIN)
+
+
+async def test_without_work_there_is_no_process(
+    arbiter: Arbiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.01)
+    await arbiter.judge(case())
+    await until(lambda: arbiter._process is None)
+    assert not [each for each in psutil.Process().children() if "recompute" in each.cmdline()]
+    assert not (await arbiter.judge(case())).is_wrong(PLAIN)

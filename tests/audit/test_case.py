@@ -1,0 +1,137 @@
+"""Evidence: what was asked for is taken, and nothing else."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from coordinator.audit.case import Case, Wanted, can_be_judged, tasks_by_device, tolerance_of
+from coordinator.audit.collector import Collector
+from coordinator.execution.events import RequestId
+from coordinator.planning.plan import DeviceId
+from models.boxes import Box
+from models.mapped import MappedWeights
+from models.program import BlobSource, Program, WeightRef
+from models.tolerance import ACROSS, HALF, PLAIN
+from protos import imbrex_pb2 as pb
+from protos.convert import box_message
+from protos.errors import LostWorker
+
+A, B = DeviceId("a"), DeviceId("b")
+BOX = Box.of((0, 1), (4, 8))
+REQUEST = RequestId("r")
+
+
+def case() -> Case:
+    target = np.full(BOX.shape, np.nan, np.float32)
+    wanted = Wanted(A, [pb.Item()], (A, 3, 0, "y"), BOX, target, BOX.volume)
+    made = Case(REQUEST, "net", A, 3, PLAIN, Program(b"", ()), BlobSource())
+    made.wanted.append(wanted)
+    return made
+
+
+def test_a_box_may_come_in_parts() -> None:
+    made = case()
+    assert made.fill((A, 3, 0, "y"), Box.of((0, 1), (4, 6)), np.ones((1, 2), np.float32))
+    assert not made.is_complete
+    assert made.fill((A, 3, 0, "y"), Box.of((0, 1), (6, 8)), np.ones((1, 2), np.float32))
+    assert made.is_complete
+    assert (made.wanted[0].target == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("key", "box", "array"),
+    [
+        ((B, 3, 0, "y"), BOX, np.ones((1, 4), np.float32)),  # another device
+        ((A, 3, 1, "y"), BOX, np.ones((1, 4), np.float32)),  # another attempt
+        ((A, 3, 0, "z"), BOX, np.ones((1, 4), np.float32)),
+        ((A, 3, 0, "y"), Box.of((0, 1), (4, 9)), np.ones((1, 5), np.float32)),
+        ((A, 3, 0, "y"), BOX, np.ones((1, 4), np.float64)),
+        ((A, 3, 0, "y"), BOX, np.ones((1, 3), np.float32)),
+    ],
+)
+def test_what_was_not_asked_for_is_not_taken(key, box, array) -> None:
+    made = case()
+    assert not made.fill(key, box, array)
+    assert not made.is_complete
+    assert np.isnan(made.wanted[0].target).all()
+
+
+class Wire:
+    """Answers each order with these items."""
+
+    def __init__(self, *answers) -> None:
+        self.answers = answers
+        self.collector = Collector(self)
+
+    async def send(self, device, items, payloads) -> None:
+        for item, payload in self.answers:
+            self.taken = self.collector.received(device, item, payload)
+
+
+def tensor(array: np.ndarray, **changes) -> pb.Item:
+    told = {"request": REQUEST, "task": 3, "tensor": "y", "box": box_message(BOX.spans)}
+    return pb.Item(tensor=pb.Tensor(**(told | changes)))
+
+
+async def test_a_device_that_answers_is_believed_to_have_answered() -> None:
+    array = np.ones(BOX.shape, np.float32)
+    made = case()
+    await Wire((tensor(array), array)).collector.collect(REQUEST, [made], 5.0)
+    assert made.is_complete
+
+
+async def test_a_device_that_keeps_nothing_says_so_and_one_that_is_silent_is_named() -> None:
+    failed = pb.Item(
+        failed=pb.TaskFailed(request=REQUEST, task=3, code="no_output", message="gone")
+    )
+    with pytest.raises(LostWorker, match="a did not show"):
+        await Wire((failed, None)).collector.collect(REQUEST, [case()], 5.0)
+    with pytest.raises(LostWorker, match=r"a did not send.*0 s"):
+        await Wire().collector.collect(REQUEST, [case()], 0.01)
+
+
+async def test_what_comes_when_nobody_asks_is_for_somebody_else() -> None:
+    array = np.ones(BOX.shape, np.float32)
+    wire = Wire()
+    assert not wire.collector.received(A, tensor(array), array)
+    assert not wire.collector.received(A, pb.Item(pong=pb.Ping()), None)
+    failed = pb.Item(failed=pb.TaskFailed(request=REQUEST, task=3, code="runtime"))
+    assert not wire.collector.received(A, failed, None)
+
+
+def graph_of(*arrays: np.ndarray) -> SimpleNamespace:
+    """A graph with a task for each of these weights."""
+    blobs = BlobSource()
+    programs = {
+        str(number): Program(b"", (WeightRef("w", blobs.add(array), 1, array.shape),))
+        for number, array in enumerate(arrays)
+    }
+    tasks = tuple(SimpleNamespace(program=name) for name in programs)
+    return SimpleNamespace(tasks=tasks, programs=programs, blobs=blobs)
+
+
+def test_what_would_be_copied_several_times_is_not_judged(tmp_path) -> None:
+    large = np.zeros((3000, 1000), np.float32)
+    mapped = MappedWeights(tmp_path, large.nbytes).keep(large + 1)
+    graph = graph_of(large, mapped, mapped[:, :100], np.zeros(10, np.float32))
+    judged = [can_be_judged(graph, task) for task in range(4)]
+    assert judged == [False, True, True, True]
+    assert not can_be_judged(graph_of(mapped[:, :900]), 0)
+
+
+def test_nobody_is_judged_where_a_task_was_tried_twice() -> None:
+    small = np.zeros(10, np.float32)
+    flight = SimpleNamespace(
+        retried=0, attempts={(0, 0): A, (1, 0): B}, graph=graph_of(small, small + 1)
+    )
+    assert tasks_by_device(flight) == {A: [0], B: [1]}
+    flight.retried, flight.attempts = 1, {**flight.attempts, (1, 1): A}
+    assert tasks_by_device(flight) == {}
+
+
+def test_processors_of_another_kind_may_round_otherwise() -> None:
+    alike = SimpleNamespace(is_alike=lambda device: device == A)
+    assert tolerance_of(PLAIN, A, alike) == PLAIN
+    assert tolerance_of(PLAIN, B, alike) == ACROSS
+    assert tolerance_of(HALF, B, alike) == HALF

@@ -1,0 +1,116 @@
+"""Every decoder is bounded before it allocates: what a real coordinator's memory grows by, for
+small requests that claim to be large ones, and for the largest that are taken.
+"""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import httpx
+import onnx
+import psutil
+import pytest
+
+from coordinator.serving.bodies import decoded
+from coordinator.settings import CoordinatorSettings
+from protos.errors import BadRequest
+from tests.serving.bombs import BOMBS, Bomb, messages
+from tests.serving.in_place import tiny_model
+from tests.serving.processes import Service, serving
+
+MOST_BYTES = 3 * CoordinatorSettings().max_body_bytes
+# None takes two seconds of CPU; what the machine does beside is not ours.
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("decoders")
+    (folder / "repository" / "stored" / "1").mkdir(parents=True)
+    onnx.save(tiny_model(), folder / "repository" / "stored" / "1" / "model.onnx")
+    flags = ["--model", "digits", "--model-repository", str(folder / "repository")]
+    with serving(folder, flags) as running:
+        yield running
+
+
+def grown_bytes(service: Service, act: Callable[[], object]) -> int:
+    """Peak of the coordinator's resident memory while `act` runs, above what it was."""
+    pid = service.coordinator.process.pid
+    before = psutil.Process(pid).memory_info().rss
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted from here
+    act()
+    status = Path(f"/proc/{pid}/status").read_text()
+    return (int(status.partition("VmHWM:")[2].split()[0]) << 10) - before
+
+
+def cpu_s(service: Service) -> float:
+    spent = psutil.Process(service.coordinator.process.pid).cpu_times()
+    return spent.user + spent.system
+
+
+@pytest.mark.parametrize("bomb", BOMBS, ids=lambda each: each.name)
+def test_no_request_takes_more_memory_than_three_bodies(alone: Service, bomb: Bomb) -> None:
+    body, before_s = bomb.body(), cpu_s(alone)
+
+    def send() -> None:
+        sent = httpx.post(
+            alone.url + bomb.path, content=body, headers=dict(bomb.headers), timeout=PATIENCE_S
+        )
+        assert sent.status_code in (200, 400, 413), sent.text
+        assert "inside imbrex" not in sent.text
+
+    assert grown_bytes(alone, send) < MOST_BYTES
+    assert cpu_s(alone) - before_s < 2.0
+    assert alone.get("/readyz")
+
+
+MESSAGES = messages()
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_no_message_takes_more_memory_than_three_bodies(alone: Service, name: str) -> None:
+    def send() -> None:
+        options = [("grpc.max_send_message_length", -1)]
+        with grpc.insecure_channel(alone.grpc, options=options) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            with pytest.raises(grpc.RpcError) as refused:
+                call(MESSAGES[name], timeout=PATIENCE_S)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    assert grown_bytes(alone, send) < MOST_BYTES
+
+
+def test_a_packed_message_is_not_unpacked_beyond_the_limit(alone: Service) -> None:
+    def send() -> None:
+        options = [("grpc.max_send_message_length", -1)]
+        with grpc.insecure_channel(alone.grpc, options=options) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            with pytest.raises(grpc.RpcError) as refused:
+                call(bytes(400 << 20), timeout=PATIENCE_S, compression=grpc.Compression.Gzip)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    assert grown_bytes(alone, send) < MOST_BYTES
+
+
+def test_a_bomb_would_be_seen(alone: Service) -> None:
+    """What is measured here grows when something is held."""
+    body = bytes(60 << 20)
+    slow = httpx.Client(timeout=PATIENCE_S)
+
+    def send() -> None:
+        slow.post(f"{alone.url}/v2/models/stored/infer", content=body)
+
+    assert grown_bytes(alone, send) > 40 << 20
+    slow.close()
+
+
+def test_many_small_streams_end_soon() -> None:
+    started_s = time.process_time()
+    with pytest.raises(BadRequest, match="more than 16 parts"):
+        decoded(gzip.compress(b"") * 500_000, "gzip", 1 << 20)
+    assert time.process_time() - started_s < 5.0
+    assert decoded(gzip.compress(b"a") * 3, "gzip", 1 << 20) == b"aaa"

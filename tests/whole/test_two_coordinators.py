@@ -1,0 +1,89 @@
+"""Two coordinators see each other on shared workers; in one state directory there is one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import structlog
+
+from coordinator import children
+from coordinator.cluster import connection
+from tests.cluster.support import worker_process
+from tests.waiting import until
+from tests.whole.cluster import assert_right, coordinator, question
+from worker.hosts import LATELY_S, Hosts
+
+MODEL = "digits"
+
+
+async def test_two_that_use_the_same_workers_see_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.1)
+    names = iter(["hall", "attic"])
+    monkeypatch.setattr("coordinator.cluster.trust.socket.gethostname", lambda: next(names))
+    feeds, whole = question(MODEL)
+    async with worker_process(tmp_path / "worker") as worker:
+        with structlog.testing.capture_logs() as logged:
+            async with (
+                coordinator(tmp_path / "hall", [worker.address]) as hall,
+                coordinator(tmp_path / "attic", [worker.address]) as attic,
+            ):
+                for host, other in ((hall, "attic"), (attic, "hall")):
+                    await until(lambda host=host: any(d.shared_with for d in host.devices()))
+                    (told,) = host.devices()
+                    assert told.shared_with == (other,)
+                    assert f"another coordinator, too: {other}" in told.reason
+                    (found,) = [f for f in await host.examine() if f.code == "shared_devices"]
+                    assert other in found.cause
+                    assert told.name in found.cause
+                    assert_right(await host.infer(MODEL, feeds), whole)
+        warned = [each for each in logged if "other coordinators" in each["event"]]
+        assert {tuple(each["coordinators"]) for each in warned} == {("hall",), ("attic",)}
+
+
+async def test_alone_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.1)
+    async with worker_process(tmp_path / "worker") as worker:
+        for _ in range(2):  # the same one again, after a restart
+            async with coordinator(tmp_path / "hall", [worker.address]) as hall:
+                first = next(iter(hall._live._pool.ready().values())).last_seen_s
+                await until(
+                    lambda hall=hall, first=first: (
+                        next(iter(hall._live._pool.ready().values())).last_seen_s > first
+                    )
+                )
+                assert hall.devices()[0].shared_with == ()
+
+
+def test_who_has_not_greeted_lately_is_gone() -> None:
+    hosts = Hosts()
+    assert hosts.greeted("a hall", 0.0) == []
+    assert hosts.greeted("b attic", 1.0) == ["a hall"]
+    assert hosts.greeted("b attic", LATELY_S + 0.5) == []
+    for number in range(100):
+        hosts.greeted(f"{number} made up", 40.0)
+    assert len(hosts.greeted("b attic", 40.0)) == 15
+
+
+def test_a_second_one_in_a_state_directory_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    arguments = ["coordinator", "--no-mdns", "--port", "0", "--state-dir", str(state)]
+    arguments += ["--no-host-computes"]
+    first = children.start("coordinator", arguments, state, state / "ready.json")
+    try:
+        children.wait_until(lambda: first.ready() is not None, "no coordinator", [first], 60)
+        second = subprocess.run(
+            [sys.executable, "-m", "imbrex", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert second.returncode == 1
+        assert f"another coordinator uses the state directory {state}" in second.stderr
+        assert first.process.poll() is None
+        assert first.ready() is not None
+    finally:
+        children.stop([first])
