@@ -58,6 +58,11 @@ def ready(of: Coordinator) -> int:
     return sum(device.state == "ready" for device in of.devices())
 
 
+async def settled(host: Coordinator) -> None:
+    """Exams and audits that were begun have ended."""
+    await until(lambda: not host._auditor._at_work and not host._live.examiner._at_work)
+
+
 def state_of(of: Coordinator, device: str) -> str:
     """Empty where the device is not known."""
     return next((each.state for each in of.devices() if each.id == device), "")

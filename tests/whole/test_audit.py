@@ -17,7 +17,14 @@ from models.reference import WholeModel, compare
 from models.zoo.builder import Network, square
 from tests.cluster.support import worker_process
 from tests.waiting import until
-from tests.whole.cluster import Feeds, assert_right, coordinator, plan_devices, state_of
+from tests.whole.cluster import (
+    Feeds,
+    assert_right,
+    coordinator,
+    plan_devices,
+    settled,
+    state_of,
+)
 from tests.worker.support import in_process
 from worker.runtime import Session
 
@@ -122,11 +129,6 @@ async def test_a_liar_is_found_by_the_audit_alone(
         assert wrong.request_id in named["requests"]
         await until(lambda: bad not in plan_devices(host, model))
         assert_right(await host.infer(model, feeds), whole)
-
-
-async def settled(host: Coordinator) -> None:
-    """Exams and audits that were begun have ended."""
-    await until(lambda: not host._auditor._at_work and not host._live.examiner._at_work)
 
 
 @pytest.mark.parametrize("wire", ["exact", "fp16", "int8"])

@@ -9,7 +9,14 @@ import pytest
 from coordinator.cluster.quarantine import STRIKES
 from tests.cluster.support import worker_process
 from tests.waiting import until
-from tests.whole.cluster import assert_right, coordinator, plan_devices, question, state_of
+from tests.whole.cluster import (
+    assert_right,
+    coordinator,
+    plan_devices,
+    question,
+    settled,
+    state_of,
+)
 from tests.worker.support import in_process
 from worker.runtime import Session
 
@@ -45,9 +52,11 @@ async def test_its_results_are_refused_and_at_last_it_is_left_out(
     # Slow enough that a plan divides the work.
     async with worker_process(good_dir, PACE="0.1") as good, in_process(bad_dir, pace=0.1) as bad:
         addresses = [good.address, bad.address]
-        async with coordinator(tmp_path / "host", addresses, strategy) as host:
+        # Without exams and audits: they would find it first.
+        async with coordinator(tmp_path / "host", addresses, strategy, audit_every=0) as host:
             assert_right(await host.infer(MODEL, feeds), whole)
             assert bad.id in plan_devices(host, MODEL)
+            await settled(host)
             monkeypatch.setattr(Session, "bound", wrong)  # of this process's worker alone
             retried = 0
             async with asyncio.timeout(60):
