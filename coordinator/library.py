@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import structlog
 
 from coordinator.answers import ServedModel
@@ -22,6 +21,7 @@ from models.mapped import MappedWeights
 from models.pixels import without_pixels
 from models.predictions import check_outputs
 from models.program import BlobSource, Digests
+from models.stored import Room, in_memory
 
 log = structlog.get_logger(__name__)
 
@@ -122,17 +122,17 @@ def load(name: str, shown: str, folder: Path | None = None) -> Loaded:
     a file in `folder`, if there is room on that disk, else in memory.
     """
     loaded = catalogue.load(name)
-    network = network_of(loaded, shown, _keeper(loaded, folder))
+    network = network_of(loaded, shown, _room(loaded, folder))
     if loaded.sidecar is not None:
         graph = network.graph
         check_outputs(loaded.sidecar, {each: graph.shape(each) for each in graph.outputs})
     return Loaded(ServedModel(shown, network, loaded.sidecar, loaded.trained))
 
 
-def _keeper(loaded: LoadedModel, folder: Path | None) -> Callable[[np.ndarray], np.ndarray]:
+def _room(loaded: LoadedModel, folder: Path | None) -> Room:
     if folder is not None:
         try:
-            return MappedWeights(folder, loaded.proto.ByteSize()).keep
+            return MappedWeights(folder, loaded.stored.sizes).empty
         except OSError as error:
             log.warning("weights stay in memory", folder=str(folder), cause=error.strerror)
-    return lambda array: array
+    return in_memory

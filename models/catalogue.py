@@ -22,6 +22,7 @@ from models.model_file import read_model
 from models.sidecar import Sidecar, sidecar_path
 from models.sidecar import load as load_sidecar
 from models.sizes import Size, bind, inputs_of, open_axes, split_name
+from models.stored import StoredModel
 from models.zoo.alexnet import alexnet
 from models.zoo.builder import UNTRAINED, WEIGHTS_KEY
 from models.zoo.convnext import convnext_tiny
@@ -52,7 +53,7 @@ _DIGITS = Path(__file__).parent / "digits" / "digits.onnx"
 class Built:
     """A network made by code, anew at each load."""
 
-    build: Callable[[], ModelProto]
+    build: Callable[[], StoredModel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +80,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A network in memory with all of its weights; `sidecar` is None where it takes tensors."""
+    """A network that was found; `sidecar` is None where it takes tensors."""
 
     name: str
-    proto: ModelProto = field(repr=False)
+    stored: StoredModel = field(repr=False)
     sidecar: Sidecar | None
     trained: bool
 
+    @property
+    def proto(self) -> ModelProto:
+        """The ONNX model with all of its weights, in memory: a new one each time."""
+        return self.stored.complete()
 
-def _untrained(name: str, description: str, build: Callable[[], ModelProto]) -> Entry:
+
+def _untrained(name: str, description: str, build: Callable[[], StoredModel]) -> Entry:
     return Entry(name, f"{description} ({UNTRAINED})", Built(build))
 
 
@@ -192,7 +198,7 @@ def _load_named(name_or_path: str) -> LoadedModel:
 
 def _of_size(loaded: LoadedModel, size: Size | None) -> LoadedModel:
     """The model with its open dimensions fixed: to `size`, else to its sidecar's."""
-    inputs = inputs_of(loaded.proto)
+    inputs = inputs_of(loaded.stored.proto)
     sidecar = loaded.sidecar
     if size is None:
         assert sidecar is not None
@@ -213,11 +219,11 @@ def _is_path(text: str) -> bool:
 
 
 def _load_file(path: Path) -> LoadedModel:
-    proto = read_model(path)
+    stored = read_model(path)
     beside = sidecar_path(path)
     sidecar = load_sidecar(beside) if beside.is_file() else None
-    trained = sidecar.trained if sidecar else _metadata(proto).get(WEIGHTS_KEY) != UNTRAINED
-    return LoadedModel(path.stem, proto, sidecar, trained)
+    trained = sidecar.trained if sidecar else _metadata(stored.proto).get(WEIGHTS_KEY) != UNTRAINED
+    return LoadedModel(path.stem, stored, sidecar, trained)
 
 
 def _metadata(proto: ModelProto) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Weights that lie in files of their own beside an ONNX model.
+"""Weights that lie in files: in the ONNX file itself, or in others beside it.
 
 A model may come from anywhere: it must not name files outside its folder, nor blow up memory by
 naming one file many times, so every file is checked before a byte of any is read.
@@ -6,50 +6,119 @@ naming one file many times, so every file is checked before a byte of any is rea
 
 from __future__ import annotations
 
+import errno
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper
 from onnx.external_data_helper import uses_external_data
 
+from models.stored import Room
 from protos.errors import BadRequest
+
+# Smaller ones are read with the model: shapes, scales and biases say what it is.
+LARGE_BYTES = 4096
+# Those whose bytes in a file are as numpy has them in memory.
+_PLAIN = frozenset(
+    {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
+    | {TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64}
+    | {TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64}
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Where a tensor's bytes lie."""
+class Extent:
+    """Where the values of a tensor lie; `changed_ns` is when the file was last changed."""
 
-    tensor: TensorProto
     file: Path
     offset: int
     size: int
+    changed_ns: int
+    data_type: int
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: TensorProto, file: Path, offset: int, size: int) -> Self:
+        """That of a tensor whose values are `size` bytes of the file."""
+        changed_ns = file.stat().st_mtime_ns
+        return cls(file, offset, size, changed_ns, tensor.data_type, tuple(tensor.dims))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the values are many, and can be read into an array as they are."""
+        if self.size < LARGE_BYTES or self.data_type not in _PLAIN or min(self.shape) < 0:
+            return False
+        return math.prod(self.shape) * self.dtype.itemsize == self.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return helper.tensor_dtype_to_np_dtype(self.data_type)
+
+    def read_into(self, array: np.ndarray) -> None:
+        """Reads the values into an array of that many bytes.
+
+        Raises:
+            OSError: the file cannot be read, or was changed.
+        """
+        with self.file.open("rb") as file:
+            if os.fstat(file.fileno()).st_mtime_ns != self.changed_ns:
+                raise OSError(errno.ESTALE, "it was changed meanwhile")
+            file.seek(self.offset)
+            if file.readinto(array.reshape(-1).view(np.uint8).data) != self.size:
+                raise OSError(errno.ESTALE, "it is too short")
 
 
-def load_external_data(path: Path, model: ModelProto, most_bytes: int) -> None:
-    """Brings the weights into `model`, the content of the file `path`.
+def read_extents(path: Path, extents: Mapping[str, Extent], room: Room) -> dict[str, np.ndarray]:
+    """The values of initialisers of the model `path`.
+
+    Raises:
+        BadRequest: a file was changed meanwhile, or cannot be read.
+    """
+    arrays = {}
+    for name, extent in extents.items():
+        array = arrays[name] = room(extent.dtype, extent.shape)
+        try:
+            extent.read_into(array)
+        except OSError as error:
+            raise _unusable(path, name, f"{extent.file}: {error.strerror}") from error
+        array.flags.writeable = False
+    return arrays
+
+
+def load_external_data(path: Path, model: ModelProto, most_bytes: int) -> dict[str, Extent]:
+    """Brings the weights into `model`, the content of the file `path`, but for large initialisers,
+    whose extents it returns by name.
 
     Raises:
         BadRequest: a file outside the folder of `path`, missing or too short, a tensor of
             unusable type or shape, or more than `most_bytes` in all.
     """
-    parts = [_part(path, each) for each in _tensors(model) if uses_external_data(each)]
-    total = model.ByteSize() + sum(part.size for part in parts)
+    own = [each for each in model.graph.initializer if uses_external_data(each)]
+    inner = [each for each in _inner_tensors(model) if uses_external_data(each)]
+    extents = [(tensor, _extent(path, tensor)) for tensor in own + inner]
+    total = model.ByteSize() + sum(extent.size for _, extent in extents)
     if total > most_bytes:
         raise too_large(path, total, most_bytes)
-    for part in parts:
+    large: dict[str, Extent] = {}
+    for index, (tensor, extent) in enumerate(extents):
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+        if index < len(own) and extent.is_large and tensor.name not in large:
+            large[tensor.name] = extent
+            continue
+        data = np.empty(extent.size, np.uint8)
         try:
-            with part.file.open("rb") as file:
-                file.seek(part.offset)
-                data = file.read(part.size)
+            extent.read_into(data)
         except OSError as error:
-            raise _unusable(path, part.tensor, str(error.strerror)) from error
-        if len(data) != part.size:
-            raise _unusable(path, part.tensor, f"{part.file} is too short")
-        part.tensor.raw_data = data
-        part.tensor.ClearField("external_data")
-        part.tensor.ClearField("data_location")
+            raise _unusable(path, tensor.name, f"{extent.file}: {error.strerror}") from error
+        tensor.raw_data = data.tobytes()
+    return large
 
 
 def too_large(path: Path, size: int, most_bytes: int) -> BadRequest:
@@ -60,51 +129,50 @@ def too_large(path: Path, size: int, most_bytes: int) -> BadRequest:
     )
 
 
-def _part(path: Path, tensor: TensorProto) -> _Part:
+def _extent(path: Path, tensor: TensorProto) -> Extent:
     attributes = {item.key: item.value for item in tensor.external_data}
     folder = path.parent.resolve()
     try:
         file = (folder / attributes.get("location", "")).resolve()
         is_file = file.is_file()
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, a ring of links
-        raise _unusable(path, tensor, f"they have no usable location ({error})") from error
+        raise _unusable(path, tensor.name, f"they have no usable location ({error})") from error
     if not file.is_relative_to(folder):
-        raise _unusable(path, tensor, "they are outside the model's folder")
+        raise _unusable(path, tensor.name, "they are outside the model's folder")
     if not is_file:
-        raise _unusable(path, tensor, f"there is no file {file}")
+        raise _unusable(path, tensor.name, f"there is no file {file}")
     size = _nbytes(path, tensor)
     stated = attributes.get("length", str(size))
     if stated != str(size):
-        raise _unusable(path, tensor, f"they take {size} bytes, but {stated} are stated")
+        raise _unusable(path, tensor.name, f"they take {size} bytes, but {stated} are stated")
     offset = attributes.get("offset", "0")
     # int() reads any number of digits in quadratic time; no file has an offset of 20.
     if not (offset.isascii() and offset.isdecimal() and len(offset) < 20):
-        raise _unusable(path, tensor, f"{offset[:40]!r} is no offset")
+        raise _unusable(path, tensor.name, f"{offset[:40]!r} is no offset")
     if int(offset) + size > file.stat().st_size:
-        raise _unusable(path, tensor, f"{file} is too short")
-    return _Part(tensor, file, int(offset), size)
+        raise _unusable(path, tensor.name, f"{file} is too short")
+    return Extent.of(tensor, file, int(offset), size)
 
 
 def _nbytes(path: Path, tensor: TensorProto) -> int:
     try:
         itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     except KeyError:
-        raise _unusable(path, tensor, f"{tensor.data_type} is no element type") from None
+        raise _unusable(path, tensor.name, f"{tensor.data_type} is no element type") from None
     if tensor.data_type == TensorProto.STRING or any(dim < 0 for dim in tensor.dims):
-        raise _unusable(path, tensor, "they are no numbers of a known shape")
+        raise _unusable(path, tensor.name, "they are no numbers of a known shape")
     return int(itemsize) * math.prod(tensor.dims)
 
 
-def _tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every constant, also those of nested graphs, attributes and functions."""
-    yield from _tensors_of(model.graph)
+def _inner_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every constant beside the initialisers: of attributes, nested graphs and functions."""
+    yield from _tensors_beside(model.graph)
     for function in model.functions:
-        yield from _tensors_of(function)
+        yield from _tensors_beside(function)
 
 
-def _tensors_of(body: GraphProto | FunctionProto) -> Iterator[TensorProto]:
+def _tensors_beside(body: GraphProto | FunctionProto) -> Iterator[TensorProto]:
     if isinstance(body, GraphProto):
-        yield from body.initializer
         for sparse in body.sparse_initializer:
             yield from (sparse.values, sparse.indices)
     for node in body.node:
@@ -114,11 +182,12 @@ def _tensors_of(body: GraphProto | FunctionProto) -> Iterator[TensorProto]:
             for sparse in attribute.sparse_tensors:
                 yield from (sparse.values, sparse.indices)
             for graph in (attribute.g, *attribute.graphs):
-                yield from _tensors_of(graph)
+                yield from graph.initializer
+                yield from _tensors_beside(graph)
 
 
-def _unusable(path: Path, tensor: TensorProto, reason: str) -> BadRequest:
+def _unusable(path: Path, name: str, reason: str) -> BadRequest:
     return BadRequest(
-        cause=f"the weights {tensor.name!r} of {path} cannot be read: {reason}",
+        cause=f"the weights {name!r} of {path} cannot be read: {reason}",
         cure="Put the files that belong to the model beside it, or export it as one file.",
     )

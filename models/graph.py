@@ -6,9 +6,10 @@ to 1, shapes inferred, constants folded, automatic padding made explicit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from models.shapes import TensorInfo, infer, light_model
 from models.simplify import arranged, dequantised_shapes, simplified
 from models.sizes import bind
 from models.soundness import is_numeric, require_schema, sound_nodes
+from models.stored import Room, StoredModel, filled, in_memory
 from models.windows import (
     Window,
     explicit_windows,
@@ -115,9 +117,9 @@ class Graph:
 def load_graph(
     model: onnx.ModelProto,
     name: str | None = None,
-    keep: Callable[[np.ndarray], np.ndarray] = lambda array: array,
+    weights: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Graph:
-    """The graph of an ONNX model; `keep` says where its initialisers' values are to be.
+    """The graph of an ONNX model; `weights` are values of initialisers that it lacks.
 
     Raises:
         BadRequest: opset outside 7..23, a shape that stays unknown, an invalid graph.
@@ -126,7 +128,10 @@ def load_graph(
     nodes: Sequence[onnx.NodeProto] = sound_nodes(model.graph)
     for node in nodes:
         require_schema(node, opset)
-    constants = {tensor.name: keep(_array(tensor)) for tensor in model.graph.initializer}
+    constants = {
+        tensor.name: weights[tensor.name] if tensor.name in weights else _array(tensor)
+        for tensor in model.graph.initializer
+    }
     stored = sum(array.size for array in constants.values())
     inputs = _bound_inputs(model, constants)
     told: dict[str, TensorInfo] = {}
@@ -142,7 +147,7 @@ def load_graph(
         if not unknown or (stuck and not asks):
             break
         if stuck:
-            told, asks = told_shapes(model, inputs, tensors, unknown), False
+            told, asks = told_shapes(filled(model, weights), inputs, tensors, unknown), False
     outputs = tuple(value.name for value in model.graph.output)
     if not unknown:
         nodes, constants = simplified(nodes, tensors, constants, outputs, opset)
@@ -168,6 +173,15 @@ def load_graph(
     for each in graph.nodes:
         require_fitting(graph, each)
     return graph
+
+
+def graph_of(stored: StoredModel, name: str | None = None, room: Room = in_memory) -> Graph:
+    """The graph of a stored model, its weights in `room`.
+
+    Raises:
+        BadRequest: as `load_graph`, or the weights cannot be read any more.
+    """
+    return load_graph(stored.proto, name, stored.read(room))
 
 
 def _opset(model: onnx.ModelProto) -> int:

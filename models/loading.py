@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from PIL import Image
@@ -12,12 +12,13 @@ from models.catalogue import LoadedModel
 from models.digits import MODEL
 from models.digits.examples import examples
 from models.encoded import Ranges
-from models.graph import Graph, load_graph
+from models.graph import Graph, graph_of
 from models.pixels import with_pixels
 from models.preprocess import image_to_pixels
 from models.quantised_inputs import as_they_travel, with_quantised_inputs
 from models.reference import random_inputs
 from models.sidecar import ImageInput
+from models.stored import Room, in_memory
 from models.units import Network, divide
 
 # Seeds of the noise that finds ranges; whoever measures the effect takes others.
@@ -27,12 +28,12 @@ SEEDS = range(1000, 1008)
 def network_of(
     loaded: LoadedModel,
     shown: str = "",
-    keep: Callable[[np.ndarray], np.ndarray] = lambda array: array,
+    room: Room = in_memory,
 ) -> Network:
-    """The network of a model, to be called `shown`, its weights where `keep` puts them. Ranges for
-    8-bit maps are found when they are first asked for.
+    """The network of a model, to be called `shown`, its weights in `room`. Ranges for 8-bit maps
+    are found when they are first asked for.
     """
-    graph = load_graph(loaded.proto, shown or loaded.name, keep)
+    graph = graph_of(loaded.stored, shown or loaded.name, room)
     graph = with_pixels(graph, loaded.sidecar)
     graph = with_quantised_inputs(graph)
 

@@ -8,35 +8,36 @@ shorter ends the process.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
 import weakref
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 # As onnxruntime wants its tensors.
 _ALIGNMENT = 64
-# Smaller ones stay in memory: shapes, scales and biases are read all the time.
-_SMALL_BYTES = 4096
 _SUFFIX = ".weights"
 
 _FILES: weakref.WeakKeyDictionary[mmap.mmap, Path] = weakref.WeakKeyDictionary()
 
 
 class MappedWeights:
-    """Room for arrays of `most_bytes` in all, in a file of `folder`.
+    """Room for arrays of these sizes in bytes, in a file of `folder`.
 
     Raises:
         OSError: the folder cannot be written, or the disk is full.
     """
 
-    def __init__(self, folder: Path, most_bytes: int) -> None:
+    def __init__(self, folder: Path, sizes: Iterable[int]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._end = 0
-        size = max(1, most_bytes + _ALIGNMENT)
+        size = max(1, sum(map(_aligned, sizes)))
         handle, name = tempfile.mkstemp(_SUFFIX, dir=folder)
         try:
             # Writing to a mapping for which there is no room on the disk would end the process.
@@ -50,18 +51,18 @@ class MappedWeights:
         _FILES[self._memory] = Path(name)
         weakref.finalize(self._memory, Path(name).unlink, missing_ok=True)
 
-    def keep(self, array: np.ndarray) -> np.ndarray:
-        """The same values in the file, read-only; a small array, or one for which there is no room
-        left, as it is.
-        """
-        if array.nbytes < _SMALL_BYTES or self._end + array.nbytes > len(self._memory):
-            return array
-        mapped = np.frombuffer(self._memory, array.dtype, array.size, self._end)
-        mapped = mapped.reshape(array.shape)
-        mapped[...] = array
-        mapped.flags.writeable = False
-        self._end += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    def empty(self, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
+        """An array in the file, its values arbitrary; in memory, where no room is left."""
+        size = math.prod(shape) * dtype.itemsize
+        if self._end + size > len(self._memory):
+            return np.empty(tuple(shape), dtype)
+        mapped = np.ndarray(tuple(shape), dtype, self._memory, self._end)
+        self._end += _aligned(size)
         return mapped
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def remove_leftovers(folder: Path) -> None:

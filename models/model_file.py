@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, TensorProto
 
-from models.external_data import load_external_data, too_large
+from models.external_data import (
+    Extent,
+    load_external_data,
+    read_extents,
+    too_large,
+)
 from models.functions import without_functions
 from models.graph import OPSETS
-from models.wire_scan import TooMuch, require_small
+from models.stored import StoredModel
+from models.wire_scan import Field, Source, TooMuch, merge, require_small
 from protos.errors import BadRequest, NotFound
 
 # What protobuf can hold in one message, and so the largest network with all of its weights.
@@ -20,23 +27,29 @@ MAX_MODEL_BYTES = 2**31 - 1
 MAX_NODES = 10_000
 
 
-def read_model(path: Path) -> ModelProto:
-    """The model in the file `path`, with all of its weights.
+def read_model(path: Path) -> StoredModel:
+    """The model in the file `path`.
 
     Raises:
         NotFound: no such file.
         BadRequest: not ONNX, too large, of another opset, or weights that cannot be read, or
             functions of its own that cannot be written out.
     """
-    model = _parse(path)
+    model, inside = _parse(path)
     _require_onnx(path, model)
     if not _is_text(model):
         raise _not_onnx(path)
-    load_external_data(path, model, MAX_MODEL_BYTES)
-    return without_functions(model, MAX_NODES)
+    most_bytes = MAX_MODEL_BYTES - sum(each.size for each in inside.values())
+    extents = inside | load_external_data(path, model, most_bytes)
+    return StoredModel(
+        without_functions(model, MAX_NODES),
+        partial(read_extents, path, extents),
+        tuple(each.size for each in extents.values()),
+    )
 
 
-def _parse(path: Path) -> ModelProto:
+def _parse(path: Path) -> tuple[ModelProto, dict[str, Extent]]:
+    """The model, and where the values of its large initialisers lie in the file."""
     try:
         if not path.exists():
             raise NotFound(cause=f"there is no file {path}", cure="Check the path of the model.")
@@ -45,9 +58,10 @@ def _parse(path: Path) -> ModelProto:
         size = path.stat().st_size
         if size > MAX_MODEL_BYTES:
             raise too_large(path, size, MAX_MODEL_BYTES)
-        data = path.read_bytes()
-        require_small(data)
-        return ModelProto.FromString(data)
+        with path.open("rb") as file:
+            data = Source(file, size)
+            require_small(data)
+            return _without_large(path, data)
     except DecodeError as error:
         raise _not_onnx(path) from error
     except TooMuch as error:
@@ -59,6 +73,27 @@ def _parse(path: Path) -> ModelProto:
         raise BadRequest(
             cause=f"{path} cannot be read ({error.strerror})", cure="Check its permissions."
         ) from error
+
+
+def _without_large(path: Path, data: Source) -> tuple[ModelProto, dict[str, Extent]]:
+    model = ModelProto()
+    extents: dict[str, Extent] = {}
+
+    def graph(value: Field) -> None:
+        merge(model.graph, data, value, GraphProto.INITIALIZER_FIELD_NUMBER, initialiser)
+
+    def initialiser(value: Field) -> None:
+        tensor, raw = model.graph.initializer.add(), list[Field]()
+        merge(tensor, data, value, TensorProto.RAW_DATA_FIELD_NUMBER, raw.append)
+        for values in raw[-1:]:  # as protobuf has it, the last one counts
+            extent = Extent.of(tensor, path, values.start, values.size)
+            if extent.is_large and tensor.name not in extents:
+                extents[tensor.name] = extent
+            else:
+                tensor.raw_data = data.read(values.start, values.end)
+
+    merge(model, data, data.whole, ModelProto.GRAPH_FIELD_NUMBER, graph)
+    return model, extents
 
 
 def _is_text(message: Message) -> bool:

@@ -49,7 +49,7 @@ def core_gflops() -> float:
     """
     chosen = ort.SessionOptions()
     chosen.intra_op_num_threads = 1
-    model = vgg16(_SIDE, classifier=False)
+    model = vgg16(_SIDE, classifier=False).complete()
     session = make_session(model.SerializeToString(), chosen, as_on_arm=True)
     feeds = random_inputs(load_graph(model, model.graph.name))
     session.run(None, feeds)
@@ -139,7 +139,7 @@ def _connection(
 @cache
 def _convolutions() -> tuple[Program, list[pb.TensorSpec]]:
     """VGG-16's convolutions as a program whose weights each device makes up."""
-    model = vgg16(_SIDE, classifier=False)
+    model = vgg16(_SIDE, classifier=False).complete()
     graph = load_graph(model, model.graph.name)
     everything = {name: Box.whole(graph.shape(name)) for name in graph.outputs}
     made = cut(graph, graph.nodes, everything, BlobSource(), static=True).program

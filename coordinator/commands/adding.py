@@ -12,7 +12,7 @@ import typer
 
 from coordinator import terminal
 from models import catalogue
-from models.graph import Graph, load_graph
+from models.graph import Graph, graph_of
 from models.guess import guess, metadata, takes_pictures
 from models.heads import TASKS, Head, Task
 from models.installed import Store
@@ -58,17 +58,19 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
             cause=f"{name!r} is a model of imbrex itself", cure="Give it another name with --name"
         )
     with terminal.waiting(f"reading {file.name}"):
-        proto = read_model(file)
+        stored = read_model(file)
     beside = said.sidecar or sidecar_path(file)
     if said.sidecar or beside.is_file():
         sidecar = load_sidecar(beside)
         inputs = sidecar.input.size
         graph = _graph(file, said.size or Size(*inputs))
     else:
-        graph = _graph(file, said.size or _written_size(metadata(proto)))
-        sidecar = _described(graph, metadata(proto), name, said, file)
+        graph = _graph(file, said.size or _written_size(metadata(stored.proto)))
+        sidecar = _described(graph, metadata(stored.proto), name, said, file)
     check_outputs(sidecar, {each: graph.shape(each) for each in graph.outputs})
-    return _keep(name, proto.SerializeToString(), sidecar, default=default, as_json=as_json)
+    return _keep(
+        name, stored.complete().SerializeToString(), sidecar, default=default, as_json=as_json
+    )
 
 
 def _keep(name: str, model: bytes, sidecar: Sidecar, *, default: bool, as_json: bool) -> int:
@@ -88,9 +90,9 @@ def _keep(name: str, model: bytes, sidecar: Sidecar, *, default: bool, as_json: 
 
 def _graph(file: Path, size: Size | None) -> Graph:
     """The graph with its open sizes fixed."""
-    proto = read_model(file)
-    bind(inputs_of(proto), size)
-    return load_graph(proto, file.stem)
+    stored = read_model(file)
+    bind(inputs_of(stored.proto), size)
+    return graph_of(stored, file.stem)
 
 
 def _written_size(told: dict[str, object]) -> Size | None:

@@ -8,7 +8,7 @@ from coordinator import terminal
 from coordinator.download import Wanted, download, is_right
 from models import catalogue, downloads
 from models.downloads import Download
-from models.graph import load_graph
+from models.graph import graph_of
 from models.installed import MODEL_FILE, Store
 from models.predictions import check_outputs
 from models.sidecar import dump, sidecar_path
@@ -89,7 +89,7 @@ def _fetch(store: Store, wanted: Download, base_url: str) -> int:
             download(there, file, told)
     sidecar_path(file).write_text(dump(wanted.sidecar), encoding="utf-8")
     with terminal.waiting(f"checking {wanted.name}"):
-        graph = load_graph(catalogue.load(file).proto, wanted.name)
+        graph = graph_of(catalogue.load(file).stored, wanted.name)
         check_outputs(wanted.sidecar, {each: graph.shape(each) for each in graph.outputs})
 
     def write(folder: Path) -> None:

@@ -12,7 +12,7 @@ from coordinator.serving import names
 from coordinator.serving.tensors import write_tensors
 from models import catalogue
 from models.digits.examples import examples
-from models.graph import Graph, load_graph
+from models.graph import Graph, graph_of
 from models.quality import Truth
 from models.reference import WholeModel, random_inputs
 from models.sidecar import Sidecar
@@ -48,7 +48,7 @@ def prepare(model: str, image: Path | None) -> Question:
         NotFound, BadRequest: no such model or picture, or they don't fit.
     """
     loaded = catalogue.load(model)
-    graph = load_graph(loaded.proto, loaded.name)
+    graph = graph_of(loaded.stored, loaded.name)
     if loaded.sidecar is None:
         if image is not None:
             raise BadRequest(

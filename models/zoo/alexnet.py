@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, square
 
 SEED = 12
@@ -11,7 +10,7 @@ SIDE = 224
 CLASSES = 1000
 
 
-def alexnet() -> ModelProto:
+def alexnet() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
     net = Network("alexnet", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -23,4 +22,4 @@ def alexnet() -> ModelProto:
     x = x.flatten("flatten")
     x = x.gemm("fc6", 4096).relu()
     x = x.gemm("fc7", 4096).relu()
-    return net.model(x.gemm("fc8", CLASSES))
+    return net.stored(x.gemm("fc8", CLASSES))

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
+from models.stored import Room, StoredModel
 from models.windows import Window
 
 OPSET = 17
@@ -55,12 +56,21 @@ def square(kernel: int, stride: int = 1, *, pad: int | None = None, dilation: in
     return window, window
 
 
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """Weights to be drawn evenly from `about` -+ `spread`."""
+
+    name: str
+    shape: tuple[int, ...]
+    about: float
+    spread: float
+
+
 class Network:
     """A network under construction; nodes appear in the order in which they are asked for."""
 
     def __init__(self, name: str, seed: int) -> None:
-        self._rng = np.random.Generator(np.random.PCG64(seed))
-        # Built in place: copying a finished graph into a model would copy its weights.
+        self._seed = seed
         self._model = helper.make_model(
             helper.make_graph([], name, [], []),
             producer_name="imbrex",
@@ -69,6 +79,7 @@ class Network:
         )
         helper.set_model_props(self._model, {WEIGHTS_KEY: UNTRAINED})
         self._names: set[str] = set()
+        self._draws: list[_Draw] = []
 
     def input(self, name: str, shape: Sequence[int]) -> Tensor:
         """Declares a float32 input."""
@@ -115,36 +126,56 @@ class Network:
         self, name: str, shape: Sequence[int], *, about: float, spread: float
     ) -> str:
         """Adds a weight drawn evenly from `about` -+ `spread`; returns its name."""
-        values = self._rng.random(math.prod(shape), dtype=np.float32)
-        values *= np.float32(2 * spread)
-        values += np.float32(about - spread)
-        return self.constant(name, values.reshape(shape))
+        self._draws.append(_Draw(name, tuple(shape), about, spread))
+        return self._initialiser(name, shape, TensorProto.FLOAT)
 
     def constant(self, name: str, values: NDArray[np.float32]) -> str:
         """Adds an initialiser with these values; returns its name."""
-        return self._initialiser(name, values.astype("<f4", copy=False), TensorProto.FLOAT)
+        values = values.astype("<f4", copy=False)
+        return self._initialiser(name, values.shape, TensorProto.FLOAT, values.tobytes())
 
     def integers(self, name: str, values: Sequence[int]) -> str:
         """Adds a one-dimensional int64 initialiser (sizes, pads, axes); returns its name."""
-        return self._initialiser(name, np.array(values, "<i8"), TensorProto.INT64)
+        data = np.array(values, "<i8").tobytes()
+        return self._initialiser(name, [len(values)], TensorProto.INT64, data)
 
-    def model(self, *outputs: Tensor) -> ModelProto:
-        """The finished network; this builder must not be used afterwards."""
+    def stored(self, *outputs: Tensor) -> StoredModel:
+        """The finished network, whose weights are drawn whenever they are read; this builder must
+        not be used afterwards.
+        """
         graph = self._model.graph
         graph.output.extend(_float_info(tensor.name, tensor.shape) for tensor in outputs)
-        return self._model
+        sizes = tuple(4 * math.prod(draw.shape) for draw in self._draws)
+        return StoredModel(self._model, self._drawn, sizes)
+
+    def model(self, *outputs: Tensor) -> ModelProto:
+        """The finished network with its weights; this builder must not be used afterwards."""
+        return self.stored(*outputs).complete()
 
     def has(self, name: str) -> bool:
         """Whether a node or constant of this name was added."""
         return name in self._names
 
-    def _initialiser(self, name: str, values: NDArray[Any], data_type: int) -> str:
+    def _drawn(self, room: Room) -> dict[str, NDArray[np.float32]]:
+        rng, arrays = np.random.Generator(np.random.PCG64(self._seed)), {}
+        for draw in self._draws:
+            values = arrays[draw.name] = room(np.dtype(np.float32), draw.shape)
+            rng.random(dtype=np.float32, out=values)
+            values *= np.float32(2 * draw.spread)
+            values += np.float32(draw.about - draw.spread)
+            values.flags.writeable = False
+        return arrays
+
+    def _initialiser(
+        self, name: str, shape: Sequence[int], data_type: int, data: bytes | None = None
+    ) -> str:
         self._claim(name)
         weight = self._model.graph.initializer.add()
         weight.name = name
         weight.data_type = data_type
-        weight.dims.extend(values.shape)
-        weight.raw_data = values.tobytes()
+        weight.dims.extend(shape)
+        if data is not None:
+            weight.raw_data = data
         return name
 
     def _claim(self, name: str) -> None:

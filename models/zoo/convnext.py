@@ -4,8 +4,7 @@ over channels, two 1x1 convolutions with GELU between them, and a learnt scale p
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import channel_norm, depthwise, gelu
 
@@ -20,7 +19,7 @@ EPSILON = 1e-6
 BRANCH_SCALE = 0.3
 
 
-def convnext_tiny() -> ModelProto:
+def convnext_tiny() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
     net = Network("convnext_tiny", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -32,7 +31,7 @@ def convnext_tiny() -> ModelProto:
         for index in range(1, count + 1):
             x = _block(x, f"block{stage}_{index}")
     x = channel_norm(x.global_average_pool("pool"), "norm", EPSILON).flatten("flatten")
-    return net.model(x.gemm("fc", CLASSES))
+    return net.stored(x.gemm("fc", CLASSES))
 
 
 def _block(x: Tensor, name: str) -> Tensor:

@@ -4,8 +4,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import bilinear
 from models.zoo.mobilenetv2 import features
@@ -17,12 +16,12 @@ CHANNELS = 256
 RATES = (6, 12, 18)
 
 
-def deeplabv3() -> ModelProto:
+def deeplabv3() -> StoredModel:
     """(1, 3, 513, 513) -> logits (1, 21, 513, 513)."""
     net = Network("deeplabv3", SEED)
     x = features(net.input("image", (1, 3, SIDE, SIDE)), output_stride=16)
     x = _pyramid(x).conv("logits", CLASSES, square(1))
-    return net.model(bilinear(x, "output", (SIDE, SIDE)))
+    return net.stored(bilinear(x, "output", (SIDE, SIDE)))
 
 
 def _pyramid(x: Tensor) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 
 SEED = 121
@@ -13,7 +12,7 @@ GROWTH = 32
 BLOCKS = (6, 12, 24, 16)
 
 
-def densenet121() -> ModelProto:
+def densenet121() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
     net = Network("densenet121", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -25,7 +24,7 @@ def densenet121() -> ModelProto:
         if block < len(BLOCKS):
             x = _transition(x, f"transition{block}")
     x = x.norm().relu().global_average_pool("pool").flatten("flatten")
-    return net.model(x.gemm("fc", CLASSES))
+    return net.stored(x.gemm("fc", CLASSES))
 
 
 def _layer(x: Tensor, name: str) -> Tensor:

@@ -4,8 +4,7 @@ and with ReLU6 in place of swish, as it runs on phones.
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import LINEAR_GAIN, depthwise, relu6, same_at_stride
 
@@ -24,7 +23,7 @@ STAGES = (
 )
 
 
-def efficientnet_lite0() -> ModelProto:
+def efficientnet_lite0() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
     net = Network("efficientnet_lite0", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -35,7 +34,7 @@ def efficientnet_lite0() -> ModelProto:
             x = _bottleneck(x, f"b{stage}_{index}", form)
     x = relu6(x.conv("head", 1280, square(1), bias=False).norm())
     x = x.global_average_pool("pool").flatten("flatten")
-    return net.model(x.gemm("fc", CLASSES))
+    return net.stored(x.gemm("fc", CLASSES))
 
 
 def _bottleneck(x: Tensor, name: str, form: tuple[int, int, int, int]) -> Tensor:

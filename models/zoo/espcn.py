@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, square
 from models.zoo.layers import depth_to_space, tanh
 
@@ -12,11 +11,11 @@ SIDE = 224
 FACTOR = 3
 
 
-def espcn() -> ModelProto:
+def espcn() -> StoredModel:
     """Luminance (1, 1, 224, 224) -> (1, 1, 672, 672)."""
     net = Network("espcn", SEED)
     x = net.input("image", (1, 1, SIDE, SIDE))
     x = tanh(x.conv("conv1", 64, square(5)))
     x = tanh(x.conv("conv2", 32, square(3)))
     x = x.conv("conv3", FACTOR**2, square(3))
-    return net.model(depth_to_space(x, "shuffle", FACTOR))
+    return net.stored(depth_to_space(x, "shuffle", FACTOR))

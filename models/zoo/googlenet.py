@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import local_response_norm, rounded_up_pool
 
@@ -39,7 +38,7 @@ MODULES = {
 POOL_AFTER = ("3b", "4e")
 
 
-def googlenet() -> ModelProto:
+def googlenet() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
     net = Network("googlenet", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -52,7 +51,7 @@ def googlenet() -> ModelProto:
         if name in POOL_AFTER:
             x = _pooled(x, f"pool{name[0]}")
     x = x.global_average_pool("pool5").flatten("flatten")
-    return net.model(x.gemm("fc", CLASSES))
+    return net.stored(x.gemm("fc", CLASSES))
 
 
 def _inception(x: Tensor, name: str, module: Module) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.windows import Window
 from models.zoo.builder import Network, Tensor, Windows, square
 
@@ -15,7 +14,7 @@ POOLED_35 = (32, 64, 64)
 INNER_17 = (128, 160, 160, 192)
 
 
-def inceptionv3() -> ModelProto:
+def inceptionv3() -> StoredModel:
     """(1, 3, 299, 299) -> logits (1, 1000)."""
     net = Network("inceptionv3", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -33,7 +32,7 @@ def inceptionv3() -> ModelProto:
     for index in (1, 2):
         x = _module_8(x, f"e{index}")
     x = x.global_average_pool("pool3").flatten("flatten")
-    return net.model(x.gemm("fc", CLASSES))
+    return net.stored(x.gemm("fc", CLASSES))
 
 
 def _conv(x: Tensor, name: str, channels: int, windows: Windows) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, square
 
 SEED = 5
@@ -11,11 +10,11 @@ SIDE = 28
 CLASSES = 10
 
 
-def lenet5() -> ModelProto:
+def lenet5() -> StoredModel:
     """(1, 1, 28, 28) -> logits (1, 10)."""
     net = Network("lenet5", SEED)
     x = net.input("image", (1, 1, SIDE, SIDE))
     x = x.conv("conv1", 20, square(5, pad=0)).relu().max_pool("pool1", square(2, 2))
     x = x.conv("conv2", 50, square(5, pad=0)).relu().max_pool("pool2", square(2, 2))
     x = x.flatten("flatten").gemm("ip1", 500).relu()
-    return net.model(x.gemm("ip2", CLASSES))
+    return net.stored(x.gemm("ip2", CLASSES))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import LINEAR_GAIN, depthwise, relu6
 
@@ -22,13 +21,13 @@ STAGES = (
 )
 
 
-def mobilenetv2() -> ModelProto:
+def mobilenetv2() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
     net = Network("mobilenetv2", SEED)
     x = features(net.input("image", (1, 3, SIDE, SIDE)))
     x = relu6(x.conv("conv_last", 1280, square(1), bias=False).norm())
     x = x.global_average_pool("pool").flatten("flatten")
-    return net.model(x.gemm("fc", CLASSES))
+    return net.stored(x.gemm("fc", CLASSES))
 
 
 def features(image: Tensor, *, output_stride: int = 32) -> Tensor:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import (
     HARD_SWISH_GAIN,
@@ -55,7 +54,7 @@ ROWS = (
 )
 
 
-def mobilenetv3() -> ModelProto:
+def mobilenetv3() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
     net = Network("mobilenetv3", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -65,7 +64,7 @@ def mobilenetv3() -> ModelProto:
     x = hard_swish(x.conv("conv_last", 960, square(1), bias=False).norm(scale=HARD_SWISH_GAIN))
     x = x.global_average_pool("pool").flatten("flatten")
     x = hard_swish(x.gemm("fc1", HIDDEN))
-    return net.model(x.gemm("fc2", CLASSES))
+    return net.stored(x.gemm("fc2", CLASSES))
 
 
 def _bottleneck(x: Tensor, name: str, row: Row) -> Tensor:

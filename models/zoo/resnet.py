@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 
 SEED = 50
@@ -18,7 +17,7 @@ BRANCH_SCALE = 0.3
 SHORTCUT_SCALE = 0.7
 
 
-def resnet50() -> ModelProto:
+def resnet50() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
     net = Network("resnet50", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -29,7 +28,7 @@ def resnet50() -> ModelProto:
             name = f"conv{stage}_{index}"
             x = _bottleneck(x, name, channels, stride if index == 1 else 1)
     x = x.global_average_pool("pool5").flatten("flatten")
-    return net.model(x.gemm("fc", CLASSES))
+    return net.stored(x.gemm("fc", CLASSES))
 
 
 def _bottleneck(x: Tensor, name: str, channels: int, stride: int) -> Tensor:

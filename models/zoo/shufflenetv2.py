@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import LINEAR_GAIN, channel_shuffle, depthwise
 
@@ -14,7 +13,7 @@ CLASSES = 1000
 STAGES = ((116, 4), (232, 8), (464, 4))
 
 
-def shufflenetv2() -> ModelProto:
+def shufflenetv2() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
     net = Network("shufflenetv2", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -26,7 +25,7 @@ def shufflenetv2() -> ModelProto:
             x = _unit(x, f"stage{stage}_{index}")
     x = x.conv("conv5", 1024, square(1), bias=False).norm().relu()
     x = x.global_average_pool("pool5").flatten("flatten")
-    return net.model(x.gemm("fc", CLASSES))
+    return net.stored(x.gemm("fc", CLASSES))
 
 
 def _unit(x: Tensor, name: str) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import rounded_up_pool
 
@@ -24,7 +23,7 @@ FIRES = (
 POOL_AFTER = (4, 8)
 
 
-def squeezenet() -> ModelProto:
+def squeezenet() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
     net = Network("squeezenet", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -34,7 +33,7 @@ def squeezenet() -> ModelProto:
         if number in POOL_AFTER:
             x = _pooled(x, f"pool{number}")
     x = x.conv("conv10", CLASSES, square(1)).relu()
-    return net.model(x.global_average_pool("pool10").flatten("flatten"))
+    return net.stored(x.global_average_pool("pool10").flatten("flatten"))
 
 
 def _fire(x: Tensor, name: str, squeezed: int, expanded: int) -> Tensor:

@@ -4,8 +4,7 @@ and, against checkerboards, upsampling before convolutions (Odena et al., 2016).
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import instance_norm, reflection_pad, upsample
 
@@ -15,7 +14,7 @@ CHANNELS = (32, 64, 128)
 RESIDUALS = 5
 
 
-def style_transfer() -> ModelProto:
+def style_transfer() -> StoredModel:
     """(1, 3, 224, 224) -> (1, 3, 224, 224)."""
     net = Network("style_transfer", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -27,7 +26,7 @@ def style_transfer() -> ModelProto:
         x = _conv(y, f"res{index}b", CHANNELS[2], 3).add(f"res{index}", x)
     x = _conv(upsample(x, "up1", 2), "deconv1", CHANNELS[1], 3).relu()
     x = _conv(upsample(x, "up2", 2), "deconv2", CHANNELS[0], 3).relu()
-    return net.model(reflection_pad(x, "output_pad", 4).conv("output", 3, square(9, pad=0)))
+    return net.stored(reflection_pad(x, "output_pad", 4).conv("output", 3, square(9, pad=0)))
 
 
 def _conv(x: Tensor, name: str, channels: int, kernel: int, stride: int = 1) -> Tensor:

@@ -4,8 +4,7 @@ path's maps are cropped before they join the expanding one.
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import centre_crop, conv_transpose
 
@@ -17,7 +16,7 @@ DEEPEST = 1024
 CLASSES = 2
 
 
-def unet(side: int = SIDE) -> ModelProto:
+def unet(side: int = SIDE) -> StoredModel:
     """(1, 1, side, side) -> logits (1, 2, side - 184, side - 184)."""
     net = Network("unet", SEED)
     x = net.input("image", (1, 1, side, side))
@@ -31,7 +30,7 @@ def unet(side: int = SIDE) -> ModelProto:
         x = conv_transpose(x, f"up{level}_conv", channels, 2)
         left = centre_crop(passed[level - 1], f"up{level}_crop", x.shape[2:])
         x = _twice(net.concat(f"up{level}_concat", [left, x]), f"up{level}", channels)
-    return net.model(x.conv("logits", CLASSES, square(1)))
+    return net.stored(x.conv("logits", CLASSES, square(1)))
 
 
 def _twice(x: Tensor, name: str, channels: int) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 
 SEED = 16
@@ -12,7 +11,7 @@ STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 CLASSES = 1000
 
 
-def vgg16(side: int, *, classifier: bool) -> ModelProto:
+def vgg16(side: int, *, classifier: bool) -> StoredModel:
     """(1, 3, side, side) -> logits (1, 1000); without its classifier, the map that pool5 makes.
 
     fc6 reads whatever map pool5 makes: 7x7x512 for side 224, 8x8x512 for side 256.
@@ -23,7 +22,7 @@ def vgg16(side: int, *, classifier: bool) -> ModelProto:
         for index in range(1, convolutions + 1):
             x = x.conv(f"conv{stage}_{index}", channels, square(3)).relu()
         x = x.max_pool(f"pool{stage}", square(2, 2))
-    return net.model(_classifier(x) if classifier else x)
+    return net.stored(_classifier(x) if classifier else x)
 
 
 def _classifier(x: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ it was meant to be, costs the same, and can be cut into tiles.
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 
 SEED = 2
@@ -31,7 +30,7 @@ STAGES = (
 PASSTHROUGH_STAGE = 5
 
 
-def yolov2() -> ModelProto:
+def yolov2() -> StoredModel:
     """(1, 3, 416, 416) -> (1, 425, 13, 13): channel a * 85 + k of anchor a, before any sigmoid."""
     net = Network("yolov2", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
@@ -48,7 +47,7 @@ def yolov2() -> ModelProto:
     x = _conv(x, "conv19", 1024, 3)
     x = _conv(x, "conv20", 1024, 3)
     x = _conv(net.concat("concat", [passed, x]), "conv21", 1024, 3)
-    return net.model(x.conv("conv22", HEAD_CHANNELS, square(1)))
+    return net.stored(x.conv("conv22", HEAD_CHANNELS, square(1)))
 
 
 def _conv(x: Tensor, name: str, channels: int, kernel: int) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.windows import Window
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import upsample
@@ -17,7 +16,7 @@ HEAD_CHANNELS = ANCHORS * (5 + CLASSES)
 STAGES = (16, 32, 64, 128, 256)
 
 
-def yolov3_tiny() -> ModelProto:
+def yolov3_tiny() -> StoredModel:
     """(1, 3, 416, 416) -> (1, 255, 13, 13) and (1, 255, 26, 26), before any sigmoid."""
     net = Network("yolov3_tiny", SEED)
     x = fine = net.input("image", (1, 3, SIDE, SIDE))
@@ -31,7 +30,7 @@ def yolov3_tiny() -> ModelProto:
     coarse = _conv(x, "conv9", 512, 3).conv("coarse", HEAD_CHANNELS, square(1))
     up = upsample(_conv(x, "conv11", 128, 1), "up", 2)
     y = _conv(net.concat("route", [up, fine]), "conv12", 256, 3)
-    return net.model(coarse, y.conv("fine", HEAD_CHANNELS, square(1)))
+    return net.stored(coarse, y.conv("fine", HEAD_CHANNELS, square(1)))
 
 
 def _conv(x: Tensor, name: str, channels: int, kernel: int) -> Tensor:

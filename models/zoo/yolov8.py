@@ -6,8 +6,7 @@ distances, then 80 classes, per pixel.
 
 from __future__ import annotations
 
-from onnx import ModelProto
-
+from models.stored import StoredModel
 from models.zoo.builder import Network, Tensor, square
 from models.zoo.layers import SILU_GAIN, silu, upsample
 
@@ -20,7 +19,7 @@ CHANNELS = (16, 32, 64, 128, 256)
 DEPTHS = (1, 2, 2, 1)
 
 
-def yolov8n() -> ModelProto:
+def yolov8n() -> StoredModel:
     """(1, 3, 640, 640) -> (1, 144, 80, 80), (1, 144, 40, 40), (1, 144, 20, 20)."""
     net = Network("yolov8n", SEED)
     x = _conv(net.input("image", (1, 3, SIDE, SIDE)), "stem", CHANNELS[0], 3, 2)
@@ -39,7 +38,7 @@ def yolov8n() -> ModelProto:
     middle = _c2f(net.concat("pan4_joined", [y, middle]), "pan4", CHANNELS[3], 1)
     y = _conv(middle, "pan5_down", CHANNELS[3], 3, 2)
     coarse = _c2f(net.concat("pan5_joined", [y, thirty_second]), "pan5", CHANNELS[4], 1)
-    return net.model(*(_head(x, f"head{n}") for n, x in enumerate((fine, middle, coarse), 3)))
+    return net.stored(*(_head(x, f"head{n}") for n, x in enumerate((fine, middle, coarse), 3)))
 
 
 def _conv(x: Tensor, name: str, channels: int, kernel: int, stride: int = 1) -> Tensor:

@@ -21,6 +21,7 @@ from models.loading import network_of
 from models.mapped import MappedWeights, place_of
 from models.program import BlobSource, Program
 from models.reference import ProgramRunner
+from models.stored import in_memory
 from models.tolerance import PLAIN
 from models.zoo.builder import Network, square
 from tests.waiting import until
@@ -39,8 +40,8 @@ def case(folder: Path | None = None, channels: tuple[int, int] = (0, 32)) -> Cas
     """
     net = Network("net", seed=1)
     x = net.input("x", (1, 16, 24, 24)).conv("conv", 32, square(3)).relu()
-    keep = MappedWeights(folder, 1 << 20).keep if folder else lambda array: array
-    graph = network_of(LoadedModel("net", net.model(x), None, False), keep=keep).graph
+    room = MappedWeights(folder, [1 << 20]).empty if folder else in_memory
+    graph = network_of(LoadedModel("net", net.stored(x), None, False), room=room).graph
     (name,) = graph.outputs
     box = Box.of((0, 1), channels, (0, 24), (0, 24))
     blobs = BlobSource()

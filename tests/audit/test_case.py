@@ -113,7 +113,8 @@ def graph_of(*arrays: np.ndarray) -> SimpleNamespace:
 
 def test_what_would_be_copied_several_times_is_not_judged(tmp_path) -> None:
     large = np.zeros((3000, 1000), np.float32)
-    mapped = MappedWeights(tmp_path, large.nbytes).keep(large + 1)
+    mapped = MappedWeights(tmp_path, [large.nbytes]).empty(large.dtype, large.shape)
+    mapped[:] = large + 1
     graph = graph_of(large, mapped, mapped[:, :100], np.zeros(10, np.float32))
     judged = [can_be_judged(graph, task) for task in range(4)]
     assert judged == [False, True, True, True]

@@ -65,7 +65,7 @@ def test_boxes_are_read_as_they_are(
     rows[:2, 5] = index
     path, sidecar = added(store, export(tmp_path / "boxes.onnx", rows, told(classes, end2end)))
     assert sidecar.head == EndToEnd("end2end", 0.25)
-    whole = WholeModel(read_model(path), threads=1)
+    whole = WholeModel(read_model(path).complete(), threads=1)
     answer = whole.run({"images": np.zeros((1, 3, SIDE, SIDE), np.float32)})
     placement = place(2 * SIDE, 2 * SIDE, sidecar.input)
     found = [each.as_json() for each in predictions(sidecar, answer, placement)]

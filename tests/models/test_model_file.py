@@ -78,7 +78,7 @@ def test_initialisers_may_be_inputs_or_not_in_any_version(tmp_path, version, lis
             helper.make_tensor_value_info(each.name, each.data_type, each.dims)
             for each in model.graph.initializer
         )
-    proto = read_model(saved(tmp_path, model))
+    proto = read_model(saved(tmp_path, model)).complete()
     graph = load_graph(proto)
     assert graph.inputs == ("image",)
     whole = WholeModel(proto, threads=1).run(random_inputs(graph))

@@ -99,7 +99,7 @@ def test_flop_are_the_published_ones(name):
 
 
 def test_unet_makes_the_maps_of_its_papers_figure():
-    model = unet(572)
+    model = unet(572).complete()
     shapes = shapes_of(onnx.shape_inference.infer_shapes(model))
     sizes = {name: shapes[name][1:3] for name in ("down1_b", "bottom_b", "up4_concat", "logits")}
     assert sizes == {
