@@ -1,0 +1,1 @@
+"""How large the house is, and how much of it one request passes."""

@@ -1,0 +1,79 @@
+"""The command line of imbrex, which notes what of imbrex it calls: SIGUSR1 begins a window, SIGUSR2
+ends it. When the process ends it writes the functions that were called in every window, as
+[file, name] in JSON.
+
+    python -m benchmarks.house.traced FILE worker --port 0 ...
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from benchmarks.report import ROOT
+
+_INSTALLED = f"{ROOT}/.venv"
+
+
+class Recorder:
+    """What is called between `begin` and `end`, in all threads."""
+
+    def __init__(self) -> None:
+        self.windows: list[set[CodeType]] = []
+        self._open: set[CodeType] | None = None
+
+    def called(self, frame: FrameType, event: str, _: Any) -> None:
+        """What `sys.setprofile` wants."""
+        if self._open is not None and event == "call":
+            self._open.add(frame.f_code)
+
+    def begin(self, *_: Any) -> None:
+        """Opens a window."""
+        self._open = set()
+
+    def end(self, *_: Any) -> None:
+        """Closes it."""
+        if self._open is not None:
+            self.windows.append(self._open)
+        self._open = None
+
+    def in_all(self) -> list[tuple[str, str]]:
+        """Functions of imbrex that were called in every window: what goes on beside requests is
+        not.
+        """
+        common = set[CodeType].intersection(*self.windows) if self.windows else set[CodeType]()
+        found = {
+            (str(Path(code.co_filename).relative_to(ROOT)), code.co_qualname)
+            for code in common
+            if code.co_filename.startswith(f"{ROOT}/")
+            and not code.co_filename.startswith(_INSTALLED)
+            and not code.co_name.startswith("<")
+        }
+        return sorted(each for each in found if not each[0].startswith("benchmarks/"))
+
+
+def main() -> int:
+    """Runs a command of imbrex."""
+    target, sys.argv[1:] = Path(sys.argv[1]), sys.argv[2:]
+    recorder = Recorder()
+    signal.signal(signal.SIGUSR1, recorder.begin)
+    signal.signal(signal.SIGUSR2, recorder.end)
+    threading.setprofile(recorder.called)
+    sys.setprofile(recorder.called)
+    import imbrex
+
+    try:
+        imbrex.main()
+    finally:
+        sys.setprofile(None)
+        target.write_text(json.dumps(recorder.in_all()), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
