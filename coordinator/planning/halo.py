@@ -41,6 +41,8 @@ from models.units import Network
 EFFORT = 46_000
 # An improvement below this is not worth another shape of plan.
 WORTHWHILE = 1e-4
+# How much worse than the best it may be to begin with all devices for that to be tried too.
+_CLOSE = 1.1
 # What a neighbour's 3x3 window reads; two cover a pool between.
 _EDGE_ROWS = (2, 1)
 
@@ -83,14 +85,17 @@ class _Search:
         self._stage_of: dict[Part, Stage] = {}
 
     def run(self) -> list[Part]:
-        """The best parts found, from those that are best to begin with: all or fewer devices, and
-        half the exchanges where the effort is too little to try each of them.
+        """The best parts found: from all devices, from fewer where that is better to begin with,
+        and from half the exchanges where the effort is too little to try each of them.
         """
         starts = [self._start(count) for count in range(len(self.cluster.devices), 1, -1)]
         best = min(starts, key=self._latency_s)
         if len(best) * sum(len(self._stage(part).shares) for part in best) > EFFORT:
             best = min((best, *map(_in_pairs, starts)), key=self._latency_s)
-        return self._improved(best)
+        begun = [best]
+        if best != starts[0] and self._latency_s(starts[0]) <= self._latency_s(best) * _CLOSE:
+            begun.append(starts[0])
+        return min(map(self._improved, begun), key=self._latency_s)
 
     def _start(self, count: int) -> list[Part]:
         """An exchange wherever one is needed, over the `count` fastest devices."""
