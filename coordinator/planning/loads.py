@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordinator.planning.devices import Cluster
-from coordinator.planning.layouts import UnitTile, divider_of
+from coordinator.planning.layouts import Computing, UnitTile, divider_of
 from coordinator.planning.splits import Splits
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
@@ -152,7 +152,7 @@ class Loads:
             boxes = {name: Box.whole(network.graph.shape(name)) for name in names}
             worked = block_worked(network, marks[start], marks[end], boxes)
             before = self.geometry.weight_bytes_before
-            tile = UnitTile(boxes, worked.reach.inputs, tuple(worked.works))
+            tile = UnitTile(boxes, worked.reach.inputs, Computing(lambda: worked.works))
             if marks[end] - marks[start] == 1:
                 tile = divider_of(network).whole(network.units[marks[start]])
             found = self._wholes[start, end] = (tile, int(before[end] - before[start]))
