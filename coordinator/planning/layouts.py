@@ -149,6 +149,7 @@ class Divider:
         self.graph = graph
         self._likenesses = Likenesses(graph)
         self._tiles: dict[_Key, UnitTile] = {}
+        self._wholes: dict[int, UnitTile] = {}
         self._layouts: dict[int, list[Layout]] = {}
         self._layouts_for: tuple[float, ...] = ()
         self._splits: dict[int, frozenset[int]] = {}
@@ -178,7 +179,10 @@ class Divider:
 
     def whole(self, unit: Unit) -> UnitTile:
         """The tile that is everything."""
-        return self.tile(unit, {name: Box.whole(self.graph.shape(name)) for name in unit.outputs})
+        if unit.start not in self._wholes:
+            boxes = {name: Box.whole(self.graph.shape(name)) for name in unit.outputs}
+            self._wholes[unit.start] = self.tile(unit, boxes)
+        return self._wholes[unit.start]
 
     def tile(self, unit: Unit, boxes: Mapping[str, Box]) -> UnitTile:
         """The tile that owns these boxes of the unit's outputs."""
