@@ -1,6 +1,6 @@
 """Units that differ in nothing but names: what one of them reads and computes, all do.
 
-Networks repeat themselves: of the 294 units of a YOLOv9t, 108 are unlike all before them.
+Networks repeat themselves: of the 294 units of a YOLOv9t, 109 are unlike all before them.
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from models.graph import Graph
+from models.graph import Graph, Node
+from models.operators import Kind, operator
 from models.units import Unit
 
-# Larger constants are weights, whose values do not matter here, unless they may be indices.
+# Of a convolution or an elementwise node the shapes say what a tile reads; of others (a Slice, a
+# Resize, a Gather) constants too, unless they are so large that they must be weights.
+_BY_SHAPE = frozenset({Kind.WINDOWED, Kind.POINTWISE})
 _SETTING_BYTES = 4096
 _INDICES = frozenset({"int32", "int64"})
 
@@ -57,6 +60,7 @@ class Likenesses:
                     ),
                     tuple(numbers[name] for name in node.inputs),
                     tuple(numbers[name] for name in node.outputs),
+                    self._settings(node),
                 )
                 for node in unit.nodes
             ),
@@ -64,14 +68,21 @@ class Likenesses:
             tuple(map(self._tensor, numbers)),
         )
 
+    def _settings(self, node: Node) -> Hashable:
+        if operator(node).kind in _BY_SHAPE:
+            return None
+        constants = [self._graph.constants.get(name) for name in node.inputs]
+        return tuple(
+            each.tobytes()
+            for each in constants
+            if each is not None and (each.nbytes <= _SETTING_BYTES or each.dtype.name in _INDICES)
+        )
+
     def _tensor(self, name: str) -> Hashable:
         if not name:
             return None
-        constant, info = self._graph.constants.get(name), self._graph.tensors[name]
-        if constant is None:
-            return info.shape, info.data_type
-        matters = constant.nbytes <= _SETTING_BYTES or constant.dtype.name in _INDICES
-        return info.shape, info.data_type, constant.tobytes() if matters else b""
+        info = self._graph.tensors[name]
+        return info.shape, info.data_type, name in self._graph.constants
 
 
 def _tensors(unit: Unit) -> tuple[str, ...]:
