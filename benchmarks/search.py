@@ -12,6 +12,7 @@ files are exported with `yolo export model=yolo11n.yaml format=onnx imgsz=640 op
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from coordinator.planning.devices import Cluster
 from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import STRATEGIES, strategy
+from imbrex import YOUNG_OBJECTS
 from models import catalogue
 from models.graph import load_graph
 from models.units import Network, divide
@@ -123,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
     parser.add_argument("--cold", action="store_true", help="only cold, reading included")
     chosen = parser.parse_args(arguments)
+    gc.set_threshold(YOUNG_OBJECTS)
     rows = [
         measure(model, planner, devices, 0 if chosen.cold else _ROUNDS)
         for model in chosen.models or MODELS

@@ -52,11 +52,11 @@ class TileCosts:
 
     def seconds(self, device: int, block: Ints, start: Ints, stop: Ints) -> Floats:
         """Cost of tiles; nothing for empty ones."""
-        cost = (
-            self.fixed[device, block]
-            + self.ends[device, block, stop]
-            - self.begins[device, block, start]
-        )
+        # One index into flat arrays: looking up by several takes numpy twice as long.
+        place = block * (self.rows + 1)
+        cost = self.fixed[device].take(block)
+        cost += self.ends[device].ravel().take(place + stop)
+        cost -= self.begins[device].ravel().take(place + start)
         return np.where(stop > start, cost, 0.0)
 
 
@@ -134,10 +134,11 @@ class _Greedy:
     def _reach(self, d: int, block: Ints, start: Ints, time_s: Floats) -> Ints:
         """The last row that device `d` can end before, if it begins at `start`."""
         costs = self.costs
-        allowed = time_s - costs.fixed[d, block] + costs.begins[d, block, start]
-        query = np.minimum(allowed, self.top[d, block]) + self.lift[d, block]
-        width = costs.rows + 1
-        found = np.searchsorted(self.lifted[d], query, side="right") - 1 - block * width
+        place = block * (costs.rows + 1)
+        allowed = time_s - costs.fixed[d].take(block)
+        allowed += costs.begins[d].ravel().take(place + start)
+        query = np.minimum(allowed, self.top[d].take(block)) + self.lift[d].take(block)
+        found = np.searchsorted(self.lifted[d], query, side="right") - 1 - place
         stop: Ints = np.maximum(start, found)
         return stop
 

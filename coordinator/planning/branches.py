@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import groupby
 
 from coordinator.planning.devices import Cluster
@@ -126,11 +127,17 @@ class _Search:
                 else:
                     given += size
                     begin_s = max(begin_s, self._earliest_s.get(name, 0.0))
-            seconds = [device.costs.block_s(tile.work) for device in devices]
-            tasks.append(Task(seconds, [each.link.transfer_s(given) for each in devices], reads))
+            ready_s = [each.link.transfer_s(given) for each in devices]
+            tasks.append(Task(self._seconds[start + index], ready_s, reads))
             begins_s.append(begin_s)
             makers.update(dict.fromkeys(tile.boxes, index))
         return tasks, begins_s
+
+    @cached_property
+    def _seconds(self) -> list[list[float]]:
+        """Of each unit, whole, on each device."""
+        works = [divider_of(self.network).whole(unit).work for unit in self.network.units]
+        return [[each.costs.block_s(work) for each in self.cluster.devices] for work in works]
 
     def _moved_s(self, source: int, target: int, size: int) -> float:
         devices = self.cluster.devices

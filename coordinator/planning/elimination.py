@@ -78,11 +78,17 @@ class Layers:
         self.devices = tuple(devices)
         units = unit_graph(network, rates, credit=credit)
         self.layouts = units.layouts
-        self.node_s = [compute_s(each, devices) for each in self.layouts]
         self.spares_memory = False
+        # Units that are alike share their layouts, and what these exchange.
+        alike = {id(each.shared): each.shared for each in self.layouts}
+        alike_s = {key: compute_s(layouts, devices) for key, layouts in alike.items()}
+        self.node_s = [alike_s[id(each.shared)].copy() for each in self.layouts]
         wire = Wire.of(devices)
+        moved = {(id(each.sent), id(each.received)): each for each in units.transfers}
+        moved_s = {key: each.seconds(wire) for key, each in moved.items()}
         self.edges = tuple(
-            Edge(each.source, each.target, each.seconds(wire)) for each in units.transfers
+            Edge(each.source, each.target, moved_s[id(each.sent), id(each.received)])
+            for each in units.transfers
         )
 
     def graph(self) -> CostGraph:

@@ -1,8 +1,10 @@
 """`halo`: tiles stay where they are, and only their borders travel from peer to peer.
 
 Nothing waits that has its boxes: no barrier, and a device's edge rows are computed first where
-that lets its neighbours go on sooner. The search starts from an exchange before every unit and
-improves the blocks one after the other, as long as the event simulator's rules say that it helps:
+that lets its neighbours go on sooner. The search starts from an exchange before every unit (every
+other one in networks of hundreds), over all devices or the fastest few, whichever is best to begin
+with. It improves the blocks one after the other, as long as the event simulator's rules say that it
+helps:
 
 * fuse a block with the next (less messages, some redundant computation);
 * compute edge rows before the interior, or a strip of two rows in two tasks: a neighbour has the
@@ -11,8 +13,6 @@ improves the blocks one after the other, as long as the event simulator's rules 
 * let others have the longer strips than in the blocks before, where rows don't come out even.
 
 At least one exchange stays: blocks that need none are what `fused` searches, and `auto` compares.
-
-Where fewer devices are better to begin with, as messages cost what they do, it starts there too.
 
 What cannot be split is gathered on the device that is best at it; fully connected layers are
 divided over their output or their input where that is better. Where devices can't reach each other,
@@ -41,6 +41,8 @@ from models.units import Network
 EFFORT = 46_000
 # An improvement below this is not worth another shape of plan.
 WORTHWHILE = 1e-4
+# How much worse than the best it may be to begin with all devices for that to be tried too.
+_CLOSE = 1.1
 # What a neighbour's 3x3 window reads; two cover a pool between.
 _EDGE_ROWS = (2, 1)
 
@@ -83,12 +85,16 @@ class _Search:
         self._stage_of: dict[Part, Stage] = {}
 
     def run(self) -> list[Part]:
-        """The best parts found: from all devices, and from fewer where that is better to begin
-        with.
+        """The best parts found: from all devices, from fewer where that is better to begin with,
+        and from half the exchanges where the effort is too little to try each of them.
         """
         starts = [self._start(count) for count in range(len(self.cluster.devices), 1, -1)]
         best = min(starts, key=self._latency_s)
-        begun = starts[:1] if best == starts[0] else [starts[0], best]
+        if len(best) * sum(len(self._stage(part).shares) for part in best) > EFFORT:
+            best = min((best, *map(_in_pairs, starts)), key=self._latency_s)
+        begun = [best]
+        if best != starts[0] and self._latency_s(starts[0]) <= self._latency_s(best) * _CLOSE:
+            begun.append(starts[0])
         return min(map(self._improved, begun), key=self._latency_s)
 
     def _start(self, count: int) -> list[Part]:
@@ -252,6 +258,20 @@ class _Search:
             return parts, best
         latency_s = self._latency_s(trial)
         return (trial, latency_s) if latency_s < best * (1 - WORTHWHILE) else (parts, best)
+
+
+def _in_pairs(parts: Sequence[Part]) -> list[Part]:
+    """Every other exchange: each part fused with the next, where both are divided."""
+    found: list[Part] = []
+    waits = False
+    for part in parts:
+        if waits and part.devices:
+            found[-1] = replace(part, start=found[-1].start)
+            waits = False
+        else:
+            found.append(part)
+            waits = part.devices > 0
+    return found
 
 
 def _through_host(parts: Sequence[Part]) -> list[Part]:

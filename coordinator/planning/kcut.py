@@ -15,7 +15,7 @@ from dataclasses import replace
 from coordinator.planning.devices import Cluster, Device
 from coordinator.planning.graphsearch.kcut import Group, k_cut
 from coordinator.planning.layered import UnitGraph, Wire, compute_s
-from coordinator.planning.layouts import Configuration, Layout, UnitTile
+from coordinator.planning.layouts import Configuration, Layout, Layouts, UnitTile
 from coordinator.planning.plan import Plan
 from coordinator.planning.unit_cut import Setting
 from coordinator.planning.unit_flow import UnitFlow
@@ -92,7 +92,7 @@ def _cut(network: Network, devices: Sequence[Device], weights: Sequence[float]) 
 
 def _cost_s(network: Network, devices: Sequence[Device], layouts: Sequence[Layout]) -> float:
     """Equation 1 of Jia et al. for one strategy."""
-    graph = UnitGraph.of(network, [[each] for each in layouts], len(devices), credit=True)
+    graph = UnitGraph.of(network, [*map(Layouts.only, layouts)], len(devices), credit=True)
     wire = Wire.of(devices)
     moved_s = sum(float(each.seconds(wire)[0, 0]) for each in graph.transfers)
     return float(compute_s(layouts, devices).sum()) + moved_s

@@ -10,14 +10,14 @@ t_s              zero: an inference synchronises no gradients
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.planning.devices import Device
-from coordinator.planning.layouts import Layout, divider_of
+from coordinator.planning.layouts import Layout, Layouts, divider_of
 from models.boxes import Box
 from models.units import Network
 
@@ -134,24 +134,27 @@ class UnitGraph:
     links or costs. Unit -1 stands for the request, the one after the last for the answer.
     """
 
-    layouts: Sequence[Sequence[Layout]]
+    layouts: Sequence[Layouts]
     transfers: Sequence[Transfers]
 
     @classmethod
     def of(
-        cls, network: Network, layouts: Sequence[Sequence[Layout]], devices: int, *, credit: bool
+        cls, network: Network, layouts: Sequence[Layouts], devices: int, *, credit: bool
     ) -> UnitGraph:
-        """The graph of these layouts on so many devices."""
+        """The graph of these layouts on so many devices. What units that are alike exchange is
+        counted once.
+        """
         graph, maker = network.graph, makers(network)
-        own = {name: owned(layouts[unit], name, devices) for name, unit in maker.items()}
+        exchanges = _Exchanges(devices, credit)
+        own = {name: exchanges.places(owned, layouts[unit], name) for name, unit in maker.items()}
         nothing = np.zeros((1, 1, devices), dtype=np.int64)
         transfers = []
         for unit, mine in enumerate(layouts):
             for name in reads_of(network, unit):
-                need, item = needed(mine, name, devices), graph.tensors[name].wire_itemsize
+                need, item = exchanges.places(needed, mine, name), graph.tensors[name].wire_itemsize
                 if name in maker:
-                    sent, received = exchanged(own[name], need, credit=credit)
-                    transfers.append(Transfers(maker[name], unit, sent * item, received * item))
+                    moved = exchanges.moved(own[name], need, item)
+                    transfers.append(Transfers(maker[name], unit, *moved))
                 else:
                     transfers.append(Transfers(-1, unit, nothing, need.volumes[None] * item))
         for name in graph.outputs:
@@ -159,6 +162,33 @@ class UnitGraph:
                 sent = own[name].volumes[:, None] * graph.tensors[name].wire_itemsize
                 transfers.append(Transfers(maker[name], len(layouts), sent, nothing))
         return cls(layouts, transfers)
+
+
+class _Exchanges:
+    """Places and exchanges of layouts, found once for all units that are alike."""
+
+    def __init__(self, devices: int, credit: bool) -> None:
+        self.devices, self.credit = devices, credit
+        self._places: dict[object, Places] = {}
+        self._moved: dict[object, tuple[Ints, Ints]] = {}
+
+    def places(
+        self, find: Callable[[Sequence[Layout], str, int], Places], layouts: Layouts, name: str
+    ) -> Places:
+        """Who owns or needs what of a unit's tensor."""
+        there = layouts.there.get(name, name)
+        key = (find, id(layouts.shared), there)
+        if key not in self._places:
+            self._places[key] = find(layouts.shared, there, self.devices)
+        return self._places[key]
+
+    def moved(self, own: Places, need: Places, itemsize: int) -> tuple[Ints, Ints]:
+        """Bytes that each device sends and receives."""
+        key = (id(own), id(need), itemsize)
+        if key not in self._moved:
+            sent, received = exchanged(own, need, credit=self.credit)
+            self._moved[key] = sent * itemsize, received * itemsize
+        return self._moved[key]
 
 
 _LATEST: weakref.WeakKeyDictionary[Network, tuple[tuple[float, ...], bool, UnitGraph]] = (

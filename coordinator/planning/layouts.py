@@ -10,8 +10,9 @@ weights; groups of a grouped convolution are never taken apart.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 from coordinator.planning.partition import (
     CHANNELS,
@@ -22,6 +23,7 @@ from coordinator.planning.partition import (
     nested,
     owned_boxes,
 )
+from models.alike import Likenesses
 from models.boxes import Box
 from models.geometry import extent
 from models.graph import Graph
@@ -35,6 +37,8 @@ _MAX_REMEMBERED = 30_000
 # Half a tile that computes more than this share of the whole does most of it twice (a concat, for
 # instance, needs all of its channels whatever is asked of it).
 _WORTH_SPLITTING = 0.9
+# A unit, by its first node; what a tile owns; over which part of its input it sums.
+_Key = tuple[int, tuple[tuple[str, Box], ...], Box | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +61,37 @@ class Configuration:
         return f"{{n=1, c={self.channels}, h={self.rows}, w={self.cols}}}"
 
 
+class Computing:
+    """What a tile computes, found when it is first asked for."""
+
+    def __init__(self, find: Callable[[], Sequence[Work]]) -> None:
+        self._find = find
+
+    @cached_property
+    def works(self) -> tuple[Work, ...]:
+        """The work of every node."""
+        return tuple(self._find())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitTile:
     """One device's share of a unit: what it owns, reads and computes. `part`: see `Tile`."""
 
     boxes: Mapping[str, Box]
     reads: Mapping[str, Box]
-    work: tuple[Work, ...]
+    computing: Computing
     part: Box | None = None
+
+    def renamed(self, names: Mapping[str, str]) -> UnitTile:
+        """The same of a unit that is like this one, by its `names` where they differ."""
+        boxes = {names.get(name, name): box for name, box in self.boxes.items()}
+        reads = {names.get(name, name): box for name, box in self.reads.items()}
+        return UnitTile(boxes, reads, self.computing, self.part)
+
+    @property
+    def work(self) -> tuple[Work, ...]:
+        """The work of every node."""
+        return self.computing.works
 
     @property
     def weight_bytes(self) -> int:
@@ -90,16 +117,53 @@ class Layout:
         return next(iter(self.tiles)) if len(self.tiles) == 1 else None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Layouts(Sequence[Layout]):
+    """Ways to lay out a unit. `shared` are those of the first unit that is like it, the same
+    object for all of these; `here` and `there` translate its names and this one's, where they
+    differ.
+    """
+
+    shared: Sequence[Layout]
+    here: Mapping[str, str]
+    there: Mapping[str, str]
+
+    @classmethod
+    def only(cls, layout: Layout) -> Layouts:
+        """One layout, by its own names."""
+        return cls([layout], {}, {})
+
+    def __len__(self) -> int:
+        return len(self.shared)
+
+    def __getitem__(self, index: int) -> Layout:  # type: ignore[override]
+        layout = self.shared[index]
+        tiles = {device: tile.renamed(self.here) for device, tile in layout.tiles.items()}
+        return Layout(layout.configuration, tiles)
+
+
 class Divider:
     """Divides the units of one network; what tiles read and compute is remembered."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._tiles: dict[tuple[int, tuple[tuple[str, Box], ...], Box | None], UnitTile] = {}
+        self._likenesses = Likenesses(graph)
+        self._tiles: dict[_Key, UnitTile] = {}
+        self._wholes: dict[int, UnitTile] = {}
+        self._layouts: dict[int, list[Layout]] = {}
+        self._layouts_for: tuple[float, ...] = ()
         self._splits: dict[int, frozenset[int]] = {}
 
-    def layouts(self, unit: Unit, rates: Sequence[float]) -> list[Layout]:
+    def layouts(self, unit: Unit, rates: Sequence[float]) -> Layouts:
         """Every layout of a unit over at most `len(rates)` devices; alone on each device first."""
+        alike = self._likenesses.of(unit)
+        if self._layouts_for != tuple(rates):
+            self._layouts, self._layouts_for = {}, tuple(rates)
+        if alike.first.start not in self._layouts:
+            self._layouts[alike.first.start] = self._every_layout(alike.first, rates)
+        return Layouts(self._layouts[alike.first.start], alike.here, alike.there)
+
+    def _every_layout(self, unit: Unit, rates: Sequence[float]) -> list[Layout]:
         found = [Layout(Configuration(), {d: self.whole(unit)}) for d in range(len(rates))]
         axes = self.splits(unit)
         for degree in range(2, len(rates) + 1):
@@ -115,32 +179,41 @@ class Divider:
 
     def whole(self, unit: Unit) -> UnitTile:
         """The tile that is everything."""
-        return self.tile(unit, {name: Box.whole(self.graph.shape(name)) for name in unit.outputs})
+        if unit.start not in self._wholes:
+            boxes = {name: Box.whole(self.graph.shape(name)) for name in unit.outputs}
+            self._wholes[unit.start] = self.tile(unit, boxes)
+        return self._wholes[unit.start]
 
     def tile(self, unit: Unit, boxes: Mapping[str, Box]) -> UnitTile:
         """The tile that owns these boxes of the unit's outputs."""
-        key = (unit.start, tuple(boxes.items()), None)
-        if key not in self._tiles:
-            reach = extent(self.graph, unit.nodes, boxes)
-            work = tuple(works(self.graph, unit.nodes, reach))
-            self._remember(key, UnitTile(boxes, reach.inputs, work))
-        return self._tiles[key]
+        return self._found(unit, boxes, None)
 
     def partial_tile(self, unit: Unit, part: Box) -> UnitTile:
         """The tile that sums over a part of the unit's input."""
-        key = (unit.start, (), part)
+        whole = {name: Box.whole(self.graph.shape(name)) for name in unit.outputs}
+        return self._found(unit, whole, part)
+
+    def _found(self, unit: Unit, boxes: Mapping[str, Box], part: Box | None) -> UnitTile:
+        key = (unit.start, tuple(boxes.items()), part)
         if key not in self._tiles:
-            reach = partial_extent(self.graph, unit.nodes, part)
-            work = (partial_work(self.graph, unit.nodes, part),)
-            self._remember(key, UnitTile(reach.computed, reach.inputs, work, part))
+            alike = self._likenesses.of(unit)
+            if alike.first is unit:
+                made = self._made(unit, boxes, part)
+            else:
+                there = {alike.there[name]: box for name, box in boxes.items()}
+                made = self._found(alike.first, there, part).renamed(alike.here)
+            if len(self._tiles) >= _MAX_REMEMBERED:
+                self._tiles.clear()
+            self._tiles[key] = made
         return self._tiles[key]
 
-    def _remember(
-        self, key: tuple[int, tuple[tuple[str, Box], ...], Box | None], tile: UnitTile
-    ) -> None:
-        if len(self._tiles) >= _MAX_REMEMBERED:
-            self._tiles.clear()
-        self._tiles[key] = tile
+    def _made(self, unit: Unit, boxes: Mapping[str, Box], part: Box | None) -> UnitTile:
+        graph, nodes = self.graph, unit.nodes
+        if part is None:
+            reach = extent(graph, nodes, boxes)
+            return UnitTile(boxes, reach.inputs, Computing(partial(works, graph, nodes, reach)))
+        computing = Computing(lambda: [partial_work(graph, nodes, part)])
+        return UnitTile(boxes, partial_extent(graph, nodes, part).inputs, computing, part)
 
     def splits(self, unit: Unit) -> frozenset[int]:
         """Axes of the main output along which a half is much less work than the whole."""

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordinator.planning.devices import Cluster
-from coordinator.planning.layouts import UnitTile, divider_of
+from coordinator.planning.layouts import Computing, UnitTile, divider_of
 from coordinator.planning.splits import Splits
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
 from models.boxes import Box, Span
-from models.geometry import extent
 from models.tiles import MapTile
 from models.units import Network
-from models.work import Work, works
+from models.worked import block_worked
 
 Part = MapTile | UnitTile
 # Tiles by device, as an index into the cluster's.
@@ -149,13 +148,11 @@ class Loads:
         found = self._wholes.get((start, end))
         if found is None:
             marks, network = self.geometry.marks, self.network
-            nodes = network.nodes(marks[start], marks[end])
             names = network.outputs(marks[start], marks[end])
             boxes = {name: Box.whole(network.graph.shape(name)) for name in names}
-            reach = extent(network.graph, nodes, boxes)
-            work: Sequence[Work] = works(network.graph, nodes, reach)
+            worked = block_worked(network, marks[start], marks[end], boxes)
             before = self.geometry.weight_bytes_before
-            tile = UnitTile(boxes, reach.inputs, tuple(work))
+            tile = UnitTile(boxes, worked.reach.inputs, Computing(lambda: worked.works))
             if marks[end] - marks[start] == 1:
                 tile = divider_of(network).whole(network.units[marks[start]])
             found = self._wholes[start, end] = (tile, int(before[end] - before[start]))

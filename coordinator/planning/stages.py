@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from coordinator.planning.assemble import Placed
 from coordinator.planning.devices import Cluster
-from coordinator.planning.layouts import UnitTile
+from coordinator.planning.layouts import Computing, UnitTile
 from coordinator.planning.loads import Load, Loads, Shares
 from coordinator.planning.pipeline import REQUEST, Read, Step, latency_s
 from coordinator.planning.plan import Block, Plan, Tile, tile_extent, tile_works
@@ -251,4 +251,5 @@ def _first(source: tuple[Stage, int]) -> int:
 def unit_tile(network: Network, block: Block, tile: Tile) -> UnitTile:
     """A plan's tile, of whatever block, with what it reads and computes."""
     reads = tile_extent(network, block, tile).inputs
-    return UnitTile(tile.boxes, reads, tuple(tile_works(network, block, tile)), tile.part)
+    computing = Computing(partial(tile_works, network, block, tile))
+    return UnitTile(tile.boxes, reads, computing, tile.part)

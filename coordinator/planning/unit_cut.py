@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coordinator.planning.layered import Floats, makers
+from coordinator.planning.layered import Floats, Ints, makers
 from coordinator.planning.layouts import Divider, UnitTile, divider_of
 from coordinator.planning.partition import channel_step, cut_span, owned_boxes
 from models.boxes import Box, Span
@@ -27,6 +28,8 @@ from models.units import Network, Unit
 # Tilings of a tensor and forms of a unit: the axes 1, 2, 3 and these.
 REPLICATED, FIRST_HALF, PARTIAL = 0, 4, 5
 TILINGS = 5
+# A unit, its form, a tensor, and whether the unit makes it, or reads it.
+_Conversion = tuple[int, int, str, bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,26 +69,25 @@ class Cut:
         self.active = [unit for unit, tile in enumerate(tiles) if tile is not None]
         self.forms = {unit: self._forms(unit) for unit in self.active}
         self._owned: dict[tuple[str, int], list[Box]] = {}
-        self._known: dict[int, tuple[tuple[str, ...], dict[int, list[Floats]]]] = {}
+        self._moved = self._conversions()
 
     def conversions(self, unit: int) -> tuple[tuple[str, ...], dict[int, list[Floats]]]:
         """The unit's tensors; per form, bytes that come from outside (one number), then what each
         tensor moves in each of its tilings.
         """
-        if unit not in self._known:
-            self._known[unit] = self._conversions(unit)
-        return self._known[unit]
-
-    def _conversions(self, unit: int) -> tuple[tuple[str, ...], dict[int, list[Floats]]]:
         tile = self.tiles[unit]
         assert tile is not None
-        reads = [name for name in tile.reads if name in self.own]
-        made = [name for name in tile.boxes if name in self.own]
+        reads, made = self._exchanged(tile)
         return (*reads, *made), {
             form: [
                 self._from_outside(tile, halves),
-                *(self._fetched(tile, halves, name) for name in reads),
-                *(self._stored(tile, form, halves, name) for name in made),
+                *(self._moved[unit, form, name, False] for name in reads),
+                *(
+                    self._summed(tile, name)
+                    if form == PARTIAL
+                    else self._moved[unit, form, name, True]
+                    for name in made
+                ),
             ]
             for form, halves in self.forms[unit].items()
         }
@@ -97,6 +99,43 @@ class Cut:
             self._owned[key] = self._divided(tensor, tiling)
         return self._owned[key]
 
+    def _exchanged(self, tile: UnitTile) -> tuple[list[str], list[str]]:
+        """What a tile reads and makes of the tensors that units exchange."""
+        reads = [name for name in tile.reads if name in self.own]
+        return reads, [name for name in tile.boxes if name in self.own]
+
+    def _conversions(self) -> dict[_Conversion, Floats]:
+        """Bytes, by the tensor's tiling, to get what the halves read from where it lies, or to
+        bring what they make there.
+        """
+        asked: list[_Conversion] = []
+        groups: list[Box | None] = []
+        halves: list[Box | None] = []
+        for unit in self.active:
+            tile = self.tiles[unit]
+            assert tile is not None
+            for form, parts in self.forms[unit].items():
+                for made, names in zip((False, True), self._exchanged(tile), strict=True):
+                    for name in names:
+                        asked.append((unit, form, name, made))
+                        groups.append(_boxes(tile, made)[name])
+                        halves += [
+                            None if half is None else _boxes(half, made)[name] for half in parts
+                        ]
+        if not asked:
+            return {}
+        numbers = {name: number for number, name in enumerate(self.own)}
+        tensors = np.array([numbers[name] for _, _, name, _ in asked])
+        makes = np.array([made for *_, made in asked])[:, None, None]
+        items = np.array([float(self.setting.itemsize(name)) for name in self.own])[tensors]
+        lies = _stacked([*self.own.values()])[tensors, None, None]
+        tilings = _stacked([b for n in self.own for t in range(TILINGS) for b in self.owned(n, t)])
+        tilings = tilings.reshape(len(self.own), TILINGS, len(self.shares), -1, 2)[tensors]
+        before = _missing(_stacked(groups)[:, None, None], lies, makes).sum(axis=2)
+        each = _stacked(halves).reshape(len(asked), 1, len(self.shares), -1, 2)
+        after = _missing(each, tilings, makes).sum(axis=2)
+        return dict(zip(asked, (after - before) * items[:, None], strict=True))
+
     def _from_outside(self, tile: UnitTile, halves: Sequence[UnitTile | None]) -> Floats:
         """Bytes of the request's inputs that the halves read beyond what the group reads."""
         added = 0
@@ -106,43 +145,14 @@ class Cut:
                 added += (read - box.volume) * self.setting.itemsize(name)
         return np.array([added], dtype=np.float64)
 
-    def _fetched(self, tile: UnitTile, halves: Sequence[UnitTile | None], tensor: str) -> Floats:
-        """Bytes to get what the halves read from where it lies, by its tiling."""
-        needs = [None if half is None else half.reads[tensor] for half in halves]
-        before = _missing(tile.reads[tensor], self.own[tensor])
-        return self._added(tensor, before, needs)
-
-    def _stored(
-        self, tile: UnitTile, form: int, halves: Sequence[UnitTile | None], tensor: str
-    ) -> Floats:
-        """Bytes to bring what the halves make to where it shall lie, by its tiling."""
-        own, item = self.own[tensor], self.setting.itemsize(tensor)
-        if form == PARTIAL:
-            # Each half fetches the other's sums of its own half; then they may be replicated.
-            added = np.full(TILINGS, float(tile.boxes[tensor].volume * item))
-            added[REPLICATED] += own.volume * item
-            return added
-        made = [None if half is None else half.boxes[tensor] for half in halves]
-        before = _missing(own, tile.boxes[tensor])
-        after = [
-            sum(
-                _missing(box, part)
-                for box, part in zip(self.owned(tensor, tiling), made, strict=True)
-            )
-            for tiling in range(TILINGS)
-        ]
-        return (np.array(after, dtype=np.float64) - before) * item
-
-    def _added(self, tensor: str, before: int, needs: Sequence[Box | None]) -> Floats:
-        after = [
-            sum(
-                _missing(need, box)
-                for need, box in zip(needs, self.owned(tensor, tiling), strict=True)
-                if need is not None
-            )
-            for tiling in range(TILINGS)
-        ]
-        return (np.array(after, dtype=np.float64) - before) * self.setting.itemsize(tensor)
+    def _summed(self, tile: UnitTile, tensor: str) -> Floats:
+        """Bytes to bring partial sums to where they shall lie: each half fetches the other's sums
+        of its own half; then they may be replicated.
+        """
+        item = self.setting.itemsize(tensor)
+        added = np.full(TILINGS, float(tile.boxes[tensor].volume * item))
+        added[REPLICATED] += self.own[tensor].volume * item
+        return added
 
     def _forms(self, index: int) -> dict[int, list[UnitTile | None]]:
         """What each half computes, for every form that the unit can take; none is empty."""
@@ -184,12 +194,36 @@ class Cut:
         return self._halves(unit, box, tiling)
 
 
-def _missing(need: Box, own: Box | None) -> int:
-    """Elements of `need` that are not in `own`."""
-    volume = common = 1
-    for index, span in enumerate(need.spans):
-        volume *= max(0, span.stop - span.start)
-        if own is not None:
-            other = own.spans[index]
-            common *= max(0, min(span.stop, other.stop) - max(span.start, other.start))
-    return volume - (0 if own is None else common)
+def _boxes(tile: UnitTile, made: bool) -> Mapping[str, Box]:
+    return tile.boxes if made else tile.reads
+
+
+def _stacked(boxes: Sequence[Box | None]) -> Ints:
+    """[box, axis, start or stop]; nothing where there is no box."""
+    axes = max(len(box) for box in boxes if box is not None)
+    nothing, more = [0] * (2 * axes), [0, 1] * axes
+    flat: list[int] = []
+    for box in boxes:
+        if box is None:
+            flat += nothing
+        else:
+            for span in box.spans:
+                flat += (span.start, span.stop)
+            flat += more[2 * len(box) :]
+    return np.array(flat).reshape(-1, axes, 2)
+
+
+def _missing(tiles: Ints, lies: Ints, made: NDArray[np.bool_]) -> Ints:
+    """Elements that tiles read and that do not lie there; or that lie there, if not `made` by the
+    tiles.
+    """
+    both = np.stack(np.broadcast_arrays(tiles, lies))
+    common = np.minimum.reduce(both[..., 1]) - np.maximum.reduce(both[..., 0])
+    sizes = np.where(made, _volumes(lies), _volumes(tiles))
+    missing: Ints = sizes - common.clip(0).prod(axis=-1)
+    return missing
+
+
+def _volumes(boxes: Ints) -> Ints:
+    sizes: Ints = (boxes[..., 1] - boxes[..., 0]).clip(0).prod(axis=-1)
+    return sizes

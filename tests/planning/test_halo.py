@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+import coordinator.planning.halo as halo_search
 from coordinator.planning.devices import Cluster, Link
 from coordinator.planning.halo import halo
 from coordinator.planning.halo_parts import Divider, Part
@@ -19,6 +20,7 @@ from models.tiles import MapTile
 from models.units import divide
 from tests.planning.run_plan import run_plan
 from tests.planning.support import MEMORY, cluster, real, small, small_model
+from tests.planning.test_planning_work import long_network
 
 NAMES = ("vgg16-conv", "resnet50", "yolov2", "digits")
 
@@ -54,6 +56,20 @@ def test_fewer_devices_where_messages_cost_more_than_they_save() -> None:
     assert len(plan.devices) < 4
     assert plan.predicted_latency_s <= halo(network, two).predicted_latency_s * 1.05
     assert {each.device for each in plan.unused} == {d.id for d in four.devices} - {*plan.devices}
+
+
+def test_where_it_cannot_try_them_all_it_begins_with_half_the_exchanges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network, some = long_network(12), cluster(*[1.0] * 4, link=Link(1e8, 0.005))
+    monkeypatch.setattr(halo_search, "_EDGE_ROWS", ())
+    monkeypatch.setattr(halo_search, "EFFORT", 1)
+    short = halo(network, some)
+    check_plan(short, network, some)
+    monkeypatch.setattr(halo_search, "_in_pairs", lambda parts: parts)
+    every = halo(network, some)
+    assert len(short.blocks) < 0.6 * len(every.blocks)
+    assert short.predicted_latency_s < every.predicted_latency_s
 
 
 def test_an_exchange_stays_however_dear_it_is() -> None:

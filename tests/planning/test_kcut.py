@@ -9,6 +9,8 @@ from coordinator.planning.devices import Cluster
 from coordinator.planning.kcut import cut_devices, kcut
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
+from coordinator.planning.unit_cut import PARTIAL, TILINGS, Cut, Setting
+from coordinator.planning.unit_flow import UnitFlow
 from models.boxes import Box, covers_exactly
 from models.check import TOLERANCE
 from models.units import Network
@@ -88,6 +90,39 @@ def test_fully_connected_layers_alternate_between_output_and_input() -> None:
     assert len(plan.blocks[1].tiles) == 4
     assert all(tile.reduce for tile in plan.blocks[1].tiles)
     assert difference(model, plan, network).max_rel_error <= TOLERANCE
+
+
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@given(networks(), st.sampled_from([(0.5, 0.5), (0.7, 0.3)]))
+def test_what_a_cut_moves_is_what_its_halves_miss(model, shares) -> None:
+    """Counted element by element: what is read there and does not lie there, or the reverse."""
+    network = network_of(model)
+    flow = UnitFlow.of(Setting.of(network))
+    half = flow.part([1] * len(flow.own), shares, 0)
+    for group in (flow, half):
+        cut = Cut(group.setting, group.tiles, group.own, shares)
+        for unit in cut.active:
+            names, by_form = cut.conversions(unit)
+            for form, (_, *moved) in by_form.items():
+                for place, (name, found) in enumerate(zip(names, moved, strict=True)):
+                    made = place >= len(names) - len(group.tiles[unit].boxes)
+                    lies = [cut.owned(name, tiling) for tiling in range(TILINGS)]
+                    whole = missing([group.tiles[unit]], [group.own[name]], name, made)
+                    parts = [missing(cut.forms[unit][form], each, name, made) for each in lies]
+                    size = group.setting.itemsize(name)
+                    assert form == PARTIAL or found.tolist() == [
+                        (each - whole) * size for each in parts
+                    ]
+
+
+def missing(tiles, lies, name: str, made: bool) -> int:
+    total = 0
+    for tile, box in zip(tiles, lies, strict=True):
+        own = None if tile is None else (tile.boxes if made else tile.reads)[name]
+        need, there = (box, own) if made else (own, box)
+        if need is not None:
+            total += need.volume - (need.intersect(there).volume if there is not None else 0)
+    return total
 
 
 def test_more_cuts_move_more() -> None:

@@ -3,12 +3,14 @@ with a network no faster than its blocks do.
 """
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from coordinator.planning import axes
+from coordinator.planning import axes, layouts
 from coordinator.planning.geometry import Geometry
 from coordinator.planning.strategies import STRATEGIES
+from models.boxes import Box
 from models.geometry import Extent
 from models.graph import Graph, Node, load_graph
 from models.units import Network, Unit, divide
@@ -89,3 +91,33 @@ def test_no_unit_is_extended_twice_for_the_same_tile(
     STRATEGIES[name](network, CLUSTERS["alike"])
     assert asked
     assert set(asked.values()) == {1}
+
+
+@pytest.mark.parametrize("name", ["elimination", "kcut"])
+def test_layers_that_repeat_are_divided_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    for layers in (4, 8):
+        net = Builder("repeated", seed=2)
+        x = net.input("image", (1, 4, 32, 32))
+        for k in range(layers):
+            x = x.conv(f"conv{k}", 4, square(3)).relu()
+        network = divide(load_graph(net.model(x), "repeated"))
+        asked: Counter[object] = Counter()
+        real = layouts.extent
+
+        def extent(
+            graph: Graph,
+            nodes: Sequence[Node],
+            demand: Mapping[str, Box],
+            asked: Counter[object] = asked,
+            real: Callable[..., Extent] = real,
+        ) -> Extent:
+            asked[tuple(demand.values())] += 1
+            return real(graph, nodes, demand)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(layouts, "extent", extent)
+            STRATEGIES[name](network, CLUSTERS["alike"])
+        counted.append(asked)
+    assert counted[0] == counted[1]
+    assert set(counted[0].values()) == {1}

@@ -52,27 +52,32 @@ def minimise(
     Raises:
         TooWideError: minimising in this order joins a table of more than MAX_ENTRIES.
     """
-    pending = list(tables)
-    entries = widest(sizes, pending, order)
+    pending = dict(enumerate(tables))
+    entries = widest(sizes, pending.values(), order)
     if entries > MAX_ENTRIES:
         raise TooWideError(entries)
+    mentions: list[list[int]] = [[] for _ in sizes]
+    for number, table in pending.items():
+        for variable in table.variables:
+            mentions[variable].append(number)
     undo: list[tuple[int, tuple[int, ...], Ints]] = []
     total = 0.0
-    for variable in order:
-        mine = [table for table in pending if variable in table.variables]
-        pending = [table for table in pending if variable not in table.variables]
+    for number, variable in enumerate(order, start=len(pending)):
+        mine = [pending.pop(each) for each in mentions[variable] if each in pending]
         others = tuple(dict.fromkeys(v for t in mine for v in t.variables if v != variable))
         joined = _join(mine, (*others, variable), sizes)
         undo.append((variable, others, joined.argmin(axis=-1)))
         best = joined.min(axis=-1)
         if others:
-            pending.append(Table(others, best))
+            pending[number] = Table(others, best)
+            for other in others:
+                mentions[other].append(number)
         else:
             total += float(best)
     choice = [0] * len(sizes)
     for variable, others, argmin in reversed(undo):
         choice[variable] = int(argmin[tuple(choice[other] for other in others)])
-    return total + sum(float(table.costs) for table in pending), tuple(choice)
+    return total + sum(float(table.costs) for table in pending.values()), tuple(choice)
 
 
 def greedy_order(sizes: Sequence[int], tables: Iterable[Table]) -> tuple[int, ...]:
