@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
 
-from coordinator.planning.devices import Cluster, Planner
-from coordinator.planning.strategies import STRATEGIES, names, strategy
-from models.wire import WIRES, Wire
-from protos.errors import BadRequest, NotFound
+from protos.errors import BadRequest
+
+if TYPE_CHECKING:
+    # A client of a coordinator needs no network, and starts sooner without.
+    from models.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Choice:
     @classmethod
     def of(cls, strategy: str | None, devices: int | None, wire: str = "") -> Choice:
         """From what a person typed; `wire` is one of the wires, or empty."""
+        from models.wire import WIRES
+
         known = next((each for each in WIRES if each == wire), "")
         return cls(strategy or "", devices or 0, wire=cast("Wire", known))
 
@@ -41,44 +43,3 @@ class Choice:
 
 
 IN_FORCE = Choice()
-
-
-def planner_of(own: Sequence[str], name: str) -> Planner:
-    """The planner that a request names; empty for the first of our `own`. A request can't have
-    this process import anything: `package.module:function` is for whoever starts the coordinator.
-
-    Raises:
-        NotFound: neither a built-in strategy nor one of `own`.
-    """
-    chosen = name or own[0]
-    # What packages bring is looked for on the disk: not for the names that nearly everybody uses.
-    if chosen in STRATEGIES or chosen in own:
-        return strategy(chosen)
-    known = dict.fromkeys((*names(), *own))
-    if chosen not in known:
-        raise NotFound(
-            cause=f"there is no strategy {chosen!r} here",
-            cure=f"Known are {', '.join(known)}; another is named to "
-            "`imbrex coordinator --planner`",
-        )
-    return strategy(chosen)
-
-
-def fastest(cluster: Cluster, count: int) -> Cluster:
-    """The cluster's `count` fastest devices, the host before its equals; all of them for 0.
-
-    Raises:
-        BadRequest: there are not so many.
-    """
-    if not count:
-        return cluster
-    if not 0 < count <= len(cluster.devices):
-        raise BadRequest(
-            cause=f"a plan for {count} devices was asked for, there are {len(cluster.devices)}",
-            cure="Ask for fewer, or see `imbrex status` why some are missing",
-        )
-    # Names break ties, numbers in them in order: the same devices every time.
-    ranked = sorted(
-        cluster.devices, key=lambda each: (-each.speed, not each.host, len(each.name), each.name)
-    )
-    return replace(cluster, devices=tuple(ranked[:count]))

@@ -22,7 +22,7 @@ from coordinator.answers import (
 )
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.verdict import Verdict
-from coordinator.choice import IN_FORCE, Choice, planner_of
+from coordinator.choice import IN_FORCE, Choice
 from coordinator.describe import Described, describe
 from coordinator.doctor.findings import Finding, of_no_exam, of_quarantine
 from coordinator.execution.driver import Driver
@@ -40,7 +40,7 @@ from coordinator.naming import Names
 from coordinator.planning.devices import Cluster
 from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import strategy
+from coordinator.planning.strategies import planner_of, strategy
 from coordinator.planning.unit_plan import best_alone
 from coordinator.plans import Plans
 from coordinator.served import Parts, Served

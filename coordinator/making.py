@@ -12,10 +12,10 @@ from typing import Protocol
 
 import structlog
 
-from coordinator.choice import Choice, fastest
+from coordinator.choice import Choice
 from coordinator.execution.tasks import TaskGraph, compile_plan
 from coordinator.library import Library, Loaded
-from coordinator.planning.devices import Cluster, Planner
+from coordinator.planning.devices import Cluster, Planner, fastest
 from coordinator.planning.groups import Grouping, divided, grouping, service
 from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.propose import propose

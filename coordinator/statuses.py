@@ -9,7 +9,7 @@ from collections.abc import Callable
 from coordinator.answers import DeviceStatus
 from coordinator.audit.examiner import Examiner
 from coordinator.cluster.aside import Apart, Aside
-from coordinator.cluster.connection import Connection, name_of
+from coordinator.cluster.connection import Connection
 from coordinator.cluster.peers import Peer, PeerState
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
@@ -94,7 +94,7 @@ class Statuses:
             unreachable=self._names_apart(facts.id),
             threads=facts.threads,
             concurrency=facts.concurrency,
-            shared_with=tuple(map(name_of, connection.coordinators)),
+            shared_with=tuple(map(str, connection.coordinators)),
         )
 
     def _names_apart(self, device: DeviceId) -> tuple[str, ...]:
@@ -138,10 +138,13 @@ def _note(connection: Connection) -> str:
     if connection.programs.arriving is not None:
         there, altogether = connection.programs.arriving
         return f"weights: {megabytes(there)} of {megabytes(altogether)}"
+    notes = []
     if connection.coordinators:
-        others = ", ".join(map(name_of, connection.coordinators))
-        return f"it works for another coordinator, too: {others}"
-    return ""
+        others = ", ".join(map(str, connection.coordinators))
+        notes.append(f"it works for another coordinator, too: {others}")
+    if connection.newer_members:
+        notes.append("it knows a newer list of members than ours (see `imbrex doctor`)")
+    return "; ".join(notes)
 
 
 def _sentence(cause: str, cure: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 import onnx.inliner
 
+from models.memory import megabytes
 from protos.errors import BadRequest
 
 _Key = tuple[str, str]
@@ -34,8 +35,8 @@ def without_functions(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
         )
     if total.size > _MOST_BYTES:
         raise BadRequest(
-            cause=f"the model's functions take {total.size / 1e6:.1f} MB written out",
-            cure=f"The most is {_MOST_BYTES / 1e6:.1f} MB: make their constants inputs.",
+            cause=f"the model's functions take {megabytes(total.size)} written out",
+            cure=f"The most is {megabytes(_MOST_BYTES)}: make their constants inputs.",
         )
     try:
         return onnx.inliner.inline_local_functions(model)

@@ -283,3 +283,12 @@ def _require_computed(graph: Graph) -> None:
                 cause=f"the output {name!r} does not depend on the input",
                 cure="Remove it from the model's outputs.",
             )
+    reached = set(graph.inputs)
+    for node in graph.nodes:
+        if reached.intersection(node.inputs):
+            reached.update(node.outputs)
+    if not reached.intersection(graph.outputs):
+        raise BadRequest(
+            cause="no output depends on an input: the answer is always the same",
+            cure="Export the model with its input as a variable, not as a constant.",
+        )

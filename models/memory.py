@@ -18,9 +18,9 @@ PROGRAM_BYTES = 8_000_000
 _HALVES = 2
 
 
-def megabytes(size_bytes: float) -> str:
-    """Memory as users read it everywhere: of a million bytes each."""
-    return f"{size_bytes / 1e6:.1f} MB"
+def megabytes(size_bytes: float, digits: int = 1) -> str:
+    """Bytes as users read them everywhere: of a million each; so many digits after the point."""
+    return f"{size_bytes / 1e6:.{digits}f} MB"
 
 
 def weights_cap_bytes(memory_bytes: int) -> int:

@@ -16,6 +16,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import ModelProto
 
+from models.memory import megabytes
+
 # Networks of ten thousand nodes with all their attributes have about half a million.
 MOST_FIELDS = 1_000_000
 # Weights that are written as numbers take up to eight times their bytes; most are written as bytes.
@@ -175,7 +177,7 @@ class _Walk:
         """So many bytes hold at most as many numbers."""
         self._numbers += most
         if self._numbers > MOST_NUMBERS:
-            raise TooMuch(f"{MOST_NUMBERS / 1e6:.1f} MB and more of numbers in varying length")
+            raise TooMuch(f"{megabytes(MOST_NUMBERS)} and more of numbers in varying length")
 
 
 def _too_short() -> DecodeError:

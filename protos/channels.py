@@ -85,7 +85,8 @@ SERVER_OPTIONS: Options = [
 class Caller:
     """Who calls, what proves that it belongs to the cluster, and what its messages cost it.
     Credentials are the proof, else the secret, which never leaves where there are credentials.
-    `coordinator` is what a host calls itself: an id, and after a space a name for people.
+    `coordinator` is what a host calls itself: an id, and after a space a name for people;
+    `incarnation` is of this start of it.
     """
 
     sender: str
@@ -93,6 +94,7 @@ class Caller:
     endpoint: Endpoint = field(default_factory=Endpoint, repr=False, compare=False)
     credentials: Credentials | None = None
     coordinator: str = ""
+    incarnation: str = ""
 
     @property
     def metadata(self) -> Metadata:

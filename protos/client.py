@@ -135,9 +135,14 @@ class WorkerClient:
         await self._channel.close(None)
 
     async def hello(
-        self, version: str, timeout_s: float = _HELLO_TIMEOUT_S, members: Sequence[str] = ()
+        self,
+        version: str,
+        timeout_s: float = _HELLO_TIMEOUT_S,
+        members: Sequence[str] = (),
+        generation: int = 0,
     ) -> pb.HelloReply:
-        """Who is there; a host under TLS tells it who the members of the cluster are.
+        """Who is there; a host under TLS tells it who the members of the cluster are, and the
+        generation of that list.
 
         Raises:
             PeerViolation: it speaks no protocol version that we speak.
@@ -150,6 +155,8 @@ class WorkerClient:
             sent_s=time.monotonic(),
             members=members,
             coordinator=self._caller.coordinator,
+            incarnation=self._caller.incarnation,
+            generation=generation,
         )
         reply: pb.HelloReply = await self._call("Hello", request, timeout_s)
         versions.SPOKEN.require(reply.protocol, self.address)

@@ -7,23 +7,27 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HelloRequest(_message.Message):
-    __slots__ = ("protocol", "version", "sender", "sent_s", "members", "coordinator")
+    __slots__ = ("protocol", "version", "sender", "sent_s", "members", "coordinator", "incarnation", "generation")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SENT_S_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     sender: str
     sent_s: float
     members: _containers.RepeatedScalarFieldContainer[str]
     coordinator: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., sender: _Optional[str] = ..., sent_s: _Optional[float] = ..., members: _Optional[_Iterable[str]] = ..., coordinator: _Optional[str] = ...) -> None: ...
+    incarnation: str
+    generation: int
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., sender: _Optional[str] = ..., sent_s: _Optional[float] = ..., members: _Optional[_Iterable[str]] = ..., coordinator: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("protocol", "version", "facts", "received_s", "counters", "resident_bytes", "coordinators")
+    __slots__ = ("protocol", "version", "facts", "received_s", "counters", "resident_bytes", "coordinators", "generation")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +42,7 @@ class HelloReply(_message.Message):
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     COORDINATORS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     facts: DeviceFacts
@@ -45,7 +50,8 @@ class HelloReply(_message.Message):
     counters: _containers.ScalarMap[str, int]
     resident_bytes: int
     coordinators: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., facts: _Optional[_Union[DeviceFacts, _Mapping]] = ..., received_s: _Optional[float] = ..., counters: _Optional[_Mapping[str, int]] = ..., resident_bytes: _Optional[int] = ..., coordinators: _Optional[_Iterable[str]] = ...) -> None: ...
+    generation: int
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., facts: _Optional[_Union[DeviceFacts, _Mapping]] = ..., received_s: _Optional[float] = ..., counters: _Optional[_Mapping[str, int]] = ..., resident_bytes: _Optional[int] = ..., coordinators: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class DeviceFacts(_message.Message):
     __slots__ = ("id", "name", "machine", "cpu", "cores", "mhz_now", "mhz_max", "memory_bytes", "pace", "runtime", "boot_id", "threads", "celsius", "throttled", "concurrency")

@@ -11,11 +11,15 @@ import pytest
 from hypothesis import settings
 
 from models.installed import VARIABLE
+from protos.logs import log_to_stderr
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+
+# As the daemons log: structlog by itself draws every local variable of an exception, for seconds.
+log_to_stderr()
 
 # Set by the targets of the Makefile whose whole purpose are tests that need something installed.
 MUST_RUN = "IMBREX_MUST_RUN"

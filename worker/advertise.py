@@ -73,7 +73,7 @@ def service_info(
         "cores": str(facts.cores),
         "mhz": str(round(facts.mhz_now)),
         "mbps": str(max(entry.mbps for entry in where)),
-        "mem": str(facts.memory_bytes >> 20),
+        "mem": f"{facts.memory_bytes / 1e6:.0f}",
     }
     label = f"{_short(facts.name, _NAME_BYTES).replace('.', '-')}-{facts.id[:6]}"
     return ServiceInfo(

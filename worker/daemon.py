@@ -98,7 +98,7 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
                 "overruns": compute.throttle.overruns,
                 "messages": endpoint.handled,
             },
-            membership=Membership(caller, gate, engine.keep_peers),
+            membership=Membership(caller, gate, engine.keep_peers, settings.state_dir),
             hosts=Hosts(),
             condition=lambda: Machine().condition(settings.state_dir, bool(where)),
         )

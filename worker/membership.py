@@ -17,6 +17,7 @@ from protos.identity import (
     SET_CLOCKS,
     certified,
     device_name,
+    fingerprint,
     keep_identity,
     new_key,
     now_utc,
@@ -31,6 +32,8 @@ WATCH_CLOCK_S = 600.0
 IDENTITY_FILE = "identity.pem"
 # The hash of the token that was used last: the same token in the settings is not used again.
 _JOINED_FILE = "joined"
+# The authority's fingerprint, and the generation of the newest list of its members.
+_GENERATION_FILE = "members"
 
 _log = structlog.get_logger()
 
@@ -72,23 +75,66 @@ async def watch_clock(credentials: Credentials) -> None:
 
 class Membership:
     """Tells the gate and the streams to neighbours who the members are, and renews the
-    certificate when the host asks.
+    certificate when the host asks. `state_dir` keeps which list of members was the newest.
     """
 
     def __init__(
-        self, caller: Caller, gate: Gate, keep_peers: Callable[[Collection[str]], None]
+        self,
+        caller: Caller,
+        gate: Gate,
+        keep_peers: Callable[[Collection[str]], None],
+        state_dir: Path,
     ) -> None:
         self._caller = caller
+        self._path = state_dir / _GENERATION_FILE
+        self._generation = self._kept_generation()
+        self._refused = 0
         self._gate = gate
         self._keep_peers = keep_peers
         self._next_key: bytes | None = None
 
-    def learn(self, members: Iterable[str]) -> None:
-        """The host says who may send here; nothing where it says nothing."""
+    def learn(self, members: Iterable[str], generation: int) -> int:
+        """The host says who may send here; nothing where it says nothing. A list that is older than
+        the newest so far is not taken: it may name who was removed since. Returns the newest's
+        generation (0: none was told).
+        """
         found = frozenset(members)
-        if found and isinstance(self._gate, CertificateGate):
+        if found and isinstance(self._gate, CertificateGate) and self._is_taken(generation):
             self._gate.allow(found)
             self._keep_peers(found)
+        return self._generation
+
+    def _is_taken(self, generation: int) -> bool:
+        if 0 < generation < self._generation:
+            if generation != self._refused:
+                _log.warning(
+                    "an older list of members is not taken",
+                    generation=generation,
+                    newest=self._generation,
+                    cause="a copy of the coordinator runs, or a backup of it was restored",
+                    cure="Stop the copy; after a backup, `imbrex cluster confirm` there",
+                )
+            self._refused = generation
+            return False
+        if generation > self._generation:
+            self._generation = generation
+            try:
+                write_atomically(self._path, f"{self._authority()} {generation}".encode())
+            except OSError as error:
+                _log.warning("the generation of the members is not kept", cause=str(error))
+        return True
+
+    def _kept_generation(self) -> int:
+        """Of the authority that this worker has now."""
+        try:
+            authority, generation = self._path.read_text().split()
+            return int(generation) if authority == self._authority() else 0
+        except (OSError, ValueError):
+            return 0
+
+    def _authority(self) -> str:
+        credentials = self._caller.credentials
+        return fingerprint(credentials.identity.authority_pem) if credentials else ""
 
     def signing_request(self) -> bytes:
         """Makes a new key, and a request for its certificate.

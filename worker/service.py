@@ -39,7 +39,7 @@ _MAX_STREAMS = 256
 _MAX_NEIGHBOURS = 64
 # Who does not say who it is (nobody asks, where there is no authority) is a neighbour of that name.
 _NOBODY = "unnamed"
-# What a coordinator calls itself: an id and a host name.
+# What a coordinator calls itself: an id and a host name, or an incarnation.
 _MOST_NAME = 256
 
 _log = structlog.get_logger()
@@ -101,10 +101,13 @@ class Service:
         own = f"this worker (imbrex {self._parts.version})"
         protocol = versions.SPOKEN.answer(request.protocol, caller, own)
         others: list[str] = []
+        generation = 0
         if _sender(context) == HOST:
-            self._parts.membership.learn(request.members)
+            generation = self._parts.membership.learn(request.members, request.generation)
             if request.coordinator:
-                others = self._parts.hosts.greeted(request.coordinator[:_MOST_NAME], received_s)
+                others = self._parts.hosts.greeted(
+                    request.coordinator[:_MOST_NAME], request.incarnation[:_MOST_NAME], received_s
+                )
         return pb.HelloReply(
             protocol=protocol,
             version=self._parts.version,
@@ -113,6 +116,7 @@ class Service:
             counters=self._parts.counters(),
             resident_bytes=_resident_bytes(),
             coordinators=others,
+            generation=generation,
         )
 
     @_answers

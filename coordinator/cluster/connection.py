@@ -14,8 +14,10 @@ import structlog
 
 from coordinator.cluster.facts import Facts
 from coordinator.cluster.handshake import clock_problem
+from coordinator.cluster.others import Other
 from coordinator.cluster.pings import Pinger, PingPace, Probe, RoundTrip
 from coordinator.cluster.programs import Programs, Progress
+from coordinator.cluster.roster import CONFIRM
 from coordinator.cluster.trust import Trust
 from coordinator.planning.plan import DeviceId
 from models.program import BlobSource, Program
@@ -69,8 +71,10 @@ class Connection:
         self._sink = sink
         self._facts: Facts | None = None
         self._protocol = 0
-        # Others that the worker works for: an id each, and after a space a name.
-        self.coordinators: tuple[str, ...] = ()
+        # Others that the worker works for.
+        self.coordinators: tuple[Other, ...] = ()
+        # The generation of a list of members that the worker knows, if it is newer than ours.
+        self.newer_members = 0
         self._queue: asyncio.Queue[tuple[Sequence[pb.Item], Sequence[Payload]]]
         self._queue = asyncio.Queue(QUEUE_MESSAGES)
         self._ended: asyncio.Future[ImbrexError] = asyncio.get_running_loop().create_future()
@@ -269,8 +273,8 @@ class Connection:
                 await self._trust.keep_valid(self.facts.id, self._control)
 
     async def _greet(self, client: WorkerClient) -> None:
-        members = self._trust.members() or ()
-        self._take(await client.hello(version("imbrex"), CALL_TIMEOUT_S, sorted(members)))
+        members, generation = sorted(self._trust.members() or ()), self._trust.generation
+        self._take(await client.hello(version("imbrex"), CALL_TIMEOUT_S, members, generation))
 
     @property
     def shows(self) -> bool:
@@ -279,14 +283,26 @@ class Connection:
 
     def _take(self, reply: pb.HelloReply) -> None:
         self._protocol = reply.protocol
-        others = tuple(sorted(reply.coordinators))
+        own = self._trust.caller.coordinator
+        others = tuple(sorted(Other.of(each, own) for each in reply.coordinators))
         if others and others != self.coordinators:
             log.warning(
                 "the device works for other coordinators, too",
                 address=self.address,
-                coordinators=[name_of(each) for each in others],
+                coordinators=[str(each) for each in others],
             )
         self.coordinators = others
+        newer = reply.generation if reply.generation > self._trust.generation else 0
+        if newer and newer != self.newer_members:
+            self._trust.note_newer(newer)
+            log.warning(
+                "the device knows a newer list of members and does not take ours",
+                address=self.address,
+                ours=self._trust.generation,
+                newest=newer,
+                cure=CONFIRM,
+            )
+        self.newer_members = newer
         facts = Facts.of(reply.facts)
         if self._facts is not None and facts.id != self._facts.id:
             raise PeerViolation(
@@ -313,12 +329,6 @@ class Connection:
             raise LostWorker(cause=reason.cause, cure=reason.cure)
         finally:
             doing.cancel()
-
-
-def name_of(coordinator: str) -> str:
-    """What people call another coordinator."""
-    identity, _, name = coordinator.partition(" ")
-    return name or identity
 
 
 _AGAIN = "It is tried again; see that its worker is running"

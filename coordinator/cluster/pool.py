@@ -59,7 +59,7 @@ class Pool:
 
     def __init__(self, trust: Trust, sink: Sink, changed: Callable[[str], None]) -> None:
         self._trust = trust
-        self._members = trust.members()
+        self._members, self._generation = trust.members(), trust.generation
         self._sink = sink
         self._changed = changed
         self._membership = Membership(random.random)
@@ -237,13 +237,13 @@ class Pool:
     def _follow_members(self) -> None:
         """Who is not a member any more is let go at once, and the others hear of it."""
         try:
-            members = self._trust.members()
+            members, generation = self._trust.members(), self._trust.generation
         except ImbrexError as error:
             log.error("the list of members cannot be read", cause=error.cause, cure=error.cure)
             return
-        if members == self._members:
+        if (members, generation) == (self._members, self._generation):
             return
-        self._members = members
+        self._members, self._generation = members, generation
         for device, connection in self.ready().items():
             if members is None or device in members:
                 connection.tell_members()

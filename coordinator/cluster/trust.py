@@ -43,7 +43,9 @@ class Trust:
     ) -> None:
         """`name` is what the coordinator calls itself (`Caller.coordinator`)."""
         credentials = certified.credentials if certified else None
-        self.caller = Caller(HOST, secret, endpoint or Endpoint(), credentials, name)
+        self.caller = Caller(
+            HOST, secret, endpoint or Endpoint(), credentials, name, incarnation=uuid.uuid4().hex
+        )
         self.certified = certified
 
     @classmethod
@@ -60,6 +62,16 @@ class Trust:
     def members(self) -> frozenset[DeviceId] | None:
         """Devices that may take part; None where every one that knows the secret may."""
         return None if self.certified is None else self.certified.roster.ids()
+
+    @property
+    def generation(self) -> int:
+        """Of the list of members; 0 where there is none."""
+        return 0 if self.certified is None else self.certified.roster.generation
+
+    def note_newer(self, generation: int) -> None:
+        """A worker knows a list of members that is newer than ours."""
+        if self.certified is not None:
+            self.certified.roster.note_newer(generation)
 
     def require_member(self, device: DeviceId, address: str) -> None:
         """Raises:

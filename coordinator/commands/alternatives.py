@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator import terminal
-from coordinator.choice import fastest
-from coordinator.planning.devices import Cluster, Link, Planner
+from coordinator.planning.devices import Cluster, Link, Planner, fastest
 from coordinator.planning.plan import Plan
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate

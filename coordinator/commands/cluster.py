@@ -192,3 +192,19 @@ def remove(
     from coordinator.commands import cluster_trust as command
 
     raise typer.Exit(command.remove(config, state_dir, device, as_json=as_json))
+
+
+@app.command()
+def confirm(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
+    """Says that the list of members here is right, where devices know a newer one.
+
+    After a backup was restored and the coordinator has started: devices let in nobody by an older
+    list, since it may name who was removed since. Remove them first.
+
+    \b
+    imbrex cluster list
+    imbrex cluster confirm
+    """
+    from coordinator.commands import cluster_trust as command
+
+    raise typer.Exit(command.confirm(config, state_dir, as_json=as_json))

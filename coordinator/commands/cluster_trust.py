@@ -98,6 +98,19 @@ def remove(config: Path | None, state_dir: Path | None, device: str, *, as_json:
     return 0
 
 
+def confirm(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Puts this list of members in force where a newer one is known."""
+    roster = _certified(_settings(config, state_dir)).roster
+    changed = roster.confirm()
+    if as_json:
+        terminal.print_json({"generation": roster.generation, "changed": changed})
+    elif changed:
+        terminal.out().print("Every device takes this list of members now.", highlight=False)
+    else:
+        terminal.out().print("No device knows a newer list of members.", highlight=False)
+    return 0
+
+
 def save(config: Path | None, state_dir: Path | None, file: Path, *, as_json: bool) -> int:
     """Writes a backup."""
     names = backup(_settings(config, state_dir).state_dir, file)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from models import catalogue, loading
-from models.units import Network
 from protos.errors import BadConfiguration
+
+if TYPE_CHECKING:
+    from models.units import Network
 
 
 def network_of(model: str) -> Network:
     """The network of a catalogue name or an `.onnx` file."""
+    from models import catalogue, loading
+
     return loading.network_of(catalogue.load(model))
 
 

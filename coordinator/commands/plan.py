@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from coordinator import terminal
-from coordinator.choice import Choice, fastest
+from coordinator.choice import Choice
 from coordinator.commands.alternatives import Situation, sentences
 from coordinator.commands.described import find_planners_here, network_of, write
 from coordinator.given import adopt
 from coordinator.naming import public_name
 from coordinator.planning.cluster_file import load_cluster
-from coordinator.planning.devices import Cluster
+from coordinator.planning.devices import Cluster, fastest
 from coordinator.planning.picture import plan_svg
 from coordinator.planning.plan import DeviceId
 from coordinator.planning.plan_json import parse_plan, plan_json

@@ -12,11 +12,10 @@ from typing import Any
 from rich.text import Text
 
 from coordinator import terminal
-from coordinator.choice import fastest
 from coordinator.commands.chart import speedup_svg
 from coordinator.commands.described import find_planners_here, network_of, write
 from coordinator.planning.cluster_file import load_cluster
-from coordinator.planning.devices import Cluster, Planner
+from coordinator.planning.devices import Cluster, Planner, fastest
 from coordinator.planning.legal import check_plan
 from coordinator.planning.plan import TrafficBytes
 from coordinator.planning.simulator import simulate as simulated

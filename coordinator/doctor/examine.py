@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from coordinator.cluster.connection import Connection, name_of
+from coordinator.cluster.connection import Connection
 from coordinator.cluster.discovery import Heard, hear
 from coordinator.cluster.events import Source
 from coordinator.cluster.peers import IDLE, Peer, PeerState
@@ -109,7 +109,8 @@ async def _patient(
         round_trip_s=trip.seconds,
         unreached={DeviceId(each.device): each.error for each in reply.reached if each.error},
         celsius=connection.facts.celsius,
-        coordinators=tuple(map(name_of, connection.coordinators)),
+        coordinators=connection.coordinators,
+        newer_members=connection.newer_members,
     )
 
 

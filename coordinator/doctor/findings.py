@@ -8,6 +8,7 @@ from typing import Literal
 
 from coordinator.answers import DeviceStatus
 from coordinator.cluster.events import Source
+from coordinator.cluster.others import Other
 from coordinator.planning.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.channels import is_loopback
@@ -46,8 +47,8 @@ class Patient:
 
     `address` is where the coordinator reached it. `ahead_s`: how far its clock is ahead of ours,
     give or take half of `round_trip_s`. `unreached`: the other devices that it doesn't reach, and
-    why. `heard`: announced over mDNS, as far as we could hear. `coordinators`: names of others that
-    it works for.
+    why. `heard`: announced over mDNS, as far as we could hear. `coordinators`: others that it works
+    for. `newer_members`: the generation of a list of members that it knows, if newer than ours.
     """
 
     id: DeviceId
@@ -61,7 +62,8 @@ class Patient:
     unreached: Mapping[DeviceId, str] = field(default_factory=dict)
     heard: bool = True
     celsius: float = 0.0
-    coordinators: tuple[str, ...] = ()
+    coordinators: tuple[Other, ...] = ()
+    newer_members: int = 0
 
     @property
     def is_loopback(self) -> bool:

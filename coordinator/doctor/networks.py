@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from coordinator.cluster.roster import CONFIRM
 from coordinator.doctor.findings import Absent, Examined, Finding, Patient
 
 # No home has so many devices that are announced and cannot be used.
@@ -22,6 +23,7 @@ def findings(examined: Examined) -> Iterator[Finding]:
     yield from _unheard(examined)
     yield from _pairs(examined.patients)
     yield from _shared(examined.patients)
+    yield from _stale(examined.patients)
     yield from _loopback(examined.patients)
     for absent in examined.absent:
         yield _absence(absent)
@@ -86,12 +88,25 @@ def _loopback(patients: tuple[Patient, ...]) -> Iterator[Finding]:
 
 def _shared(patients: tuple[Patient, ...]) -> Iterator[Finding]:
     """Devices that work for another coordinator, too."""
-    for other in sorted({name for patient in patients for name in patient.coordinators}):
+    for other in sorted({each for patient in patients for each in patient.coordinators}):
         shared = [patient.name for patient in patients if other in patient.coordinators]
-        cause = f"the coordinator on {other} uses {', '.join(shared)}, too: neither knows what "
+        which = "a copy of this coordinator" if other.is_copy else "the coordinator"
+        cause = f"{which} on {other.name} uses {', '.join(shared)}, too: neither knows what "
         cause += "the other asks of them, and plans are made for devices that are idle"
         cure = "Stop one of them, or give each cluster a name (`cluster`) and devices of its own"
+        if other.is_copy:
+            cure = "Stop it; if it is not yours, make the cluster anew "
+            cure += "(`imbrex cluster init --replace`)"
         yield Finding("shared_devices", "warning", "", cause, cure)
+
+
+def _stale(patients: tuple[Patient, ...]) -> Iterator[Finding]:
+    """Devices that know a newer list of members than ours."""
+    knowing = [patient.name for patient in patients if patient.newer_members]
+    if knowing:
+        cause = f"{', '.join(knowing)} know a newer list of members than this coordinator has, and "
+        cause += "let in whom that one names"
+        yield Finding("stale_members", "warning", "", cause, CONFIRM)
 
 
 def _pairs(patients: tuple[Patient, ...]) -> Iterator[Finding]:

@@ -160,6 +160,12 @@ class RequestRun:
                 if (each.tensor, box) not in sent:
                     yield each.tensor, box
 
+    def can_begin(self, task: TaskRun) -> bool:
+        """Whether the host can send a new attempt its first input box, or it needs none."""
+        if not task.spec.inputs:
+            return not task.spec.barrier or self._passed_barrier(task.spec.block)
+        return any(self.sendable(task, None))
+
     def feeds_others(self, task: TaskRun) -> bool:
         """Whether a peer that reads of this task's outputs has not finished."""
         return any(

@@ -9,7 +9,8 @@ A task's life:
 Rules:
 
 * A task is assigned when its first input box can be sent; without a barrier its boxes go out as
-  they come in, with a barrier all at once when every earlier block is done.
+  they come in, with a barrier all at once when every earlier block is done. One that reads nothing,
+  since it computes from constants alone, is assigned at once, or when its barrier has passed.
 * What a lost device was computing is computed again elsewhere, from the boxes that the host
   holds. Late results of an attempt that was given up are dropped and counted.
 * An attempt that is overdue gets company: another device tries too, the first result is taken,
@@ -306,7 +307,7 @@ class Scheduler:
         run = self.requests[request]
         for index in tasks:
             task = run.tasks[index]
-            if task.phase is Phase.WAITING and any(run.sendable(task, None)):
+            if task.phase is Phase.WAITING and run.can_begin(task):
                 attempt = self._begin(run, task)
                 if attempt is None:
                     return  # no device is left

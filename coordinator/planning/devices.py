@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from coordinator.costs.affine import Costs
 from coordinator.planning.plan import DeviceId, Plan
 from models.units import Network
+from protos.errors import BadRequest
 
 __all__ = ["Cluster", "Costs", "Device", "Endpoint", "Link", "Medium", "Planner"]
 
@@ -145,3 +146,23 @@ class Planner(Protocol):
     def __call__(self, network: Network, cluster: Cluster) -> Plan:
         """The best plan that this strategy knows."""
         ...
+
+
+def fastest(cluster: Cluster, count: int) -> Cluster:
+    """The cluster's `count` fastest devices, the host before its equals; all of them for 0.
+
+    Raises:
+        BadRequest: there are not so many.
+    """
+    if not count:
+        return cluster
+    if not 0 < count <= len(cluster.devices):
+        raise BadRequest(
+            cause=f"a plan for {count} devices was asked for, there are {len(cluster.devices)}",
+            cure="Ask for fewer, or see `imbrex status` why some are missing",
+        )
+    # Names break ties, numbers in them in order: the same devices every time.
+    ranked = sorted(
+        cluster.devices, key=lambda each: (-each.speed, not each.host, len(each.name), each.name)
+    )
+    return replace(cluster, devices=tuple(ranked[:count]))

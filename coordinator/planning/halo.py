@@ -34,6 +34,7 @@ from coordinator.planning.simulator import simulate
 from coordinator.planning.single import single
 from coordinator.planning.stages import Stage, Stages
 from coordinator.planning.tables import Tables
+from models.memory import megabytes
 from models.tiles import map_size
 from models.units import Network
 
@@ -300,7 +301,7 @@ def _finished(network: Network, cluster: Cluster, alone: Plan, blocks: tuple[Blo
     exchanges = sum(block.exchange == "peer" for block in blocks)
     note = (
         f"Halos travel from peer to peer at {exchanges} boundaries "
-        f"({found.traffic.halo / 1e6:.2f} MB); {gain:.2f} times as fast as one device."
+        f"({megabytes(found.traffic.halo, 2)}); {gain:.2f} times as fast as one device."
     )
     unused = tuple(Unused(device.id, reason) for device in left_out)
     return replace(

@@ -27,6 +27,7 @@ from coordinator.planning.unit_plan import (
     shares_of,
     too_little_memory,
 )
+from models.memory import megabytes
 from models.units import Network
 from protos.errors import Infeasible
 
@@ -85,7 +86,7 @@ def _cut(network: Network, devices: Sequence[Device], weights: Sequence[float]) 
         for tiles in zip(*leaves, strict=True)
     ]
     count = len(weights)
-    note = f"{count} devices, cut in {count - 1} steps, move {tree.total_bytes / 1e6:.3f} MB"
+    note = f"{count} devices, cut in {count - 1} steps, move {megabytes(tree.total_bytes, 3)}"
     plan = plan_of(network, devices, "kcut", layouts, _cost_s(network, devices, layouts))
     return replace(plan, notes=(f"{note} between layers, halos included",))
 

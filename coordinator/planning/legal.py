@@ -134,8 +134,9 @@ def _check_sums(index: int, block: Block, network: Network, outputs: Sequence[st
 
 def _check_exchange(blocks: Sequence[Block], network: Network) -> None:
     """Inputs are where the block's exchange looks for them: with `none` on the device itself,
-    with `peer` on devices that made them, and no partial sums, which only the host adds up. What
-    comes from peers comes when it does, so such a block can't wait at a barrier.
+    with `peer` on devices that made them, and no partial sums, which only the host adds up (what
+    the request brought comes from the host all the same). What comes from peers comes when it
+    does, so such a block can't wait at a barrier.
     """
     owned: dict[str, list[tuple[DeviceId, Box]]] = {}
     sums: set[str] = set()
@@ -148,7 +149,7 @@ def _check_exchange(blocks: Sequence[Block], network: Network) -> None:
         for k, tile in enumerate(block.tiles if block.exchange != "host" else ()):
             reads = tile_extent(network, block, tile).inputs
             if block.exchange == "peer":
-                _check_peers(index, k, reads, owned, sums)
+                _check_peers(index, k, reads, sums)
             else:
                 _check_own(index, k, tile, reads, owned)
         for tile in block.tiles:
@@ -158,15 +159,9 @@ def _check_exchange(blocks: Sequence[Block], network: Network) -> None:
                 sums.update(tile.boxes)
 
 
-def _check_peers(
-    index: int,
-    k: int,
-    reads: Mapping[str, Box],
-    owned: Mapping[str, list[tuple[DeviceId, Box]]],
-    sums: set[str],
-) -> None:
-    if not any(name in owned for name in reads):
-        raise _wrong(index, k, "gets its input from peers, but no block before it makes any of it")
+def _check_peers(index: int, k: int, reads: Mapping[str, Box], sums: set[str]) -> None:
+    if index == 0:
+        raise _wrong(index, k, "gets its input from peers, but no block comes before it")
     for name in reads:
         if name in sums:
             raise _wrong(index, k, f"gets partial sums of {name!r} from peers, nobody adds them up")

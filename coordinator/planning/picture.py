@@ -13,6 +13,7 @@ from html import escape
 
 from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent
 from models.boxes import Box
+from models.memory import megabytes
 from models.units import Network, layers_of
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
@@ -193,9 +194,9 @@ def _legend(
         text = f"{names.get(device, device)}: {flop[device] / 1e9:.3g} GFLOP"
         parts.append(Rect(20, at, 14, 14).svg(colours[device], 0.85))
         parts.append(f'<text x="42" y="{at + 11:.1f}">{escape(text)}</text>')
-    moved = (plan.traffic.scatter + plan.traffic.gather + plan.traffic.halo) / 1e6
+    moved = plan.traffic.scatter + plan.traffic.gather + plan.traffic.halo
     share = plan.redundant_flop / plan.total_flop if plan.total_flop else 0.0
-    summary = f"halos add {share:.0%} of computation; {moved:.2f} MB travel per request"
+    summary = f"halos add {share:.0%} of computation; {megabytes(moved, 2)} travel per request"
     parts.append(f'<text class="s" x="260" y="{y + 11:.1f}">{summary}</text>')
     return parts
 

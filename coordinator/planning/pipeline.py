@@ -113,7 +113,7 @@ class _Run:
             for k, step in enumerate(self.steps)
             if not step.barrier or self.block_of[k] == 0
         ]
-        self._send([(k, size) for k, size in first if size])
+        self._send([(k, size) for k, size in first if size or not self.steps[k].reads])
         while self.last:
             self.media.run()
         return self.media.now
@@ -197,7 +197,7 @@ class _Run:
         for reader in passed:
             self.held.remove(reader)
             parts[reader] = self._all(reader)
-        self._send([(reader, size) for reader, size in parts.items() if size])
+        self._send([(k, size) for k, size in parts.items() if size or not self.steps[k].reads])
 
     def _sum(self, reader: int, k: int) -> int:
         """What a task gets of sums to which `k` was the last to add."""

@@ -86,7 +86,9 @@ class RunSplits:
 
 
 class _Entering:
-    """What blocks read that others make, by the mark at which they begin."""
+    """What blocks read that others make, by the mark at which they begin; of those that compute
+    from constants alone, nothing.
+    """
 
     def __init__(self, graph: Graph, rows: AxisSweep, cols: AxisSweep) -> None:
         found = [
@@ -94,9 +96,10 @@ class _Entering:
             for m, live in enumerate(rows.entering)
             for name, (row, end) in live.items()
         ]
-        marks, ends, of_rows, of_cols, sizes, self._names = zip(*found, strict=True)
-        self._marks, self._ends = np.array(marks), np.array(ends)
-        self._rows, self._cols, self._sizes = map(np.array, (of_rows, of_cols, sizes))
+        self._names = tuple(name for *_, name in found)
+        places = np.array([place for *place, _, _ in found], dtype=np.int64).reshape(-1, 4)
+        self._marks, self._ends, self._rows, self._cols = places.T
+        self._sizes = np.array([size for *_, size, _ in found], dtype=np.float64)
 
     def before(
         self, k: int

@@ -136,6 +136,8 @@ class _Request:
                     missing = sum(each.box.volume for each in spec.inputs)
                     self._waiting[task] = _Arrival(spec, attempt, d, missing)
                     self.media.describe_tasks(d, 1)
+                    if not spec.inputs:
+                        messages.setdefault(d, {})[task] = []
                 case Send(_, task, _, device, tensor, box):
                     tasks = messages.setdefault(self._places[device], {})
                     tasks.setdefault(task, []).append((tensor, box))

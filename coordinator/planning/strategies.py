@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, cast
 
@@ -73,6 +73,27 @@ def strategy(name: str) -> Planner:
         cause=f"there is no strategy {name!r}",
         cure=f"{hint}Known are {', '.join(known)}; or give package.module:function.",
     )
+
+
+def planner_of(own: Sequence[str], name: str) -> Planner:
+    """The planner that a request names; empty for the first of our `own`. A request can't have
+    this process import anything: `package.module:function` is for whoever starts the coordinator.
+
+    Raises:
+        NotFound: neither a built-in strategy nor one of `own`.
+    """
+    chosen = name or own[0]
+    # What packages bring is looked for on the disk: not for the names that nearly everybody uses.
+    if chosen in STRATEGIES or chosen in own:
+        return strategy(chosen)
+    known = dict.fromkeys((*names(), *own))
+    if chosen not in known:
+        raise NotFound(
+            cause=f"there is no strategy {chosen!r} here",
+            cure=f"Known are {', '.join(known)}; another is named to "
+            "`imbrex coordinator --planner`",
+        )
+    return strategy(chosen)
 
 
 def _imported(name: str) -> Any:

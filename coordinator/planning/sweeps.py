@@ -79,7 +79,11 @@ class AxisSweep:
                 for place in range(len(unit.nodes) - 1, -1, -1):
                     self._back(unit.start + place, unit.nodes[place], wanted)
             self.entering.append(
-                {name: (self._number(each), each.end) for name, each in wanted.items()}
+                {
+                    name: (self._number(each), each.end)
+                    for name, each in wanted.items()
+                    if name not in graph.constants
+                }
             )
         self.entering.reverse()
         self.first, self.last = self._stacked()

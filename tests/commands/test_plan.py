@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.choice import fastest
 from coordinator.commands.alternatives import Situation, sentences
 from coordinator.commands.described import network_of
 from coordinator.planning.cluster_file import parse_cluster
+from coordinator.planning.devices import fastest
 from coordinator.planning.propose import propose
 from coordinator.planning.strategies import strategy
 from protos.errors import BadRequest

@@ -65,6 +65,12 @@ def ends_with_barrier(widths: list[list[tuple[int, int]]], names: str = "abcd") 
     return replace(graph, tasks=tuple(routed(tasks, graph.outputs)))
 
 
+def from_constants(graph: TaskGraph) -> TaskGraph:
+    """The same chain, whose first block reads nothing."""
+    tasks = [task if task.block else replace(task, inputs=()) for task in graph.tasks]
+    return replace(graph, tasks=tuple(tasks))
+
+
 def chain(
     widths: list[list[tuple[int, int]]], names: str = "abcd", barrier: bool = True
 ) -> TaskGraph:

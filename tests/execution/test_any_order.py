@@ -30,7 +30,14 @@ from coordinator.execution.judge import Judge
 from coordinator.execution.scheduler import MAX_FAILURES, Scheduler
 from coordinator.execution.tasks import TaskGraph
 from models.boxes import Box
-from tests.execution.sketches import HALVES, chain, device, direct_chain, ends_with_barrier
+from tests.execution.sketches import (
+    HALVES,
+    chain,
+    device,
+    direct_chain,
+    ends_with_barrier,
+    from_constants,
+)
 from tests.execution.world import Expected, World, answer
 
 THIRDS = [(0, 4), (4, 8), (8, 12)]
@@ -40,6 +47,8 @@ PLANS: dict[str, TaskGraph] = {
     "as they come": chain([THIRDS, HALVES, THIRDS, WHOLE], barrier=False),
     "peers": direct_chain([THIRDS, THIRDS, HALVES]),
     "peers, then a barrier": ends_with_barrier([THIRDS, HALVES, WHOLE]),
+    "from constants": from_constants(chain([HALVES, THIRDS])),
+    "from constants, peers": from_constants(direct_chain([THIRDS, HALVES])),
 }
 NAMES = st.sampled_from("abc")
 

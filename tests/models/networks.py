@@ -53,6 +53,28 @@ class Sketch:
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
+def with_prior(size: int = 32, *, first: bool = True, joined: str = "channels") -> onnx.ModelProto:
+    """A convolved image and a convolved constant map, too large to be folded, whose layers come
+    `first` or after the image's. They are `joined` as channels, as rows, or as their means.
+    """
+    sketch = Sketch((size, size), channels={"x": 3, "map": 8})
+    sketch.weight("map", (1, 8, size, size))
+    made = {}
+    for source in ("map", "x") if first else ("x", "map"):
+        end = _same(sketch, _same(sketch, source))
+        made[source] = sketch.add("GlobalAveragePool", [end], 16) if joined == "means" else end
+    ends = [made["x"], made["map"]]
+    if joined == "rows":
+        whole = sketch.add("Concat", ends, 16, axis=2)
+    else:
+        whole = sketch.add("Concat", ends, 32, axis=1)
+    return sketch.model([_same(sketch, _same(sketch, whole))])
+
+
+def _same(sketch: Sketch, source: str) -> str:
+    return sketch.conv(source, 16, (3, 3), pads=[1, 1, 1, 1])
+
+
 @st.composite
 def networks(draw: st.DrawFn) -> onnx.ModelProto:
     """Chains, residual blocks, concats and space-to-depth with every way to pad."""

@@ -47,6 +47,12 @@ def constant_output(model: ModelProto) -> None:
     model.graph.output.append(helper.make_tensor_value_info("conv1.bias", TensorProto.FLOAT, [4]))
 
 
+def unread_input(model: ModelProto) -> None:
+    model.graph.node[0].input[0] = "fixed"
+    array = np.zeros((1, 3, 32, 32), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(array, "fixed"))
+
+
 def made_twice(model: ModelProto) -> None:
     model.graph.node.append(model.graph.node[0])
 
@@ -151,6 +157,7 @@ def from_the_future(model: ModelProto) -> None:
         (missing_initialiser, r"'conv1' \(Conv\) reads 'conv1\.weight', which is no input"),
         (missing_output, "nothing in the model makes its output 'nowhere'"),
         (constant_output, r"'conv1\.bias' does not depend on the input"),
+        (unread_input, "no output depends on an input"),
         (made_twice, "'conv1' is made twice"),
         (absurd_input, r"'image' would take 1\.2e\+04 GB"),
         (absurd_weight, r"'conv1\.weight' is damaged"),

@@ -15,7 +15,9 @@ from coordinator.planning.simulator import simulate
 from coordinator.planning.stages import Draft, Stages
 from coordinator.planning.strategies import strategy
 from coordinator.planning.tables import tables_of
-from models.units import Network
+from models.graph import load_graph
+from models.units import Network, divide
+from tests.models.networks import with_prior
 from tests.planning.support import MEMORY, cluster, device, real, small
 
 UPLINK = Link(1.1e7, message_s=1e-3, latency_s=2e-3)
@@ -71,14 +73,20 @@ def plan_of(stages: Stages, draft: Draft) -> Plan:
     return assemble(stages.network, stages.tables, "random", stages.placed(draft))
 
 
+def named(name: str) -> Network:
+    if name == "prior":
+        return divide(load_graph(with_prior()))
+    return small() if name == "small" else real(name)
+
+
 def setting(network: Network, some: Cluster) -> Stages:
     return Stages(network, some, tables_of(network, some))
 
 
 @pytest.mark.parametrize("medium", MEDIA)
-@pytest.mark.parametrize("name", ["small", "vgg16", "yolov2", "resnet50"])
+@pytest.mark.parametrize("name", ["small", "prior", "vgg16", "yolov2", "resnet50"])
 def test_a_draft_costs_what_the_simulator_says(name: str, medium: str) -> None:
-    network = small() if name == "small" else real(name)
+    network = named(name)
     stages, rng = setting(network, MEDIA[medium]), random.Random(f"{name} {medium}")
     for _ in range(6):
         draft = random_draft(stages, rng)
@@ -89,9 +97,9 @@ def test_a_draft_costs_what_the_simulator_says(name: str, medium: str) -> None:
 
 
 @pytest.mark.parametrize("medium", MEDIA)
-@pytest.mark.parametrize("name", ["small", "vgg16", "yolov2", "yolov3-tiny"])
+@pytest.mark.parametrize("name", ["small", "prior", "vgg16", "yolov2", "yolov3-tiny"])
 def test_so_does_one_whose_tiles_pass_between_peers(name: str, medium: str) -> None:
-    network = small() if name == "small" else real(name)
+    network = named(name)
     stages, rng = setting(network, MEDIA[medium]), random.Random(f"{name} {medium}")
     for _ in range(6):
         draft = random_draft(stages, rng, peers=True)

@@ -9,6 +9,7 @@ from coordinator.cluster.roster import Member
 from coordinator.cluster.trust import Certified, Trust
 from coordinator.planning.plan import DeviceId
 from protos.channels import Caller
+from protos.client import WorkerClient
 from protos.credentials import Credentials
 from protos.identity import certified, device_name, keep_identity, new_key, now_utc, signing_request
 from tests.worker.support import in_process
@@ -45,6 +46,17 @@ def caller(certified_: Certified, device, folder, **how):
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "caller.pem"
     return Caller(device, credentials=Credentials(path, identity(certified_, device, **how)))
+
+
+def host(trust, running):
+    """The coordinator's way to a worker."""
+    return WorkerClient(running.address, trust.caller, running.id)
+
+
+def neighbour(trust, running, device, folder):
+    """A device's own way to a worker."""
+    own = caller(trust.certified, device, folder / f"caller-{device[:1]}")
+    return WorkerClient(running.address, own, running.id)
 
 
 def give_identity(certified_: Certified, state_dir, device, **how):

@@ -25,11 +25,6 @@ needs_faketime = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def trust(tmp_path):
-    return make_trust(tmp_path / "coordinator")
-
-
 def moved(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
     """Processes that are started from now on have another wall clock."""
     monkeypatch.setenv("LD_PRELOAD", str(FAKETIME))

@@ -30,11 +30,6 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def trust(tmp_path):
-    return make_trust(tmp_path / "coordinator")
-
-
-@pytest.fixture
 async def address(trust):
     """Where the cluster enrols."""
     enrolment = Enrolment(trust.certified, "127.0.0.1", 0)

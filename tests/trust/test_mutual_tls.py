@@ -23,8 +23,10 @@ from tests.trust.support import (
     admit,
     caller,
     give_identity,
+    host,
     make_trust,
     member,
+    neighbour,
 )
 from tests.waiting import until
 from tests.worker.support import (
@@ -45,11 +47,6 @@ IN = Box.whole((1, 16, 12, 10))
 
 
 @pytest.fixture
-def trust(tmp_path):
-    return make_trust(tmp_path / "coordinator")
-
-
-@pytest.fixture
 async def worker(trust, tmp_path):
     """The kitchen's worker, which knows the hall as a member."""
     async with member(trust.certified, tmp_path / "kitchen", KITCHEN) as running:
@@ -57,10 +54,6 @@ async def worker(trust, tmp_path):
         async with host(trust, running) as client:
             await client.hello("1", members=[KITCHEN, HALL])
             yield running
-
-
-def host(trust, running):
-    return WorkerClient(running.address, trust.caller, running.id)
 
 
 # ---------------------------------------------------------------- on the wire
@@ -112,8 +105,7 @@ async def attempt(address, who, ours, strangers, folder):
 
 
 async def test_a_member_may_pass_tensors_and_nothing_else(trust, worker, tmp_path):
-    hall = caller(trust.certified, HALL, tmp_path / "hall")
-    async with WorkerClient(worker.address, hall, KITCHEN) as client:
+    async with neighbour(trust, worker, HALL, tmp_path) as client:
         assert (await client.hello("1")).facts.id == KITCHEN
         stream = client.exchange()
         await stream.write([])
@@ -151,19 +143,17 @@ async def test_a_member_cannot_change_the_list_of_members(trust, worker, tmp_pat
     hall = caller(trust.certified, HALL, tmp_path / "hall")
     async with WorkerClient(worker.address, hall, KITCHEN) as client:
         await client.hello("1", members=[HALL, OFFICE])
-    office = caller(trust.certified, OFFICE, tmp_path / "office")
-    async with WorkerClient(worker.address, office, KITCHEN) as client:
+    async with neighbour(trust, worker, OFFICE, tmp_path) as client:
         with pytest.raises(BadConfiguration, match="not a member"):
             await client.hello("1")
 
 
 async def test_a_removed_members_open_stream_ends_at_once(trust, worker, tmp_path):
-    hall = caller(trust.certified, HALL, tmp_path / "hall")
-    async with WorkerClient(worker.address, hall, KITCHEN) as neighbour, host(trust, worker) as us:
-        stream = neighbour.exchange()
+    async with neighbour(trust, worker, HALL, tmp_path) as hall, host(trust, worker) as us:
+        stream = hall.exchange()
         await stream.write([])
         reading = asyncio.create_task(stream.read())
-        await neighbour.hello("1")
+        await hall.hello("1")
         assert not reading.done()
         with capture_logs() as logs:
             await us.hello("1", members=[KITCHEN])
@@ -171,17 +161,18 @@ async def test_a_removed_members_open_stream_ends_at_once(trust, worker, tmp_pat
                 await asyncio.wait_for(reading, 5)
         assert any(each["event"] == "caller refused" for each in logs)
         with pytest.raises(BadConfiguration, match="not a member"):
-            await neighbour.exchange().read()
+            await hall.exchange().read()
         # The coordinator's own streams are untouched.
         await us.hello("1")
 
 
 async def test_before_the_coordinator_has_spoken_there_are_no_members(trust, tmp_path):
-    async with member(trust.certified, tmp_path / "kitchen", KITCHEN) as running:
-        hall = caller(trust.certified, HALL, tmp_path / "hall")
-        async with WorkerClient(running.address, hall, KITCHEN) as client:
-            with pytest.raises(BadConfiguration, match="not a member"):
-                await client.hello("1")
+    async with (
+        member(trust.certified, tmp_path / "kitchen", KITCHEN) as running,
+        neighbour(trust, running, HALL, tmp_path) as client,
+    ):
+        with pytest.raises(BadConfiguration, match="not a member"):
+            await client.hello("1")
 
 
 async def test_another_device_at_the_address_is_not_taken_for_the_one_meant(trust, worker):

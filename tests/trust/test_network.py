@@ -8,14 +8,9 @@ import pytest
 from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.errors import LostWorker
-from tests.trust.support import KITCHEN, make_trust, member
+from tests.trust.support import KITCHEN, member
 from tests.worker.support import in_process
 from tests.worker.tile import computes
-
-
-@pytest.fixture
-def trust(tmp_path):
-    return make_trust(tmp_path / "coordinator")
 
 
 class Relay:

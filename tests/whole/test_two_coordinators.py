@@ -1,5 +1,7 @@
 """Two coordinators see each other on shared workers; in one state directory there is one."""
 
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -59,12 +61,46 @@ async def test_alone_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_who_has_not_greeted_lately_is_gone() -> None:
     hosts = Hosts()
-    assert hosts.greeted("a hall", 0.0) == []
-    assert hosts.greeted("b attic", 1.0) == ["a hall"]
-    assert hosts.greeted("b attic", LATELY_S + 0.5) == []
+    assert hosts.greeted("a hall", "1", 0.0) == []
+    assert hosts.greeted("b attic", "2", 1.0) == ["a hall"]
+    assert hosts.greeted("b attic", "2", LATELY_S + 0.5) == []
     for number in range(100):
-        hosts.greeted(f"{number} made up", 40.0)
-    assert len(hosts.greeted("b attic", 40.0)) == 15
+        hosts.greeted(f"{number} made up", "3", 40.0)
+    assert len(hosts.greeted("b attic", "2", 40.0)) == 15
+
+
+def test_a_restart_is_nobody_else_and_a_copy_is() -> None:
+    hosts = Hosts()
+    hosts.greeted("a hall", "before", 0.0)
+    assert hosts.greeted("a hall", "after", 1.0) == []
+    assert hosts.greeted("a hall", "after", 2.0) == []
+    assert hosts.greeted("b attic", "1", 3.0) == ["a hall"]
+    # What was thought to be over greets again: these are two.
+    assert hosts.greeted("a hall", "before", 4.0) == ["a hall", "b attic"]
+    assert hosts.greeted("a hall", "after", 5.0) == ["b attic", "a hall"]
+
+
+async def test_a_copy_on_the_same_machine_is_told_from_the_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.1)
+    (tmp_path / "original").mkdir()
+    (tmp_path / "original" / "coordinator-id").write_text("0123456789ab")
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    copied = f"a copy of this one on {socket.gethostname()}"
+    async with (
+        worker_process(tmp_path / "worker") as worker,
+        coordinator(tmp_path / "original", [worker.address]) as original,
+        coordinator(tmp_path / "copy", [worker.address]) as copy,
+    ):
+        for host in (original, copy):
+            await until(lambda host=host: any(d.shared_with for d in host.devices()))
+            (told,) = host.devices()
+            assert told.shared_with == (copied,)
+            assert copied in told.reason
+            (found,) = [f for f in await host.examine() if f.code == "shared_devices"]
+            assert "a copy of this coordinator" in found.cause
+            assert "init --replace" in found.cure
 
 
 def test_a_second_one_in_a_state_directory_is_refused(tmp_path: Path) -> None:
