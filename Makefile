@@ -74,8 +74,8 @@ evaluate: setup ## the quality of the digits model on held-out sheets
 
 train-digits: ## train the digits model again (PyTorch, in an environment of its own)
 	$(PYTHON) -m venv .venv-train
-	.venv-train/bin/pip install --quiet -r models/digits/requirements-train.txt
-	.venv-train/bin/python -m models.digits.train
+	.venv-train/bin/pip install --quiet -r training/digits/requirements.txt
+	.venv-train/bin/python -m training.digits.train
 
 bench: setup ## overhead and memory, as JSON
 	$(BIN)/python -m benchmarks.overhead --json

@@ -20,14 +20,14 @@ from typing import Any
 import onnx
 
 from benchmarks.report import command_line, emit
+from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.branches import by_branches
-from coordinator.planning.devices import Cluster, Device, Link
-from coordinator.planning.plan import DeviceId
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
+from coordinator.tasks.plan import DeviceId
 from models.catalogue import load
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import Network, divide
 from models.zoo import builder
 

@@ -28,7 +28,7 @@ from benchmarks.report import command_line, emit
 from coordinator.planning.spread import parts
 from models import catalogue
 from models.cutter import cut
-from models.graph import load_graph
+from models.importer import load_graph
 from models.program import BlobSource
 from models.tiles import MapTile, grid, tile_boxes
 from models.units import Network, divide

@@ -28,7 +28,7 @@ from models import catalogue
 from models.boxes import Span
 from models.cutter import cut
 from models.geometry import extent
-from models.graph import load_graph
+from models.importer import load_graph
 from models.program import BlobSource, Program
 from models.tiles import MapTile, even_spans, map_size, tile_boxes
 from models.units import Network, divide

@@ -28,9 +28,9 @@ import httpx
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.report import command_line, emit
-from coordinator import children
-from coordinator.demo.cluster import ClusterForm, DemoCluster
-from coordinator.demo.measure import wait_until_profiled
+from coordinator.cluster import children
+from imbrex.demo.cluster import ClusterForm, DemoCluster
+from imbrex.demo.measure import wait_until_profiled
 from models.digits import MODEL
 from models.digits.examples import examples
 from protos.errors import Unavailable

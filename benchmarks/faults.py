@@ -33,9 +33,9 @@ from benchmarks.workers import (
     running,
     until,
 )
-from coordinator.core import Coordinator
-from coordinator.execution.runs import Phase
-from coordinator.planning.plan import DeviceId, Plan
+from coordinator.service import Coordinator
+from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.runs import Phase
 from models.reference import compare
 
 WORKERS = 4

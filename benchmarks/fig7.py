@@ -12,7 +12,7 @@ from typing import Any
 
 from models import catalogue
 from models.geometry import extent
-from models.graph import load_graph
+from models.importer import load_graph
 from models.tiles import grid, tile_boxes, whole_map
 from models.units import Network, divide
 from models.work import conv_flop, tile_works, works

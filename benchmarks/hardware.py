@@ -15,10 +15,10 @@ from typing import Any
 from benchmarks.lab.presets import Preset, load_kind
 from benchmarks.lab.tables import between_marks
 from benchmarks.report import ROOT, provenance
-from coordinator.commands.chart import speedup_svg
+from coordinator.costs.devices import Cluster
 from coordinator.planning.auto import auto
 from coordinator.planning.cluster_file import parse_cluster
-from coordinator.planning.devices import Cluster
+from imbrex.cli.chart import speedup_svg
 from models.catalogue import load
 from models.loading import network_of
 

@@ -32,17 +32,18 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from benchmarks.report import command_line, emit
 from benchmarks.zoo import imbrex
-from coordinator.demo.cluster import WORKER
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
-from coordinator.planning.plan import Plan
 from coordinator.planning.plan_json import save_plan
 from coordinator.planning.published import equal_cluster
 from coordinator.planning.strategies import strategy as planner_of
+from coordinator.tasks.plan import Plan
+from imbrex.demo.cluster import WORKER
 from models import loading
 from models.boxes import Span
 from models.catalogue import load
-from models.graph import Graph, load_graph
+from models.graph import Graph
+from models.importer import load_graph
 from models.reference import random_inputs
 from models.units import Network
 

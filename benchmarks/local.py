@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator import children
+from coordinator.cluster import children
 from coordinator.cluster.authority import Authority
 from coordinator.cluster.trust import Trust
-from coordinator.core import Coordinator
-from coordinator.planning.plan import DeviceId
+from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
+from coordinator.tasks.plan import DeviceId
 from protos.identity import Identity, device_name, keep_identity, new_key, now_utc, signing_request
 from worker.identity import device_id
 from worker.membership import IDENTITY_FILE

@@ -25,7 +25,7 @@ import numpy as np
 import uvloop
 
 from benchmarks.report import command_line, emit
-from coordinator import children
+from coordinator.cluster import children
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST, Caller

@@ -22,7 +22,7 @@ from benchmarks.lab.network import require_tools
 from benchmarks.lab.presets import names as presets
 from benchmarks.report import command_line, emit
 from benchmarks.speedup import LEAST_REPEAT, Wish, run
-from coordinator.planning.devices import Medium
+from coordinator.costs.devices import Medium
 from models import catalogue
 from models.check import TOLERANCE
 

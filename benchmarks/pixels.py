@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.local import local_cluster
 from benchmarks.report import command_line, emit
 from coordinator.answers import Answer
-from coordinator.core import Coordinator
+from coordinator.service import Coordinator
 from models.digits.examples import examples
 from models.preprocess import decode_image, image_to_pixels, image_to_tensor
 from models.reference import EQUAL, compare

@@ -22,11 +22,11 @@ import numpy as np
 
 from benchmarks.local import LocalCluster, local_cluster
 from benchmarks.report import command_line, emit
-from coordinator.execution.tasks import TaskGraph, compile_plan
-from coordinator.library import Loaded
+from coordinator.library.loaded import Loaded
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
+from coordinator.tasks.graph import TaskGraph, compile_plan
 from models.quantised_inputs import as_they_travel
 from models.reference import random_inputs
 from protos.errors import Infeasible

@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from coordinator import children
-from coordinator.demo.cluster import ClusterForm, DemoCluster
-from coordinator.demo.measure import wait_until_profiled
+from coordinator.cluster import children
+from imbrex.demo.cluster import ClusterForm, DemoCluster
+from imbrex.demo.measure import wait_until_profiled
 from models.digits.examples import examples
 from protos.errors import Unavailable
 from tests.serving.browser import browser

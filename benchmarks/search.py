@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import command_line, emit
+from coordinator.costs.devices import Cluster
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.cluster_file import parse_cluster
-from coordinator.planning.devices import Cluster
-from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import STRATEGIES, strategy
-from imbrex import YOUNG_OBJECTS
+from coordinator.tasks.plan import Plan
+from imbrex.cli.app import YOUNG_OBJECTS
 from models import catalogue
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import Network, divide
 
 CLUSTER = """

@@ -33,7 +33,7 @@ from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.lab.presets import load_kind, names
 from benchmarks.lab.tables import crowd_line, heading
 from benchmarks.report import ROOT, provenance
-from coordinator import terminal
+from imbrex import terminal
 from models.check import TOLERANCE
 from protos.errors import ImbrexError
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from benchmarks.local import local_cluster
 from benchmarks.report import command_line, emit
-from coordinator.choice import Choice
-from coordinator.core import Coordinator
+from coordinator.control.choice import Choice
+from coordinator.service import Coordinator
 from models.catalogue import load
-from models.graph import load_graph
+from models.importer import load_graph
 from models.reference import random_inputs
 
 MODELS = ("digits", "vgg16-conv", "resnet50")

@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks.compare import Row, digits, table
 from benchmarks.published import CASES, VGG, Case
 from benchmarks.testbed import CALIBRATIONS, Outcome, planned, unlike
-from coordinator.planning.devices import Cluster
-from coordinator.planning.plan import Plan
+from coordinator.costs.devices import Cluster
+from coordinator.tasks.plan import Plan
 
 EXPLANATIONS = {
     "1-1": "With equal tiles the two fastest alone are best, as published: any 400 MHz device "

@@ -16,23 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.exhaustive import enumerate_strategies, least_of_all
+from benchmarks.training import DATA_PARALLEL, MODEL_PARALLEL, FixedCut, Perceptron, total_bytes
 from benchmarks.training_layers import Machine, Training
+from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.devices import Cluster, Device, Link
 from coordinator.planning.elimination import elimination
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge, find_strategy
-from coordinator.planning.graphsearch.exhaustive import enumerate_strategies, least_of_all
 from coordinator.planning.graphsearch.kcut import k_cut
-from coordinator.planning.graphsearch.training import (
-    DATA_PARALLEL,
-    MODEL_PARALLEL,
-    FixedCut,
-    Perceptron,
-    total_bytes,
-)
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from models import catalogue
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import divide
 
 Row = dict[str, Any]

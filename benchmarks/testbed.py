@@ -17,14 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
+from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.planning.cluster_file import load_cluster
-from coordinator.planning.devices import Cluster, Device, Link
-from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.propose import propose
 from coordinator.planning.strategies import strategy
+from coordinator.tasks.plan import DeviceId, Plan
 from models import catalogue
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import Network, divide
 
 CALIBRATIONS = ("a", "b")

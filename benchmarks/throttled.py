@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from types import FrameType
 
-import imbrex
+from imbrex.cli.app import main as imbrex
 from worker.compute import Ready, RealClock, T, Throttle, Timed
 
 SLOWER = 3.0
@@ -45,7 +45,7 @@ def main() -> None:
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, _told)
     Throttle.run = _slowed  # type: ignore[method-assign]
-    imbrex.main()
+    imbrex()
 
 
 if __name__ == "__main__":

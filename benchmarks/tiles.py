@@ -18,7 +18,7 @@ from benchmarks.costs import fused_tile, run_s
 from benchmarks.report import command_line, emit
 from models import catalogue
 from models.boxes import Span
-from models.graph import load_graph
+from models.importer import load_graph
 from models.program import BlobSource
 from models.tiles import even_spans, map_size
 from models.units import Network, divide

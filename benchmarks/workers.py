@@ -12,11 +12,11 @@ from signal import Signals
 
 import numpy as np
 
-from coordinator import children
-from coordinator.core import Coordinator
+from coordinator.cluster import children
+from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from models.catalogue import load
-from models.graph import load_graph
+from models.importer import load_graph
 from models.reference import WholeModel, random_inputs
 
 START_S = 60.0

@@ -8,26 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coordinator.costs.regression import Profile
-from coordinator.planning.plan import TrafficBytes
+from coordinator.tasks.plan import TrafficBytes
+from coordinator.tasks.timeline import Timing
 from models.sidecar import Sidecar
 from models.units import Network
 from protos.errors import ImbrexError
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Where a request's time went, in seconds.
-
-    `queue`: admitted but not started. `scatter`, `compute`, `gather`: summed over blocks, the
-    time in which at least that was going on and nothing later in the list was; together with
-    `queue` they make `total`.
-    """
-
-    queue_s: float
-    scatter_s: float
-    compute_s: float
-    gather_s: float
-    total_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from pathlib import Path
 import structlog
 import uvicorn
 
-from coordinator.core import WEIGHTS_FOLDER, Coordinator
+from coordinator.service import WEIGHTS_FOLDER, Coordinator
 from coordinator.serving.app import create_app
-from coordinator.serving.connections import Connection
+from coordinator.serving.common.connections import Connection
+from coordinator.serving.common.tls import WebTls
 from coordinator.serving.oip.rpc import RpcServer
-from coordinator.serving.tls import WebTls
 from coordinator.settings import GRPC_PORT, CoordinatorSettings
 from models.mapped import remove_leftovers
 from protos.errors import BadConfiguration

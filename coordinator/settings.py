@@ -12,7 +12,7 @@ import psutil
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from coordinator.planning.devices import Medium
+from coordinator.costs.devices import Medium
 from models.wire import Wire
 from protos.errors import BadConfiguration
 

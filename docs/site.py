@@ -75,7 +75,7 @@ def commands() -> str:
     """Every command's help."""
     from typer.main import get_command
 
-    from imbrex import app
+    from imbrex.cli.app import app
 
     parts = ["# Commands", "", "What `--help` says of each.", ""]
     for path, command in _commands(get_command(app), ("imbrex",)):
@@ -106,7 +106,7 @@ def routes() -> str:
     """Every route of our own interface, from the OpenAPI document."""
     import tempfile
 
-    from coordinator.core import Coordinator
+    from coordinator.service import Coordinator
     from coordinator.serving.app import create_app
     from coordinator.settings import CoordinatorSettings
 

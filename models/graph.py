@@ -1,42 +1,22 @@
 """A network as data: nodes in topological order, static shapes, constants apart.
 
-`Graph` is what every other module reads. `load_graph` makes it from ONNX: checked, batch bound
-to 1, shapes inferred, constants folded, automatic padding made explicit.
+`Graph` is what every other module reads; `importer` makes it from ONNX.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 
-from models.fitting import fitting, require_fitting
-from models.fold import fold_constants
-from models.operators import MOST_LINES_ASKED, lines_asked, refusal
-from models.runtime_shapes import told_shapes
-from models.shapes import TensorInfo, infer, light_model
-from models.simplify import arranged, dequantised_shapes, simplified
-from models.sizes import bind
-from models.soundness import is_numeric, require_schema, sound_nodes
-from models.stored import Room, StoredModel, filled, in_memory
-from models.windows import (
-    Window,
-    explicit_windows,
-    has_windows,
-    transposed_windows,
-    weights_position,
-)
-from protos.errors import BadRequest
+from models.shapes import TensorInfo
+from models.windows import Window
 
 OPSETS = range(7, 24)
-# What was folded may be what a shape was waiting for; exporters compute sizes in chains.
-_FOLDINGS = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,183 +92,3 @@ class Graph:
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Static shape of a tensor."""
         return self.tensors[tensor].shape
-
-
-def load_graph(
-    model: onnx.ModelProto,
-    name: str | None = None,
-    weights: Mapping[str, np.ndarray] = MappingProxyType({}),
-) -> Graph:
-    """The graph of an ONNX model; `weights` are values of initialisers that it lacks.
-
-    Raises:
-        BadRequest: opset outside 7..23, a shape that stays unknown, an invalid graph.
-    """
-    opset = _opset(model)
-    nodes: Sequence[onnx.NodeProto] = sound_nodes(model.graph)
-    for node in nodes:
-        require_schema(node, opset)
-    constants = {
-        tensor.name: weights[tensor.name] if tensor.name in weights else _array(tensor)
-        for tensor in model.graph.initializer
-    }
-    stored = sum(array.size for array in constants.values())
-    inputs = _bound_inputs(model, constants)
-    told: dict[str, TensorInfo] = {}
-    asks = True
-    for _ in range(_FOLDINGS):
-        light = light_model(model, nodes, inputs, constants)
-        tensors = infer(light, constants, told, asks=asks)
-        before = len(nodes)
-        grown = sum(array.size for array in constants.values()) - stored
-        nodes, constants = fold_constants(light, tensors, constants, max(0, grown))
-        unknown = [made for made in _made(nodes) if made not in tensors]
-        stuck = len(nodes) == before
-        if not unknown or (stuck and not asks):
-            break
-        if stuck:
-            told, asks = told_shapes(filled(model, weights), inputs, tensors, unknown), False
-    outputs = tuple(value.name for value in model.graph.output)
-    if not unknown:
-        nodes, constants = simplified(nodes, tensors, constants, outputs, opset)
-        told |= dequantised_shapes(nodes, tensors)
-        tensors |= infer(light_model(model, nodes, inputs, constants), constants, told)
-        nodes = arranged(nodes, tensors, outputs)
-    for key, array in constants.items():
-        tensors[key] = TensorInfo(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
-    graph = Graph(
-        name=name or model.graph.name or "network",
-        opset=opset,
-        opset_imports=tuple((entry.domain, entry.version) for entry in model.opset_import),
-        inputs=tuple(value.name for value in inputs),
-        outputs=outputs,
-        nodes=tuple(_node(proto, index, tensors) for index, proto in enumerate(nodes)),
-        tensors=tensors,
-        constants=constants,
-        written=frozenset(node.op_type for node in model.graph.node),
-    )
-    _require_shapes(graph)
-    _require_computed(graph)
-    graph = replace(graph, nodes=tuple(_with_refusals(graph)))
-    for each in graph.nodes:
-        require_fitting(graph, each)
-    return graph
-
-
-def graph_of(stored: StoredModel, name: str | None = None, room: Room = in_memory) -> Graph:
-    """The graph of a stored model, its weights in `room`.
-
-    Raises:
-        BadRequest: as `load_graph`, or the weights cannot be read any more.
-    """
-    return load_graph(stored.proto, name, stored.read(room))
-
-
-def _opset(model: onnx.ModelProto) -> int:
-    for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx"):
-            if entry.version not in OPSETS:
-                raise BadRequest(
-                    cause=f"the model uses ONNX opset {entry.version}",
-                    cure=f"Convert it to opset {OPSETS.start} to {OPSETS.stop - 1}, for example "
-                    "with onnx.version_converter.",
-                )
-            return int(entry.version)
-    raise BadRequest(
-        cause="the model names no ONNX opset", cure="Export it again with a current exporter."
-    )
-
-
-def _array(tensor: onnx.TensorProto) -> np.ndarray:
-    if not is_numeric(tensor.data_type):
-        raise BadRequest(
-            cause=f"the constant {tensor.name!r} is of ONNX type {tensor.data_type}, no number of "
-            "numpy's",
-            cure="Export the model with numeric weights.",
-        )
-    try:
-        if any(size < 0 for size in tensor.dims):
-            raise ValueError(f"its shape is {list(tensor.dims)}")
-        return numpy_helper.to_array(tensor)
-    except Exception as error:  # of as many types as there are ways to damage a tensor
-        raise BadRequest(
-            cause=f"the constant {tensor.name!r} is damaged ({error})",
-            cure="Export or download the model again.",
-        ) from error
-
-
-def _bound_inputs(
-    model: onnx.ModelProto, constants: Mapping[str, np.ndarray]
-) -> list[onnx.ValueInfoProto]:
-    """Copies of the graph's inputs, with an open batch bound to 1."""
-    copied = onnx.GraphProto()
-    copied.input.extend(value for value in model.graph.input if value.name not in constants)
-    bind(copied.input)
-    return list(copied.input)
-
-
-def _made(nodes: Sequence[onnx.NodeProto]) -> list[str]:
-    return [name for node in nodes for name in node.output if name]
-
-
-def _node(proto: onnx.NodeProto, index: int, tensors: Mapping[str, TensorInfo]) -> Node:
-    name = proto.name or f"{proto.op_type}_{index}"
-    op = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
-    with fitting(name, op):
-        attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
-        windows: tuple[Window, ...] = ()
-        if has_windows(op) and proto.input[0] in tensors and proto.output[0] in tensors:
-            kernel = attributes.get("kernel_shape")
-            kernel = kernel or tensors[proto.input[weights_position(op)]].shape[2:]
-            sizes, outputs = tensors[proto.input[0]].shape[2:], tensors[proto.output[0]].shape[2:]
-            explicit = transposed_windows if op == "ConvTranspose" else explicit_windows
-            windows = explicit(attributes, kernel, sizes, outputs)
-    return Node(
-        name=name,
-        op=op,
-        inputs=tuple(proto.input),
-        outputs=tuple(proto.output),
-        attributes=attributes,
-        proto=proto,
-        windows=windows,
-    )
-
-
-def _with_refusals(graph: Graph) -> Iterator[Node]:
-    left = MOST_LINES_ASKED
-    for node in graph.nodes:
-        with fitting(node.name, node.op):
-            refused = replace(node, refusal=refusal(graph, node))
-            left -= lines_asked(graph, refused)
-        if left < 0 and not refused.refusal and lines_asked(graph, refused):
-            yield replace(node, refusal=f"rows and columns beyond {MOST_LINES_ASKED} are moved")
-        else:
-            yield refused
-
-
-def _require_shapes(graph: Graph) -> None:
-    for node in graph.nodes:
-        for name in node.outputs:
-            if name and name not in graph.tensors:
-                raise BadRequest(
-                    cause=f"the shape of {name!r} (made by {node.op} {node.name!r}) is not known",
-                    cure="Export the model with fixed shapes, or simplify it first.",
-                )
-
-
-def _require_computed(graph: Graph) -> None:
-    for name in graph.outputs:
-        if name not in graph.producer:
-            raise BadRequest(
-                cause=f"the output {name!r} does not depend on the input",
-                cure="Remove it from the model's outputs.",
-            )
-    reached = set(graph.inputs)
-    for node in graph.nodes:
-        if reached.intersection(node.inputs):
-            reached.update(node.outputs)
-    if not reached.intersection(graph.outputs):
-        raise BadRequest(
-            cause="no output depends on an input: the answer is always the same",
-            cure="Export the model with its input as a variable, not as a constant.",
-        )

@@ -12,7 +12,8 @@ from models.catalogue import LoadedModel
 from models.digits import MODEL
 from models.digits.examples import examples
 from models.encoded import Ranges
-from models.graph import Graph, graph_of
+from models.graph import Graph
+from models.importer import graph_of
 from models.pixels import with_pixels
 from models.preprocess import image_to_pixels
 from models.quantised_inputs import as_they_travel, with_quantised_inputs

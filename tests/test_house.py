@@ -1,29 +1,27 @@
 """The rules of the house: fresh stubs, imports one way, nothing that belongs elsewhere."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from benchmarks.house.counts import arrows, package_cycles, product
+
 ROOT = Path(__file__).parent.parent
-ROOMS = ("protos", "models", "worker", "coordinator")
-MAY_IMPORT = {
-    "protos": set(),
-    "models": {"protos"},
-    "worker": {"protos", "models"},
-    "coordinator": {"protos", "models"},
-}
+TABLE = ROOT / "docs" / "architecture.md"
 PURE = (
     "models/boxes.py",
     "models/geometry.py",
     "models/operators",
     "models/units.py",
     "models/cutter.py",
+    "coordinator/tasks",
+    "coordinator/costs",
     "coordinator/planning",
-    "coordinator/execution/scheduler.py",
-    "coordinator/execution/tasks.py",
     "coordinator/cluster/membership.py",
     "worker/tasks.py",
 )
@@ -46,11 +44,42 @@ def imports(file: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_imports_run_one_way(room: str) -> None:
-    for file in sources(room):
-        rooms = {name.split(".")[0] for name in imports(file)} & {*ROOMS, "imbrex", "benchmarks"}
-        assert rooms <= MAY_IMPORT[room] | {room}, f"{file.relative_to(ROOT)} imports {rooms}"
+def rows_of_rooms() -> list[list[str]]:
+    """The table of rooms in the documentation, from the top."""
+    cells = re.findall(r"^\| (`.*?`) \| ", TABLE.read_text().split("\n## ")[1], re.MULTILINE)
+    return [re.findall(r"`([\w/]+)`", cell) for cell in cells]
+
+
+def test_imports_point_down_as_the_table_of_rooms_says() -> None:
+    height = {room: -row for row, rooms in enumerate(rows_of_rooms()) for room in rooms}
+    seen = 0
+    for package, targets in arrows().items():
+        if not targets:
+            continue
+        own = room_of(package, height)
+        for target in {room_of(each, height) for each in targets} - {own}:
+            seen += 1
+            apart = {own.split("/")[0], target.split("/")[0]} == {"coordinator", "worker"}
+            assert not apart, f"{package} imports {target}"
+            assert height[target] < height[own], f"{package} imports {target}"
+    assert seen > 100
+
+
+def room_of(package: str, rooms: Mapping[str, int]) -> str:
+    """The innermost room of the table that a package or loose file is in."""
+    while package not in rooms:
+        assert "/" in package, f"{package} is in no room of {TABLE.name}"
+        package = package.rpartition("/")[0]
+    return package
+
+
+def test_no_rooms_import_each_other() -> None:
+    assert package_cycles() == []
+
+
+def test_nothing_imports_the_benchmarks() -> None:
+    for file in product():
+        assert not any(name.startswith("benchmarks") for name in imports(file)), file
 
 
 @pytest.mark.parametrize("where", PURE)

@@ -33,9 +33,9 @@ from benchmarks.chaos.harm import PACES, Harm
 from benchmarks.chaos.places import Place, here, in_the_lab
 from benchmarks.report import command_line, emit
 from benchmarks.workers import Tensors, questions
-from coordinator.choice import Choice
-from coordinator.serving import names
-from coordinator.serving.tensors import write_tensors
+from coordinator.control.choice import Choice
+from coordinator.serving.common import names
+from coordinator.serving.common.tensors import write_tensors
 from models.reference import compare
 from protos.errors import ImbrexError
 

@@ -13,9 +13,9 @@ from benchmarks.chaos.lying import LIES
 from benchmarks.chaos.places import Place, here
 from benchmarks.workers import WorkerProcess, questions
 from coordinator.audit.sampling import YOUNG_CHECKS
-from coordinator.choice import Choice
-from coordinator.serving import names
-from coordinator.serving.tensors import write_tensors
+from coordinator.control.choice import Choice
+from coordinator.serving.common import names
+from coordinator.serving.common.tensors import write_tensors
 from models.reference import compare
 
 WORKERS = 3

@@ -56,7 +56,7 @@ def main() -> None:
     lie_as_told(Path(sys.argv[1]))
     command = sys.argv[2:]
     sys.argv = command[command.index("imbrex") :]
-    from imbrex import main as imbrex
+    from imbrex.cli.app import main as imbrex
 
     imbrex()
 

@@ -14,8 +14,8 @@ from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
 from benchmarks.workers import WorkerProcess, running, until
-from coordinator import children
-from coordinator.client import CoordinatorClient
+from coordinator.cluster import children
+from imbrex.client import CoordinatorClient
 
 LOOPBACK = "127.0.0.1"
 # A home's Ethernet; devices reach each other directly, so that halos travel between them.

@@ -10,7 +10,7 @@ from zeroconf._protocol.outgoing import DNSOutgoing
 from zeroconf.const import _FLAGS_AA, _FLAGS_QR_RESPONSE
 
 from benchmarks.hostile.attacks import Happened, Target, attack
-from coordinator import children
+from coordinator.cluster import children
 from coordinator.cluster.discovery import SERVICE_TYPE
 
 COUNT = 1000

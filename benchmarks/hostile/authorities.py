@@ -14,11 +14,11 @@ from pathlib import Path
 import httpx
 
 from benchmarks.hostile.attacks import LATE, MB, Happened, Target, attack
-from coordinator import children
+from coordinator.cluster import children
 from coordinator.cluster.authority import Authority
 from coordinator.cluster.roster import Member
 from coordinator.cluster.trust import Trust
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos.identity import (
     certificate_end,
     certified,

@@ -18,8 +18,8 @@ import httpx
 
 from benchmarks.hostile.attacks import LATE, LIE, Target
 from benchmarks.hostile.authorities import enrolled
-from coordinator import children
-from coordinator.keys import Keys, Role
+from coordinator.cluster import children
+from coordinator.serving.common.keys import Keys, Role
 
 START_S = 120.0
 PACE = 0.3

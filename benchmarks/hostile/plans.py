@@ -10,10 +10,10 @@ import httpx
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.hostile.attacks import Happened, Target, attack
-from coordinator.serving.names import NPZ
-from coordinator.serving.tensors import write_tensors
+from coordinator.serving.common.names import NPZ
+from coordinator.serving.common.tensors import write_tensors
 from models.catalogue import load
-from models.graph import load_graph
+from models.importer import load_graph
 from models.reference import random_inputs
 
 MODEL = "vgg16"

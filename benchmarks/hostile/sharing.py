@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from benchmarks.hostile.attacks import MB, Happened, Target, attack
-from coordinator import children
+from coordinator.cluster import children
 
 SEEN_S = 60.0
 

@@ -1,4 +1,4 @@
-"""What can be counted in the sources: lines, loose files, packages that import each other."""
+"""What can be counted in the sources: lines, loose files, rooms that import each other."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 
 from benchmarks.report import ROOT
 
-ROOMS = ("protos", "models", "worker", "coordinator", "imbrex", "imbrex.py")
+ROOMS = ("protos", "models", "worker", "coordinator", "imbrex")
 _GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 
 def product() -> list[Path]:
     """Every file of Python that is installed and written by hand."""
-    roots = [ROOT / room for room in ROOMS]
-    files = [file for root in roots for file in ([root] if root.is_file() else root.rglob("*.py"))]
+    files = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
     return sorted(file for file in files if not file.name.endswith(_GENERATED))
 
 
@@ -31,21 +30,19 @@ def loose_files() -> int:
 
 
 def package_cycles() -> list[list[str]]:
-    """Groups of packages each of which imports, in the end, all others of its group."""
-    arrows = _arrows()
+    """Groups of rooms each of which imports, in the end, all others of its group."""
+    left = arrows()
     cycles = []
-    while (found := _cycle(arrows)) is not None:
-        reach = {name: _reached(arrows, name) for name in arrows}
-        group = sorted(n for n in arrows if found in reach[n] and n in reach[found])
+    while (found := _cycle(left)) is not None:
+        reach = {name: _reached(left, name) for name in left}
+        group = sorted(n for n in left if found in reach[n] and n in reach[found])
         cycles.append(group)
-        arrows = {
-            name: targets - set(group) for name, targets in arrows.items() if name not in group
-        }
+        left = {name: targets - set(group) for name, targets in left.items() if name not in group}
     return cycles
 
 
 def _cycle(arrows: Mapping[str, set[str]]) -> str | None:
-    """A package of a cycle, if there is one."""
+    """A room of a cycle, if there is one."""
     try:
         TopologicalSorter(arrows).prepare()
     except CycleError as error:
@@ -63,29 +60,37 @@ def _reached(arrows: Mapping[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def _arrows() -> dict[str, set[str]]:
-    """Packages, as folders, and those that they import; a package may use itself."""
+def arrows() -> dict[str, set[str]]:
+    """Rooms and those that they import, as paths. A package is a room, and so is a file that lies
+    beside packages of `coordinator`, `models` or `imbrex`.
+    """
     files = product()
-    modules = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files}
-    arrows: dict[str, set[str]] = {}
+    modules = {_module(file): file for file in files}
+    found: dict[str, set[str]] = {}
     for file in files:
-        own = _package(file)
-        targets = arrows.setdefault(own, set())
-        for name in _imported(file):
-            found = modules.get(name) or modules.get(f"{name}.__init__")
-            if found is not None and _package(found) != own:
-                targets.add(_package(found))
-    return arrows
+        targets = found.setdefault(_room(file), set())
+        for names in _imported(file):
+            used = next((modules[name] for name in names if name in modules), None)
+            if used is not None:
+                targets.add(_room(used))
+        targets.discard(_room(file))
+    return found
 
 
-def _package(file: Path) -> str:
-    return str(file.parent.relative_to(ROOT)) if file.parent != ROOT else file.stem
+def _module(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _imported(file: Path) -> Iterator[str]:
+def _room(file: Path) -> str:
+    path = file.relative_to(ROOT)
+    is_loose = path.parts[0] in ("coordinator", "models", "imbrex") and len(path.parts) == 2
+    return str(path.with_suffix("") if is_loose and path.stem != "__init__" else path.parent)
+
+
+def _imported(file: Path) -> Iterator[tuple[str, ...]]:
+    """The names that each import may mean, the innermost first."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((alias.name,) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from ((f"{node.module}.{each.name}", node.module) for each in node.names)

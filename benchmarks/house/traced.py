@@ -65,10 +65,10 @@ def main() -> int:
     signal.signal(signal.SIGUSR2, recorder.end)
     threading.setprofile(recorder.called)
     sys.setprofile(recorder.called)
-    import imbrex
+    from imbrex.cli.app import main as imbrex
 
     try:
-        imbrex.main()
+        imbrex()
     finally:
         sys.setprofile(None)
         target.write_text(json.dumps(recorder.in_all()), encoding="utf-8")

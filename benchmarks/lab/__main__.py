@@ -20,8 +20,8 @@ from benchmarks.lab.measure import ask
 from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.lab.presets import names
 from benchmarks.report import command_line, emit
-from coordinator.choice import Choice
-from coordinator.commands.rounds import Case, Rounds
+from coordinator.control.choice import Choice
+from imbrex.cli.rounds import Case, Rounds
 from models.check import TOLERANCE
 from protos.errors import ImbrexError
 

@@ -12,7 +12,7 @@ from benchmarks.lab.calibrate import Emulated, emulated, machine
 from benchmarks.lab.cluster import Lab, Say, lab, wait_until_measured
 from benchmarks.lab.presets import Preset, fitting_scale, load_kind
 from benchmarks.published import Case
-from coordinator.planning.devices import Medium
+from coordinator.costs.devices import Medium
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from benchmarks.lab import probes
 from benchmarks.lab.cluster import SECRET, Computer, Lab
 from benchmarks.lab.network import HOST as HOST_ADDRESS
 from benchmarks.lab.presets import Preset
-from coordinator import children
+from coordinator.cluster import children
 from protos.channels import HOST, Caller
 from protos.endpoint import Endpoint
 from protos.errors import Unavailable

@@ -18,8 +18,8 @@ from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
 from benchmarks.lab.presets import Preset
-from coordinator import children
-from coordinator.client import ANSWER_TIMEOUT_S, CoordinatorClient
+from coordinator.cluster import children
+from imbrex.client import ANSWER_TIMEOUT_S, CoordinatorClient
 from models.installed import VARIABLE, Store
 
 SECRET = "lab"  # noqa: S105 - of a cluster that nobody else can reach

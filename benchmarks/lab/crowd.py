@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.lab.cluster import Lab, Say
 from benchmarks.lab.measure import Question, alone_s
-from coordinator.serving import names
+from coordinator.serving.common import names
 from models.reference import EQUAL, compare
 
 CLIENTS = 32

@@ -14,13 +14,13 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from benchmarks.lab.cluster import SECRET, Lab, Say
 from benchmarks.lab.pictures import installed
 from benchmarks.lab.where import where
-from coordinator.choice import Choice
 from coordinator.cluster.programs import Programs, program_message
-from coordinator.commands.rounds import Case, Rounds, Sample
-from coordinator.library import Loaded
-from coordinator.library import load as load_whole
+from coordinator.control.choice import Choice
+from coordinator.library.loaded import Loaded
+from coordinator.library.loaded import load as load_whole
 from coordinator.planning.strategies import strategy
-from coordinator.serving.tensors import write_tensors
+from coordinator.serving.common.tensors import write_tensors
+from imbrex.cli.rounds import Case, Rounds, Sample
 from models import catalogue
 from models.pixels import as_values
 from models.reference import WholeModel, random_inputs

@@ -7,8 +7,8 @@ by a scale alone, so that a picture travels as bytes, for every strategy alike.
 from __future__ import annotations
 
 from models import catalogue
-from models.graph import load_graph
 from models.guess import takes_pictures
+from models.importer import load_graph
 from models.installed import Store
 from models.sidecar import Sidecar
 from models.usual import image_input

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coordinator.planning.devices import Medium
+from coordinator.costs.devices import Medium
 from protos.errors import BadRequest, NotFound
 
 FOLDER = Path(__file__).parent / "presets"

@@ -18,7 +18,7 @@ from coordinator.cluster.pings import Pinger
 from coordinator.cluster.programs import program_message
 from models.boxes import Box
 from models.cutter import cut
-from models.graph import load_graph
+from models.importer import load_graph
 from models.program import BlobSource, Program
 from models.reference import random_inputs
 from models.zoo.vgg import vgg16

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import httpx
 import numpy as np
 
-from coordinator.serving.names import NPZ
-from coordinator.serving.tensors import load_tensors, write_tensors
+from coordinator.serving.common.names import NPZ
+from coordinator.serving.common.tensors import load_tensors, write_tensors
 from models import catalogue
 from models.digits.examples import examples
-from models.graph import load_graph
+from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from models.tolerance import PLAIN
 

@@ -19,9 +19,9 @@ from coordinator.audit.case import Case, Peers, case_of, tasks_by_device
 from coordinator.audit.collector import Collector
 from coordinator.audit.sampling import Sampling
 from coordinator.audit.verdict import Verdict
-from coordinator.execution.events import RequestId
 from coordinator.execution.flight import Flight
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.events import RequestId
+from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
 
 log = structlog.get_logger(__name__)

@@ -14,11 +14,11 @@ from typing import Protocol
 import numpy as np
 
 from coordinator.audit.job import Received
-from coordinator.execution.events import RequestId
 from coordinator.execution.flight import Flight
 from coordinator.execution.messages import output_message
-from coordinator.execution.tasks import TaskGraph, TaskInput, TaskOutput
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.events import RequestId
+from coordinator.tasks.graph import TaskGraph, TaskInput, TaskOutput
+from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from models.mapped import place_of
 from models.program import BlobSource, Program

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from coordinator.audit.case import Case
-from coordinator.execution.events import RequestId
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.events import RequestId
+from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.convert import ranges

@@ -21,12 +21,12 @@ from coordinator.audit.case import Case, Peers, Wanted, can_be_judged, tolerance
 from coordinator.audit.collector import Collector, Transport
 from coordinator.audit.job import Found, Received, relative
 from coordinator.audit.verdict import Verdict
-from coordinator.execution.events import RequestId
-from coordinator.execution.tasks import TaskGraph
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.events import RequestId
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from models.cutter import cut
-from models.graph import load_graph
+from models.importer import load_graph
 from models.program import BlobSource, Program
 from models.reference import ProgramRunner, seeded
 from models.tolerance import PLAIN

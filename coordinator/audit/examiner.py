@@ -14,8 +14,8 @@ from coordinator.audit.collector import Collector
 from coordinator.audit.exam import Devices, entrance, of_task, tasks_to_try
 from coordinator.audit.verdict import Verdict
 from coordinator.cluster.facts import Facts
-from coordinator.execution.tasks import TaskGraph
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
 
 log = structlog.get_logger(__name__)

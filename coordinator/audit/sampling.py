@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 
 # The end of the range, in units of `every`: a check may have to wait for the next request.
 MOST = 1.8

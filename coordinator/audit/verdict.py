@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from coordinator.audit.case import Case
 from coordinator.audit.job import Found
-from coordinator.execution.events import RequestId
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.events import RequestId
+from coordinator.tasks.plan import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from coordinator.cluster.ledger import changing, read_entries
 from coordinator.cluster.quarantine import Quarantine
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos.errors import NotFound
 
 DRAINED_FILE = "drained.json"

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration, BadRequest
 from protos.files import give_to_owner_of, write_atomically
 from protos.identity import (

@@ -19,7 +19,7 @@ from coordinator.cluster.pings import Pinger, PingPace, Probe, RoundTrip
 from coordinator.cluster.programs import Programs, Progress
 from coordinator.cluster.roster import CONFIRM
 from coordinator.cluster.trust import Trust
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos import versions

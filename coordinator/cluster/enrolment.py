@@ -10,7 +10,7 @@ import grpc.aio
 import structlog
 
 from coordinator.cluster.trust import Certified
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos import versions
 from protos.errors import BadConfiguration, BadRequest, ImbrexError

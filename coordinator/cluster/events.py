@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 
 Source = Literal["mdns", "static", "host"]
 ProblemCode = Literal["denied", "duplicate_id", "too_many_devices", "too_many_addresses"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.errors import PeerViolation
 

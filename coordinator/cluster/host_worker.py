@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.children import PARENT_VARIABLE
+from coordinator.cluster.children import PARENT_VARIABLE
 
 # A worker that dies at once is tried again ever more slowly; one that lived long enough to be of
 # use is started anew at once.

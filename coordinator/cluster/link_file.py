@@ -11,8 +11,8 @@ from typing import TypeGuard
 import structlog
 
 from coordinator.cluster.ledger import read_entries
-from coordinator.planning.devices import Link
-from coordinator.planning.plan import DeviceId
+from coordinator.costs.devices import Link
+from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration
 from protos.files import write_atomically
 

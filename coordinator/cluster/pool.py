@@ -33,7 +33,7 @@ from coordinator.cluster.events import (
 from coordinator.cluster.membership import Membership
 from coordinator.cluster.peers import Peer
 from coordinator.cluster.trust import Trust
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration, ImbrexError, LostWorker, NotFound, PeerViolation
 
 # How often membership looks whether somebody is due to be tried again.

@@ -15,12 +15,12 @@ import structlog
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.facts import Facts
 from coordinator.cluster.programs import program_message
+from coordinator.costs.devices import Endpoint
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import Profile
 from coordinator.costs.samples import Sample
 from coordinator.costs.sampling import Sampling
-from coordinator.planning.devices import Endpoint
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, LostWorker
 

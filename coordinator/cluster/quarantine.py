@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 
 # One wrong result can be a flipped bit; three within the time of a coffee break are a habit.
 STRIKES = 3

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import structlog
 
 from coordinator.cluster.connection import Connection
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
 
 # Nobody tells us when an access point is set up anew.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coordinator.cluster.authority import FOLDER
 from coordinator.cluster.ledger import Entries, Followed, changing
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos.errors import NotFound
 
 # Of a list that workers do not take, since they know a newer one.

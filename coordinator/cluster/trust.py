@@ -15,7 +15,7 @@ import structlog
 from coordinator.cluster.authority import FOLDER, Authority
 from coordinator.cluster.invitations import VALID_FOR, Invitations
 from coordinator.cluster.roster import Member, Roster
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos.channels import HOST, Caller
 from protos.client import WorkerClient
 from protos.credentials import Credentials

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.planning.devices import Endpoint
+from coordinator.costs.devices import Endpoint
 
 # What an x86-64 core needs (gRPC streams and asyncio over loopback): the prior for any machine.
 # The host's: 1.1 ms for 530 KB; and 40 us per task, whose boxes and peers it writes down.

@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.costs.affine import LayerRates
+from coordinator.costs.devices import Endpoint
 from coordinator.costs.regression import LayerFit, Profile
-from coordinator.planning.devices import Endpoint
 from protos.errors import BadRequest
 
 FORMAT = 2

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.costs.affine import AffineCosts, LayerRates
+from coordinator.costs.devices import Endpoint
 from coordinator.costs.samples import Sample
-from coordinator.planning.devices import Endpoint
 from models.work import Work
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.boxes import Box
 from models.cutter import cut
-from models.graph import Graph, load_graph
+from models.graph import Graph
+from models.importer import load_graph
 from models.program import BlobSource, Program
 from models.work import Work, tile_works
 

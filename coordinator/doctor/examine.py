@@ -19,8 +19,8 @@ from coordinator.cluster.peers import IDLE, Peer, PeerState
 from coordinator.cluster.pool import Pool
 from coordinator.doctor import machines, networks
 from coordinator.doctor.findings import Absent, Examined, Finding, Patient
-from coordinator.planning.plan import DeviceId
 from coordinator.settings import CoordinatorSettings
+from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
 
 # Announcements are asked for, and answered within a second [RFC 6762, section 6].

@@ -9,7 +9,7 @@ from typing import Literal
 from coordinator.answers import DeviceStatus
 from coordinator.cluster.events import Source
 from coordinator.cluster.others import Other
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.channels import is_loopback
 

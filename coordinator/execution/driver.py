@@ -18,8 +18,12 @@ import numpy as np
 import structlog
 
 from coordinator.answers import Answer
-from coordinator.execution.deadlines import SLACK_S, Expectations
-from coordinator.execution.events import (
+from coordinator.execution.flight import Flight
+from coordinator.execution.inbox import Devices, Inbox
+from coordinator.execution.messages import resend_item, task_item, tensor_items
+from coordinator.execution.outbox import Letter, Outbox, Sender
+from coordinator.tasks.deadlines import SLACK_S, Expectations
+from coordinator.tasks.events import (
     Abort,
     Accuse,
     Action,
@@ -41,14 +45,10 @@ from coordinator.execution.events import (
     Submitted,
     Tick,
 )
-from coordinator.execution.flight import Flight
-from coordinator.execution.inbox import Devices, Inbox
-from coordinator.execution.messages import resend_item, task_item, tensor_items
-from coordinator.execution.outbox import Letter, Outbox, Sender
-from coordinator.execution.scheduler import Scheduler
-from coordinator.execution.tasks import TaskGraph
-from coordinator.execution.timeline import TaskTimes, Timeline
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import DeviceId
+from coordinator.tasks.scheduler import Scheduler
+from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.finite import is_finite
 from protos import imbrex_pb2 as pb
 from protos.convert import dtype_of

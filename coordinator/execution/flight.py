@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from coordinator.answers import Answer
-from coordinator.execution.events import RequestId
-from coordinator.execution.tasks import TaskGraph
-from coordinator.execution.timeline import TaskTimes, Timeline
-from coordinator.planning.plan import DeviceId, TrafficBytes
+from coordinator.tasks.events import RequestId
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import DeviceId, TrafficBytes
+from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.boxes import Box
 
 

@@ -13,11 +13,11 @@ from typing import Protocol
 import numpy as np
 import structlog
 
-from coordinator.execution.events import Event, Failed, Finished, Received, Refused, RequestId
 from coordinator.execution.flight import Flight
 from coordinator.execution.results import mismatch
-from coordinator.execution.timeline import TaskTimes
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.events import Event, Failed, Finished, Received, Refused, RequestId
+from coordinator.tasks.plan import DeviceId
+from coordinator.tasks.timeline import TaskTimes
 from models.boxes import Box
 from models.finite import is_finite
 from protos import imbrex_pb2 as pb

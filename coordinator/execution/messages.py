@@ -7,10 +7,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from coordinator.execution.events import Assign, Resend, Send
-from coordinator.execution.runs import RequestRun
-from coordinator.execution.tasks import TaskGraph, TaskOutput, TaskSpec
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.events import Assign, Resend, Send
+from coordinator.tasks.graph import TaskGraph, TaskOutput, TaskSpec
+from coordinator.tasks.plan import DeviceId
+from coordinator.tasks.runs import RequestRun
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import structlog
 
-from coordinator.execution.events import RequestId
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.events import RequestId
+from coordinator.tasks.plan import DeviceId
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError

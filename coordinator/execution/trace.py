@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.execution.timeline import Sketch, TaskTimes
+from coordinator.tasks.timeline import Sketch, TaskTimes
 
 _REQUEST, _DEVICES, _LINKS = 1, 2, 3
 _TITLES = {_REQUEST: "request", _DEVICES: "devices", _LINKS: "links"}

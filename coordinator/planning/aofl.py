@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinator.costs.devices import Cluster
 from coordinator.planning.decide import Decision, place, planned
-from coordinator.planning.devices import Cluster
 from coordinator.planning.explain import Growing, devices_left_out, why_this_many
 from coordinator.planning.options import Option, alone, grids, strips
-from coordinator.planning.plan import Plan
 from coordinator.planning.tables import Tables
+from coordinator.tasks.plan import Plan
 from models.units import Network
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.planning.devices import Device
+from coordinator.costs.devices import Device
 from coordinator.planning.layouts import UnitTile
-from coordinator.planning.plan import (
+from coordinator.planning.tables import Tables
+from coordinator.tasks.plan import (
     Block,
     Exchange,
     Plan,
@@ -20,7 +21,6 @@ from coordinator.planning.plan import (
     tile_extent,
     tile_works,
 )
-from coordinator.planning.tables import Tables
 from models.boxes import Box
 from models.tiles import MapTile, tile_boxes
 from models.units import Network

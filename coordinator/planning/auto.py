@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from coordinator.costs.devices import Cluster, Planner
 from coordinator.planning.aofl import aofl
 from coordinator.planning.branches import by_branches
-from coordinator.planning.devices import Cluster, Planner
 from coordinator.planning.efl import efl
 from coordinator.planning.elimination import elimination
 from coordinator.planning.fused import fused
@@ -23,11 +23,11 @@ from coordinator.planning.halo import halo
 from coordinator.planning.kcut import kcut
 from coordinator.planning.lw import lw
 from coordinator.planning.ofl import ofl
-from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.single import single
 from coordinator.planning.stages import Stages
 from coordinator.planning.tables import tables_of
+from coordinator.tasks.plan import Plan
 from models.units import Network
 from protos.errors import Infeasible
 

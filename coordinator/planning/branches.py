@@ -14,15 +14,15 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.fused import fused
 from coordinator.planning.graphsearch.heft import Task, longest_s, placement
 from coordinator.planning.layouts import divider_of
-from coordinator.planning.plan import Block, DeviceId, Exchange, Plan, Tile, tile_extent
 from coordinator.planning.stages import Stages
 from coordinator.planning.tables import tables_of
 from coordinator.planning.unit_plan import overfilled
+from coordinator.tasks.plan import Block, DeviceId, Exchange, Plan, Tile, tile_extent
 from models.boxes import Box
 from models.units import Network
 

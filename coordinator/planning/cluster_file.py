@@ -12,12 +12,12 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.costs.affine import Costs
+from coordinator.costs.devices import Cluster, Device, Endpoint, Link
 from coordinator.costs.links import LOOPBACK
 from coordinator.costs.profile_json import parse_profile
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import RegressionCosts
-from coordinator.planning.devices import Cluster, Device, Endpoint, Link
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos.errors import BadRequest
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.planning.devices import Device
+from coordinator.costs.devices import Device
 from coordinator.planning.layouts import UnitTile, divider_of
 from coordinator.planning.memory import weight_room_bytes
 from coordinator.planning.options import Shares

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.assemble import Placed, assemble
-from coordinator.planning.devices import Cluster, Device
 from coordinator.planning.memory import Need, weight_room_bytes
 from coordinator.planning.options import Option
-from coordinator.planning.plan import DeviceId, Plan, Unused
 from coordinator.planning.search import best_cuts, cheapest
 from coordinator.planning.tables import Tables, tables_of
 from coordinator.planning.unit_plan import overfilled, too_little_memory
+from coordinator.tasks.plan import DeviceId, Plan, Unused
 from models.memory import megabytes
 from models.units import Network
 from protos.errors import Infeasible

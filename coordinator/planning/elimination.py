@@ -17,12 +17,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from coordinator.planning.devices import Cluster, Device
+from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge, Strategy, find_strategy
 from coordinator.planning.layered import Wire, compute_s, unit_graph
 from coordinator.planning.layouts import Layout
 from coordinator.planning.memory import Need, weight_room_bytes
-from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.unit_plan import (
     alone_plan,
     fastest_first,
@@ -31,6 +30,7 @@ from coordinator.planning.unit_plan import (
     shares_of,
     too_little_memory,
 )
+from coordinator.tasks.plan import DeviceId, Plan
 from models.units import Network
 from protos.errors import Infeasible
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordinator.planning.options import Option
-from coordinator.planning.plan import DeviceId
 from coordinator.planning.search import best_cuts, cheapest
 from coordinator.planning.tables import Tables
+from coordinator.tasks.plan import DeviceId
 
 Blocks = Sequence[tuple[int, int, Option]]
 

@@ -7,19 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.legal import check_plan
-from coordinator.planning.plan import (
-    Block,
-    DeviceId,
-    Plan,
-    Tile,
-    TrafficBytes,
-    Unused,
-    tile_works,
-)
 from coordinator.planning.simulator import simulate
 from coordinator.planning.unit_plan import best_alone
+from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, TrafficBytes, Unused, tile_works
 from models.boxes import Box
 from models.units import Network
 from protos.errors import Infeasible

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coordinator.costs.devices import Cluster
 from coordinator.planning.assemble import assemble
 from coordinator.planning.decide import check_room, no_room
-from coordinator.planning.devices import Cluster
 from coordinator.planning.forms import Forms
 from coordinator.planning.improve import Cost, Improver, Slots
-from coordinator.planning.plan import Plan
 from coordinator.planning.reasons import Reasons
 from coordinator.planning.simulator import simulate
 from coordinator.planning.stages import Draft, Stages
 from coordinator.planning.starts import Starts
 from coordinator.planning.tables import tables_of
 from coordinator.planning.unit_plan import overfilled, too_little_memory
+from coordinator.tasks.plan import Plan
 from models.units import Network
 
 # Simulated tasks per search: about 0.3 s for eight devices.

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.planning.devices import Cluster, Device
-from coordinator.planning.plan import DeviceId, Plan, TrafficBytes
+from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.simulator import simulate
+from coordinator.tasks.plan import DeviceId, Plan, TrafficBytes
 from models.units import Network
 
 

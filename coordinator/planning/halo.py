@@ -25,15 +25,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from coordinator.costs.devices import Cluster
 from coordinator.planning.decide import fitting
-from coordinator.planning.devices import Cluster
 from coordinator.planning.geometry import geometry_of
 from coordinator.planning.halo_parts import SUMS, Divider, Part
-from coordinator.planning.plan import Block, Exchange, Plan, Unused
 from coordinator.planning.simulator import simulate
 from coordinator.planning.single import single
 from coordinator.planning.stages import Stage, Stages
 from coordinator.planning.tables import Tables
+from coordinator.tasks.plan import Block, Exchange, Plan, Unused
 from models.memory import megabytes
 from models.tiles import map_size
 from models.units import Network

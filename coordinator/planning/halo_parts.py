@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from coordinator.costs.devices import Cluster
 from coordinator.planning.connected import divisions, where_tiles_lie
-from coordinator.planning.devices import Cluster
 from coordinator.planning.loads import Loads, Shares
 from coordinator.planning.loads import Part as Share
-from coordinator.planning.plan import Block, DeviceId, Tile, tile_works
+from coordinator.tasks.plan import Block, DeviceId, Tile, tile_works
 from models.boxes import Span
 from models.partial import summed_input
 from models.tiles import MapTile, map_size, spans_of, tile_boxes, weighted_spans, whole_map

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from coordinator.planning.devices import Cluster, Device
+from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.graphsearch.kcut import Group, k_cut
 from coordinator.planning.layered import UnitGraph, Wire, compute_s
 from coordinator.planning.layouts import Configuration, Layout, Layouts, UnitTile
-from coordinator.planning.plan import Plan
 from coordinator.planning.unit_cut import Setting
 from coordinator.planning.unit_flow import UnitFlow
 from coordinator.planning.unit_plan import (
@@ -27,6 +26,7 @@ from coordinator.planning.unit_plan import (
     shares_of,
     too_little_memory,
 )
+from coordinator.tasks.plan import Plan
 from models.memory import megabytes
 from models.units import Network
 from protos.errors import Infeasible

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.planning.devices import Device
+from coordinator.costs.devices import Device
 from coordinator.planning.layouts import Layout, Layouts, divider_of
 from models.boxes import Box
 from models.units import Network

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coordinator.execution.tasks import outline_plan
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.memory import needs
-from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent
+from coordinator.tasks.graph import outline_plan
+from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent
 from models.boxes import Box, covers_exactly
 from models.memory import megabytes
 from models.partial import summed_input

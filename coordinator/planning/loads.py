@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.layouts import Computing, UnitTile, divider_of
 from coordinator.planning.splits import Splits
 from coordinator.planning.sweeps import Floats

@@ -12,13 +12,13 @@ from functools import partial
 
 import numpy as np
 
+from coordinator.costs.devices import Cluster
 from coordinator.planning.channels import channel_slices
 from coordinator.planning.decide import Decision, planned
-from coordinator.planning.devices import Cluster
 from coordinator.planning.options import alone, grids
-from coordinator.planning.plan import Plan
 from coordinator.planning.search import cheapest
 from coordinator.planning.tables import Tables
+from coordinator.tasks.plan import Plan
 from models.units import Network
 
 

@@ -17,7 +17,7 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-from coordinator.planning.devices import Cluster, Endpoint, Link
+from coordinator.costs.devices import Cluster, Endpoint, Link
 
 # `happens(what)` is called at the moment when something happens.
 Happens = Callable[..., None]

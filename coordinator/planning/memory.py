@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coordinator.planning.devices import Device
-from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent, tile_works
+from coordinator.costs.devices import Device
+from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent, tile_works
 from models.geometry import Extent
 from models.memory import needed_bytes, program_room_bytes
 from models.units import Network

@@ -5,11 +5,11 @@ The dynamic program over cuts; every block in equal tiles over all given devices
 
 from __future__ import annotations
 
+from coordinator.costs.devices import Cluster
 from coordinator.planning.decide import Decision, place, planned
-from coordinator.planning.devices import Cluster
 from coordinator.planning.options import alone, grids
-from coordinator.planning.plan import Plan
 from coordinator.planning.tables import Tables
+from coordinator.tasks.plan import Plan
 from models.units import Network
 
 

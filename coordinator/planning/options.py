@@ -13,8 +13,8 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from coordinator.costs.devices import Device
 from coordinator.planning.balance import Ints, Members, TileCosts, balanced, prefixes
-from coordinator.planning.devices import Device
 from coordinator.planning.layouts import UnitTile
 from coordinator.planning.shapes import Shape, grids_of
 from coordinator.planning.sweeps import Floats

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from coordinator.planning.plan import Block, DeviceId, Plan, Tile, tile_extent
+from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent
 from models.boxes import Box
 from models.memory import megabytes
 from models.units import Network, layers_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.media import Media
 
 # Where a read comes from if the request brought it.

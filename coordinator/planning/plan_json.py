@@ -14,15 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coordinator.planning.plan import (
-    Block,
-    DeviceId,
-    Exchange,
-    Plan,
-    Tile,
-    TrafficBytes,
-    Unused,
-)
+from coordinator.tasks.plan import Block, DeviceId, Exchange, Plan, Tile, TrafficBytes, Unused
 from models.boxes import Box, Span
 from models.tiles import MapTile, tile_boxes
 from models.units import Network, layers_of

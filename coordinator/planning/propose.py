@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.planning.devices import Cluster, Planner
+from coordinator.costs.devices import Cluster, Planner
 from coordinator.planning.legal import check_plan
-from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.spread import planned
+from coordinator.tasks.plan import Plan
 from models.units import Network
 from models.wire import Wire
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.devices import Cluster, Device, Link
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 
 # Raspberry Pis 3 on 100 Mbit/s Ethernet.
 GFLOPS, BYTES_PER_S, MESSAGE_S, LATENCY_S = 1.85, 93.7e6 / 8, 1e-3, 2e-3

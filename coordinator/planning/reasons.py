@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.planning.improve import Improver, Slots
-from coordinator.planning.plan import Plan, Unused
 from coordinator.planning.starts import Starts
+from coordinator.tasks.plan import Plan, Unused
 
 
 class Reasons:

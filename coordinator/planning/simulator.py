@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from coordinator.execution.events import (
+from coordinator.costs.devices import Cluster
+from coordinator.planning.media import Media
+from coordinator.tasks.events import (
     Abort,
     Action,
     Assign,
@@ -26,11 +28,9 @@ from coordinator.execution.events import (
     Send,
     Submitted,
 )
-from coordinator.execution.scheduler import Scheduler
-from coordinator.execution.tasks import TaskGraph, TaskSpec, outline_plan
-from coordinator.planning.devices import Cluster
-from coordinator.planning.media import Media
-from coordinator.planning.plan import DeviceId, Plan, TrafficBytes, tile_works
+from coordinator.tasks.graph import TaskGraph, TaskSpec, outline_plan
+from coordinator.tasks.plan import DeviceId, Plan, TrafficBytes, tile_works
+from coordinator.tasks.scheduler import Scheduler
 from models.boxes import Box
 from models.units import Network
 

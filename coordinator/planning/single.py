@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from coordinator.costs.devices import Cluster
 from coordinator.planning.decide import Decision, planned
-from coordinator.planning.devices import Cluster
 from coordinator.planning.options import alone
-from coordinator.planning.plan import Plan
 from coordinator.planning.tables import Tables
+from coordinator.tasks.plan import Plan
 from models.memory import megabytes
 from models.units import Network
 from protos.errors import Infeasible

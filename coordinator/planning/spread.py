@@ -19,9 +19,9 @@ from dataclasses import replace
 
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts
-from coordinator.planning.devices import Cluster, Device, Planner
+from coordinator.costs.devices import Cluster, Device, Planner
 from coordinator.planning.finish import plan_of_blocks
-from coordinator.planning.plan import Block, Plan, Tile, tile_works
+from coordinator.tasks.plan import Block, Plan, Tile, tile_works
 from models.boxes import Span
 from models.tiles import MapTile, even_spans, tile_boxes, whole_map
 from models.units import Network

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+from coordinator.costs.devices import Cluster
 from coordinator.planning.assemble import Placed
-from coordinator.planning.devices import Cluster
 from coordinator.planning.layouts import Computing, UnitTile
 from coordinator.planning.loads import Load, Loads, Shares
 from coordinator.planning.pipeline import REQUEST, Read, Step, latency_s
-from coordinator.planning.plan import Block, Plan, Tile, tile_extent, tile_works
 from coordinator.planning.tables import Tables
+from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
 from models.memory import needed_bytes
 from models.units import Network
 

@@ -17,12 +17,12 @@ from coordinator.planning.connected import Divided, divided
 from coordinator.planning.forms import Form
 from coordinator.planning.improve import Slot, Slots
 from coordinator.planning.options import Option, Tiled, alone, strips, tiled
-from coordinator.planning.plan import DeviceId
 from coordinator.planning.search import Cuts, best_cuts
 from coordinator.planning.shapes import shapes_of
 from coordinator.planning.subsets import subsets_of
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
+from coordinator.tasks.plan import DeviceId
 from models.units import Network
 
 Costing = Callable[[Option], Floats]

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, cast
 
+from coordinator.costs.devices import Planner
 from coordinator.planning.aofl import aofl
 from coordinator.planning.auto import auto
 from coordinator.planning.branches import branches
-from coordinator.planning.devices import Planner
 from coordinator.planning.efl import efl
 from coordinator.planning.elimination import elimination
 from coordinator.planning.fused import fused

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.planning.devices import Cluster, Device
+from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.geometry import Geometry, geometry_of
 from coordinator.planning.memory import weight_room_bytes
 from coordinator.planning.splits import Splits

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.planning.devices import Cluster, Device
+from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.layouts import Configuration, Layout, divider_of
 from coordinator.planning.memory import Need, needs, weight_room_bytes
-from coordinator.planning.plan import Block, DeviceId, Plan, Tile, TrafficBytes, Unused
+from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, TrafficBytes, Unused
 from models.boxes import Box
 from models.geometry import extent
 from models.memory import megabytes

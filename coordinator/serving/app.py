@@ -7,24 +7,25 @@ from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 
-from coordinator.keys import Keys
-from coordinator.serving.access import Access, guard
+from coordinator.serving.common.access import Access, guard
+from coordinator.serving.common.errors import add_error_handlers
+from coordinator.serving.common.headers import SecurityHeaders
+from coordinator.serving.common.intake import Intake
+from coordinator.serving.common.keys import Keys
+from coordinator.serving.common.names import DEEPSTACK
+from coordinator.serving.common.origins import HostNames, names_in
 from coordinator.serving.deepstack import answers as deepstack_answers
 from coordinator.serving.deepstack import http as deepstack
-from coordinator.serving.errors import add_error_handlers
-from coordinator.serving.headers import SecurityHeaders
-from coordinator.serving.intake import Intake
 from coordinator.serving.metrics import http as metrics
 from coordinator.serving.oip import http as oip
 from coordinator.serving.oip.service import Service
-from coordinator.serving.origins import HostNames, names_in
-from coordinator.serving.ours import devices, health, infer, models, plans, requests
-from coordinator.serving.ours.documented import ERRORS
 from coordinator.serving.page import http as page
 from coordinator.serving.page.hub import Hub
+from coordinator.serving.v1 import devices, health, infer, models, plans, requests
+from coordinator.serving.v1.documented import ERRORS
 
 if TYPE_CHECKING:
-    from coordinator.core import Coordinator
+    from coordinator.service import Coordinator
 
 
 # Everything that can be asked is in the routers of these.
@@ -50,9 +51,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     app.state.metrics = metrics.registry_of(coordinator)
     app.state.page = Hub(coordinator)
     app.state.oip = Service(coordinator)
-    shapes = dict.fromkeys(deepstack_answers.PREFIXES, deepstack_answers.shape) | {
-        oip.PREFIX: oip.shape
-    }
+    shapes = dict.fromkeys(DEEPSTACK, deepstack_answers.shape) | {oip.PREFIX: oip.shape}
     add_error_handlers(app, shapes)
     app.add_middleware(
         Intake,

@@ -1,8 +1,8 @@
 """A planner of your own: blocks of up to four layers, in strips as high as devices are fast."""
 
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
-from coordinator.planning.plan import Block, Plan, Tile
+from coordinator.tasks.plan import Block, Plan, Tile
 from models.boxes import Span
 from models.tiles import MapTile, map_size, tile_boxes, weighted_spans, whole_map
 from models.units import Network

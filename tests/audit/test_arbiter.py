@@ -12,8 +12,8 @@ from coordinator.audit import arbiter as module
 from coordinator.audit.arbiter import Arbiter, NoVerdict
 from coordinator.audit.case import Case
 from coordinator.audit.job import Received
-from coordinator.execution.events import RequestId
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.events import RequestId
+from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from models.catalogue import LoadedModel
 from models.cutter import cut

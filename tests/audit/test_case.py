@@ -7,8 +7,8 @@ import pytest
 
 from coordinator.audit.case import Case, Wanted, can_be_judged, tasks_by_device, tolerance_of
 from coordinator.audit.collector import Collector
-from coordinator.execution.events import RequestId
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.events import RequestId
+from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from models.mapped import MappedWeights
 from models.program import BlobSource, Program, WeightRef

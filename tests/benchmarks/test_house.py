@@ -20,7 +20,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "protos/c_pb2.py": "import models.a\n",
         "coordinator/__init__.py": "",
         "coordinator/loose.py": "from models.a import b\n",
-        "imbrex.py": "import coordinator.loose\n",
+        "imbrex/__init__.py": "import coordinator.loose\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -34,8 +34,8 @@ def test_lines_and_loose_files_are_counted(house: Path) -> None:
     assert counts.loose_files() == 1
 
 
-def test_packages_that_import_each_other_are_found(house: Path) -> None:
-    assert counts.package_cycles() == [["models", "worker"]]
+def test_rooms_that_import_each_other_are_found(house: Path) -> None:
+    assert counts.package_cycles() == [["models/a", "worker"]]
     (house / "worker/b.py").write_text("import protos.c\n")
     assert counts.package_cycles() == []
 
@@ -48,4 +48,4 @@ def test_what_a_request_passes_is_counted_on_real_processes() -> None:
     assert told["functions_per_request"] == len(told["passed"]) > 50
     files = {each.split(":")[0] for each in told["passed"]}
     assert told["files_per_request"] == len(files)
-    assert {"worker/tasks.py", "coordinator/execution/scheduler.py"} <= files
+    assert {"worker/tasks.py", "coordinator/tasks/scheduler.py"} <= files

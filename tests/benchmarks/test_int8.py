@@ -11,7 +11,7 @@ from coordinator.planning.strategies import strategy as planner_of
 from models import reference
 from models.catalogue import load
 from models.check import check, fused
-from models.graph import load_graph
+from models.importer import load_graph
 from models.quantised_inputs import with_quantised_inputs
 from models.tolerance import SIGNED
 from models.units import Network, divide

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from coordinator.client import CoordinatorClient, NoCoordinator
+from imbrex.client import CoordinatorClient, NoCoordinator
 from protos.errors import BadRequest, NotFound, PeerViolation, Unavailable
 
 ANSWERS = {

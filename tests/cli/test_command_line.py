@@ -42,7 +42,7 @@ def test_the_list_of_commands() -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     heavy = {"numpy", "onnx", "onnxruntime", "grpc", "fastapi", "httpx", "rich"}
-    code = "import sys, imbrex\ntry: imbrex.main()\nfinally: print(*sys.modules)"
+    code = "import sys, imbrex.cli.app\ntry: imbrex.cli.app.main()\nfinally: print(*sys.modules)"
     ran = subprocess.run(
         [sys.executable, "-c", code, "demo", "--help"], capture_output=True, text=True, check=True
     )

@@ -20,9 +20,9 @@ import onnx
 import psutil
 import pytest
 
-from coordinator.demo.cluster import ClusterForm, DemoCluster
-from coordinator.serving import names
-from coordinator.serving.tensors import load_tensors, write_tensors
+from coordinator.serving.common import names
+from coordinator.serving.common.tensors import load_tensors, write_tensors
+from imbrex.demo.cluster import ClusterForm, DemoCluster
 from models.digits.examples import examples
 from models.reference import WholeModel, compare
 from models.zoo.builder import Network, square

@@ -24,7 +24,7 @@ COMMANDS = (("check",), ("models", "show"), ("models", "add"), ("plan", "--clust
 # The command line's main, then what it took, after its own words on standard error.
 RUN = """
 import resource, sys
-from imbrex import main
+from imbrex.cli.app import main
 code = 0
 try:
     main()

@@ -14,9 +14,9 @@ import onnx
 import pytest
 from PIL import Image
 
-from coordinator.commands.adding import Said, add
-from coordinator.commands.infer import prediction
-from coordinator.commands.pulling import choose
+from imbrex.cli.adding import Said, add
+from imbrex.cli.pulling import choose
+from imbrex.pictures import prediction
 from models.installed import Store
 from models.repainting import Repainting
 from models.segmentation import Segment

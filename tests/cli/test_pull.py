@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.download import SPARE_BYTES, Wanted, download
+from imbrex.cli.download import SPARE_BYTES, Wanted, download
 from models.downloads import read_manifest
 from models.installed import Store
 from protos.errors import BadConfiguration, NotFound, PeerViolation, Unavailable
@@ -129,7 +129,7 @@ def test_a_disk_without_room_is_refused_before_anything_comes(
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from coordinator.download import Wanted, download
+from imbrex.cli.download import Wanted, download
 from protos.errors import BadConfiguration
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))

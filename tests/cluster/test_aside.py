@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.cluster.aside import DRAINED_FILE, Aside
 from coordinator.cluster.quarantine import FIRST_S, STRIKES
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration, NotFound
 
 A, B = DeviceId("a1"), DeviceId("b2")

@@ -11,7 +11,7 @@ from zeroconf.asyncio import AsyncZeroconf
 
 from benchmarks.hostile.announcements import forged
 from coordinator.cluster import membership
-from coordinator.core import Coordinator
+from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from tests.cluster.support import LOOPBACK, advertised, unique_cluster, worker_process
 from tests.waiting import until

@@ -9,13 +9,13 @@ import pytest
 
 from coordinator.cluster.pings import Observation, Probe
 from coordinator.costs.corrections import CorrectedCosts
+from coordinator.costs.devices import Device
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, HOST_ENDPOINT
 from coordinator.costs.sketch import Sketch
-from coordinator.execution.tasks import TaskGraph
-from coordinator.execution.timeline import TaskTimes
-from coordinator.measured import Measured
-from coordinator.planning.devices import Device
-from coordinator.planning.plan import DeviceId
+from coordinator.measuring.measured import Measured
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import DeviceId
+from coordinator.tasks.timeline import TaskTimes
 from tests.execution.sketches import A, chain
 from tests.planning.clusters import device
 

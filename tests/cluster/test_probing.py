@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coordinator.planning.devices import Link
-from coordinator.planning.plan import DeviceId
-from coordinator.probing import PROBES_AT_MOST, Probing
+from coordinator.costs.devices import Link
+from coordinator.measuring.probing import PROBES_AT_MOST, Probing
+from coordinator.tasks.plan import DeviceId
 from protos.errors import LostWorker
 
 PI = DeviceId("pi")

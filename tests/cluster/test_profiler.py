@@ -8,7 +8,7 @@ import pytest
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.trust import Trust
-from coordinator.planning.devices import Endpoint
+from coordinator.costs.devices import Endpoint
 from tests.cluster.support import worker_process
 from tests.waiting import until
 from tests.worker.support import in_process

@@ -9,7 +9,7 @@ from coordinator.cluster.quarantine import (
     STRIKES_WITHIN_S,
     Quarantine,
 )
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 
 A, B = DeviceId("a"), DeviceId("b")
 

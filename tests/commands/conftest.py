@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator import children
-from coordinator.client import CoordinatorClient
-from coordinator.serving.tensors import write_tensors
+from coordinator.cluster import children
+from coordinator.serving.common.tensors import write_tensors
+from imbrex.client import CoordinatorClient
 from tests.cli.run_cli import Ran, imbrex
 from tests.serving.real import save_tiny, started_workers
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.choice import Choice
-from coordinator.commands.rounds import WARM_UP, Case, Rounds
+from coordinator.control.choice import Choice
+from imbrex.cli.rounds import WARM_UP, Case, Rounds
 from tests.cli.run_cli import refused
 from tests.commands.conftest import Live
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.commands.alternatives import Situation, sentences
-from coordinator.commands.described import network_of
+from coordinator.costs.devices import fastest
 from coordinator.planning.cluster_file import parse_cluster
-from coordinator.planning.devices import fastest
 from coordinator.planning.propose import propose
 from coordinator.planning.strategies import strategy
+from imbrex.cli.alternatives import Situation, sentences
+from imbrex.described import network_of
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex, refused
 from tests.commands.conftest import Live

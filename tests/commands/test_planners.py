@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.commands.described import find_planners_here, network_of
+from coordinator.costs.devices import Cluster
 from coordinator.planning.cluster_file import parse_cluster
-from coordinator.planning.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import IllegalPlan
 from coordinator.planning.propose import propose
+from imbrex.described import find_planners_here, network_of
 from models import catalogue
 from protos.errors import Infeasible
 from tests.cli.run_cli import Ran, refused

@@ -9,13 +9,13 @@ import httpx
 import pytest
 
 from coordinator.costs.corrections import CorrectedCosts
+from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.profile_json import parse_profile
 from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import RegressionCosts
-from coordinator.describe import describe
 from coordinator.planning.cluster_file import load_cluster
-from coordinator.planning.devices import Cluster, Device, Link
-from coordinator.planning.plan import DeviceId
+from coordinator.runtime.describe import describe
+from coordinator.tasks.plan import DeviceId
 from models.work import Work
 from protos.errors import PeerViolation
 from tests.cli.run_cli import imbrex, refused
@@ -112,7 +112,7 @@ class Stranger:
 
 
 def test_no_file_is_written_elsewhere(tmp_path: Path) -> None:
-    from coordinator.commands.status import save_cluster
+    from imbrex.cli.status import save_cluster
 
     with pytest.raises(PeerViolation, match="outside"):
         save_cluster(Stranger(), tmp_path / "a" / "b" / "home.toml")  # type: ignore[arg-type]

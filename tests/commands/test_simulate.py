@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.commands import ranges
-from coordinator.commands.chart import speedup_svg
 from coordinator.planning.strategies import names
+from imbrex.cli import ranges
+from imbrex.cli.chart import speedup_svg
 from tests.cli.run_cli import imbrex, refused
 
 CLUSTER = """

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from coordinator.choice import Choice
+from coordinator.control.choice import Choice
 from tests.cli.run_cli import refused
 from tests.commands.conftest import Live
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 
 from coordinator.costs.affine import LayerRates
+from coordinator.costs.devices import Endpoint, Link
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, EndpointEstimate
 from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, divided, prior_link
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import LayerFit, Profile
-from coordinator.execution.tasks import outline_plan
-from coordinator.execution.timeline import TaskTimes
-from coordinator.planning.devices import Endpoint, Link
+from coordinator.measuring.waits import message_waits, task_waits
 from coordinator.planning.halo import halo
-from coordinator.planning.plan import Block, DeviceId, Plan, Tile
 from coordinator.planning.simulator import simulate
-from coordinator.waits import message_waits, task_waits
+from coordinator.tasks.graph import outline_plan
+from coordinator.tasks.plan import Block, DeviceId, Plan, Tile
+from coordinator.tasks.timeline import TaskTimes
 from models.boxes import Box
 from protos.errors import BadRequest
 from tests.planning.support import cluster, real

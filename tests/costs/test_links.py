@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from coordinator.costs.devices import Endpoint, Link
 from coordinator.costs.links import (
     DEFAULT_MBPS,
     MOST_OBSERVATIONS,
@@ -12,7 +13,6 @@ from coordinator.costs.links import (
     fit_line,
     prior_link,
 )
-from coordinator.planning.devices import Endpoint, Link
 
 TRUE = Link(bytes_per_s=5e6, message_s=0.004, latency_s=0.002)
 

@@ -14,7 +14,7 @@ import tomllib
 import pytest
 
 from benchmarks.workers import WorkerProcess, coordinated, running
-from coordinator.choice import Choice
+from coordinator.control.choice import Choice
 from coordinator.planning.plan_json import save_plan
 from tests.deploy.emulated import PYTHON, emulated, why_not
 from tests.deploy.packages import ROOT, build, wheels

@@ -49,15 +49,17 @@ def test_both_are_of_this_version_and_whole(built: Path) -> None:
     }
     with zipfile.ZipFile(built / f"{stem}-py3-none-any.whl") as wheel:
         packed = set(wheel.namelist())
-    tracked = run("git", "-C", ROOT, "ls-files", "protos", "models", "worker", "coordinator")
-    left_out = ("README.md", "requirements-train.txt", ".pyi")
+    rooms = ("imbrex", "protos", "models", "worker", "coordinator")
+    tracked = run("git", "-C", ROOT, "ls-files", *rooms)
+    left_out = ("README.md", ".pyi")
     wanted = {each for each in tracked.splitlines() if not each.endswith(left_out)}
     assert sorted(wanted - packed) == []
-    assert "imbrex.py" in packed
+    assert "imbrex/cli/app.py" in packed
     assert not {each.partition("/")[0] for each in packed} & {"tests", "benchmarks", "deploy"}
     with tarfile.open(built / f"{stem}.tar.gz") as source:
         names = set(source.getnames())
-    assert {f"{stem}/{each}" for each in ("pyproject.toml", "imbrex.py", "LICENSE")} <= names
+    wanted = {"pyproject.toml", "imbrex/cli/app.py", "LICENSE"}
+    assert {f"{stem}/{each}" for each in wanted} <= names
 
 
 def test_pipx_installs_it_and_a_demo_runs(built: Path, tmp_path: Path) -> None:

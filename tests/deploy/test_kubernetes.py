@@ -187,7 +187,7 @@ def test_the_image_is_made_of_what_the_wheel_is_made_of() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     parts = project["tool"]["setuptools"]
     wanted = {each.rstrip("*") for each in parts["packages"]["find"]["include"]}
-    wanted |= {f"{each}.py" for each in parts["py-modules"]} | {"pyproject.toml", "README.md"}
+    wanted |= {"pyproject.toml", "README.md"}
     wanted |= set(project["project"]["license-files"])
     copied = {
         source

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from typer.main import get_command
 
-from imbrex import app
+from imbrex.cli.app import app
 from models.digits.examples import examples
 from tests.docs.commands import ROOT, Block, blocks
 from tests.serving.camera import save_camera

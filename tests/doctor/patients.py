@@ -3,7 +3,7 @@
 from typing import Any
 
 from coordinator.doctor.findings import Patient
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 
 VERSION = "1.2.3"

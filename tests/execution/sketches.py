@@ -4,18 +4,11 @@ for what happens to them.
 
 from dataclasses import replace
 
-from coordinator.execution.deadlines import Expectations
-from coordinator.execution.events import Action, Assign, Joined, Merge, Received, RequestId
-from coordinator.execution.scheduler import Scheduler
-from coordinator.execution.tasks import (
-    Piece,
-    TaskGraph,
-    TaskInput,
-    TaskOutput,
-    TaskSpec,
-    routed,
-)
-from coordinator.planning.plan import DeviceId, Plan, TrafficBytes
+from coordinator.tasks.deadlines import Expectations
+from coordinator.tasks.events import Action, Assign, Joined, Merge, Received, RequestId
+from coordinator.tasks.graph import Piece, TaskGraph, TaskInput, TaskOutput, TaskSpec, routed
+from coordinator.tasks.plan import DeviceId, Plan, TrafficBytes
+from coordinator.tasks.scheduler import Scheduler
 from models.boxes import Box
 from models.program import BlobSource, Program
 from models.shapes import TensorInfo

@@ -17,18 +17,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator.execution.events import (
-    Cancelled,
-    Delivered,
-    Failed,
-    Joined,
-    Received,
-    Refused,
-    Tick,
-)
-from coordinator.execution.judge import Judge
-from coordinator.execution.scheduler import MAX_FAILURES, Scheduler
-from coordinator.execution.tasks import TaskGraph
+from coordinator.tasks.events import Cancelled, Delivered, Failed, Joined, Received, Refused, Tick
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.judge import Judge
+from coordinator.tasks.scheduler import MAX_FAILURES, Scheduler
 from models.boxes import Box
 from tests.execution.sketches import (
     HALVES,

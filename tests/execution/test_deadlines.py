@@ -1,7 +1,7 @@
 """Whoever is overdue gets company; the first result is taken."""
 
-from coordinator.execution.deadlines import GIVE_UP_S, MOST_AT_ONCE, SLACK_S, give_up_s, patience_s
-from coordinator.execution.events import (
+from coordinator.tasks.deadlines import GIVE_UP_S, MOST_AT_ONCE, SLACK_S, give_up_s, patience_s
+from coordinator.tasks.events import (
     Abort,
     Assign,
     Cancel,
@@ -15,7 +15,7 @@ from coordinator.execution.events import (
     Submitted,
     Tick,
 )
-from coordinator.execution.scheduler import Scheduler
+from coordinator.tasks.scheduler import Scheduler
 from tests.execution.sketches import (
     HALVES,
     A,

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from coordinator.costs.sketch import Sketch
-from coordinator.execution.tasks import TaskGraph
-from coordinator.expected import LiveExpectations
-from coordinator.measured import Measured
+from coordinator.measuring.expected import LiveExpectations
+from coordinator.measuring.measured import Measured
+from coordinator.tasks.graph import TaskGraph
 from tests.execution.sketches import HALVES, A, B, chain
 from tests.planning.clusters import device
 

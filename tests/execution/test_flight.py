@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import replace
 
 from coordinator.execution.flight import Flight
-from coordinator.execution.timeline import TaskTimes, Timeline
-from coordinator.planning.plan import Block, Tile
+from coordinator.tasks.plan import Block, Tile
+from coordinator.tasks.timeline import TaskTimes, Timeline
 from tests.execution.sketches import HALVES, A, B, C, chain
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.lines import Group, starts
-from coordinator.load import ARRIVALS_S, Load
+from coordinator.control.lines import Group, starts
+from coordinator.control.load import ARRIVALS_S, Load
 from coordinator.planning.groups import Service
 
 

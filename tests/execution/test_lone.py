@@ -1,8 +1,8 @@
 """Which messages had the wires to themselves."""
 
 from coordinator.costs.links import Transfer
-from coordinator.execution.timeline import TaskTimes
-from coordinator.lone import lone_transfers
+from coordinator.measuring.lone import lone_transfers
+from coordinator.tasks.timeline import TaskTimes
 from tests.execution.sketches import HALVES, A, B, chain, direct_chain
 
 

@@ -1,6 +1,6 @@
 """Lost devices and failed tasks: what was lost is computed elsewhere, from what survives."""
 
-from coordinator.execution.events import (
+from coordinator.tasks.events import (
     Abort,
     Action,
     Assign,
@@ -16,7 +16,7 @@ from coordinator.execution.events import (
     Submitted,
     Tick,
 )
-from coordinator.execution.scheduler import MAX_FAILURES, STRANDED_S, Scheduler
+from coordinator.tasks.scheduler import MAX_FAILURES, STRANDED_S, Scheduler
 from protos.errors import LostWorker, PeerViolation
 from tests.execution.sketches import (
     HALVES,

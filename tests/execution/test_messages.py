@@ -1,8 +1,8 @@
 """Tasks on the wire: what requests have in common is written once, what differs every time."""
 
-from coordinator.execution.events import Assign, Lost, Submitted
 from coordinator.execution.messages import task_item
-from coordinator.execution.scheduler import Scheduler
+from coordinator.tasks.events import Assign, Lost, Submitted
+from coordinator.tasks.scheduler import Scheduler
 from tests.execution.sketches import HALVES, A, B, R, assigned, device, direct_chain, scheduler
 
 OTHER = type(R)("other")

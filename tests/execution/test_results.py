@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.execution.events import (
+from coordinator.tasks.events import (
     Accuse,
     Assign,
     Cancel,

@@ -8,11 +8,8 @@ from itertools import pairwise
 import pytest
 
 from coordinator.costs.corrections import CorrectedCosts, Corrections
-from coordinator.planning.devices import Cluster
-from coordinator.planning.plan import Plan
-from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import strategy
-from coordinator.switching import (
+from coordinator.costs.devices import Cluster
+from coordinator.measuring.switching import (
     DRIFT,
     HEARD_S,
     LOOKS_IN_PERIOD,
@@ -21,6 +18,9 @@ from coordinator.switching import (
     Observed,
     Switching,
 )
+from coordinator.planning.simulator import simulate
+from coordinator.planning.strategies import strategy
+from coordinator.tasks.plan import Plan
 from tests.planning.support import CLUSTERS, small
 
 # So slow that dividing the small network pays, and that its cuts follow the devices' speeds.
@@ -138,7 +138,7 @@ def test_an_oscillating_load_switches_once_per_period_at_most(half_period_s: flo
 
 def test_without_the_period_it_would_flap(monkeypatch) -> None:
     """The test above can fail."""
-    monkeypatch.setattr("coordinator.switching.PERIOD_S", 0.0)
+    monkeypatch.setattr("coordinator.measuring.switching.PERIOD_S", 0.0)
     home = Home()
     for swing in range(100):
         home.slowness = 3.0 if swing % 2 else 1.0

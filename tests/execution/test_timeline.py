@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.execution.timeline import TaskTimes, Timeline
+from coordinator.tasks.timeline import TaskTimes, Timeline
 
 
 def timeline(tasks: list[tuple[float, float, float]], start: float, end: float) -> Timeline:

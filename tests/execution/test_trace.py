@@ -1,5 +1,5 @@
-from coordinator.execution.timeline import Passed, Sketch, TaskTimes
 from coordinator.execution.trace import Lived, chrome_trace
+from coordinator.tasks.timeline import Passed, Sketch, TaskTimes
 
 
 def lived(tasks, passed=(), blocks=(0, 1)):

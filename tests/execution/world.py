@@ -5,7 +5,7 @@ Tasks compute numbers, so that a right answer is one that equals the whole chain
 
 from dataclasses import dataclass, field
 
-from coordinator.execution.events import (
+from coordinator.tasks.events import (
     Abort,
     Accuse,
     Add,
@@ -24,9 +24,9 @@ from coordinator.execution.events import (
     Send,
     Submitted,
 )
-from coordinator.execution.scheduler import Scheduler
-from coordinator.execution.tasks import TaskGraph, TaskSpec
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.graph import TaskGraph, TaskSpec
+from coordinator.tasks.plan import DeviceId
+from coordinator.tasks.scheduler import Scheduler
 from models.boxes import Box
 from tests.execution.sketches import WIDTH
 

@@ -20,7 +20,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper
 
 from models import catalogue
 from models.check import check, fused
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import divide
 from models.zoo.builder import Network, square
 from protos.errors import ImbrexError

@@ -15,7 +15,8 @@ import onnxruntime as ort
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from models.graph import OPSETS, load_graph
+from models.graph import OPSETS
+from models.importer import load_graph
 from models.reference import random_inputs
 
 Draw = st.DrawFn

@@ -6,7 +6,7 @@ import pytest
 
 from models.alike import Likenesses
 from models.boxes import Box, Span
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import Network, divide
 from models.work import works
 from models.zoo.builder import Network as Builder

@@ -16,7 +16,6 @@ from onnx import numpy_helper
 from PIL import Image
 
 from models.digits import FOLDER, MODEL, SIDECAR, evaluate, network
-from models.digits.compose_examples import FORM, SEEDS
 from models.digits.detector import Detector
 from models.digits.examples import examples
 from models.digits.ink import Part, bank, random_pen, write
@@ -27,6 +26,7 @@ from models.predictions import check_outputs
 from models.quality import Picture, exactly_right, mean_average_precision
 from models.sidecar import load
 from models.wire import Pixels
+from training.digits.compose_examples import FORM, SEEDS
 
 FAST_SHEETS = 20
 

@@ -8,10 +8,10 @@ from onnx import ModelProto, numpy_helper
 
 from benchmarks import light
 from benchmarks.zoo import GRIDS, LEAST_SHARE
-from coordinator.commands.check import planned_blocks
+from imbrex.cli.check import planned_blocks
 from models import catalogue
 from models.check import CheckReport, check
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import divide
 
 # One of each kind, the small ones: every network is checked by `make test-slow`.

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.check import check, fused, refusals
 from models.cutter import cut
 from models.functions import without_functions
-from models.graph import load_graph
+from models.importer import load_graph
 from models.model_file import MAX_NODES
 from models.program import BlobSource
 from models.tiles import tile_boxes, whole_map

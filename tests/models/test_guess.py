@@ -6,9 +6,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from models.downloads import read_manifest
-from models.graph import Graph, load_graph
+from models.graph import Graph
 from models.guess import Guess, guess, metadata
 from models.heads import ClassScores, Ssd, Task, YoloBoxes, YoloV2, YoloV3, YoloX
+from models.importer import load_graph
 from models.predictions import wanted_shapes
 from models.usual import PIXELS, head_for, image_input
 from models.zoo.builder import Network, square

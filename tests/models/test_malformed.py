@@ -14,7 +14,7 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from models import catalogue
-from models.graph import load_graph
+from models.importer import load_graph
 from models.model_file import MAX_NODES
 from models.reference import WholeModel
 from models.units import divide

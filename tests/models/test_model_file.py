@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 
 from models import catalogue, model_file
-from models.graph import load_graph
+from models.importer import load_graph
 from models.model_file import read_model
 from models.reference import WholeModel, random_inputs
 from models.zoo.builder import Network, square

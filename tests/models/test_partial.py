@@ -3,7 +3,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models.boxes import Box
-from models.graph import load_graph
+from models.importer import load_graph
 from models.partial import cut_partial, summed_input
 from models.program import BlobSource
 from models.reference import ProgramRunner, WholeModel, compare, random_inputs

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from models.boxes import Box, Span
 from models.check import check, fused
 from models.cutter import cut
-from models.graph import Graph, load_graph
+from models.graph import Graph
+from models.importer import load_graph
 from models.partial import cut_partial
 from models.pixels import as_values, is_exact, with_pixels, without_pixels
 from models.program import BlobSource

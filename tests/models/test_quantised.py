@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from models.check import check, fused
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import divide
 from tests.models.int8 import Int8, int8_networks
 from tests.models.test_random_graphs import split_error

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from models.check import check, fused
-from models.graph import Graph, load_graph
+from models.graph import Graph
+from models.importer import load_graph
 from models.quantised_inputs import as_they_travel, is_exact, with_quantised_inputs
 from models.reference import EQUAL
 from models.units import divide

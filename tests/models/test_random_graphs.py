@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from models.boxes import Box, Span
 from models.check import TOLERANCE, fused
-from models.graph import Graph, Node, load_graph
+from models.graph import Graph, Node
+from models.importer import load_graph
 from models.operators import TABLE
 from models.program import BlobSource
 from models.reference import WholeModel, compare, random_inputs

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from models.check import check, fused
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import divide
 
 COORDINATES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from coordinator.naming import Names, public_name
+from coordinator.library.naming import Names, public_name
 from models import catalogue
 from models.check import check, fused
-from models.graph import load_graph
+from models.importer import load_graph
 from models.sizes import Size, split_name
 from models.units import divide
 from protos.errors import BadRequest

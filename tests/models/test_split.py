@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from models.catalogue import load
 from models.check import TOLERANCE, check, fused
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import divide
 from tests.models.networks import Sketch, networks
 

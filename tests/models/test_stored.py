@@ -13,7 +13,7 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-from models.graph import graph_of
+from models.importer import graph_of
 from models.mapped import MappedWeights, place_of
 from models.model_file import read_model
 from models.stored import in_memory
@@ -123,9 +123,9 @@ def encoded(tag: int, value: bytes) -> bytes:
 _PEAK = """
 import sys, resource
 from pathlib import Path
-import coordinator.library
+from coordinator.library.loaded import load
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-kept = coordinator.library.load(sys.argv[1], "net", Path(sys.argv[2]))
+kept = load(sys.argv[1], "net", Path(sys.argv[2]))
 rss = [l for l in open("/proc/self/status") if l.startswith(("RssAnon", "VmHWM"))]
 print(before, kept.weight_bytes, *(line.split()[1] for line in rss))
 """

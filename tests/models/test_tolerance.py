@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from models import catalogue
 from models.check import check, fused
-from models.graph import load_graph
+from models.importer import load_graph
 from models.tolerance import HALF, PLAIN, SIGNED, STATISTICS, told, tolerance
 from models.units import divide
 from tests.models.model_files import halved, opened

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models.check import check, fused, refusals
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import divide
 
 WIDTH, HEADS, TOKENS = 16, 2, 16

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from models.boxes import Box, covers_exactly
 from models.catalogue import load
-from models.graph import load_graph
+from models.importer import load_graph
 from models.tiles import even_spans, grid, tile_boxes, weighted_spans
 from models.units import Network, divide
 

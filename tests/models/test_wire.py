@@ -15,7 +15,7 @@ from models.calibration import ranges_of
 from models.cutter import cut
 from models.effect import Differences, Encoded
 from models.encoded import encodes
-from models.graph import load_graph
+from models.importer import load_graph
 from models.program import BlobSource
 from models.reference import EQUAL, ProgramRunner, WholeModel, compare, random_inputs
 from models.units import Network, divide

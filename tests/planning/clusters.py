@@ -1,8 +1,8 @@
 """Small clusters for tests of planners."""
 
+from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.devices import Cluster, Device, Link
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 
 MBPS = 1e6 / 8
 

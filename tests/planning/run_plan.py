@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx
 
-from coordinator.execution.tasks import compile_plan
-from coordinator.planning.plan import Plan
+from coordinator.tasks.graph import compile_plan
+from coordinator.tasks.plan import Plan
 from models.program import BlobSource
 from models.quantised_inputs import as_they_travel
 from models.reference import Comparison, ProgramRunner, WholeModel, compare, random_inputs

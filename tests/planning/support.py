@@ -7,14 +7,14 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import ModelProto
 
+from coordinator.costs.devices import Cluster, Device, Endpoint, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.devices import Cluster, Device, Endpoint, Link
 from coordinator.planning.options import Option
-from coordinator.planning.plan import DeviceId, Plan
 from coordinator.planning.tables import Tables
+from coordinator.tasks.plan import DeviceId, Plan
 from models import catalogue
 from models.geometry import extent
-from models.graph import load_graph
+from models.importer import load_graph
 from models.tiles import MapTile, tile_boxes
 from models.units import Network, divide
 from models.work import tile_works

@@ -5,11 +5,11 @@ from itertools import combinations
 
 import pytest
 
-from coordinator.planning.devices import Cluster, Link
+from coordinator.costs.devices import Cluster, Link
 from coordinator.planning.legal import IllegalPlan, check_plan
-from coordinator.planning.plan import DeviceId
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
+from coordinator.tasks.plan import DeviceId
 from tests.planning.support import cluster, real
 
 NETWORK = real("digits")

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.hardware import cluster_of
 from benchmarks.lab import presets
+from coordinator.costs.devices import Cluster, Link, Medium
 from coordinator.planning.auto import CANDIDATES, auto
-from coordinator.planning.devices import Cluster, Link, Medium
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.single import single

@@ -17,7 +17,7 @@ from coordinator.planning.legal import check_plan
 from coordinator.planning.strategies import STRATEGIES
 from coordinator.planning.tables import Tables
 from models.boxes import Span
-from models.graph import load_graph
+from models.importer import load_graph
 from models.operators import MOST_LINES_ASKED
 from models.reference import WholeModel, compare, random_inputs
 from models.tiles import MapTile, tile_boxes

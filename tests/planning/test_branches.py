@@ -8,13 +8,13 @@ import onnx
 import pytest
 
 from benchmarks.branches import towers
+from coordinator.costs.devices import Cluster
 from coordinator.planning.auto import auto
 from coordinator.planning.branches import branches, by_branches
-from coordinator.planning.devices import Cluster
 from coordinator.planning.fused import fused
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import Network, divide
 from tests.planning.clusters import cluster
 from tests.planning.run_plan import difference

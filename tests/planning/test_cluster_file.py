@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from coordinator.costs.affine import LayerRates
+from coordinator.costs.devices import Endpoint
 from coordinator.costs.profile_json import save_profile
 from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
 from coordinator.planning.cluster_file import dump_cluster, load_cluster, parse_cluster
-from coordinator.planning.devices import Endpoint
 from protos.errors import BadRequest
 
 GOOD = """

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.planning.devices import Cluster
+from benchmarks.exhaustive import enumerate_strategies
+from coordinator.costs.devices import Cluster
 from coordinator.planning.elimination import Layers, elimination
 from coordinator.planning.graphsearch.elimination import find_strategy
-from coordinator.planning.graphsearch.exhaustive import enumerate_strategies
 from coordinator.planning.kcut import kcut
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
-from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.unit_plan import fastest_first, rates_of
+from coordinator.tasks.plan import Plan
 from models.check import TOLERANCE
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import Network, divide
 from models.zoo import builder
 from models.zoo.builder import square

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import STRATEGIES
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import divide
 from tests.models.networks import networks
 from tests.planning.support import clusters

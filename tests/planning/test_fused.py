@@ -6,16 +6,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from coordinator.costs.affine import LayerRates
+from coordinator.costs.devices import Cluster, Link
 from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
-from coordinator.planning.devices import Cluster, Link
 from coordinator.planning.fused import fused
 from coordinator.planning.legal import check_plan
-from coordinator.planning.plan import Plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
 from coordinator.planning.subsets import MOST_SUBSETS, subsets_of
 from coordinator.planning.tables import tables_of
-from models.graph import load_graph
+from coordinator.tasks.plan import Plan
+from models.importer import load_graph
 from models.units import Network, divide
 from tests.models.networks import networks
 from tests.planning.run_plan import difference

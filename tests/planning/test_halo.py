@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import coordinator.planning.halo as halo_search
-from coordinator.planning.devices import Cluster, Link
+from coordinator.costs.devices import Cluster, Link
 from coordinator.planning.halo import halo
 from coordinator.planning.halo_parts import Divider, Part
 from coordinator.planning.legal import check_plan
@@ -14,7 +14,7 @@ from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
 from coordinator.planning.tables import tables_of
 from models.catalogue import load
-from models.graph import load_graph
+from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from models.tiles import MapTile
 from models.units import divide

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.kcut import cut_devices, kcut
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate

@@ -8,7 +8,7 @@ from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
 from models import catalogue
 from models.check import TOLERANCE
-from models.graph import load_graph
+from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from models.units import divide
 from tests.planning.clusters import cluster

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.legal import IllegalPlan, check_plan
-from coordinator.planning.plan import Block, DeviceId, Plan, Tile
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
+from coordinator.tasks.plan import Block, DeviceId, Plan, Tile
 from models.boxes import Box, Span
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import divide
 from models.zoo.builder import Network, square
 from protos.errors import Infeasible

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.planning.devices import Cluster, Endpoint, Link
+from coordinator.costs.devices import Cluster, Endpoint, Link
 from coordinator.planning.media import Media
 from tests.planning.support import cluster
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.fused import fused
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs

@@ -4,7 +4,7 @@ from xml.dom import minidom
 
 import pytest
 
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.picture import image_tiles, over_image, plan_svg
 from coordinator.planning.strategies import strategy
 from tests.planning.support import CLUSTERS, cluster, device, real, small

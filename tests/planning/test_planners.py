@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.planning.devices import Cluster, Link
+from coordinator.costs.devices import Cluster, Link
 from coordinator.planning.legal import check_plan
-from coordinator.planning.plan import Plan, tile_extent
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
+from coordinator.tasks.plan import Plan, tile_extent
 from models.units import Network
 from models.work import tile_works
 from protos.errors import Infeasible

@@ -12,7 +12,8 @@ from coordinator.planning.geometry import Geometry
 from coordinator.planning.strategies import STRATEGIES
 from models.boxes import Box
 from models.geometry import Extent
-from models.graph import Graph, Node, load_graph
+from models.graph import Graph, Node
+from models.importer import load_graph
 from models.units import Network, Unit, divide
 from models.zoo.builder import Network as Builder
 from models.zoo.builder import square

@@ -13,7 +13,7 @@ from coordinator.planning.ofl import ofl
 from coordinator.planning.options import alone, grids
 from coordinator.planning.search import best_cuts, cheapest
 from coordinator.planning.tables import tables_of
-from models.graph import load_graph
+from models.importer import load_graph
 from models.units import divide
 from tests.models.networks import networks
 from tests.planning.support import CLUSTERS, block_s, clusters, small

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.devices import Cluster, Device, Link
-from coordinator.planning.plan import Block, DeviceId, Plan, Tile, TrafficBytes, tile_works
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
+from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, TrafficBytes, tile_works
 from models.catalogue import load
-from models.graph import load_graph
+from models.importer import load_graph
 from models.tiles import grid, tile_boxes
 from models.units import Network, divide
 from tests.models.networks import Sketch

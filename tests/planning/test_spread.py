@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.legal import IllegalPlan, check_plan
-from coordinator.planning.plan import Plan
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
 from coordinator.planning.spread import planned
 from coordinator.planning.strategies import STRATEGIES, strategy
+from coordinator.tasks.plan import Plan
 from models.units import Network
 from tests.planning.run_plan import difference
 from tests.planning.support import CLUSTERS, cluster, small, small_model

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.costs.devices import Cluster, Endpoint, Link
 from coordinator.planning.assemble import assemble
-from coordinator.planning.devices import Cluster, Endpoint, Link
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
-from coordinator.planning.plan import Plan
 from coordinator.planning.shapes import shapes_of
 from coordinator.planning.simulator import simulate
 from coordinator.planning.stages import Draft, Stages
 from coordinator.planning.strategies import strategy
 from coordinator.planning.tables import tables_of
-from models.graph import load_graph
+from coordinator.tasks.plan import Plan
+from models.importer import load_graph
 from models.units import Network, divide
 from tests.models.networks import with_prior
 from tests.planning.support import MEMORY, cluster, device, real, small

@@ -9,7 +9,7 @@ from coordinator.planning.geometry import geometry_of
 from coordinator.planning.options import grids, tiled
 from coordinator.planning.shapes import shapes_of
 from coordinator.planning.tables import Tables, ranked, tables_of
-from models.graph import load_graph
+from models.importer import load_graph
 from models.tiles import MapTile
 from models.units import Network, divide
 from protos.errors import Infeasible

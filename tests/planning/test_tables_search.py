@@ -11,7 +11,7 @@ from benchmarks.tables_search import (
 from benchmarks.training_layers import Degrees, Machine, Training
 from coordinator.planning.graphsearch.elimination import find_strategy
 from models import catalogue
-from models.graph import load_graph
+from models.importer import load_graph
 
 
 def test_jia_table_3() -> None:

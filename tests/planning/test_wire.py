@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.given import adopt, plan_id
-from coordinator.planning.devices import Link
+from coordinator.control.given import adopt, plan_id
+from coordinator.costs.devices import Link
 from coordinator.planning.legal import check_plan
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
 from coordinator.planning.propose import propose
@@ -14,7 +14,7 @@ from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import strategy
 from models.calibration import ranges_of
 from models.effect import Encoded
-from models.graph import load_graph
+from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from models.units import Network, divide
 from models.wire import Wire

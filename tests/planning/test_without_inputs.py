@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.execution.tasks import outline_plan
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.stages import Stages
 from coordinator.planning.strategies import STRATEGIES
 from coordinator.planning.tables import tables_of
-from models.graph import load_graph
+from coordinator.tasks.graph import outline_plan
+from models.importer import load_graph
 from models.units import divide
 from tests.models.networks import with_prior
 from tests.planning.run_plan import difference

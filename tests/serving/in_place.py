@@ -9,17 +9,18 @@ from pathlib import PurePath
 import numpy as np
 from PIL import Image
 
-from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel, Timing
-from coordinator.choice import IN_FORCE, Choice
-from coordinator.commands.check import equal_cluster
-from coordinator.feeds import Arrays, Reading, read_feeds
-from coordinator.journal import Ended, Journal
-from coordinator.naming import Names
+from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel
+from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.library.naming import Names
 from coordinator.planning.aofl import aofl
-from coordinator.planning.plan import Plan, TrafficBytes
+from coordinator.runtime.feeds import Arrays, Reading, read_feeds
+from coordinator.runtime.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings
-from models.graph import load_graph
+from coordinator.tasks.plan import Plan, TrafficBytes
+from coordinator.tasks.timeline import Timing
+from imbrex.cli.check import equal_cluster
 from models.heads import ClassScores
+from models.importer import load_graph
 from models.pixels import as_values, with_pixels
 from models.reference import WholeModel
 from models.sidecar import ImageInput, Sidecar

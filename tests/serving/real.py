@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import onnx
 
-from coordinator import children
-from coordinator.core import Coordinator
+from coordinator.cluster import children
+from coordinator.service import Coordinator
 from coordinator.serving.app import create_app
 from coordinator.settings import CoordinatorSettings
 from models.zoo.builder import Network, square

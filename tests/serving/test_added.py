@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.commands.adding import Said, add
-from coordinator.naming import Names
+from coordinator.library.naming import Names
+from imbrex.cli.adding import Said, add
 from models.installed import Store
 from protos.errors import NotFound
 from tests.models.model_files import saved, tiny

@@ -12,11 +12,12 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator import children, plans
-from coordinator.planning.devices import Cluster
-from coordinator.planning.plan import Plan
-from coordinator.serving import names
-from coordinator.serving.tensors import load_tensors, write_tensors
+from coordinator.cluster import children
+from coordinator.control import plans
+from coordinator.costs.devices import Cluster
+from coordinator.serving.common import names
+from coordinator.serving.common.tensors import load_tensors, write_tensors
+from coordinator.tasks.plan import Plan
 from models.reference import WholeModel, compare
 from models.units import Network
 from tests.serving.real import Real, running

@@ -13,9 +13,9 @@ import pytest
 import uvicorn
 from structlog.testing import capture_logs
 
-from coordinator.serving import connections
 from coordinator.serving.app import create_app
-from coordinator.serving.connections import Connection
+from coordinator.serving.common import connections
+from coordinator.serving.common.connections import Connection
 from tests.serving.in_place import InPlace
 
 ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -15,7 +15,7 @@ import onnx
 import psutil
 import pytest
 
-from coordinator.serving.bodies import decoded
+from coordinator.serving.common.bodies import decoded
 from coordinator.settings import CoordinatorSettings
 from protos.errors import BadRequest
 from tests.serving.bombs import BOMBS, Bomb, messages

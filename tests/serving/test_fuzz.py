@@ -14,8 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
-from coordinator.serving.bodies import decoded
-from coordinator.serving.errors import BodyTooLarge
+from coordinator.serving.common.bodies import decoded
+from coordinator.serving.common.errors import BodyTooLarge
 from protos.errors import BadRequest
 from tests.serving.hostile import GOOD, Sending, Sent, made
 from tests.serving.processes import Service

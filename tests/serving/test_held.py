@@ -13,8 +13,8 @@ import onnx
 import psutil
 import pytest
 
-from coordinator import children
-from coordinator.execution.tasks import TaskGraph
+from coordinator.cluster import children
+from coordinator.tasks.graph import TaskGraph
 from models.reference import WholeModel, compare
 from models.zoo.builder import Network, square
 from tests.serving.real import Real, running

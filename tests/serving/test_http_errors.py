@@ -13,9 +13,9 @@ import pytest
 from numpy.lib import format as npy
 from structlog.testing import capture_logs
 
-from coordinator.serving import names
-from coordinator.serving.errors import status_of
-from coordinator.serving.tensors import write_tensors
+from coordinator.serving.common import names
+from coordinator.serving.common.errors import status_of
+from coordinator.serving.common.tensors import write_tensors
 from protos.errors import (
     BadConfiguration,
     BadRequest,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coordinator.serving import names
-from coordinator.serving.tensors import load_tensors, write_tensors
+from coordinator.serving.common import names
+from coordinator.serving.common.tensors import load_tensors, write_tensors
 from models.preprocess import decode_image, image_to_tensor
 from models.reference import EQUAL, compare
 from tests.serving.in_place import SIDECAR, InPlace, picture

@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from coordinator.keys import Keys, NoKey, Role
-from coordinator.serving import intake as module
-from coordinator.serving import places as places_module
 from coordinator.serving.app import create_app
-from coordinator.serving.errors import SlowBody
-from coordinator.serving.intake import BODY, GUEST_BYTES, Body, Intake
-from coordinator.serving.places import Places
+from coordinator.serving.common import intake as module
+from coordinator.serving.common import places as places_module
+from coordinator.serving.common.errors import SlowBody
+from coordinator.serving.common.intake import BODY, GUEST_BYTES, Body, Intake
+from coordinator.serving.common.keys import Keys, NoKey, Role
+from coordinator.serving.common.places import Places
 from protos.errors import Unavailable
 from tests.serving.in_place import LIMIT_BYTES, InPlace, picture
 

@@ -14,9 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.cluster import ledger
-from coordinator.keys import MAX_KEYS, Keys, Role
-from coordinator.serving.access import OPEN, Access, role_of
 from coordinator.serving.app import create_app
+from coordinator.serving.common.access import OPEN, Access, role_of
+from coordinator.serving.common.keys import MAX_KEYS, Keys, Role
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import Service
 from coordinator.settings import CoordinatorSettings

@@ -14,8 +14,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from coordinator.keys import Keys, Role
-from coordinator.serving.access import Access
+from coordinator.serving.common.access import Access
+from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.oip import reading
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import Service as Serving

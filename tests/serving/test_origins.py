@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.children import Child
-from coordinator.serving import origins
-from coordinator.serving.access import OPEN
+from coordinator.cluster.children import Child
 from coordinator.serving.app import create_app
-from coordinator.serving.origins import HostNames
+from coordinator.serving.common import origins
+from coordinator.serving.common.access import OPEN
+from coordinator.serving.common.origins import HostNames
 from tests.serving.in_place import InPlace
 from tests.serving.real import running
 from tests.serving.routes import READING, every_route, filled

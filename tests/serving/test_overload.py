@@ -7,8 +7,8 @@ import asyncio
 import httpx
 import pytest
 
-from coordinator.admission import Admission, Throughput
-from coordinator.serving.intake import Intake
+from coordinator.control.admission import Admission, Throughput
+from coordinator.serving.common.intake import Intake
 from protos.errors import BadRequest, Overloaded
 from tests.serving.in_place import InPlace, picture
 from tests.serving.real import running as running_coordinator

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import screenshots
-from coordinator import children
+from coordinator.cluster import children
 from coordinator.serving.page.http import FILES, SECURITY
 from tests.serving.browser import MISSING, browser, errors, present
 from tests.serving.in_place import InPlace, picture

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator import children
 from coordinator.answers import Answer
-from coordinator.serving.tensors import write_tensors
+from coordinator.cluster import children
+from coordinator.serving.common.tensors import write_tensors
 from models.reference import EQUAL, WholeModel, compare
 from models.sidecar import ImageInput, Sidecar, dump, sidecar_path
 from protos.errors import BadRequest

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator import children
-from coordinator.serving.tensors import write_tensors
+from coordinator.cluster import children
+from coordinator.serving.common.tensors import write_tensors
 from models.reference import EQUAL, WholeModel, compare
 from protos.errors import BadRequest
 from tests.models.int8 import Int8

@@ -10,12 +10,18 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.keys import Keys, Role
-from coordinator.serving.access import OPEN, Access
 from coordinator.serving.app import create_app
+from coordinator.serving.common.access import OPEN, Access
+from coordinator.serving.common.keys import Keys, Role
+from coordinator.serving.common.rates import (
+    BURST_S,
+    MAX_CALLERS,
+    Rates,
+    TooManyRequests,
+    neighbourhood,
+)
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import Service
-from coordinator.serving.rates import BURST_S, MAX_CALLERS, Rates, TooManyRequests, neighbourhood
 from coordinator.settings import CoordinatorSettings
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.naming import Names
-from coordinator.repository import read_repository
+from coordinator.library.naming import Names
+from coordinator.library.repository import read_repository
 from protos.errors import BadConfiguration, NotFound
 
 FULL = """

@@ -11,9 +11,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from coordinator.core import Coordinator
+from coordinator.service import Coordinator
 from coordinator.serving.app import create_app
-from coordinator.serving.headers import SECURITY
+from coordinator.serving.common.headers import SECURITY
 from coordinator.settings import CoordinatorSettings
 from models.digits.examples import examples
 from protos.errors import NotFound

@@ -10,7 +10,7 @@ import onnx
 import psutil
 import pytest
 
-from coordinator import children
+from coordinator.cluster import children
 from models.reference import WholeModel, compare
 from protos.errors import NotFound
 from tests.serving.real import Real, running

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import children
+from coordinator.cluster import children
 from tests.serving.processes import Service, wait
 from tests.serving.real import started_workers
 

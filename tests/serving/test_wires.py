@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator import children
-from coordinator.choice import Choice
-from coordinator.core import Coordinator
+from coordinator.cluster import children
+from coordinator.control.choice import Choice
+from coordinator.service import Coordinator
 from models.catalogue import load
 from models.effect import Encoded
 from models.loading import network_of

@@ -7,7 +7,7 @@ from coordinator.cluster import authority as authority_module
 from coordinator.cluster.authority import Authority
 from coordinator.cluster.roster import Member
 from coordinator.cluster.trust import Certified, Trust
-from coordinator.planning.plan import DeviceId
+from coordinator.tasks.plan import DeviceId
 from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.credentials import Credentials

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.cluster.backup import backup, restore
 from coordinator.cluster.trust import Trust
-from coordinator.keys import Keys, Role
+from coordinator.serving.common.keys import Keys, Role
 from protos.errors import BadConfiguration, BadRequest
 from tests.cli.run_cli import imbrex
 from tests.trust.support import KITCHEN, admit, make_trust

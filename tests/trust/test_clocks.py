@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 from cryptography import x509
 
-from coordinator import children
-from coordinator.client import CoordinatorClient
+from coordinator.cluster import children
 from coordinator.cluster.handshake import Shaken, clock_problem, judged
 from coordinator.cluster.peers import PeerState
+from imbrex.client import CoordinatorClient
 from protos.identity import certificate_end, now_utc
 from tests.cluster.support import watched_pool, worker_process
 from tests.trust.support import DAY, KITCHEN, admit, give_identity, identity, make_trust

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coordinator import children
-from coordinator.client import CoordinatorClient
+from coordinator.cluster import children
+from imbrex.client import CoordinatorClient
 from models.digits.examples import examples
 from protos.invitation import Invitation
 from tests.cli.run_cli import imbrex

@@ -12,13 +12,13 @@ import grpc
 import pytest
 from cryptography import x509
 
-from coordinator import children
-from coordinator.client import CoordinatorClient
+from coordinator.cluster import children
 from coordinator.cluster.authority import Authority
-from coordinator.keys import NoKey
-from coordinator.serving import tls as module
-from coordinator.serving.tls import WebTls
+from coordinator.serving.common import tls as module
+from coordinator.serving.common.keys import NoKey
+from coordinator.serving.common.tls import WebTls
 from coordinator.settings import CoordinatorSettings, load_settings
+from imbrex.client import CoordinatorClient
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadConfiguration

@@ -19,12 +19,12 @@ import psutil
 import pytest
 from PIL import Image
 
-from coordinator import download as module
-from coordinator.download import Wanted, download
-from coordinator.watch import folder as folder_module
-from coordinator.watch.folder import Folder
-from coordinator.watch.run import MOST_MEMORY_BYTES
-from coordinator.watch.stream import Stream
+from imbrex.cli import download as module
+from imbrex.cli.download import Wanted, download
+from imbrex.watch import folder as folder_module
+from imbrex.watch.folder import Folder
+from imbrex.watch.run import MOST_MEMORY_BYTES
+from imbrex.watch.stream import Stream
 from protos.errors import BadRequest, ImbrexError, PeerViolation, Unavailable
 
 LONG_S = 30.0
@@ -122,7 +122,7 @@ def test_a_file_that_is_no_picture_is_not_read_to_its_end(tmp_path: Path, monkey
 def test_a_broker_that_takes_nothing_fills_no_memory() -> None:
     """It lets the client in, and never reads again."""
     pytest.importorskip("paho.mqtt.client")
-    from coordinator.watch.mqtt import MOST_QUEUED, Broker, Publisher
+    from imbrex.watch.mqtt import MOST_QUEUED, Broker, Publisher
 
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -200,7 +200,7 @@ def test_a_picture_that_never_ends_fills_no_memory() -> None:
 def test_a_brokers_huge_packet_is_not_taken() -> None:
     """It announces 256 MB, and begins to send them."""
     pytest.importorskip("paho.mqtt.client")
-    from coordinator.watch.mqtt import Broker, Publisher
+    from imbrex.watch.mqtt import Broker, Publisher
 
     hung_up = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from coordinator.watch import stream
-from coordinator.watch.stream import PASSWORD_VARIABLE, Stream
+from imbrex.watch import stream
+from imbrex.watch.stream import PASSWORD_VARIABLE, Stream
 from models.digits.examples import examples
 from models.preprocess import decode_image
 from protos.errors import BadRequest, Unavailable

@@ -12,10 +12,10 @@ from queue import Queue
 import pytest
 from PIL import Image
 
-from coordinator.watch.folder import Folder
-from coordinator.watch.frames import Frame, Source, Waiting
-from coordinator.watch.run import source_of
-from coordinator.watch.stream import Stream
+from imbrex.watch.folder import Folder
+from imbrex.watch.frames import Frame, Source, Waiting
+from imbrex.watch.run import source_of
+from imbrex.watch.stream import Stream
 from models.preprocess import decode_image
 from protos.errors import BadRequest, ImbrexError, NotFound, Unavailable
 from tests.watch.cameras import SIZE, camera, jpeg

@@ -19,7 +19,7 @@ import pytest
 from amqtt.broker import Broker as RealBroker
 from paho.mqtt.enums import CallbackAPIVersion
 
-from coordinator.watch.mqtt import Broker, Publisher, as_id
+from imbrex.watch.mqtt import Broker, Publisher, as_id
 from models.digits.examples import examples
 from protos.errors import BadConfiguration, BadRequest, Unavailable
 from tests.cli.run_cli import imbrex

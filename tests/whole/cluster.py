@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.core import Coordinator
-from coordinator.execution.runs import Phase
+from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
+from coordinator.tasks.runs import Phase
 from models.catalogue import load
-from models.graph import load_graph
+from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from tests.waiting import until
 

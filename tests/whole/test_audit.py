@@ -12,7 +12,7 @@ import onnx
 import pytest
 import structlog
 
-from coordinator.core import Coordinator
+from coordinator.service import Coordinator
 from models.reference import WholeModel, compare
 from models.zoo.builder import Network, square
 from tests.cluster.support import worker_process

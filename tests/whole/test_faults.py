@@ -14,7 +14,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from coordinator.switching import PERIOD_S
+from coordinator.measuring.switching import PERIOD_S
 from protos.errors import ImbrexError
 from tests.cluster.support import worker_process
 from tests.waiting import until

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.local import LocalCluster, local_cluster
 from coordinator.answers import Answer
 from models.catalogue import load
-from models.graph import load_graph
+from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 
 MODEL = "digits"

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.local import LocalCluster, local_cluster
 from models.catalogue import load
-from models.graph import load_graph
+from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from tests.waiting import until
 from tests.whole.cluster import running

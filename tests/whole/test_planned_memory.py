@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.execution.tasks import compile_plan
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.fused import fused
 from coordinator.planning.memory import needs
-from coordinator.planning.plan import Plan
 from coordinator.planning.single import single
-from models.graph import load_graph
+from coordinator.tasks.graph import compile_plan
+from coordinator.tasks.plan import Plan
+from models.importer import load_graph
 from models.memory import megabytes
 from models.program import BlobSource
 from models.units import Network, divide

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from coordinator import children
-from coordinator.client import CoordinatorClient, NoCoordinator
+from coordinator.cluster import children
+from imbrex.client import CoordinatorClient, NoCoordinator
 from models.digits.examples import examples
 from protos.errors import Unavailable
 from tests.serving.processes import wait

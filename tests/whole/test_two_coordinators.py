@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from coordinator import children
-from coordinator.cluster import connection
+from coordinator.cluster import children, connection
 from tests.cluster.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, question

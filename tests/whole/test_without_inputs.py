@@ -6,9 +6,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from coordinator.planning.devices import Cluster
+from coordinator.costs.devices import Cluster
 from coordinator.planning.lw import lw
-from coordinator.planning.plan import Plan
+from coordinator.tasks.plan import Plan
 from models.units import Network
 from tests.cluster.support import worker_process
 from tests.models.networks import with_prior

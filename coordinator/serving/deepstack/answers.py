@@ -17,10 +17,9 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from coordinator.answers import Answer
-from coordinator.serving.errors import Fault
+from coordinator.serving.common.errors import Fault
 from models.detection import Detection
 
-PREFIXES = ("/v1/vision", "/v1/status", "/v1/server")
 MODULE = {"moduleId": "imbrex", "moduleName": "imbrex"}
 MOST_DETECTIONS = 20
 # Pascal VOC's names of what COCO has too.

@@ -13,12 +13,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from coordinator.answers import ServedModel
-from coordinator.serving import bodies, names
-from coordinator.serving.access import guard_form, require_key_seen
+from coordinator.serving.common import bodies, names
+from coordinator.serving.common.access import guard_form, require_key_seen
+from coordinator.serving.common.forms import pictures_of, read_form
+from coordinator.serving.common.pictures import Asked, asked_of, beside, found
+from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.deepstack.answers import MODULE, as_coco, document, rows
-from coordinator.serving.forms import pictures_of, read_form
-from coordinator.serving.pictures import Asked, asked_of, beside, found
-from coordinator.serving.state import TheCoordinator
 from models.detection import Detection
 from protos.errors import BadConfiguration, BadRequest
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from coordinator.answers import DeviceStatus
-from coordinator.execution.timeline import TaskTimes
-from coordinator.journal import Ended, Planned
-from coordinator.naming import Names
+from coordinator.library.naming import Names
+from coordinator.runtime.journal import Ended, Planned
+from coordinator.tasks.timeline import TaskTimes
 
 # From a small network on a fast machine to a large one on a single Pi.
 SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 10.0, 20.0, 60.0)

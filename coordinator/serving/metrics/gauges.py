@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from coordinator.answers import DeviceStatus
 
 if TYPE_CHECKING:
-    from coordinator.core import Coordinator
+    from coordinator.service import Coordinator
 
 DEVICE = ("device", "name")
 

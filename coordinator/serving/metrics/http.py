@@ -13,7 +13,7 @@ from coordinator.serving.metrics.counts import Counts
 from coordinator.serving.metrics.gauges import Gauges
 
 if TYPE_CHECKING:
-    from coordinator.core import Coordinator
+    from coordinator.service import Coordinator
 
 router = APIRouter(include_in_schema=False)
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from coordinator.serving import bodies, names
-from coordinator.serving.errors import Fault
+from coordinator.serving.common import bodies, names
+from coordinator.serving.common.errors import Fault
 from coordinator.serving.oip.json_form import read_json, read_request, split, write_answer
 from coordinator.serving.oip.service import Service
 from protos.errors import Unsupported

@@ -17,12 +17,12 @@ import grpc.aio
 import structlog
 from starlette.datastructures import Headers
 
-from coordinator.keys import NoKey, NotAllowed, Role
-from coordinator.serving.access import Access, shown_key
-from coordinator.serving.errors import SlowBody
-from coordinator.serving.intake import BODIES_HELD, BODY_S, MOST_BODIES
+from coordinator.serving.common.access import Access, shown_key
+from coordinator.serving.common.errors import SlowBody
+from coordinator.serving.common.intake import BODIES_HELD, BODY_S, MOST_BODIES
+from coordinator.serving.common.keys import NoKey, NotAllowed, Role
+from coordinator.serving.common.places import Place, Places
 from coordinator.serving.oip.bounds import require_bounded, require_small
-from coordinator.serving.places import Place, Places
 from protos.errors import BadRequest, ImbrexError
 from protos.gates import Gate, Handler
 from protos.status import abort, fail

@@ -15,7 +15,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from starlette.datastructures import Headers
 
-from coordinator.serving.access import Access, shown_key
+from coordinator.serving.common.access import Access, shown_key
 from coordinator.serving.oip.messages import read_request, write_answer
 from coordinator.serving.oip.reading import SERVICE, Reading, host_of
 from coordinator.serving.oip.request import InferRequest

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.answers import ServedModel
+from coordinator.serving.common.pictures import beside
 from coordinator.serving.oip.request import InferAnswer, InferRequest, answered
 from coordinator.serving.oip.statistics import Statistics
 from coordinator.serving.oip.tensors import datatype_of
-from coordinator.serving.pictures import beside
 from models.graph import Graph
 from protos.errors import NotFound, Unsupported
 
 if TYPE_CHECKING:
-    from coordinator.core import Coordinator
+    from coordinator.service import Coordinator
 
 Reading = Callable[[Graph], InferRequest]
 

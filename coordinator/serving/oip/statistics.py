@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.journal import Ended, Planned
+from coordinator.runtime.journal import Ended, Planned
 
 _PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 

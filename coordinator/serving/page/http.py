@@ -10,9 +10,9 @@ from fastapi.responses import FileResponse, StreamingResponse
 
 from coordinator.planning.picture import Rect, image_tiles
 from coordinator.planning.strategies import names as strategies
-from coordinator.serving.ours.plans import Chosen
+from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.page.hub import Hub
-from coordinator.serving.state import ModelName, TheCoordinator
+from coordinator.serving.v1.plans import Chosen
 from models.digits.examples import examples
 from models.graph import Graph
 from protos.errors import NotFound

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from coordinator.answers import DeviceStatus
-from coordinator.journal import Ended, Planned
+from coordinator.runtime.journal import Ended, Planned
 from protos.errors import Unavailable
 
 if TYPE_CHECKING:
-    from coordinator.core import Coordinator
+    from coordinator.service import Coordinator
 
 # Each watcher is a connection and a queue; a home has few screens.
 MOST_WATCHERS = 16

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.exhaustive import enumerate_strategies, least_of_all
 from coordinator.planning.graphsearch import minsum
 from coordinator.planning.graphsearch.elimination import (
     CostGraph,
@@ -16,7 +17,6 @@ from coordinator.planning.graphsearch.elimination import (
     find_strategy,
     reduce_graph,
 )
-from coordinator.planning.graphsearch.exhaustive import enumerate_strategies, least_of_all
 
 
 def random_graph(seed: int, pairs: list[tuple[int, int]], sizes: list[int]) -> CostGraph:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.training import DATA_PARALLEL, MODEL_PARALLEL, FixedCut, Perceptron, total_bytes
 from coordinator.planning.graphsearch.kcut import Group, k_cut
 from coordinator.planning.graphsearch.matrices import (
     COLUMNS,
@@ -20,13 +21,6 @@ from coordinator.planning.graphsearch.matrices import (
     product,
 )
 from coordinator.planning.graphsearch.matrices import _conversion as conversion
-from coordinator.planning.graphsearch.training import (
-    DATA_PARALLEL,
-    MODEL_PARALLEL,
-    FixedCut,
-    Perceptron,
-    total_bytes,
-)
 
 EVEN = (0.5, 0.5)
 TILINGS = st.sampled_from([ROWS, COLUMNS, REPLICATED])

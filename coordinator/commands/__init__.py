@@ -1,1 +1,0 @@
-"""What the commands of `imbrex` do: each takes plain values and returns an exit code."""

@@ -1,0 +1,1 @@
+"""The networks that this coordinator serves, and what they are called."""

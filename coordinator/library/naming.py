@@ -1,0 +1,152 @@
+"""Which models can be named from outside, and by what: the catalogue's networks, those that were
+added or pulled, files that the operator configured, and a model repository.
+
+Only the operator gives paths. Over the network a file goes by its stem, one of a repository by
+its folder, and no other file of this machine can be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath
+
+from coordinator.library.repository import Stored, read_repository
+from models import catalogue
+from models.installed import Store
+from models.sizes import split_name
+from protos.errors import NotFound
+
+# Of a model that is no repository's.
+ONLY_VERSION = "1"
+
+
+class Names:
+    """Public names to sources (catalogue names or paths) and back. `detector` is the public name of
+    the model that finds objects, or empty; it may be given as a path too, and is the store's
+    default where it is not given.
+
+    Raises:
+        NotFound: there is no such detector.
+    """
+
+    def __init__(
+        self, configured: Sequence[str], repository: Path | None = None, detector: str = ""
+    ) -> None:
+        self._detector = public_name(detector)
+        files = (*configured, detector) if detector != self._detector else configured
+        self._configured = {public_name(each): each for each in files}
+        self._folder = repository
+        self._store = Store()
+        self.refresh()
+        if detector:
+            self.source(self._detector)
+
+    def refresh(self) -> None:
+        """Reads the folders of the repository and of what was added again."""
+        self._changed_s = self._store_changed_s()
+        eager = read_repository(self._folder) if self._folder else {}
+        added = read_repository(self._store.root, every_version=True) if self._changed_s else {}
+        self._eager = frozenset(eager)
+        self.stored: dict[str, Stored] = {**added, **eager}
+        self.detector = self._detector or self._store.defaults().get("detection", "")
+        self._public = {
+            str(path): (stored.name, number)
+            for stored in self.stored.values()
+            for number, path in stored.versions.items()
+        }
+
+    @property
+    def configured(self) -> tuple[str, ...]:
+        """Sources that are made ready at start: what was named, and the repository's latest."""
+        latest = [
+            str(stored.latest)
+            for stored in self.stored.values()
+            if stored.versions and stored.name in self._eager
+        ]
+        finds = [self.source(self.detector)] if self.detector else []
+        return tuple(dict.fromkeys((*self._configured.values(), *latest, *finds)))
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Every public name."""
+        return tuple(dict.fromkeys((*self._configured, *self.stored, *catalogue.names())))
+
+    def source(self, name: str, version: str = "") -> str:
+        """What is behind a public name; without a version, its latest. A size class of a model,
+        `NAME@480x640`, is there where the model is.
+
+        Raises:
+            NotFound: nothing that may be asked for.
+            BadRequest: an impossible size.
+        """
+        if name not in self._configured and self._store_changed_s() != self._changed_s:
+            self.refresh()
+        plain, size = split_name(name)
+        if size is not None and name not in self._configured and name not in self.stored:
+            return f"{self.source(plain, version)}@{size}"
+        if name in self._configured or name not in self.stored:
+            return self._plain(name, version)
+        stored = self.stored[name]
+        if not stored.versions:
+            raise NotFound(
+                cause=f"the model {name!r} cannot be served: {stored.problem}",
+                cure="Mend it in the model repository, and load it again",
+            )
+        if version and version not in stored.versions:
+            raise _no_version(name, version, stored.versions)
+        return str(stored.versions[version] if version else stored.latest)
+
+    def public(self, source: str) -> tuple[str, str]:
+        """The public name and version of a source."""
+        plain, size = split_name(source)
+        if plain not in self._public:
+            return public_name(source), ONLY_VERSION
+        name, version = self._public[plain]
+        return (name if size is None else f"{name}@{size}"), version
+
+    def versions(self, name: str) -> tuple[str, ...]:
+        """Every version of a public name that can be asked for."""
+        if name in self._configured or name not in self.stored:
+            return (ONLY_VERSION,)
+        return tuple(self.stored[name].versions)
+
+    def labels(self, source: str, output: str) -> tuple[str, ...]:
+        """Names of an output's classes, where a repository gives them."""
+        name, _ = self.public(source)
+        return self.stored[name].labels.get(output, ()) if source in self._public else ()
+
+    def _store_changed_s(self) -> float:
+        """When a model was last added, by the file system's clock; 0 where there is no store."""
+        try:
+            return max(
+                each.stat().st_mtime for each in (self._store.root, *self._store.root.iterdir())
+            )
+        except OSError:
+            return 0.0
+
+    def _plain(self, name: str, version: str) -> str:
+        if name not in self._configured and name not in catalogue.names():
+            raise NotFound(
+                cause=f"there is no model {name!r}",
+                cure=f"Known are {', '.join(self.known)}; "
+                "add others there with `imbrex models add` or `pull`, or name a file to `imbrex "
+                "coordinator --model`",
+            )
+        if version not in ("", ONLY_VERSION):
+            raise _no_version(name, version, (ONLY_VERSION,))
+        return self._configured.get(name, name)
+
+
+def public_name(source: str) -> str:
+    """A configured model's name in URLs."""
+    plain, size = split_name(source)
+    path = PurePath(plain)
+    name = path.stem if path.suffix.lower() == ".onnx" else plain
+    return name if size is None else f"{name}@{size}"
+
+
+def _no_version(name: str, version: str, known: Iterable[str]) -> NotFound:
+    return NotFound(
+        cause=f"the model {name!r} has no version {version!r}",
+        cure=f"It has {', '.join(known)}",
+    )

@@ -1,0 +1,50 @@
+"""The baseline of every comparison: the unsplit model on one device, in plain onnxruntime."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Sequence
+
+from coordinator.answers import Baseline
+from coordinator.cluster.connection import Connection
+from coordinator.cluster.programs import program_message
+from coordinator.library.loaded import Loaded
+from protos import imbrex_pb2 as pb
+
+# Enough to see past one burst of other load.
+REPEATS = 7
+AT_MOST_S = 30.0
+
+
+async def best_alone(devices: Sequence[Connection], loaded: Loaded) -> Baseline:
+    """The fastest of these devices; of those that compute alike, only the last is measured."""
+    alike = {each.facts.fingerprint: each for each in devices}
+    results = [await alone(device, loaded) for device in alike.values()]
+    return min(results, key=lambda baseline: baseline.latency_s)
+
+
+async def alone(device: Connection, loaded: Loaded) -> Baseline:
+    """One device, with the number of threads that is best on it."""
+    whole, blobs = await asyncio.to_thread(loaded.whole)
+    tensors = loaded.served.network.graph.tensors
+    await device.ensure([whole.program], blobs)
+    facts = device.facts
+    threads = {1, facts.threads, facts.cores} if facts.pace >= 1 else {1}
+    reply = await device.measure(
+        pb.MeasureRequest(
+            program=program_message(whole.program),
+            inputs=[
+                pb.TensorSpec(
+                    tensor=name,
+                    data_type=tensors[name].data_type,
+                    dims=box.shape,
+                )
+                for name, box in whole.inputs.items()
+            ],
+            repeats=REPEATS,
+            at_most_s=AT_MOST_S,
+            threads=sorted(threads),
+        )
+    )
+    return Baseline(facts.name, statistics.median_high(reply.seconds), reply.threads)

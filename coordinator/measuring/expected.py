@@ -1,0 +1,60 @@
+"""What the scheduler may expect of tasks, by what is known of the devices now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from coordinator.costs.devices import Device
+from coordinator.measuring.measured import Measured
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import DeviceId
+from models.boxes import Box
+from protos.convert import dtype_of
+
+# Reading weights from an SD card and making a session, beside bringing the weights.
+PREPARE_S = 5.0
+
+
+class LiveExpectations:
+    """Implements `coordinator.tasks.deadlines.Expectations`. `known` finds a device that is
+    ready, `has` tells whether it has a program.
+    """
+
+    def __init__(
+        self,
+        measured: Measured,
+        known: Callable[[DeviceId], Device | None],
+        has: Callable[[DeviceId, str], bool],
+    ) -> None:
+        self._measured = measured
+        self._known = known
+        self._has = has
+
+    def task_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
+        """Seconds from sending a task's inputs to an idle device until its outputs are back, where
+        those of its whole block cross the same wire.
+        """
+        computing_s = self._measured.computing_s(graph, task, device, self._known)
+        if computing_s is None:
+            return math.inf
+        link, block = self._measured.link(device), graph.tasks[task].block
+        specs = [each for each in graph.tasks if each.block == block]
+        read = sum(_size(graph, each.tensor, each.box) for spec in specs for each in spec.inputs)
+        made = sum(_size(graph, each.tensor, each.box) for spec in specs for each in spec.outputs)
+        return link.transfer_s(read) + computing_s + link.transfer_s(made)
+
+    def prepare_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
+        """Seconds until the device can run the task's program, all of its weights fetched anew; 0
+        if it can.
+        """
+        name = graph.tasks[task].program
+        if self._has(device, name):
+            return 0.0
+        weights = graph.programs[name].weights
+        size = sum(math.prod(each.dims) * dtype_of(each.data_type).itemsize for each in weights)
+        return PREPARE_S + self._measured.link(device).transfer_s(size)
+
+
+def _size(graph: TaskGraph, tensor: str, box: Box) -> int:
+    return box.volume * graph.tensors[tensor].itemsize

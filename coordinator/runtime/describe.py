@@ -1,0 +1,84 @@
+"""The live cluster as a cluster file, with the profiles of its devices beside it."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from coordinator.costs.affine import Costs
+from coordinator.costs.corrections import CorrectedCosts
+from coordinator.costs.devices import Cluster, Device, Link
+from coordinator.costs.profile_json import save_profile
+from coordinator.costs.regression import Profile, RegressionCosts
+from coordinator.planning.cluster_file import HOST, dump_cluster
+from coordinator.tasks.plan import DeviceId
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A cluster file's text, and the texts of the profiles that it refers to, by file name."""
+
+    text: str
+    profiles: dict[str, str]
+
+
+def describe(cluster: Cluster, stem: str) -> Described:
+    """The cluster's file. Devices are called by their names where these tell them apart; what
+    observed tasks corrected is part of the profiles. `stem` begins the profiles' file names.
+    """
+    stem = _plain(stem) or "cluster"
+    called = _named(cluster.devices)
+    profiles: dict[DeviceId, str] = {}
+    texts: dict[str, str] = {}
+    for device in called:
+        profile = _profile_of(device.costs)
+        if profile is not None:
+            file = f"{stem}-{_plain(device.id)}.json"
+            if file in texts:
+                file = f"{stem}-{len(texts)}-{_plain(device.id)}.json"
+            profiles[device.id], texts[file] = file, save_profile(profile)
+    links = [device.link for device in called if not device.host]
+    uplink = _together(links) if links and cluster.uplink is None else cluster.uplink
+    text = dump_cluster(Cluster(tuple(called), cluster.medium, uplink), profiles)
+    return Described(text, texts)
+
+
+def _named(devices: Sequence[Device]) -> list[Device]:
+    names = [device.name for device in devices]
+    called = []
+    for device in sorted(devices, key=lambda each: (not each.host, len(each.name), each.name)):
+        alone = names.count(device.name) == 1 and device.name != HOST
+        name = HOST if device.host else device.name if alone else device.id
+        called.append(replace(device, id=DeviceId(name), name=name))
+    return called
+
+
+def _together(links: Sequence[Link]) -> Link:
+    """A connection of the host that is as wide as all links together, and as slow as most."""
+    return Link(
+        bytes_per_s=sum(each.bytes_per_s for each in links),
+        message_s=statistics.median(each.message_s for each in links),
+        latency_s=statistics.median(each.latency_s for each in links),
+    )
+
+
+def _profile_of(costs: Costs, factor: float = 1.0) -> Profile | None:
+    """The profile that predicts what these costs do; None for costs from a rate."""
+    match costs:
+        case CorrectedCosts(inner, more):
+            return _profile_of(inner, factor * more)
+        case RegressionCosts(profile):
+            return replace(
+                profile,
+                compute_scale=profile.compute_scale * factor,
+                light_scale=profile.light_scale * factor,
+            )
+        case _:
+            return None
+
+
+def _plain(name: str) -> str:
+    """A name as a part of a file's name; device names come from the network."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]

@@ -1,0 +1,81 @@
+"""The tensors that a request brings: what is accepted, and the tasks that take them as they come.
+
+A picture's tensor travels as pixels. Who sends the model's own tensor instead is served by the
+same plan with programs that take that. What the network itself quantises first travels quantised,
+and is sent as the model's own tensor always: nobody knows its scale but the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from coordinator.tasks.graph import TaskGraph, compile_plan
+from models.pixels import without_pixels
+from models.quantised_inputs import as_they_travel
+from models.units import Network, divide
+from models.wire import Quantised
+from protos.errors import BadRequest
+
+Arrays = Mapping[str, np.ndarray]
+Reading = Callable[[], Awaitable[Arrays]]
+
+
+async def read_feeds(feeds: Arrays | Reading, network: Network) -> Arrays:
+    """The tensors, read first where they are still to be.
+
+    Raises:
+        BadRequest: they cannot be, or are not what the network takes.
+    """
+    read = await feeds() if callable(feeds) else feeds
+    check_feeds(network, read)
+    return read
+
+
+def check_feeds(network: Network, feeds: Arrays) -> None:
+    """Raises BadRequest unless the tensors are just what the network takes."""
+    graph = network.graph
+    if set(feeds) != set(graph.inputs):
+        raise BadRequest(
+            cause=f"the model takes the tensors {sorted(graph.inputs)}, not {sorted(feeds)}",
+            cure="Name each input tensor once.",
+        )
+    for name, array in feeds.items():
+        info = graph.tensors[name]
+        kinds = {each.dtype for each in info.accepted}
+        if array.shape != info.shape or array.dtype not in kinds:
+            raise BadRequest(
+                cause=f"{name!r} is {array.dtype} {array.shape}, "
+                f"the model takes {info.dtype} {info.shape}",
+                cure="Convert the tensor.",
+            )
+
+
+class Entrances:
+    """The tasks of a plan for tensors that don't come as the plan has them travel."""
+
+    def __init__(self) -> None:
+        self._plain: WeakKeyDictionary[TaskGraph, TaskGraph] = WeakKeyDictionary()
+
+    async def fitting(
+        self, graph: TaskGraph, network: Network, feeds: Arrays
+    ) -> tuple[TaskGraph, Arrays]:
+        """`graph` and what it takes of these tensors, or its like that takes the model's own. Its
+        other programs reach the devices with the first request.
+        """
+        sent = feeds
+        if any(isinstance(network.graph.tensors[name].wire, Quantised) for name in feeds):
+            sent = await asyncio.to_thread(as_they_travel, network.graph, feeds)
+        if all(array.dtype == graph.tensors[name].dtype for name, array in sent.items()):
+            return graph, sent
+        if graph not in self._plain:
+            self._plain[graph] = await asyncio.to_thread(_plain, graph, network)
+        return self._plain[graph], feeds
+
+
+def _plain(graph: TaskGraph, network: Network) -> TaskGraph:
+    plain = divide(without_pixels(network.graph), network.ranges)
+    return compile_plan(graph.plan, plain, graph.blobs)

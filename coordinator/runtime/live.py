@@ -1,0 +1,332 @@
+"""The live cluster: connections, profiles, links and corrections, as planners and driver see it."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
+from coordinator.audit.collector import Collector
+from coordinator.audit.examiner import Examiner
+from coordinator.audit.verdict import Verdict
+from coordinator.cluster.aside import Aside
+from coordinator.cluster.connection import Connection, Sink
+from coordinator.cluster.enrolment import Enrolment
+from coordinator.cluster.facts import Facts
+from coordinator.cluster.host_worker import HostWorker
+from coordinator.cluster.link_file import load_links, save_links
+from coordinator.cluster.pool import Pool
+from coordinator.cluster.profiler import Profiler
+from coordinator.cluster.reach import Reach
+from coordinator.cluster.trust import Trust
+from coordinator.control.making import NO_WORKER
+from coordinator.costs.devices import Cluster, Device, Link, Medium
+from coordinator.costs.endpoints import HOST_ENDPOINT
+from coordinator.doctor.examine import diagnose, examine
+from coordinator.doctor.findings import Finding
+from coordinator.library.loaded import Loaded
+from coordinator.measuring.baseline import best_alone
+from coordinator.measuring.expected import LiveExpectations
+from coordinator.measuring.measured import Measured
+from coordinator.measuring.probing import Probing
+from coordinator.measuring.switching import Observed
+from coordinator.runtime import own_worker
+from coordinator.runtime.statuses import Statuses
+from coordinator.settings import CoordinatorSettings
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import DeviceId
+from coordinator.tasks.timeline import TaskTimes
+from models.program import BlobSource, Program
+from protos import imbrex_pb2 as pb
+from protos.endpoint import Endpoint
+from protos.errors import ImbrexError, LostWorker
+from protos.frames import Payload
+
+# Requests after which what they showed of a device's event loop is kept with its profile.
+WORTH_KEEPING = frozenset({10, 100, 1000})
+
+
+class LiveCluster:
+    """Owns the pool of devices and everything measured about them."""
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        changed: Callable[[str], None],
+        sink: Sink,
+        idle: Callable[[], Awaitable[None]],
+        judged: Callable[[Verdict], None] = lambda _: None,
+    ) -> None:
+        """`sink` gets what devices send, `judged` what came out of their exams."""
+        self._settings = settings
+        self._changed = changed
+        endpoint = Endpoint(settings.message_ms * 1e-3, settings.byte_ns * 1e-9)
+        self._trust = Trust.load(settings.state_dir, settings.secret, endpoint)
+        certified = self._trust.certified
+        self._enrolment = (
+            Enrolment(certified, settings.enrol_host, settings.enrol_port) if certified else None
+        )
+        self._pool = Pool(self._trust, sink, self._membership_changed)
+        near = replace(
+            HOST_ENDPOINT,
+            message_s=HOST_ENDPOINT.message_s + endpoint.message_s,
+            byte_s=HOST_ENDPOINT.byte_s + endpoint.byte_s,
+        )
+        self._measured = Measured(near, load_links(settings.state_dir))
+        self._reach = Reach()
+        self._probing = Probing(self._measured, self._reach, idle, self._probed)
+        self.expectations = LiveExpectations(self._measured, self._known, self._has)
+        self._profiler = Profiler(
+            settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
+        )
+        self.aside = Aside(settings.state_dir)
+        self.collector = Collector(self)
+        self.examiner = Examiner(self, self.collector, self._facts, judged, changed)
+        self._statuses = Statuses(
+            self._pool, self.aside, self._measured, self._profiler, self._reach, self.examiner
+        )
+        self._host: HostWorker | None = None
+        self._examining = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Begins to look for workers; starts the host's own if it computes."""
+        settings = self._settings
+        cluster = settings.cluster if settings.mdns else ""
+        await self._pool.start(settings.workers, cluster, settings.interfaces)
+        port = await self._enrolment.start() if self._enrolment else 0
+        if settings.host_computes:
+            self._host = HostWorker(
+                settings.state_dir / "worker",
+                own_worker.environment(settings, own_worker.token(self._trust, settings, port)),
+                up=lambda address: self._pool.sighted(address, "host"),
+                down=self._pool.withdrawn,
+            )
+            await self._host.start()
+
+    async def stop(self) -> None:
+        """Ends everything."""
+        await self.examiner.close()
+        await self._probing.stop()
+        await self._profiler.stop()
+        await self._pool.stop()
+        if self._host is not None:
+            await self._host.stop()
+        if self._enrolment is not None:
+            await self._enrolment.stop()
+
+    # ------------------------------------------------------------ for planners
+
+    def cluster(self, graph: TaskGraph | None = None) -> Cluster:
+        """The devices that can be planned with now, with what is known of them; of how fast they
+        compute a plan's tasks, if that has run.
+        """
+        now = time.monotonic()
+        ready = self._pool.ready()
+        devices = tuple(
+            self._device(device, each, graph)
+            for device, each in ready.items()
+            if self.aside.of(device, now) is None and self.examiner.may_compute(each.facts)
+        )
+        medium = self._settings.medium
+        return Cluster(devices, medium, _uplink(medium, devices), self._reach.apart)
+
+    def usable(self) -> list[DeviceId]:
+        """Devices that may compute: those that are planned with, and those that finish."""
+        now = time.monotonic()
+        apart = {
+            device: self.aside.of(device, now)
+            for device, each in self._pool.ready().items()
+            if self.examiner.may_compute(each.facts)
+        }
+        return [device for device, why in apart.items() if why is None or not why.is_out]
+
+    def observe(self, graph: TaskGraph, times: Sequence[TaskTimes]) -> None:
+        """Observed task times correct the costs of the devices that ran them."""
+        self._measured.observe(graph, times, self._known, time.monotonic())
+        for device, connection in self._pool.ready().items():
+            seen = self._measured.endpoint(device)
+            if seen.observations in WORTH_KEEPING:
+                self._profiler.learned(connection.facts, seen.endpoint)
+        self._probing.ask_when_due(self._pool.ready())
+
+    def observed(self, now: float) -> Mapping[str, Observed]:
+        """How fast devices and links are now, by what tasks showed."""
+        return self._measured.observed(list(self._pool.ready()), now)
+
+    def find(self, name: str) -> Facts:
+        """The device of this id, or of this name.
+
+        Raises:
+            NotFound: no such device is ready.
+        """
+        return self._pool.find(name).facts
+
+    def _facts(self, device: DeviceId) -> Facts | None:
+        connection = self._pool.ready().get(device)
+        return connection.facts if connection is not None else None
+
+    def shows(self, device: DeviceId) -> bool:
+        """Whether a device can be asked what its peers sent."""
+        connection = self._pool.ready().get(device)
+        return connection is not None and connection.shows
+
+    def is_alike(self, device: DeviceId) -> bool:
+        """Whether a device has a processor of our kind."""
+        facts = self._facts(device)
+        return facts is None or facts.machine == platform.machine()
+
+    def _known(self, device: DeviceId) -> Device | None:
+        """A device that can be used now."""
+        try:
+            return self._device(device, self._pool.connection(device))
+        except LostWorker:
+            return None
+
+    def _has(self, device: DeviceId, program: str) -> bool:
+        try:
+            return program in self._pool.connection(device).programs
+        except LostWorker:
+            return False
+
+    def _device(
+        self, device: DeviceId, connection: Connection, graph: TaskGraph | None = None
+    ) -> Device:
+        facts = connection.facts
+        return Device(
+            id=device,
+            name=facts.name,
+            costs=self._measured.costs(facts, self._profiler.profile(facts), graph),
+            link=self._measured.link(device),
+            speed=facts.mhz_max * facts.cores * facts.pace,
+            memory_bytes=facts.memory_bytes,
+            host=self._pool.is_host(device),
+            concurrency=facts.concurrency,
+        )
+
+    # ------------------------------------------------------------ for the driver
+
+    async def ensure(
+        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
+    ) -> None:
+        """Returns when the programs can run on the device."""
+        self._probing.sent()
+        try:
+            await self._pool.connection(device).ensure(programs, blobs)
+        finally:
+            self._probing.sent()
+
+    async def send(
+        self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
+    ) -> None:
+        """Queues one message."""
+        self._probing.sent()
+        await self._pool.connection(device).send(items, payloads)
+
+    async def release(self, programs: Iterable[str]) -> None:
+        """Has every device drop these programs, and what they hold."""
+        await self.examiner.give_up(frozenset(programs))
+        for connection in self._pool.ready().values():
+            with suppress(ImbrexError):  # one that is lost has dropped them
+                await connection.programs.drop(programs)
+
+    def forget(self, device: DeviceId, program: str) -> None:
+        """The device said that it no longer has this program."""
+        with suppress(LostWorker):
+            self._pool.connection(device).programs.forget(program)
+
+    def address(self, device: DeviceId) -> str:
+        """Where peers reach the device."""
+        try:
+            return self._pool.connection(device).address
+        except LostWorker:
+            return ""
+
+    def offset_s(self, device: DeviceId) -> float:
+        """Seconds to add to the device's clock."""
+        try:
+            return self._pool.connection(device).offset_s
+        except LostWorker:
+            return 0.0
+
+    async def examine(self) -> list[Finding]:
+        """What is wrong with devices and network; one examination at a time, of a few seconds."""
+        async with self._examining:
+            return diagnose(await examine(self._pool, self._settings))
+
+    # ------------------------------------------------------------ measuring
+
+    def profile_again(self, name: str) -> ProfileStatus:
+        """Measures a device (by id or name) when it is idle, known or not.
+
+        Raises:
+            NotFound: no such device is ready.
+        """
+        self._profiler.want(self._pool.find(name), again=True)
+        return self.profile_of(name)
+
+    def profile_of(self, name: str) -> ProfileStatus:
+        """What was measured of a device, by id or name.
+
+        Raises:
+            NotFound: no such device is ready.
+        """
+        facts = self.find(name)
+        profile, failure = self._profiler.profile(facts), self._profiler.failures.get(facts.id)
+        share = self._profiler.progress(facts.id)
+        if share is not None:
+            state = "measuring" if share else "waiting"
+        elif failure:
+            state = "failed"
+        else:
+            state = "measured" if profile else "unmeasured"
+        return ProfileStatus(facts.id, facts.name, state, share or 0.0, profile, failure)
+
+    async def measure_whole(self, loaded: Loaded) -> Baseline:
+        """The best device running the whole, unsplit model with its best thread count.
+
+        Raises:
+            Unavailable: no device is ready.
+        """
+        devices = self.cluster().devices
+        if not devices:
+            raise NO_WORKER
+        fastest = sorted(devices, key=lambda device: device.speed)
+        connections = [self._pool.connection(each.id) for each in fastest]
+        return await best_alone(connections, loaded)
+
+    # ------------------------------------------------------------ changes
+
+    def _membership_changed(self, cause: str) -> None:
+        for device, connection in self._pool.ready().items():
+            if self._measured.is_new(device, connection):
+                self.examiner.joined(device)
+                self._measured.remember(device, self._profiler.profile(connection.facts))
+                self._probing.links(f"link of {device} measured", {device: connection})
+                if self._settings.profile:
+                    self._profiler.want(connection)
+        self._probing.ask_when_due(self._pool.ready())
+        self._changed(cause)
+
+    def statuses(self) -> list[DeviceStatus]:
+        """Every known address for people: ready devices first."""
+        return self._statuses.all(self._device)
+
+    def _probed(self, cause: str) -> None:
+        save_links(self._settings.state_dir, self._measured.links)
+        self._changed(cause)
+
+    def _profiled(self) -> None:
+        """Devices were starting, then busy measuring: their links are probed again in peace."""
+        for device in self._pool.ready():
+            self._measured.profiled(device)
+        self._probing.links("profile measured", self._pool.ready())
+
+
+def _uplink(medium: Medium, devices: Sequence[Device]) -> Link | None:
+    """In a star, the host's one cable, as fast as the fastest link that crosses it."""
+    cables = [device.link.bytes_per_s for device in devices if not device.host]
+    return Link(max(cables)) if medium == "star" and cables else None

@@ -1,0 +1,151 @@
+"""The devices as people and scripts see them: everything known of each address in one value."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from coordinator.answers import DeviceStatus
+from coordinator.audit.examiner import Examiner
+from coordinator.cluster.aside import Apart, Aside
+from coordinator.cluster.connection import Connection
+from coordinator.cluster.peers import Peer, PeerState
+from coordinator.cluster.pool import Pool
+from coordinator.cluster.profiler import Profiler
+from coordinator.cluster.reach import Reach
+from coordinator.costs.devices import Device
+from coordinator.doctor.examine import MOST_STRANGERS
+from coordinator.measuring.measured import Measured
+from coordinator.tasks.plan import DeviceId
+from models.memory import megabytes
+
+AsDevice = Callable[[DeviceId, Connection], Device]
+
+
+class Statuses:
+    """Reads whoever knows something of the devices."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        aside: Aside,
+        measured: Measured,
+        profiler: Profiler,
+        reach: Reach,
+        examiner: Examiner,
+    ) -> None:
+        self._examiner = examiner
+        self._pool = pool
+        self._reach = reach
+        self._aside = aside
+        self._measured = measured
+        self._profiler = profiler
+
+    def all(self, as_device: AsDevice) -> list[DeviceStatus]:
+        """Every known address: ready devices first; of those that are announced and at which nobody
+        has answered, only as many as a home may have.
+        """
+        connected = {connection.address: connection for connection in self._pool.ready().values()}
+        now = time.monotonic()
+        found = []
+        strangers = 0
+        for peer in self._pool.peers:
+            connection = connected.get(peer.address)
+            strangers += peer.is_stranger
+            if peer.is_stranger and strangers > MOST_STRANGERS:
+                continue
+            if connection is None:
+                found.append(self._away(peer, now))
+            else:
+                found.append(self._here(peer, connection, as_device, now))
+        return sorted(found, key=lambda status: (status.state != "ready", status.name))
+
+    def _here(
+        self, peer: Peer, connection: Connection, as_device: AsDevice, now: float
+    ) -> DeviceStatus:
+        facts = connection.facts
+        device = as_device(facts.id, connection)
+        apart = self._aside.of(facts.id, now)
+        if apart is None and not self._examiner.may_compute(facts):
+            apart = Apart("checking", self._examiner.reason(facts.id), "")
+        return DeviceStatus(
+            id=facts.id,
+            name=facts.name,
+            address=peer.address,
+            state=apart.state if apart else str(peer.state),
+            reason=_sentence(apart.reason, apart.cure) if apart else _note(connection),
+            source=peer.source,
+            host=peer.source == "host",
+            cpu=facts.cpu,
+            cores=facts.cores,
+            mhz=facts.mhz_now,
+            memory_bytes=facts.memory_bytes,
+            pace=facts.pace,
+            gflops=self._measured.gflops(device),
+            mbps=device.link.bytes_per_s * 8e-6,
+            profiled=bool(self._profiler.profile(facts))
+            and facts.id not in self._measured.unprobed,
+            correction=self._measured.correction(facts.id),
+            last_seen_s=now - connection.last_seen_s,
+            fingerprint=facts.fingerprint,
+            celsius=facts.celsius,
+            throttled=facts.throttled,
+            unreachable=self._names_apart(facts.id),
+            threads=facts.threads,
+            concurrency=facts.concurrency,
+            shared_with=tuple(map(str, connection.coordinators)),
+        )
+
+    def _names_apart(self, device: DeviceId) -> tuple[str, ...]:
+        """Devices that this one cannot reach."""
+        ready = self._pool.ready()
+        others = {each for pair in self._reach.apart if device in pair for each in pair - {device}}
+        return tuple(sorted(ready[each].facts.name for each in others & ready.keys()))
+
+    def _away(self, peer: Peer, now: float) -> DeviceStatus:
+        apart = self._aside.of(peer.device_id, now) if peer.device_id else None
+        told = apart is not None and peer.state is not PeerState.ALIAS
+        reason = _sentence(peer.reason, peer.cure)
+        return DeviceStatus(
+            id=peer.device_id or "",
+            name=peer.address,
+            address=peer.address,
+            state=str(peer.state),
+            reason=f"{reason} ({apart.state})" if apart and told else reason,
+            source=peer.source,
+            host=peer.source == "host",
+            last_seen_s=now - peer.alive_s,
+        )
+
+
+def away(device: DeviceId) -> DeviceStatus:
+    """A device of which only the id is known, since it has not been here lately."""
+    return DeviceStatus(
+        id=device,
+        name=device,
+        address="",
+        state=str(PeerState.WAITING),
+        reason="it is away",
+        source="",
+        host=False,
+        last_seen_s=math.inf,
+    )
+
+
+def _note(connection: Connection) -> str:
+    """What is on its way to a device before it can take part, or who else uses it."""
+    if connection.programs.arriving is not None:
+        there, altogether = connection.programs.arriving
+        return f"weights: {megabytes(there)} of {megabytes(altogether)}"
+    notes = []
+    if connection.coordinators:
+        others = ", ".join(map(str, connection.coordinators))
+        notes.append(f"it works for another coordinator, too: {others}")
+    if connection.newer_members:
+        notes.append("it knows a newer list of members than ours (see `imbrex doctor`)")
+    return "; ".join(notes)
+
+
+def _sentence(cause: str, cure: str) -> str:
+    return " ".join(part for part in (cause, cure) if part)

@@ -1,0 +1,392 @@
+"""The coordinator: devices, profiles, plans and execution behind one small interface."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from coordinator.answers import (
+    Answer,
+    Baseline,
+    DeviceStatus,
+    ProfileStatus,
+)
+from coordinator.audit.auditor import Auditor
+from coordinator.audit.verdict import Verdict
+from coordinator.control.admission import Admission
+from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.control.given import adopt, plan_id
+from coordinator.control.making import DRIFT, PERIOD, Maker
+from coordinator.control.modes import Modes
+from coordinator.control.plans import Plans
+from coordinator.costs.devices import Cluster
+from coordinator.doctor.findings import Finding, of_no_exam, of_quarantine
+from coordinator.execution.driver import Driver
+from coordinator.execution.flight import Flight
+from coordinator.execution.trace import Lived, chrome_trace
+from coordinator.library.loaded import Library
+from coordinator.library.naming import Names
+from coordinator.measuring.switching import Switching
+from coordinator.planning.simulator import simulate
+from coordinator.planning.strategies import planner_of, strategy
+from coordinator.planning.unit_plan import best_alone
+from coordinator.runtime.describe import Described, describe
+from coordinator.runtime.feeds import Arrays, Entrances, Reading, read_feeds
+from coordinator.runtime.journal import Ended, Journal
+from coordinator.runtime.live import LiveCluster
+from coordinator.runtime.served import Parts, Served
+from coordinator.runtime.statuses import away
+from coordinator.runtime.withdrawal import Withdrawal
+from coordinator.settings import CoordinatorSettings
+from coordinator.tasks.events import RequestId
+from coordinator.tasks.plan import DeviceId, Plan
+from models.units import Network
+from protos import imbrex_pb2 as pb
+from protos.errors import BadRequest, ImbrexError, NotFound
+
+# In the state directory: of loaded models.
+WEIGHTS_FOLDER = "weights"
+
+
+class Coordinator:
+    """One per process. All methods run on its event loop."""
+
+    def __init__(self, settings: CoordinatorSettings) -> None:
+        for name in (settings.strategy, *settings.planners):
+            strategy(name)  # a wrong name is refused at start
+        self._settings = settings
+        self.names = Names(settings.models, settings.model_repository, settings.detector)
+        self.journal = Journal()
+        self._library = Library(
+            lambda source: self.names.public(source)[0],
+            settings.state_dir / WEIGHTS_FOLDER,
+            settings.max_models_bytes,
+            self._let_go,
+        )
+        self._admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
+        self._live = LiveCluster(
+            settings, self._changed, self._received, self._admission.idle, self._judged
+        )
+        self._driver = Driver(self._live, self._live.expectations, self._accused, self._hold)
+        self._auditor = Auditor(
+            settings.audit_every,
+            self._live.collector,
+            self._live.examiner.arbiter,
+            self._live,
+            self._judged,
+            self._driver.release,
+        )
+        self._switching = Switching()
+        own = (settings.strategy, *settings.planners)
+        maker = Maker(
+            self._library, partial(planner_of, own), self._live, self._switching, settings.wire
+        )
+        self._plans = Plans(maker, self._live.cluster, self._planned)
+        self._modes = Modes(self._plans, maker, self._live.cluster, settings.objective)
+        self._withdrawal = Withdrawal(self._live, self._plans, self._driver, self._changed)
+        self.served = Served(
+            Parts(self.names, self._library, self._plans, self._modes, self._switching),
+            self._live,
+            self._admission.idle,
+        )
+        self._entrances = Entrances()
+        self._examining = asyncio.Lock()
+        self._background: list[asyncio.Task[None]] = []
+
+    @property
+    def settings(self) -> CoordinatorSettings:
+        """What it was started with."""
+        return self._settings
+
+    @property
+    def queue_depth(self) -> int:
+        """Requests that wait to be computed."""
+        return self._admission.waiting
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are computed now."""
+        return self._admission.running
+
+    async def start(self) -> None:
+        """Begins to look for workers and to load models; returns at once."""
+        self._settings.state_dir.mkdir(parents=True, exist_ok=True)
+        await self._live.start()
+        self._background.append(asyncio.create_task(self.served.load_configured()))
+        if self._settings.replan > 0:
+            self._background.append(asyncio.create_task(self._replan_periodically()))
+
+    async def stop(self) -> None:
+        """Ends everything that it started."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.served.close()
+        await self._withdrawal.close()
+        await self._modes.close()
+        await self._plans.close()
+        await self._auditor.close()
+        await self._driver.close()
+        await self._live.stop()
+
+    # ------------------------------------------------------------ what people see
+
+    def devices(self) -> list[DeviceStatus]:
+        """Every device that is known, ready or not."""
+        refused = self._driver.scheduler.refused
+
+        def counted(status: DeviceStatus) -> DeviceStatus:
+            device = DeviceId(status.id)
+            tasks, audited, wrong = self._auditor.sampling.tally(device)
+            return replace(
+                status,
+                refused_results=refused[device],
+                tasks=tasks,
+                audited_tasks=audited,
+                wrong_tasks=wrong,
+            )
+
+        return list(map(counted, self._live.statuses()))
+
+    async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+        """The plan in force for a model, or the chosen one, made if need be; its latency,
+        and that of the best device alone, are predicted by what is known of the devices now.
+
+        Raises:
+            NotFound: no such strategy, or no such plan was sent.
+            Unavailable: no worker is ready.
+        """
+        network = (await self.served.get(model)).network
+        graph = await self._plans.current(model, choice)
+        plan, cluster = graph.plan, self._live.cluster()
+        if {device.id for device in cluster.devices}.issuperset(plan.devices):
+            ran = self._live.cluster(graph)
+            plan = await asyncio.to_thread(_predicted, plan, network, cluster, ran)
+        return plan, network
+
+    async def made_plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+        """The same, of what is there: nothing is loaded, planned or sent for it.
+
+        Raises:
+            NotFound: there is no such plan now.
+        """
+        if self._plans.graph(model, choice) is None or not self.served.is_loaded(model):
+            name = self.names.public(model)[0]
+            raise NotFound(
+                cause=f"there is no such plan of {name} now",
+                cure=f"Have it made: POST /v1/models/{name}/plan",
+            )
+        return await self.plan(model, choice)
+
+    async def give_plan(self, model: str, text: bytes, *, hold: bool) -> tuple[str, Plan, Network]:
+        """Takes a plan as JSON: prepared for requests that choose it by the id that is returned,
+        or (`hold`) put in force until `release_plan`.
+
+        Raises:
+            BadRequest, NotFound, IllegalPlan: it is no plan, or not one for these devices.
+        """
+        network = (await self.served.get(model)).network
+        plan = await asyncio.to_thread(adopt, text, network, self._live.cluster())
+        put = self._plans.hold if hold else self._plans.keep
+        return plan_id(plan), (await put(model, plan)).plan, network
+
+    async def release_plan(self, model: str) -> None:
+        """Plans for a model by itself again.
+
+        Raises:
+            NotFound: no plan was given for it.
+        """
+        if not self._plans.release(model):
+            raise NotFound(
+                cause=f"no plan is held for {model}", cure="Nothing is to be done: it plans itself"
+            )
+
+    def drain(self, device: str) -> DeviceStatus:
+        """A device (by id or name) gets no more work, until `resume`, across restarts of ours. What
+        it was given ends there; then its state is `drained`.
+
+        Raises:
+            NotFound: no such device is ready.
+        """
+        return self._status(self._withdrawal.drain(device))
+
+    def resume(self, device: str) -> DeviceStatus:
+        """A device that was drained, or is in quarantine, is used again.
+
+        Raises:
+            NotFound: no such device, or it was not set aside.
+        """
+        return self._status(self._withdrawal.resume(device))
+
+    async def examine(self) -> list[Finding]:
+        """What is wrong with the devices and the network between them, the worst first. Every
+        device is asked to compute something of the plans in force, too.
+        """
+        async with self._examining:
+            in_use = [device.id for device in self._live.cluster().devices]
+            silent = await self._live.examiner.examine(in_use, self._plans.in_force())
+        unasked = [of_no_exam(self._status(each), why) for each, why in silent.items()]
+        quarantined = [each for each in self.devices() if each.state == "quarantined"]
+        return [*map(of_quarantine, quarantined), *unasked, *await self._live.examine()]
+
+    def _status(self, device: DeviceId) -> DeviceStatus:
+        found = (each for each in self.devices() if each.id == device)
+        return next(found, away(device))
+
+    def profile_again(self, device: str) -> ProfileStatus:
+        """Measures a device anew when it is idle; for at most a minute."""
+        return self._live.profile_again(device)
+
+    def profile_of(self, device: str) -> ProfileStatus:
+        """What was measured of a device, and what is being measured."""
+        return self._live.profile_of(device)
+
+    def described(self, stem: str) -> Described:
+        """The cluster as it is now, as a cluster file."""
+        return describe(self._live.cluster(), stem)
+
+    # ------------------------------------------------------------ work
+
+    async def infer(
+        self,
+        model: str,
+        feeds: Arrays | Reading,
+        request_id: str | None = None,
+        choice: Choice = IN_FORCE,
+    ) -> Answer:
+        """One request: input tensors in, output tensors out, by the plan in force or a chosen one.
+        `feeds` that are still to be read are read when the request's turn has come.
+
+        Raises:
+            BadRequest: tensors that the model does not take.
+            NotFound: no such strategy, or no such plan was sent.
+            Overloaded: too many wait already.
+            Unavailable: no worker is left.
+        """
+        arrived_s = time.monotonic()
+        served = await self.served.get(model)
+        request = request_id or uuid.uuid4().hex[:12]
+        try:
+            async with self._admission:
+                admitted_s = time.monotonic()
+                given = await read_feeds(feeds, served.network)
+                read_s = time.monotonic() - admitted_s
+                async with self._modes.turn(model, choice) as turn:
+                    graph, sent = await self._entrances.fitting(turn, served.network, given)
+                    started_s = time.monotonic()
+                    answer, times = await self._driver.run(graph, sent, request)
+        except BadRequest:
+            raise  # of the caller's making: it says nothing of the cluster
+        except ImbrexError as error:
+            self.journal.add(Ended(request, model, arrived_s, time.monotonic(), None, (), error))
+            raise
+        ended_s = time.monotonic()
+        self._live.observe(graph, times)
+        self._follow(model, ended_s)
+        queue_s = started_s - arrived_s - read_s
+        timing = replace(answer.timing, queue_s=queue_s, total_s=answer.timing.total_s + queue_s)
+        answer = replace(answer, timing=timing)
+        kept = replace(answer, outputs={})
+        self.journal.add(
+            Ended(request, model, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch)
+        )
+        return answer
+
+    def trace(self, request_id: str) -> dict[str, Any]:
+        """The timeline of one of the latest requests, as Chrome trace events.
+
+        Raises:
+            NotFound: it is not remembered.
+        """
+        ended = self.journal.find(request_id)
+        assert ended.answer is not None, "`find` looks for answers"
+        started_s = ended.arrived_s + ended.answer.timing.queue_s
+        return chrome_trace(
+            Lived(
+                request_id=request_id,
+                model=self.names.public(ended.model)[0],
+                arrived_s=ended.arrived_s,
+                started_s=started_s,
+                ended_s=ended.ended_s,
+                tasks=ended.tasks,
+                sketch=ended.sketch,
+                names={each.id: each.name for each in self.devices() if each.id},
+            )
+        )
+
+    async def baseline(self, model: str) -> Baseline:
+        """Measures the best device with the whole model in plain onnxruntime.
+
+        Raises:
+            Unavailable: no worker is ready.
+        """
+        loaded = await self._library.get(model)
+        async with self._admission.exclusive():
+            return await self._live.measure_whole(loaded)
+
+    # ------------------------------------------------------------ background
+
+    def _changed(self, cause: str) -> None:
+        """Devices came or went, or something was measured."""
+        self._driver.devices(self._live.usable())
+        self._plans.refresh(cause)
+
+    def _let_go(self, model: str) -> bool:
+        return self.served.let_go(model)
+
+    def _planned(self, model: str, version: int, causes: Sequence[str]) -> None:
+        """A plan took over."""
+        self.journal.planned(model, version, causes)
+        graph = self._plans.graph(model)
+        if graph is not None:
+            self._live.examiner.planned(graph)
+
+    def _hold(self, request: RequestId, flight: Flight, devices: Sequence[DeviceId]) -> bool:
+        return self._auditor.hold(request, flight, devices)
+
+    def _judged(self, verdict: Verdict) -> None:
+        """A task was computed again."""
+        self._auditor.sampling.judged(verdict.device, wrong=verdict.wrong)
+        if verdict.wrong:
+            self._withdrawal.convict(verdict.device, str(verdict))
+            self.journal.doubt(verdict.device)
+
+    def _accused(self, device: DeviceId, cause: str) -> None:
+        self._auditor.sampling.suspected(device)
+        self._withdrawal.accuse(device, cause)
+
+    def _follow(self, model: str, now: float) -> None:
+        """Looks for another plan where devices or links are not what its plan was made for."""
+        if self._settings.replan and self._switching.is_due(model, self._live.observed(now), now):
+            self._plans.refresh(DRIFT, model)
+
+    def _received(
+        self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
+    ) -> None:
+        if not self._live.collector.received(device, item, payload):
+            self._driver.received(device, item, payload)
+
+    async def _replan_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.replan)
+            with suppress(Exception):
+                self._plans.refresh(PERIOD)
+
+
+def _predicted(plan: Plan, network: Network, cluster: Cluster, ran: Cluster) -> Plan:
+    """The plan with its predictions: of itself by how its tasks `ran`, of the best device alone."""
+    alone = best_alone(network, cluster.devices)
+    return replace(
+        plan,
+        predicted_latency_s=simulate(plan, network, ran).latency_s,
+        single_device_latency_s=alone.seconds,
+        baseline_device=alone.device.id,
+    )

@@ -1,0 +1,1 @@
+"""What every surface shares: who may ask, bodies and their bounds, pictures, errors."""

@@ -1,0 +1,194 @@
+"""Request bodies: read under a limit, of a known type, and what the caller wants back."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Sequence
+
+from fastapi import Request
+
+from coordinator.serving.common.errors import BodyTooLarge, NotAcceptable, UnsupportedMediaType
+from coordinator.serving.common.intake import BODY, PLAIN, Body, content_coding
+from coordinator.settings import CoordinatorSettings
+from protos.errors import BadRequest
+
+# A caller that is refused while it still sends would see a broken connection, not the answer:
+# this much beyond the limit is read and thrown away first.
+DRAIN_SHARE = 1.0
+_PIECE_BYTES = 1 << 16
+# Packed one after the other, as RFC 1952 allows; each costs a copy of what follows it.
+MOST_STREAMS = 16
+# What zlib calls the containers of these content codings.
+_CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+def media_type(request: Request) -> str:
+    """The body's type without parameters, in lower case; empty if the caller names none."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def read_json_body(request: Request, settings: CoordinatorSettings) -> bytes:
+    """A body that is JSON and nothing else.
+
+    Raises:
+        BodyTooLarge, UnsupportedMediaType, BadRequest: as `read_body`, of its own limit.
+    """
+    limit_bytes = min(settings.max_json_bytes, settings.max_body_bytes)
+    try:
+        return await read_body(request, limit_bytes)
+    except BodyTooLarge:
+        raise json_too_large(limit_bytes) from None
+
+
+def json_too_large(limit_bytes: int) -> BodyTooLarge:
+    """The error for more JSON than is read: text grows tenfold in memory."""
+    return BodyTooLarge(
+        cause=f"the request's JSON is longer than {limit_bytes} bytes",
+        cure="Send tensors as bytes (.npz, or the binary data extension), or raise the "
+        "coordinator's setting max_json_bytes",
+    )
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """The whole body, without its content coding (gzip, deflate).
+
+    Raises:
+        BodyTooLarge: it is longer than `limit_bytes`; at most as much was kept.
+        UnsupportedMediaType, BadRequest: of another coding, or broken.
+    """
+    kept = bytearray()
+    async for piece in _pieces(request, limit_bytes):
+        kept += piece
+    coding = content_coding(request.headers)
+    if coding == PLAIN:
+        return bytes(kept)
+    if coding not in _CODINGS:
+        raise UnsupportedMediaType(
+            cause=f"a body of the coding {coding!r} cannot be read", cure="Send gzip, or none"
+        )
+    packed = bytes(kept)
+    del kept
+    unpacked = await asyncio.to_thread(decoded, packed, coding, limit_bytes)
+    body: Body = request.scope[BODY]
+    body.settle(len(unpacked))
+    return unpacked
+
+
+async def body_pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
+    """The body in pieces, as it comes; a packed one as a whole.
+
+    Raises:
+        BodyTooLarge, UnsupportedMediaType, BadRequest: as `read_body`.
+    """
+    if content_coding(request.headers) != PLAIN:
+        whole = memoryview(await read_body(request, limit_bytes))
+        for start in range(0, len(whole), _PIECE_BYTES):
+            yield bytes(whole[start : start + _PIECE_BYTES])
+            await asyncio.sleep(0)  # others have their turn
+        return
+    async for piece in _pieces(request, limit_bytes):
+        yield piece
+
+
+def decoded(body: bytes, coding: str, limit_bytes: int) -> bytes:
+    """A body that came as gzip or deflate; never more than `limit_bytes` are unpacked.
+
+    Raises:
+        BodyTooLarge, BadRequest: it would be longer, or is broken.
+    """
+    kept, rest, streams = bytearray(), body, 0
+    try:
+        while rest:
+            streams += 1
+            if streams > MOST_STREAMS:
+                raise zlib.error(f"it has more than {MOST_STREAMS} parts")
+            # Some senders of deflate leave zlib's header out.
+            raw = coding == "deflate" and not _is_zlib(rest)
+            unpacker = zlib.decompressobj(-zlib.MAX_WBITS if raw else _CODINGS[coding])
+            kept += unpacker.decompress(rest, limit_bytes + 1 - len(kept))
+            if len(kept) > limit_bytes:
+                raise _too_large(limit_bytes)
+            if not unpacker.eof:
+                raise zlib.error("it ends early")
+            rest = unpacker.unused_data
+    except zlib.error as error:
+        raise BadRequest(
+            cause=f"the body is not what its Content-Encoding says ({error})",
+            cure=f"Send all of it as {coding}, or leave that header out",
+        ) from error
+    return bytes(kept)
+
+
+def _is_zlib(data: bytes) -> bool:
+    """A zlib header: method 8 and a checksum of two bytes (RFC 1950, 2.2)."""
+    return len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
+
+
+async def _pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
+    """The body as it is sent, up to the limit; then an error."""
+    patience = int(limit_bytes * (1 + DRAIN_SHARE))
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > patience:
+        raise _too_large(limit_bytes)
+    seen = 0
+    async for piece in request.stream():
+        seen += len(piece)
+        if seen > patience:
+            break
+        if seen <= limit_bytes:
+            yield piece
+    if seen > limit_bytes:
+        raise _too_large(limit_bytes)
+
+
+def chosen_type(request: Request, offered: Sequence[str]) -> str:
+    """The type of `offered` (first: the default) that the Accept header likes best.
+
+    Raises:
+        NotAcceptable: none of them.
+    """
+    header = request.headers.get("accept", "") or "*/*"
+    ranges = sorted((_weighed(item) for item in header.split(",")), key=lambda pair: -pair[1])
+    for wanted, quality in ranges:
+        for each in offered:
+            if quality > 0 and _covers(wanted, each):
+                return each
+    raise NotAcceptable(
+        cause=f"this answer cannot be given as {header}",
+        cure=f"Accept one of {', '.join(offered)}",
+    )
+
+
+def wrong_type(sent: str, takes: Sequence[str]) -> UnsupportedMediaType:
+    """The error for a body of the type `sent`."""
+    hint = ""
+    if sent == "application/x-www-form-urlencoded":
+        hint = "; with curl, add -H 'Content-Type: image/jpeg' or use -F image=@file"
+    return UnsupportedMediaType(
+        cause=f"a body of the type {sent or '(none)'} cannot be used here",
+        cure=f"Send {' or '.join(takes)}{hint}",
+    )
+
+
+def _weighed(item: str) -> tuple[str, float]:
+    """A media range and its q value."""
+    wanted, *parameters = (part.strip().lower() for part in item.split(";"))
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return wanted, float(parameter[2:])
+            except ValueError:
+                return wanted, 0.0
+    return wanted, 1.0
+
+
+def _covers(wanted: str, offered: str) -> bool:
+    return wanted in ("*/*", offered, f"{offered.partition('/')[0]}/*")
+
+
+def _too_large(limit_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        cause=f"the body is longer than {limit_bytes} bytes",
+        cure="Send a smaller picture, or raise the coordinator's setting max_body_bytes",
+    )

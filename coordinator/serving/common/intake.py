@@ -1,0 +1,223 @@
+"""What comes in over HTTP, bounded: bodies that are held at one time, and patience with each.
+
+A body is read before its request is admitted to the cluster's queue, so the queue's cap does not
+bound memory: its place does (`places`), which is taken when the application
+first asks for the body, after the guard has let its caller in. DeepStack's clients show their key
+inside the body: until it is seen, a body has a place among *guests*, who have little room together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coordinator.serving.common.errors import SlowBody
+from coordinator.serving.common.keys import NoKey
+from coordinator.serving.common.places import Place, Places
+from coordinator.serving.common.rates import neighbourhood
+
+# Between two pieces of a body: Wi-Fi of a far room pauses for seconds, not for ten.
+IDLE_S = 10.0
+# For all of a body: 64 MB at 4.5 Mbps.
+BODY_S = 120.0
+# Each body is a task and a buffer of 64 kB; a home has a handful.
+MOST_BODIES = 256
+# Bodies held at one time, in the largest bodies that are allowed.
+BODIES_HELD = 4
+# Small bodies have room of their own, as much as one of the largest: who announces much and sends
+# little is in the way of others alike.
+SMALL_BYTES = 1 << 20
+# Whoever has not shown a key yet: a camera's picture has some hundred kB.
+GUEST_BYTES = 2 << 20
+MOST_GUESTS = 8
+# The content coding of a body that is not packed.
+PLAIN = "identity"
+# Where the application finds the body of its request.
+BODY = "imbrex.body"
+
+
+class Intake:
+    """ASGI middleware around the application."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        min_body_bytes_per_s: float,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._app = app
+        self.max_body_bytes = max_body_bytes
+        self.idle_s = idle_s
+        self.large = Places(BODIES_HELD * max_body_bytes, MOST_BODIES, min_body_bytes_per_s)
+        self.small = Places(max_body_bytes, MOST_BODIES, min_body_bytes_per_s)
+        guest_bytes = MOST_GUESTS * min(GUEST_BYTES, max_body_bytes)
+        self.guests = Places(guest_bytes, MOST_GUESTS, min_body_bytes_per_s)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = Body(self, scope, receive)
+        scope[BODY] = body
+        try:
+            await _while_wanted(self._app(scope, body.receive, send), body.gone())
+        finally:
+            body.free()
+
+
+class Body:
+    """One request's body on its way. `caller` and `guest` are for the guard to set."""
+
+    def __init__(self, intake: Intake, scope: Scope, receive: Receive) -> None:
+        client = scope.get("client")
+        self.caller = f"at {neighbourhood(client[0] if client else '')}"
+        self.guest = False
+        self._intake = intake
+        self._receive = receive
+        self._expected = _expected(scope, intake.max_body_bytes)
+        self._places = intake.large
+        self._place: Place | None = None
+        self._come = 0
+        self._complete = asyncio.Event()
+        self._deadline = 0.0
+        self._patience: asyncio.Timeout | None = None
+
+    async def receive(self) -> Message:
+        """The next piece; after the last one, the wait for the end of the connection.
+
+        Raises:
+            SlowBody: it stopped coming, or came slowly while others waited.
+            Unavailable: there is no room for it.
+            NoKey: a guest has sent too much without its key.
+        """
+        if self._complete.is_set():
+            return await self._receive()
+        loop = asyncio.get_running_loop()
+        if not self._deadline:
+            await self._take_place()
+            self._deadline = loop.time() + BODY_S
+        until = min(loop.time() + self._intake.idle_s, self._deadline)
+        try:
+            async with asyncio.timeout_at(until) as self._patience:
+                if self._is_ended():
+                    raise TimeoutError
+                message = await self._receive()
+        except TimeoutError:
+            raise self._slow() from None
+        finally:
+            self._patience = None
+        self._took(message)
+        return message
+
+    async def admit(self, caller: str) -> None:
+        """A guest has shown its key: it is a caller like others from now on.
+
+        Raises:
+            Unavailable: there is no room for its body.
+        """
+        self.free()
+        self.caller, self.guest = caller, False
+        await self._take_place()
+        if self._place is not None:
+            self._places.come(self._place, self._come)
+            if self._complete.is_set():
+                self.settle(self._come)
+
+    def settle(self, size_bytes: int) -> None:
+        """What is kept of the whole body."""
+        if self._place is not None:
+            self._places.settle(self._place, size_bytes)
+
+    def free(self) -> None:
+        """Nothing is kept of it."""
+        if self._place is not None:
+            self._places.free(self._place)
+            self._place = None
+
+    async def gone(self) -> None:
+        """Returns when the sender of a whole body has gone away."""
+        await self._complete.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def _take_place(self) -> None:
+        if not self._expected:
+            return
+        size, intake = self._expected, self._intake
+        if self.guest:
+            self._places, size = intake.guests, min(size, GUEST_BYTES)
+        else:
+            small = size <= min(SMALL_BYTES, intake.max_body_bytes // 4)
+            self._places = intake.small if small else intake.large
+        self._place = await self._places.take(self.caller, size, self._end)
+
+    def _took(self, message: Message) -> None:
+        if message["type"] != "http.request":
+            self._complete.set()
+            return
+        count = len(message.get("body", b""))
+        self._come += count
+        if self._place is not None:
+            self._places.come(self._place, count)
+        if not message.get("more_body", False):
+            self._complete.set()
+            self.settle(min(self._come, self._expected))
+        if self.guest and self._come > GUEST_BYTES:
+            raise NoKey(
+                cause=f"no API key came within the first {GUEST_BYTES >> 20} MB of the form",
+                cure="Send api_key before the picture, or the key as `X-API-Key: KEY`",
+            )
+
+    def _is_ended(self) -> bool:
+        return self._place is not None and self._place.ended
+
+    def _end(self) -> None:
+        """Somebody needs the place."""
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
+
+    def _slow(self) -> SlowBody:
+        if self._is_ended():
+            return SlowBody(
+                cause=f"the body came too slowly ({self._come} bytes so far) while others waited",
+                cure="Send it faster, or lower min_body_bytes_per_s in the coordinator's settings",
+            )
+        return SlowBody(
+            cause=f"the body stopped coming after {self._come} bytes",
+            cure="Send all of it at once; see that the network is not overloaded",
+        )
+
+
+def content_coding(headers: Headers) -> str:
+    """What a body is packed with; `PLAIN` where with nothing."""
+    return headers.get("content-encoding", "").strip().lower() or PLAIN
+
+
+def _expected(scope: Scope, most: int) -> int:
+    """Bytes of memory that the body may come to: what it announces; as much as is allowed where it
+    does not say, or is packed.
+    """
+    headers = Headers(scope=scope)
+    length = headers.get("content-length", "0")
+    if "transfer-encoding" in headers or not length.isdecimal():
+        return most
+    packed = content_coding(headers) != PLAIN
+    return most if packed and int(length) else min(int(length), most)
+
+
+async def _while_wanted(answer: Awaitable[None], gone: Awaitable[None]) -> None:
+    """The answer, given up when nobody waits for it: what it computes is freed."""
+    answering, going = asyncio.ensure_future(answer), asyncio.ensure_future(gone)
+    try:
+        await asyncio.wait((answering, going), return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            answering.result()
+    finally:
+        for each in (answering, going):
+            each.cancel()
+        await asyncio.gather(answering, going, return_exceptions=True)

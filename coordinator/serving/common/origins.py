@@ -1,0 +1,132 @@
+"""Where a browser's request comes from, and by which name it asks for us.
+
+A page of another site may have its reader's browser send things here, with the login that it
+remembers. Browsers say whose page sends an order (`Origin`). A page whose own name is made to lead
+here (DNS rebinding) gives that name as `Host`: only names of this device are answered. Addresses
+are: behind an address there is no name that could be made to lead elsewhere.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from fastapi import Request
+
+from coordinator.serving.common.keys import NotAllowed
+
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+# A device that is renamed, or moves to another network, is found under its new name this soon.
+_KEEP_S = 60.0
+_RESOLVER = Path("/etc/resolv.conf")
+
+
+class HostNames:
+    """The names that this coordinator goes by: its device's, and those that somebody adds."""
+
+    def __init__(self, added: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._added = frozenset(_plain(name) for name in added)
+        self._clock = clock
+        self._own: frozenset[str] = frozenset()
+        self._looked_s = -_KEEP_S
+
+    def __contains__(self, host: str) -> bool:
+        name = _plain(host)
+        if _is_address(name) or name in self._added:
+            return True
+        if self._clock() - self._looked_s >= _KEEP_S:
+            self._own, self._looked_s = frozenset(device_names()), self._clock()
+        return name in self._own
+
+
+def require_known_host(request: Request) -> None:
+    """Answers nobody who asks for somebody else.
+
+    Raises:
+        NotAllowed: the name in `Host` is not one of ours.
+    """
+    host = request.headers.get("host", "")
+    names: HostNames = request.app.state.host_names
+    if host and _without_port(host) not in names:
+        raise NotAllowed(
+            cause=f"this coordinator does not go by the name {_without_port(host)[:80]!r}",
+            cure="Ask for its address or its own name, or add that name to host_names in its "
+            "settings (`imbrex coordinator --host-name`)",
+        )
+
+
+def require_own_page(request: Request) -> None:
+    """Takes no orders from the pages of other sites.
+
+    Raises:
+        NotAllowed: it comes from elsewhere.
+    """
+    require_known_host(request)
+    origin = request.headers.get("origin")
+    if request.method in READING or origin is None:
+        return
+    told = urlsplit(origin)
+    ours = request.url.scheme, request.headers.get("host")
+    if (told.scheme, told.netloc) != ours:
+        raise NotAllowed(
+            cause=f"a page of {origin[:80]} sent this", cure="Use the coordinator's own page"
+        )
+
+
+def device_names() -> tuple[str, ...]:
+    """This device's name alone, in mDNS, and in the domains that the network gave it."""
+    full = socket.gethostname().lower()
+    host = full.partition(".")[0]
+    domains = (f"{host}.{domain}" for domain in _search_domains())
+    return (full, host, f"{host}.local", "localhost", *domains)
+
+
+def names_in(certificate: Path | None) -> tuple[str, ...]:
+    """The names of a certificate that clients are shown, as PEM; none where it cannot be read:
+    whoever shows it says so.
+    """
+    try:
+        loaded = x509.load_pem_x509_certificate(certificate.read_bytes()) if certificate else None
+        if loaded is None:
+            return ()
+        found = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        return tuple(found.value.get_values_for_type(x509.DNSName))
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return ()
+
+
+def _search_domains() -> list[str]:
+    try:
+        lines = _RESOLVER.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    words = [line.split() for line in lines]
+    return [
+        domain.strip(".").lower()
+        for found in words
+        if found and found[0] in ("search", "domain")
+        for domain in found[1:]
+    ]
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0][1:]
+    return host.partition(":")[0]
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

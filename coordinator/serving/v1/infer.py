@@ -1,0 +1,177 @@
+"""`POST /v1/models/{model}/infer`: pictures or tensors in, answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from coordinator.answers import Answer, ServedModel
+from coordinator.control.choice import Choice
+from coordinator.serving.common import bodies, names
+from coordinator.serving.common.errors import NotAcceptable
+from coordinator.serving.common.forms import Form, pictures_of, read_form
+from coordinator.serving.common.pictures import Asked, asked_of, beside, drawn, found
+from coordinator.serving.common.state import ModelName, TheCoordinator
+from coordinator.serving.common.tensors import read_tensors, write_tensors
+from coordinator.serving.v1.documented import INFERENCE
+from coordinator.serving.v1.plans import Chosen
+from coordinator.serving.v1.views import answer_json, predictions_json
+from protos.errors import BadRequest
+
+router = APIRouter()
+
+_FILE = {"type": "string", "format": "binary"}
+_BODIES = {
+    "requestBody": {
+        "required": True,
+        "content": {kind: {"schema": _FILE} for kind in ("image/*", names.OCTETS, names.NPZ)}
+        | {
+            names.MULTIPART: {
+                "schema": {
+                    "type": "object",
+                    "required": [names.IMAGE_PART],
+                    "properties": {names.IMAGE_PART: {"type": "array", "items": _FILE}},
+                }
+            }
+        },
+    }
+}
+
+
+@router.post("/v1/models/{model}/infer", openapi_extra=_BODIES, responses=INFERENCE)
+async def infer(
+    model: ModelName, request: Request, coordinator: TheCoordinator, chosen: Chosen
+) -> Response:
+    """Runs pictures, or one set of tensors (.npz), through a model.
+
+    One picture is answered with JSON, with the annotated picture (`Accept: image/png`, or
+    `image/jpeg`), or with the model's raw outputs (`Accept: application/x-npz`). Several files
+    `image` of one form are answered with `{"answers": [...]}`, in their order. The query may
+    choose how it is planned.
+    """
+    # The body is read before anything is refused: whoever is refused can then read why.
+    sent, limit_bytes = bodies.media_type(request), coordinator.settings.max_body_bytes
+    form, body = None, b""
+    if sent == names.MULTIPART:
+        form = await read_form(request, bodies.body_pieces(request, limit_bytes))
+    else:
+        body = await bodies.read_body(request, limit_bytes)
+    source = coordinator.names.source(model)
+    served = await coordinator.served.get(source)
+    if sent == names.NPZ or (served.sidecar is None and sent in ("", names.OCTETS)):
+        return await _tensors(request, body, source, served, coordinator, chosen)
+    pictures = _pictures(sent, body, form, served)
+    several = len(pictures) > 1
+    offered = (names.JSON,) if several else (names.JSON, names.PNG, names.JPEG, names.NPZ)
+    accepted = bodies.chosen_type(request, offered)
+    answered = await _all(
+        [_picture(each, source, served, coordinator, chosen) for each in pictures]
+    )
+    if not several:
+        return await beside(_response, accepted, served, *answered[0])
+    documents = [await asyncio.to_thread(_document, served, *each) for each in answered]
+    return JSONResponse({"answers": documents})
+
+
+async def _tensors(
+    request: Request,
+    body: bytes,
+    source: str,
+    served: ServedModel,
+    coordinator: TheCoordinator,
+    chosen: Choice,
+) -> Response:
+    accepted = bodies.chosen_type(request, (names.JSON, names.NPZ, names.PNG, names.JPEG))
+    if accepted.startswith("image/"):
+        raise NotAcceptable(
+            cause="there is no picture to draw on: the request is of tensors",
+            cure=f"Accept {names.JSON} or {names.NPZ}",
+        )
+
+    async def read() -> Asked:
+        return Asked(await beside(read_tensors, body, served.network.graph))
+
+    asked, answer, decode_s = await _answered(read, source, coordinator, chosen)
+    return await asyncio.to_thread(_response, accepted, served, asked, answer, decode_s)
+
+
+def _pictures(sent: str, body: bytes, form: Form | None, served: ServedModel) -> list[bytes]:
+    """The files that were sent, at least one."""
+    if served.sidecar is None:
+        raise bodies.wrong_type(sent, (f"{names.NPZ} ({served.name} takes tensors)",))
+    if form is not None:
+        return pictures_of(form)
+    if not (sent.startswith("image/") or sent in ("", names.OCTETS)):
+        raise bodies.wrong_type(sent, ("image/jpeg, image/png, ...", names.OCTETS, "a form"))
+    return [body]
+
+
+async def _picture(
+    body: bytes, source: str, served: ServedModel, coordinator: TheCoordinator, chosen: Choice
+) -> tuple[Asked, Answer, float]:
+    """A picture and its answer."""
+    assert served.sidecar is not None
+    read = partial(beside, asked_of, body, served, served.sidecar)
+    return await _answered(read, source, coordinator, chosen)
+
+
+async def _answered(
+    read: Callable[[], Awaitable[Asked]], source: str, coordinator: TheCoordinator, chosen: Choice
+) -> tuple[Asked, Answer, float]:
+    """What was asked, its answer, and the seconds from the body to the model's input. It is read
+    when its turn has come: what waits is the body.
+    """
+    asked, seconds = Asked({}), 0.0
+
+    async def feeds() -> Mapping[str, np.ndarray]:
+        nonlocal asked, seconds
+        started_s = time.perf_counter()
+        asked = await read()
+        seconds = time.perf_counter() - started_s
+        return asked.feeds
+
+    answer = await coordinator.infer(source, feeds, choice=chosen)
+    return asked, answer, seconds
+
+
+async def _all(asking: list[Any]) -> list[tuple[Asked, Answer, float]]:
+    """Every answer, or the first error once all have ended."""
+    ended = await asyncio.gather(*asking, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, BaseException):
+            raise each
+    return [each for each in ended if not isinstance(each, BaseException)]
+
+
+def _document(served: ServedModel, asked: Asked, answer: Answer, decode_s: float) -> dict[str, Any]:
+    if asked.picture is None and not all(
+        np.isfinite(each).all() for each in answer.outputs.values()
+    ):
+        raise BadRequest(
+            cause="the answer has values that JSON cannot say (infinite, or not a number)",
+            cure=f"Accept {names.NPZ}",
+        )
+    seen = predictions_json(found(served, asked, answer))
+    return {**answer_json(served, answer, decode_s), "predictions": seen}
+
+
+def _response(
+    accepted: str, served: ServedModel, asked: Asked, answer: Answer, decode_s: float
+) -> Response:
+    headers = {names.REQUEST_ID_HEADER: answer.request_id}
+    if accepted == names.JSON:
+        return JSONResponse(_document(served, asked, answer, decode_s), headers=headers)
+    headers[names.ANSWER_HEADER] = json.dumps(answer_json(served, answer, decode_s))
+    if accepted == names.NPZ:
+        return Response(write_tensors(answer.outputs), media_type=names.NPZ, headers=headers)
+    assert asked.picture is not None
+    file = drawn(asked.picture, found(served, asked, answer), accepted)
+    return Response(file, media_type=accepted, headers=headers)

@@ -1,0 +1,90 @@
+"""`/v1/plans/{model}`: the plan in force, chosen plans, and plans that somebody gives."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from coordinator.cluster.membership import MAX_DEVICES
+from coordinator.control.choice import Choice
+from coordinator.planning.plan_json import plan_json, plan_schema
+from coordinator.serving.common import bodies
+from coordinator.serving.common.state import ModelName, TheCoordinator
+from coordinator.serving.v1.schemas import answer, inlined, object_of
+from models.wire import Wire
+
+router = APIRouter()
+
+_TAKES = {
+    "requestBody": {
+        "required": True,
+        "description": "What `imbrex plan --save PLAN.json` writes.",
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
+}
+
+_SCHEMA = inlined(plan_schema())
+_PLAN = answer(_SCHEMA, "The plan.")
+_KEPT = answer(object_of(plan_id={"type": "string"}, plan=_SCHEMA), "What it is chosen by.")
+_RELEASED = answer(object_of(model={"type": "string"}, held={"const": False}), "Let go.")
+
+
+def choice(
+    strategy: Annotated[str, Query(description="How to plan; else as the coordinator does.")] = "",
+    devices: Annotated[
+        int | None, Query(ge=1, le=MAX_DEVICES, description="Over so many of the fastest.")
+    ] = None,
+    plan: Annotated[str, Query(description="The `plan_id` of a plan that was sent.")] = "",
+    wire: Annotated[
+        Wire | None, Query(description="What maps may travel as between devices.")
+    ] = None,
+) -> Choice:
+    """What a request's query says of its plan."""
+    return Choice(strategy, devices or 0, plan, wire or "")
+
+
+Chosen = Annotated[Choice, Depends(choice)]
+
+
+@router.get("/v1/plans/{model}", responses=_PLAN)
+async def get_plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
+    """The plan in force for a model, or the one that the query chooses, if there is one now."""
+    return plan_json(*await coordinator.made_plan(coordinator.names.source(model), chosen))
+
+
+@router.post("/v1/models/{model}/plan", responses=_PLAN)
+async def make_plan(
+    model: ModelName, coordinator: TheCoordinator, chosen: Chosen
+) -> dict[str, Any]:
+    """The same plan, made if need be: the model is loaded, planned and sent to its devices."""
+    return plan_json(*await coordinator.plan(coordinator.names.source(model), chosen))
+
+
+@router.post("/v1/plans/{model}", openapi_extra=_TAKES, responses=_KEPT)
+async def send_plan(
+    model: ModelName, request: Request, coordinator: TheCoordinator
+) -> dict[str, Any]:
+    """Keeps a plan for requests that choose it (`?plan=ID`); the one in force stays."""
+    body = await bodies.read_json_body(request, coordinator.settings)
+    name, plan, network = await coordinator.give_plan(
+        coordinator.names.source(model), body, hold=False
+    )
+    return {"plan_id": name, "plan": plan_json(plan, network)}
+
+
+@router.put("/v1/plans/{model}", openapi_extra=_TAKES, responses=_PLAN)
+async def hold_plan(
+    model: ModelName, request: Request, coordinator: TheCoordinator
+) -> dict[str, Any]:
+    """Puts a plan in force and holds it: nothing replaces it until it is deleted."""
+    body = await bodies.read_json_body(request, coordinator.settings)
+    _, plan, network = await coordinator.give_plan(coordinator.names.source(model), body, hold=True)
+    return plan_json(plan, network)
+
+
+@router.delete("/v1/plans/{model}", responses=_RELEASED)
+async def release_plan(model: ModelName, coordinator: TheCoordinator) -> dict[str, Any]:
+    """Lets a held plan go: the coordinator plans for this model by itself again."""
+    await coordinator.release_plan(coordinator.names.source(model))
+    return {"model": model, "held": False}

@@ -1,0 +1,272 @@
+"""From a plan to its tasks: programs cut, and who needs which box from whom.
+
+A `TaskGraph` is made once per plan and shared by all of its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent, tile_works
+from coordinator.tasks.timeline import Passed, Sketch
+from models.boxes import Box
+from models.cutter import cut
+from models.partial import cut_partial
+from models.program import BlobSource, Program
+from models.shapes import TensorInfo
+from models.tolerance import PLAIN, between_devices
+from models.units import Network
+from models.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a task's input, and the task that makes it; None: the request brought it."""
+
+    source: int | None
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInput:
+    """A box that a task reads, and the pieces that it comes in: disjoint, or (`summed`) each the
+    whole box, a partial sum that means nothing before all are there.
+    """
+
+    tensor: str
+    box: Box
+    pieces: tuple[Piece, ...]
+    summed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A part of a task's output that goes straight to the task which reads it."""
+
+    reader: int
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutput:
+    """A box that a task owns of what its program yields. `to_host`: the host merges it, or
+    (`reduce`) adds it up. `routes`: what peers read of it.
+    """
+
+    tensor: str
+    box: Box
+    yields: Box
+    reduce: bool = False
+    to_host: bool = True
+    routes: tuple[Route, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """One run of a program on one device, as planned; `program` is empty in an outline.
+
+    With `barrier` it starts only when every task of the earlier blocks is merged. A `direct` task
+    gets what other tasks made from them, not from the host.
+    """
+
+    id: int
+    block: int
+    device: DeviceId
+    program: str
+    inputs: tuple[TaskInput, ...]
+    outputs: tuple[TaskOutput, ...]
+    barrier: bool
+    direct: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class TaskGraph:
+    """Everything that a request needs of its plan. `tensors` are as they travel, `works` is what
+    each task computes, `tolerance` how far two devices may differ in it (`models.tolerance`).
+    """
+
+    plan: Plan
+    tasks: tuple[TaskSpec, ...]
+    programs: Mapping[str, Program] = field(repr=False)
+    blobs: BlobSource = field(repr=False)
+    tensors: Mapping[str, TensorInfo]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    works: tuple[Sequence[Work], ...] = field(default=(), repr=False)
+    tolerance: float = PLAIN
+
+    @cached_property
+    def is_direct(self) -> bool:
+        """Whether any task gets its input from peers."""
+        return any(task.direct for task in self.tasks)
+
+    @cached_property
+    def ends(self) -> tuple[tuple[int, str], ...]:
+        """Tasks and their outputs that are the network's: when all are merged, it is done."""
+        return tuple(
+            (task.id, output.tensor)
+            for task in self.tasks
+            for output in task.outputs
+            if output.tensor in self.outputs
+        )
+
+    def programs_of(self, device: DeviceId) -> list[Program]:
+        """Programs that a device runs in this plan."""
+        names = {task.program: None for task in self.tasks if task.device == device}
+        return [self.programs[name] for name in names]
+
+    @cached_property
+    def sketch(self) -> Sketch:
+        """What a trace tells of this plan."""
+        passed = (each for task in self.tasks for each in _passed(self, task))
+        return Sketch(tuple(task.block for task in self.tasks), tuple(passed))
+
+    @cached_property
+    def readers(self) -> Mapping[tuple[int | None, str], tuple[int, ...]]:
+        """Tasks that read a tensor made by a task (None: brought by the request)."""
+        found: dict[tuple[int | None, str], list[int]] = {}
+        for task in self.tasks:
+            for each in task.inputs:
+                for piece in each.pieces:
+                    readers = found.setdefault((piece.source, each.tensor), [])
+                    if task.id not in readers:
+                        readers.append(task.id)
+        return {key: tuple(ids) for key, ids in found.items()}
+
+
+def _passed(graph: TaskGraph, task: TaskSpec) -> Iterator[Passed]:
+    """One entry for each task that reads from this one: its boxes travel together."""
+    sizes: dict[int, int] = {}
+    for output in task.outputs:
+        itemsize = graph.tensors[output.tensor].itemsize
+        for route in output.routes:
+            sizes[route.reader] = sizes.get(route.reader, 0) + route.box.volume * itemsize
+    for reader, size in sizes.items():
+        yield Passed(task.id, reader, size)
+
+
+def outline_plan(plan: Plan, network: Network) -> TaskGraph:
+    """The tasks of a plan by geometry alone: what the simulator runs. No program is cut."""
+    network = network.wired(plan.wire)
+    outliner = _Outliner(network)
+    for index, block in enumerate(plan.blocks):
+        outliner.add_block(index, block)
+    graph = network.graph
+    names = {each.tensor for task in outliner.tasks for each in task.inputs}
+    names |= {each.tensor for task in outliner.tasks for each in task.outputs}
+    return TaskGraph(
+        plan=plan,
+        tasks=tuple(routed(outliner.tasks, graph.outputs)),
+        programs={},
+        blobs=BlobSource(),
+        tensors={name: graph.tensors[name].on_wire for name in names},
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        works=tuple(
+            tile_works(network, block, tile) for block in plan.blocks for tile in block.tiles
+        ),
+    )
+
+
+def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
+    """The tasks of a legal plan with their programs; weights are added to `blobs`."""
+    network = network.wired(plan.wire)
+    graph = outline_plan(plan, network)
+    programs: dict[str, Program] = {}
+    tasks = []
+    tiles = [(block, tile) for block in plan.blocks for tile in block.tiles]
+    for task, (block, tile) in zip(graph.tasks, tiles, strict=True):
+        nodes = network.nodes(block.start, block.stop)
+        if tile.part is not None:
+            program = cut_partial(network.graph, nodes, tile.part, blobs).program
+        else:
+            program = cut(network.graph, nodes, tile.boxes, blobs).program
+        programs.setdefault(program.sha256, program)
+        tasks.append(replace(task, program=program.sha256))
+    return replace(
+        graph,
+        tasks=tuple(tasks),
+        programs=programs,
+        blobs=blobs,
+        tolerance=between_devices(network.graph),
+    )
+
+
+def routed(tasks: Sequence[TaskSpec], network_outputs: Sequence[str]) -> Iterator[TaskSpec]:
+    """Decides for every output who gets it: the host, the peers that read it, or both. What nobody
+    reads, such as the rows that a stride leaves out, stays; a task that nobody reads from tells the
+    host its result.
+    """
+    direct: dict[tuple[int, str], list[Route]] = {}
+    through_host: set[tuple[int, str]] = set()
+    for task in tasks:
+        for each in task.inputs:
+            for piece in each.pieces:
+                if piece.source is None:
+                    continue
+                key = (piece.source, each.tensor)
+                if task.direct:
+                    direct.setdefault(key, []).append(Route(task.id, piece.box))
+                else:
+                    through_host.add(key)
+    for task in tasks:
+        outputs = []
+        for output in task.outputs:
+            key = (task.id, output.tensor)
+            wanted = key in through_host or output.tensor in network_outputs
+            routes = tuple(direct.get(key, ()))
+            if wanted or routes:
+                outputs.append(replace(output, to_host=wanted, routes=routes))
+        yield replace(task, outputs=tuple(outputs) or task.outputs)
+
+
+class _Outliner:
+    """Keeps who makes which box while blocks are added in order."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.tasks: list[TaskSpec] = []
+        self._summed: set[str] = set()
+        graph = network.graph
+        self._made: dict[str, list[Piece]] = {
+            name: [Piece(None, Box.whole(graph.shape(name)))] for name in graph.inputs
+        }
+
+    def add_block(self, index: int, block: Block) -> None:
+        """Adds a block's tasks; then what they own becomes available to later blocks."""
+        first = len(self.tasks)
+        for tile in block.tiles:
+            self._add_tile(index, block, tile)
+        for task in self.tasks[first:]:
+            for output in task.outputs:
+                self._made.setdefault(output.tensor, []).append(Piece(task.id, output.box))
+                if output.reduce:
+                    self._summed.add(output.tensor)
+
+    def _add_tile(self, index: int, block: Block, tile: Tile) -> None:
+        reach = tile_extent(self.network, block, tile)
+        self.tasks.append(
+            TaskSpec(
+                id=len(self.tasks),
+                block=index,
+                device=tile.device,
+                program="",
+                inputs=tuple(self._input(name, box) for name, box in reach.inputs.items()),
+                outputs=tuple(
+                    TaskOutput(name, box, reach.computed[name], tile.reduce)
+                    for name, box in tile.boxes.items()
+                ),
+                barrier=block.barrier,
+                direct=block.exchange == "peer",
+            )
+        )
+
+    def _input(self, tensor: str, box: Box) -> TaskInput:
+        pieces = tuple(
+            Piece(each.source, each.box.intersect(box))
+            for each in self._made[tensor]
+            if each.box.overlaps(box)
+        )
+        return TaskInput(tensor, box, pieces, tensor in self._summed)

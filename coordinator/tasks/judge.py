@@ -1,0 +1,65 @@
+"""Whether what came for a task can be its result, by its box and by its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from weakref import WeakSet
+
+from coordinator.tasks.events import Received
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import DeviceId
+from coordinator.tasks.runs import Attempt, RequestRun, TaskRun
+from models.boxes import Box
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why something is refused; `proven`: nothing can come that shows it was right."""
+
+    cause: str
+    proven: bool
+
+
+class Judge:
+    """Remembers the graphs whose own values are not finite."""
+
+    def __init__(self) -> None:
+        self._unusual: WeakSet[TaskGraph] = WeakSet()
+
+    def is_unusual(self, graph: TaskGraph, *, finite: bool) -> bool:
+        """Whether values that are not finite are to be expected, from an input that is or isn't."""
+        return not finite or graph in self._unusual
+
+    def objection(
+        self, run: RequestRun, task: TaskRun, attempt: Attempt, came: Received
+    ) -> Objection | None:
+        """Why it can't be a part of the task's result, if it can't."""
+        output = next((o for o in task.spec.outputs if o.tensor == came.tensor), None)
+        if output is None or not _fits(came.box, output.box, attempt.merged.get(came.tensor, ())):
+            cause = f"it sent {came.box} of {came.tensor!r}, which is not what was asked for"
+            return Objection(cause, proven=True)
+        if not came.finite and not self._believes(run, task, attempt.device):
+            return Objection(f"it sent values of {came.tensor!r} that are not finite", proven=False)
+        return None
+
+    def _believes(self, run: RequestRun, task: TaskRun, device: DeviceId) -> bool:
+        """Whether values that are not finite are the model's own: two attempts yield them."""
+        if not run.unusual:
+            task.doubted.append(device)
+        if len(task.doubted) > 1:
+            run.unusual = True
+            self._unusual.add(run.graph)
+        return run.unusual
+
+
+def disproved(run: RequestRun, task: TaskRun) -> list[DeviceId]:
+    """Devices whose values for a task were not finite, now that it has a result which is."""
+    return [] if run.unusual else task.doubted
+
+
+def _fits(box: Box, whole: Box, before: Iterable[Box]) -> bool:
+    """Whether `box` is a new part of `whole`."""
+    if len(box) != len(whole) or box.is_empty or not whole.contains(box):
+        return False
+    return all(box.intersect(each).is_empty for each in before)

@@ -1,0 +1,64 @@
+"""What must be done again when boxes no longer pass from peer to peer.
+
+Going back from the network's outputs: what the host holds is not needed again; what a device
+still keeps is sent to the host; anything else is computed again from its inputs. So a request goes
+on from the latest boundary whose boxes survive, at worst from the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from coordinator.tasks.events import Action, Cancel, RequestId, Resend
+from coordinator.tasks.runs import Phase, RequestRun, TaskRun
+
+
+def recover(request: RequestId, run: RequestRun, now: float) -> Iterator[Action]:
+    """From now on nothing passes from peer to peer: attempts that wait for peers are given up,
+    and what devices keep is asked for. Afterwards every task can be advanced.
+    """
+    if run.direct:
+        run.direct = False
+        for task in run.tasks:
+            for attempt in list(task.attempts.values()):
+                yield Cancel(request, task.spec.id, attempt.number, attempt.device)
+                task.give_up(attempt)
+    for task in survivors(run):
+        kept = task.resend(now)
+        missing = tuple(o.tensor for o in task.spec.outputs if o.tensor not in task.held)
+        yield Resend(request, task.spec.id, kept.number, kept.device, missing)
+
+
+def survivors(run: RequestRun) -> list[TaskRun]:
+    """Tasks whose outputs a device keeps and the host needs; others that must be done are waiting
+    (or running) afterwards, and those not needed are done.
+    """
+    needed: set[int] = set()
+    kept: list[TaskRun] = []
+    ahead = [task for task, tensor in run.graph.ends if tensor not in run.tasks[task].held]
+    while ahead:
+        index = ahead.pop()
+        task = run.tasks[index]
+        if index in needed or task.is_at_host:
+            continue
+        needed.add(index)
+        if task.phase is Phase.DONE and task.kept is not None:
+            kept.append(task)
+            continue
+        if task.phase is Phase.DONE:
+            task.phase = Phase.WAITING
+        if not any(attempt.resent for attempt in task.attempts.values()):
+            ahead += _sources(task)
+    for task in run.tasks:
+        if task.spec.id not in needed and task.phase is Phase.WAITING:
+            task.phase = Phase.DONE
+    return sorted(kept, key=lambda task: task.spec.id)
+
+
+def _sources(task: TaskRun) -> Iterable[int]:
+    return {
+        piece.source
+        for each in task.spec.inputs
+        for piece in each.pieces
+        if piece.source is not None
+    }

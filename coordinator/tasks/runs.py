@@ -1,0 +1,193 @@
+"""Requests in flight, as the scheduler keeps them: their tasks, and the attempts at each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from coordinator.tasks.graph import TaskGraph, TaskInput, TaskOutput, TaskSpec
+from coordinator.tasks.plan import DeviceId
+from models.boxes import Box
+
+
+class Phase(Enum):
+    """Where a task stands: DONE is computed, and merged where the host is to have it, or not
+    needed any more.
+    """
+
+    WAITING = auto()
+    RUNNING = auto()
+    DONE = auto()
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A device's try at a task.
+
+    `sent` are the input boxes that the host sent, `merged` the output boxes that came back.
+    `since_s` is when the device last got something of it; `delivered` whether that has left.
+    `resent`: computed before, only its outputs are asked for. `hedged`: it is overdue, and
+    another device tries too.
+    """
+
+    number: int
+    device: DeviceId
+    since_s: float
+    delivered: bool = False
+    resent: bool = False
+    hedged: bool = False
+    sent: set[tuple[str, Box]] = field(default_factory=set)
+    merged: dict[str, list[Box]] = field(default_factory=dict)
+
+    def has_merged(self, output: TaskOutput) -> bool:
+        """Whether all of an output came back in this attempt."""
+        return sum(box.volume for box in self.merged.get(output.tensor, ())) == output.box.volume
+
+
+@dataclass(slots=True)
+class TaskRun:
+    """A task of one request. `held` are the outputs that lie wholly at the host, `kept` is the
+    attempt whose device keeps all of them. `failed` counts attempts that failed, `failures` by
+    the device whose fault it was; `doubted` are devices whose results were not finite.
+    """
+
+    spec: TaskSpec
+    phase: Phase = Phase.WAITING
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    tries: int = 0
+    failed: int = 0
+    failures: Counter[DeviceId] = field(default_factory=Counter)
+    doubted: list[DeviceId] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
+    kept: Attempt | None = None
+
+    @property
+    def latest(self) -> Attempt | None:
+        """The attempt that was begun last, of those that go on."""
+        return next(reversed(self.attempts.values()), None)
+
+    @property
+    def device(self) -> DeviceId | None:
+        """Where it runs."""
+        latest = self.latest
+        return latest.device if latest else None
+
+    @property
+    def is_at_host(self) -> bool:
+        """Whether every output lies at the host."""
+        return len(self.held) == len(self.spec.outputs)
+
+    def begin(self, device: DeviceId, now: float) -> Attempt:
+        """A new attempt, beside those that go on."""
+        attempt = Attempt(self.tries, device, now)
+        self.tries += 1
+        self.attempts[attempt.number] = attempt
+        self.phase = Phase.RUNNING
+        return attempt
+
+    def give_up(self, attempt: Attempt) -> None:
+        """An attempt ended without a result; without another, the task waits again."""
+        del self.attempts[attempt.number]
+        for other in self.attempts.values():
+            other.hedged = False
+        if not self.attempts:
+            self.phase = Phase.WAITING
+
+    def finish(self, attempt: Attempt) -> list[Attempt]:
+        """An attempt yielded the result; returns those that are not wanted any more."""
+        others = [each for each in self.attempts.values() if each is not attempt]
+        self.attempts.clear()
+        self.held.update(each.tensor for each in self.spec.outputs if attempt.has_merged(each))
+        self.phase, self.kept = Phase.DONE, attempt
+        return others
+
+    def resend(self, now: float) -> Attempt:
+        """The attempt whose device keeps the outputs goes on until the host has them."""
+        kept = self.kept
+        assert kept is not None, "it was kept"
+        kept.resent, kept.since_s, self.kept = True, now, None
+        kept.merged.clear()
+        self.attempts[kept.number] = kept
+        self.phase = Phase.RUNNING
+        return kept
+
+    def is_fed(self, attempt: Attempt) -> bool:
+        """Whether the host has sent all of the task's inputs in this attempt."""
+        return all(
+            (each.tensor, each.box) in attempt.sent
+            or all((each.tensor, piece.box) in attempt.sent for piece in each.pieces)
+            for each in self.spec.inputs
+        )
+
+
+@dataclass(slots=True)
+class RequestRun:
+    """A request in flight. While it is `direct`, tasks get from each other what the plan says;
+    `progress_s` is when anything was last heard of it.
+    """
+
+    graph: TaskGraph
+    tasks: list[TaskRun]
+    direct: bool
+    progress_s: float
+    touched: dict[DeviceId, None] = field(default_factory=dict)
+    unusual: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every output of the network lies at the host."""
+        return all(tensor in self.tasks[task].held for task, tensor in self.graph.ends)
+
+    def awaited(self, task: TaskRun) -> list[TaskOutput]:
+        """Outputs that the host is to get, and does not have."""
+        return [
+            each
+            for each in task.spec.outputs
+            if (each.to_host or not self.direct) and each.tensor not in task.held
+        ]
+
+    def sendable(self, task: TaskRun, attempt: Attempt | None) -> Iterator[tuple[str, Box]]:
+        """Input boxes that the host holds and has not yet sent in this (or a new) attempt."""
+        if attempt is not None and attempt.resent:
+            return
+        if task.spec.barrier and not self._passed_barrier(task.spec.block):
+            return
+        sent = attempt.sent if attempt else set()
+        for each in task.spec.inputs:
+            for box in self._ready_boxes(task, each, sent):
+                if (each.tensor, box) not in sent:
+                    yield each.tensor, box
+
+    def can_begin(self, task: TaskRun) -> bool:
+        """Whether the host can send a new attempt its first input box, or it needs none."""
+        if not task.spec.inputs:
+            return not task.spec.barrier or self._passed_barrier(task.spec.block)
+        return any(self.sendable(task, None))
+
+    def feeds_others(self, task: TaskRun) -> bool:
+        """Whether a peer that reads of this task's outputs has not finished."""
+        return any(
+            self.tasks[route.reader].phase is not Phase.DONE
+            for output in task.spec.outputs
+            for route in output.routes
+        )
+
+    def _passed_barrier(self, block: int) -> bool:
+        """Whether every task of earlier blocks is done."""
+        return all(t.phase is Phase.DONE for t in self.tasks if t.spec.block < block)
+
+    def _ready_boxes(self, task: TaskRun, each: TaskInput, sent: set[tuple[str, Box]]) -> list[Box]:
+        if self.direct and task.spec.direct and each.pieces[0].source is not None:
+            return []
+        ready = [
+            piece
+            for piece in each.pieces
+            if piece.source is None or each.tensor in self.tasks[piece.source].held
+        ]
+        if len(ready) == len(each.pieces) and not any(t == each.tensor for t, _ in sent):
+            return [each.box]
+        if each.summed:
+            return []
+        return [piece.box for piece in ready if (each.tensor, each.box) not in sent]

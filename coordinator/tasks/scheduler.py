@@ -1,0 +1,359 @@
+"""The scheduler: pure state, events in, actions out. No clock, no I/O, no asyncio.
+
+A task's life:
+
+    waiting --(inputs at the host)--> running --(all output boxes merged)--> done
+       ^                                 |
+       +--- no attempt at it goes on ----+
+
+Rules:
+
+* A task is assigned when its first input box can be sent; without a barrier its boxes go out as
+  they come in, with a barrier all at once when every earlier block is done. One that reads nothing,
+  since it computes from constants alone, is assigned at once, or when its barrier has passed.
+* What a lost device was computing is computed again elsewhere, from the boxes that the host
+  holds. Late results of an attempt that was given up are dropped and counted.
+* An attempt that is overdue gets company: another device tries too, the first result is taken,
+  the others are cancelled (`deadlines`).
+* A result that can't be one is refused and counted, and its task runs elsewhere. Values that are
+  not finite are believed when a second attempt yields them too; else its device is accused.
+* Where tasks pass their outputs straight to peers, all tasks are placed and assigned at once, so
+  that every output has an address. If then a device is lost, cannot reach a peer, or nothing is
+  heard for too long, the request goes on through the host (`recovery`).
+* When the last device is gone, requests wait a while for one to come back.
+* A request ends exactly once, with `Complete` or `Abort`; then its devices are released.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from coordinator.tasks.deadlines import MOST_AT_ONCE, Expectations, NoExpectations
+from coordinator.tasks.events import (
+    Abort,
+    Accuse,
+    Action,
+    Add,
+    Assign,
+    Cancel,
+    Cancelled,
+    Complete,
+    Delivered,
+    Event,
+    Failed,
+    Finished,
+    Joined,
+    Lost,
+    Merge,
+    Received,
+    Refused,
+    Release,
+    RequestId,
+    Send,
+    Submitted,
+    Tick,
+)
+from coordinator.tasks.judge import Judge, Objection, disproved
+from coordinator.tasks.placement import place
+from coordinator.tasks.plan import DeviceId
+from coordinator.tasks.recovery import recover
+from coordinator.tasks.runs import Attempt, Phase, RequestRun, TaskRun
+from coordinator.tasks.watch import Watch
+from protos.errors import ImbrexError, LostWorker, PeerViolation
+
+# A task that failed this often fails everywhere: more attempts only cost time.
+MAX_FAILURES = 4
+# How long a request waits for a device to come back when the last one has gone: a router that
+# restarts, or a host that was asleep itself, takes all of them away at once.
+STRANDED_S = 10.0
+# What says nothing against the device that reports it: it was asked for what it can't know, or
+# another device can't be reached.
+_BLAMELESS = ("no_program", "send")
+
+_Found = tuple[RequestRun, TaskRun, Attempt]
+
+
+class Scheduler:
+    """All requests in flight on all devices. `refused` counts wrong results by device."""
+
+    def __init__(self, expectations: Expectations | None = None) -> None:
+        self.requests: dict[RequestId, RequestRun] = {}
+        self.devices: dict[DeviceId, None] = {}
+        self.dropped: Counter[str] = Counter()
+        self.refused: Counter[DeviceId] = Counter()
+        self._expected = expectations or NoExpectations()
+        self._watch = Watch(self._expected)
+        self._judge = Judge()
+        self._now = 0.0
+        # When the last device went.
+        self._empty_s = 0.0
+
+    def step(self, event: Event, now: float = 0.0) -> list[Action]:
+        """Takes one event; returns what must be done, in order. `now` is of any monotonic clock."""
+        self._now = now
+        match event:
+            case Delivered(request, task, attempt):
+                self._delivered(self._current(request, task, attempt))
+                return []
+            case _:
+                return list(self._react(event))
+
+    def _react(self, event: Event) -> Iterator[Action]:
+        match event:
+            case Submitted():
+                yield from self._submit(event)
+            case Joined(device):
+                yield from self._joined(device)
+            case Received():
+                yield from self._received(event)
+            case Finished():
+                yield from self._computed(event)
+            case Refused(request, task, attempt, cause):
+                if found := self._current(request, task, attempt):
+                    yield from self._refuse(request, found, Objection(cause, proven=True))
+            case Failed():
+                yield from self._failed(event)
+            case Lost(device):
+                yield from self._lost(device)
+            case Cancelled(request):
+                if request in self.requests:
+                    yield from self._end(request)
+            case Tick():
+                for request, run in list(self.requests.items()):
+                    yield from self._look_after(request, run)
+
+    # ------------------------------------------------------------ events
+
+    def _submit(self, event: Submitted) -> Iterator[Action]:
+        request, graph = event.request, event.graph
+        unusual = self._judge.is_unusual(graph, finite=event.finite)
+        # Devices don't pass on what is not finite.
+        direct = graph.is_direct and not unusual and bool(self.devices)
+        tasks = [TaskRun(spec) for spec in graph.tasks]
+        run = RequestRun(graph, tasks, direct, self._now, unusual=unusual)
+        self.requests[request] = run
+        if run.direct:
+            begun = [(task, self._begin(run, task)) for task in run.tasks]
+            for task, attempt in begun:
+                assert attempt is not None, "there are devices"
+                yield Assign(request, task.spec.id, attempt.number, attempt.device)
+        yield from self._advance(request, range(len(run.tasks)))
+
+    def _joined(self, device: DeviceId) -> Iterator[Action]:
+        was_empty = not self.devices
+        self.devices.setdefault(device)
+        if was_empty:
+            for request, run in self.requests.items():
+                yield from self._advance(request, range(len(run.tasks)))
+
+    def _received(self, event: Received) -> Iterator[Action]:
+        found = self._current(event.request, event.task, event.attempt)
+        if found is None:
+            self.dropped["late"] += 1
+            return
+        run, task, attempt = found
+        if event.tensor in task.held or event.box in attempt.merged.get(event.tensor, ()):
+            self.dropped["duplicate"] += 1
+            return
+        if objection := self._judge.objection(*found, event):
+            yield from self._refuse(event.request, found, objection)
+            return
+        self._watch.heard(run, attempt, self._now)
+        attempt.merged.setdefault(event.tensor, []).append(event.box)
+        reduce = any(o.reduce for o in task.spec.outputs if o.tensor == event.tensor)
+        yield Merge(event.request, event.task, event.tensor, event.box, reduce)
+        if all(attempt.has_merged(each) for each in run.awaited(task)):
+            for each in run.awaited(task):
+                if each.reduce:
+                    yield Add(event.request, event.task, each.tensor, each.box)
+            yield from self._finish(event.request, found)
+
+    def _computed(self, event: Finished) -> Iterator[Action]:
+        """News of a task whose outputs all go to peers ends it: the others end when merged."""
+        found = self._current(event.request, event.task, event.attempt)
+        if found is None:
+            return
+        run, task, attempt = found
+        self._watch.heard(run, attempt, self._now)
+        if run.direct and not run.awaited(task):
+            yield from self._finish(event.request, found)
+
+    def _finish(self, request: RequestId, found: _Found) -> Iterator[Action]:
+        """A task has its result."""
+        run, task, attempt = found
+        for device in disproved(run, task):
+            yield Accuse(device, "its values were not finite, those of another device were")
+        task.doubted.clear()
+        for other in task.finish(attempt):
+            yield Cancel(request, task.spec.id, other.number, other.device)
+        if run.is_complete:
+            yield Complete(request)
+            yield from self._end(request)
+            return
+        later = dict.fromkeys(
+            reader
+            for output in task.spec.outputs
+            for reader in run.graph.readers.get((task.spec.id, output.tensor), ())
+        )
+        later.update(dict.fromkeys(each.spec.id for each in run.tasks if each.spec.barrier))
+        yield from self._advance(request, later)
+
+    def _delivered(self, found: _Found | None) -> None:
+        if found is not None:
+            run, _, attempt = found
+            attempt.delivered = True
+            attempt.since_s = run.progress_s = self._now
+
+    def _refuse(self, request: RequestId, found: _Found, objection: Objection) -> Iterator[Action]:
+        _, task, attempt = found
+        self.refused[attempt.device] += 1
+        if objection.proven:
+            yield Accuse(attempt.device, objection.cause)
+        yield Cancel(request, task.spec.id, attempt.number, attempt.device)
+        yield from self._failed(
+            Failed(request, task.spec.id, attempt.number, "wrong_result", objection.cause)
+        )
+
+    def _failed(self, event: Failed) -> Iterator[Action]:
+        found = self._current(event.request, event.task, event.attempt)
+        if found is None:
+            self.dropped["late"] += 1
+            return
+        run, task, attempt = found
+        if event.code == "not_finite":
+            self.refused[attempt.device] += 1
+            task.doubted.append(attempt.device)
+        if not attempt.resent:
+            task.failures[attempt.device] += event.code not in _BLAMELESS
+            task.failed += 1
+        if task.failed >= MAX_FAILURES or event.code == "bad_input":
+            cause = f"task {event.task} failed on {attempt.device}: {event.message}"
+            cure = "See the log of that device's worker."
+            yield from self._abort(event.request, PeerViolation(cause=cause, cure=cure))
+            return
+        task.give_up(attempt)
+        yield from self._go_on(event.request, run, [event.task])
+
+    def _lost(self, device: DeviceId) -> Iterator[Action]:
+        self.devices.pop(device, None)
+        if not self.devices:
+            self._empty_s = self._now
+        self._watch.heard_s.pop(device, None)
+        for request, run in list(self.requests.items()):
+            run.touched.pop(device, None)
+            broken = []
+            for task in run.tasks:
+                if task.kept is not None and task.kept.device == device:
+                    task.kept = None
+                    if run.direct and run.feeds_others(task):
+                        broken.append(task.spec.id)
+                for attempt in [each for each in task.attempts.values() if each.device == device]:
+                    task.give_up(attempt)
+                    broken.append(task.spec.id)
+            if broken:
+                yield from self._go_on(request, run, broken)
+
+    # ------------------------------------------------------------ faults
+
+    def _go_on(self, request: RequestId, run: RequestRun, tasks: Iterable[int]) -> Iterator[Action]:
+        """Attempts at `tasks` ended without a result, or what they passed on may be lost."""
+        if run.graph.is_direct:
+            yield from recover(request, run, self._now)
+            tasks = range(len(run.tasks))
+        yield from self._advance(request, tasks)
+
+    def _look_after(self, request: RequestId, run: RequestRun) -> Iterator[Action]:
+        """Helps whatever is overdue."""
+        if not self.devices:
+            if self._now - self._empty_s >= STRANDED_S:
+                yield from self._abort(request, _no_device())
+            return
+        if run.direct:
+            if self._watch.is_stuck(run, len(self.requests), self._now):
+                yield from self._go_on(request, run, [])
+            return
+        for task in run.tasks:
+            for attempt in list(task.attempts.values()):
+                if attempt.number in task.attempts and not attempt.hedged:
+                    yield from self._help(request, (run, task, attempt))
+                if request not in self.requests:
+                    return
+
+    def _help(self, request: RequestId, found: _Found) -> Iterator[Action]:
+        """An attempt that is overdue gets company; the last one possible is given up in the end."""
+        run, task, attempt = found
+        delay = self._watch.delay(*found, self._now)
+        if delay is None:
+            return
+        index = task.spec.id
+        if attempt.resent:
+            task.give_up(attempt)
+            yield from self._go_on(request, run, [index])
+        elif len(task.attempts) < MOST_AT_ONCE and (other := self._begin(run, task)) is not None:
+            attempt.hedged = True
+            yield Assign(request, index, other.number, other.device)
+            yield from self._feed(request, run, task, other)
+        elif delay.is_hopeless:
+            tried = ", ".join(each.device for each in task.attempts.values())
+            cause = f"task {index} was not answered for {delay.silent_s:.0f} s (by {tried})"
+            cure = "See the logs of those devices' workers."
+            yield from self._abort(request, LostWorker(cause=cause, cure=cure))
+
+    # ------------------------------------------------------------ progress
+
+    def _advance(self, request: RequestId, tasks: Iterable[int]) -> Iterator[Action]:
+        """Assigns and feeds those of `tasks` that can go on."""
+        run = self.requests[request]
+        for index in tasks:
+            task = run.tasks[index]
+            if task.phase is Phase.WAITING and run.can_begin(task):
+                attempt = self._begin(run, task)
+                if attempt is None:
+                    return  # no device is left
+                yield Assign(request, index, attempt.number, attempt.device)
+            for attempt in task.attempts.values():
+                yield from self._feed(request, run, task, attempt)
+
+    def _feed(
+        self, request: RequestId, run: RequestRun, task: TaskRun, attempt: Attempt
+    ) -> Iterator[Action]:
+        for tensor, box in list(run.sendable(task, attempt)):
+            attempt.sent.add((tensor, box))
+            attempt.since_s = self._now
+            yield Send(request, task.spec.id, attempt.number, attempt.device, tensor, box)
+
+    def _begin(self, run: RequestRun, task: TaskRun) -> Attempt | None:
+        """A new attempt on the best device that does not try already, if there is one."""
+        requests = self.requests.values()
+        device = place(run, task, self.devices, requests, self._expected)
+        if device is None:
+            return None
+        run.touched.setdefault(device)
+        return task.begin(device, self._now)
+
+    # ------------------------------------------------------------ ends
+
+    def _abort(self, request: RequestId, error: ImbrexError) -> Iterator[Action]:
+        yield Abort(request, error)
+        yield from self._end(request)
+
+    def _end(self, request: RequestId) -> Iterator[Action]:
+        run = self.requests.pop(request)
+        if run.touched:
+            yield Release(request, tuple(run.touched))
+
+    def _current(self, request: RequestId, task: int, number: int) -> _Found | None:
+        """An attempt that goes on."""
+        run = self.requests.get(request)
+        if run is None or not 0 <= task < len(run.tasks):
+            return None
+        attempt = run.tasks[task].attempts.get(number)
+        return (run, run.tasks[task], attempt) if attempt else None
+
+
+def _no_device() -> LostWorker:
+    return LostWorker(
+        cause="no worker is left to compute on",
+        cure="Start a worker (imbrex worker) or see `imbrex status` for why none is ready.",
+    )

@@ -1,0 +1,132 @@
+"""Where a request's time went: from observed task times to a timing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where a request's time went, in seconds.
+
+    `queue`: admitted but not started. `scatter`, `compute`, `gather`: summed over blocks, the
+    time in which at least that was going on and nothing later in the list was; together with
+    `queue` they make `total`.
+    """
+
+    queue_s: float
+    scatter_s: float
+    compute_s: float
+    gather_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """One attempt of a task on the host's monotonic clock: when its last input was handed to the
+    connection (and how many bytes in all), when it was ready, started and stopped, and when the
+    last of its outputs was back at the host (0 and 0 bytes if none was to come). `shared`: other
+    requests were on its device meanwhile, and it may have waited for these.
+    """
+
+    task: int
+    attempt: int
+    device: str
+    ready_s: float
+    start_s: float
+    stop_s: float
+    sent_s: float = 0.0
+    sent_bytes: int = 0
+    received_s: float = 0.0
+    received_bytes: int = 0
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Bytes that a task hands straight to another one."""
+
+    source: int
+    reader: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """What a timeline needs to know of its plan, long after that is gone: each task's block, and
+    what tasks pass to each other.
+    """
+
+    blocks: tuple[int, ...] = ()
+    passed: tuple[Passed, ...] = ()
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Collects a request's observations; `submitted_s` is when it left the queue."""
+
+    submitted_s: float
+    ended_s: float = 0.0
+    tasks: list[TaskTimes] = field(default_factory=list)
+    arrivals: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
+    departures: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
+
+    def sent(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
+        """A box of a task's input was handed to the connection."""
+        _, before = self.departures.get((task, attempt), (now, 0))
+        self.departures[task, attempt] = (now, before + size_bytes)
+
+    def received(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
+        """A box of a task's output arrived."""
+        _, before = self.arrivals.get((task, attempt), (now, 0))
+        self.arrivals[task, attempt] = (now, before + size_bytes)
+
+    def computed(self, times: TaskTimes) -> None:
+        """A device reported when it computed a task."""
+        sent_s, size = self.departures.get((times.task, times.attempt), (times.ready_s, 0))
+        self.tasks.append(replace(times, sent_s=sent_s, sent_bytes=size))
+
+    def end(self, now: float) -> None:
+        """Everything is merged."""
+        self.ended_s = now
+        for index, times in enumerate(self.tasks):
+            back_s, size = self.arrivals.get((times.task, times.attempt), (0.0, 0))
+            self.tasks[index] = replace(times, received_s=back_s, received_bytes=size)
+
+    def timing(self) -> Timing:
+        """Every moment counts once: as compute while any task computes, as gather while any
+        finished task's output is still on its way, and as scatter otherwise.
+        """
+        computing = _merge((each.start_s, each.stop_s) for each in self.tasks)
+        returning = _merge((each.stop_s, max(each.stop_s, each.received_s)) for each in self.tasks)
+        window = (self.submitted_s, self.ended_s)
+        compute_s = _length(computing, window)
+        either_s = _length(_merge([*computing, *returning]), window)
+        total_s = self.ended_s - self.submitted_s
+        return Timing(
+            queue_s=0.0,
+            scatter_s=max(0.0, total_s - either_s),
+            compute_s=compute_s,
+            gather_s=max(0.0, either_s - compute_s),
+            total_s=total_s,
+        )
+
+
+def _merge(intervals: Iterable[Interval]) -> list[Interval]:
+    """The union of intervals, sorted and disjoint."""
+    merged: list[Interval] = []
+    for start, stop in sorted(intervals):
+        if stop <= start:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _length(intervals: Iterable[Interval], window: Interval) -> float:
+    return sum(max(0.0, min(stop, window[1]) - max(start, window[0])) for start, stop in intervals)

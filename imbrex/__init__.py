@@ -1,0 +1,1 @@
+"""imbrex, the public package: a client, the command line, the demo."""

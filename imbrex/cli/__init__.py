@@ -1,0 +1,1 @@
+"""The command line: one file for each command, imported when it is asked for."""

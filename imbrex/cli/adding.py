@@ -1,0 +1,210 @@
+"""`imbrex models add`: a file of somebody's, with what it doesn't say guessed or asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+
+from imbrex import terminal
+from models import catalogue
+from models.graph import Graph
+from models.guess import guess, metadata, takes_pictures
+from models.heads import TASKS, Head, Task
+from models.importer import graph_of
+from models.installed import Store
+from models.model_file import read_model
+from models.predictions import check_outputs
+from models.sidecar import LABELLESS, Resize, Sidecar, sidecar_path
+from models.sidecar import load as load_sidecar
+from models.sizes import Size, bind, inputs_of
+from models.usual import PIXELS, head_for, image_input
+from protos.errors import BadRequest
+
+Choice = TypeVar("Choice", bound=str)
+
+LABEL_FILES = (".txt", ".names")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What was said of the model on the command line; None: not said."""
+
+    name: str | None = None
+    task: Task | None = None
+    labels: str | None = None
+    pixels: str | None = None
+    resize: Resize | None = None
+    size: Size | None = None
+    sidecar: Path | None = None
+    licence: str = "not said"
+    source: str | None = None
+
+
+class NotSaid(BadRequest):
+    """Something cannot be guessed, and there is no terminal to ask at."""
+
+    code = "not_said"
+
+
+def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
+    """Copies a model into the store, with its sidecar."""
+    name = said.name or file.stem
+    if name in catalogue.names():
+        raise BadRequest(
+            cause=f"{name!r} is a model of imbrex itself", cure="Give it another name with --name"
+        )
+    with terminal.waiting(f"reading {file.name}"):
+        stored = read_model(file)
+    beside = said.sidecar or sidecar_path(file)
+    if said.sidecar or beside.is_file():
+        sidecar = load_sidecar(beside)
+        inputs = sidecar.input.size
+        graph = _graph(file, said.size or Size(*inputs))
+    else:
+        graph = _graph(file, said.size or _written_size(metadata(stored.proto)))
+        sidecar = _described(graph, metadata(stored.proto), name, said, file)
+    check_outputs(sidecar, {each: graph.shape(each) for each in graph.outputs})
+    return _keep(
+        name, stored.complete().SerializeToString(), sidecar, default=default, as_json=as_json
+    )
+
+
+def _keep(name: str, model: bytes, sidecar: Sidecar, *, default: bool, as_json: bool) -> int:
+    store = Store()
+    version = store.add(name, model, sidecar)
+    if default:
+        store.choose(sidecar.task, name)
+    if as_json:
+        told = {"name": name, "version": version, "task": sidecar.task, "default": default}
+        terminal.print_json(told)
+        return 0
+    console = terminal.out()
+    console.print(f"added {name}, version {version}: {sidecar.task}")
+    console.print(f"try it: imbrex infer PICTURE --model {name}")
+    return 0
+
+
+def _graph(file: Path, size: Size | None) -> Graph:
+    """The graph with its open sizes fixed."""
+    stored = read_model(file)
+    bind(inputs_of(stored.proto), size)
+    return graph_of(stored, file.stem)
+
+
+def _written_size(told: dict[str, object]) -> Size | None:
+    """Ultralytics' imgsz: [height, width]."""
+    match told.get("imgsz"):
+        case [int() as height, int() as width]:
+            return Size(height, width)
+        case _:
+            return None
+
+
+def _described(graph: Graph, told: dict[str, object], name: str, said: Said, file: Path) -> Sidecar:
+    """The sidecar of what was said, guessed and asked."""
+    given = _read_labels(said.labels) if said.labels is not None else None
+    first = guess(graph, told, said.task, len(given or ()))
+    missing: list[str] = []
+    task = said.task or first.task or _choose("What is it for?", TASKS, "--task", missing)
+    guessed = guess(graph, told, task, len(given or ())) if task else first
+    labels = given or guessed.labels
+    if task and task not in LABELLESS and labels is None:
+        what = f"{guessed.classes} labels" if guessed.classes else "Its labels"
+        text = _ask(f"{what}: a file, or a,b,c", "--labels", missing)
+        labels = _read_labels(text) if text else None
+    pixels = said.pixels or guessed.pixels
+    if task != "tensor" and pixels is None:
+        pixels = _choose("Which pixels was it trained on?", tuple(PIXELS), "--pixels", missing)
+    if missing:
+        raise NotSaid(
+            cause=f"{file} does not say what {', '.join(missing)} "
+            + ("is" if len(missing) == 1 else "are"),
+            cure="Say so with these options, or write a sidecar and name it with --sidecar",
+        )
+    assert task is not None, "asked, or missing"
+    if not takes_pictures(graph) and task != "tensor":
+        raise BadRequest(
+            cause=f"{file} does not take a picture: its inputs are not one of (1, 3, H, W) float32",
+            cure="Add it with --task tensor, or export it so",
+        )
+    head = head_for(graph, task, labels or (), pixels or "unit", told)
+    if head is None and task != "tensor":
+        raise _unread(graph, file)
+    return _sidecar(graph, task, head, labels or (), pixels or "unit", (name, said, file))
+
+
+def _unread(graph: Graph, file: Path) -> BadRequest:
+    shapes = [graph.shape(each) for each in graph.outputs]
+    cure = "Write a sidecar with its head and anchors, and name it with --sidecar"
+    if [shape[2:] for shape in shapes] == [(6,)]:
+        cure = (
+            'Write a sidecar and name it with --sidecar: "head": {"type": "end2end", '
+            '"min_score": 0.25} if each row is x_min, y_min, x_max, y_max, score, class; '
+            '"type": "yolov5" if it is centre, size, objectness and the score of the one class'
+        )
+    return BadRequest(
+        cause=f"how {file} gives its boxes is not known: its outputs are "
+        + ", ".join(map(str, shapes)),
+        cure=cure,
+    )
+
+
+def _sidecar(
+    graph: Graph,
+    task: Task,
+    head: Head | None,
+    labels: tuple[str, ...],
+    pixels: str,
+    about: tuple[str, Said, Path],
+) -> Sidecar:
+    name, said, file = about
+    return Sidecar(
+        name=name,
+        task=task,
+        description=f"Added from {file.name}",
+        licence=said.licence,
+        source=said.source or file.name,
+        trained=True,
+        labels=labels if task not in LABELLESS else (),
+        input=image_input(graph, task, pixels, said.resize),
+        head=head,
+    )
+
+
+def _read_labels(text: str) -> tuple[str, ...]:
+    """Of a file with one per line, or separated by commas."""
+    if not text.lower().endswith(LABEL_FILES):
+        return tuple(each.strip() for each in text.split(",") if each.strip())
+    try:
+        lines = Path(text).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(
+            cause=f"the labels {text} cannot be read ({error})", cure="One label per line, in UTF-8"
+        ) from error
+    return tuple(each.strip() for each in lines if each.strip())
+
+
+def _choose(
+    question: str, choices: Sequence[Choice], option: str, missing: list[str]
+) -> Choice | None:
+    """One of the choices; as `_ask`."""
+    told = f"{question} ({', '.join(choices)})"
+    while (answer := _ask(told, option, missing)) is not None:
+        for each in choices:
+            if answer == each:
+                return each
+        typer.echo(f"none of {', '.join(choices)}", err=True)
+    return None
+
+
+def _ask(question: str, option: str, missing: list[str]) -> str | None:
+    """The answer; without a terminal, what is missing is noted."""
+    if not sys.stdin.isatty():
+        missing.append(option)
+        return None
+    return str(typer.prompt(question, err=True)).strip()

@@ -1,0 +1,154 @@
+"""What else could be done than a plan does, and what that would cost: simulated, not executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from coordinator.costs.devices import Cluster, Link, Planner, fastest
+from coordinator.planning.propose import propose
+from coordinator.planning.simulator import simulate
+from coordinator.planning.strategies import STRATEGIES
+from coordinator.tasks.plan import Plan
+from imbrex import terminal
+from models.units import Network
+from models.wire import Wire
+from protos.errors import ImbrexError
+
+# What is worth a sentence: predictions are no better than that.
+NOTABLE = 0.01
+FASTER_LINK = 10
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Something else, and its predicted latency; `reason` where it can't be done."""
+
+    what: str
+    latency_s: float = 0.0
+    reason: str = ""
+
+    def would(self, now_s: float) -> str:
+        """A part of a sentence."""
+        if self.reason:
+            return f"{self.what} can't: {self.reason}"
+        change = self.latency_s / now_s - 1
+        told = "the same" if abs(change) < NOTABLE / 2 else f"{change:+.0%}"
+        return f"{self.what} {terminal.duration(self.latency_s)} ({told})"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A plan, the cluster that it is for, and the planner that made it."""
+
+    network: Network
+    cluster: Cluster
+    plan: Plan
+    planner: Planner
+
+    @property
+    def now_s(self) -> float:
+        """What the plan takes."""
+        return simulate(self.plan, self.network, self.cluster).latency_s
+
+    def planned(
+        self,
+        what: str,
+        cluster: Cluster,
+        planner: Planner | None = None,
+        wire: Wire | None = None,
+    ) -> Alternative:
+        """What another cluster, planner or wire would give."""
+        try:
+            allowed = wire or self.plan.wire
+            plan = propose(planner or self.planner, self.network, cluster, allowed)
+        except ImbrexError as error:
+            return Alternative(what, reason=error.cause)
+        return Alternative(what, plan.predicted_latency_s)
+
+
+def sentences(situation: Situation, step: Step) -> Iterator[str]:
+    """Why so many devices, what other strategies would take, which opt-in would help."""
+    now_s = situation.now_s
+    numbers = [each.would(now_s) for each in _numbers(situation, step)]
+    used = len(situation.plan.devices)
+    if numbers:
+        yield (
+            f"Why {used} of {len(situation.cluster.devices)} devices: it takes "
+            f"{terminal.duration(now_s)}; planned alike, {_listed(numbers)}."
+        )
+    others = [each.would(now_s) for each in _strategies(situation, step)]
+    yield f"Other strategies would take: {_listed(others)}."
+    yield from _opt_in_sentences(now_s, list(_opt_ins(situation, step)))
+
+
+def _numbers(situation: Situation, step: Step) -> Iterator[Alternative]:
+    cluster, used = situation.cluster, len(situation.plan.devices)
+    there = len(cluster.devices)
+    for count in sorted({1, used - 1, used + 1, there} - {used, 0}):
+        if count <= there:
+            step(f"{count} devices")
+            devices = "1 device" if count == 1 else f"{count} devices"
+            yield situation.planned(f"{devices} would take", fastest(cluster, count))
+    taking = [cluster.device(each) for each in situation.plan.devices]
+    slowest = min(taking, key=lambda each: each.speed)
+    without = replace(cluster, devices=tuple(each for each in cluster.devices if each != slowest))
+    if len(taking) > 1 and {each.speed for each in taking} != {slowest.speed}:
+        step(f"without {slowest.name}")
+        yield situation.planned(f"without {slowest.name}, the slowest, it would take", without)
+
+
+def _strategies(situation: Situation, step: Step) -> Iterator[Alternative]:
+    for name, planner in STRATEGIES.items():
+        if name not in (situation.plan.strategy, "auto"):
+            step(name)
+            yield situation.planned(name, situation.cluster, planner)
+
+
+def _opt_ins(situation: Situation, step: Step) -> Iterator[Alternative]:
+    step("opt-ins")
+
+    def times_as_wide(link: Link, factor: float) -> Link:
+        return replace(link, bytes_per_s=link.bytes_per_s * factor)
+
+    yield situation.planned(
+        f"a network {FASTER_LINK} times as fast would make it",
+        _with_links(situation.cluster, lambda link: times_as_wide(link, FASTER_LINK)),
+    )
+    if situation.plan.wire == "exact":
+        yield situation.planned(
+            "16-bit floats on the wire (--wire fp16: answers that differ a little) would make it",
+            situation.cluster,
+            wire="fp16",
+        )
+    if any(block.barrier for block in situation.plan.blocks[1:]):
+        free = tuple(replace(block, barrier=False) for block in situation.plan.blocks)
+        plan = replace(situation.plan, blocks=free)
+        latency_s = simulate(plan, situation.network, situation.cluster).latency_s
+        yield Alternative("leaving out its barriers would make it", latency_s)
+
+
+def _opt_in_sentences(now_s: float, found: Sequence[Alternative]) -> Iterator[str]:
+    helping = [each for each in found if not each.reason and each.latency_s < now_s * (1 - NOTABLE)]
+    for each in sorted(helping, key=lambda one: one.latency_s):
+        sentence = each.would(now_s)
+        yield sentence[0].upper() + sentence[1:] + "."
+    if len(helping) < len(found):
+        rest = [each.what.partition(" would")[0].partition(" (")[0] for each in found]
+        rest = [what for what, each in zip(rest, found, strict=True) if each not in helping]
+        yield f"Not worth it here: {_listed(rest)}."
+
+
+def _with_links(cluster: Cluster, change: Callable[[Link], Link]) -> Cluster:
+    """The cluster with another network; the host's own worker reads from memory as before."""
+    devices = tuple(
+        each if each.host else replace(each, link=change(each.link)) for each in cluster.devices
+    )
+    uplink = change(cluster.uplink) if cluster.uplink else None
+    return replace(cluster, devices=devices, uplink=uplink)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return ", ".join(parts) if parts else "none"

@@ -1,0 +1,232 @@
+"""imbrex on the command line: a thin front on both daemons and the tools.
+
+Every import of a room is inside its command: `--help` stays fast, and `imbrex worker` runs where
+only a worker's libraries are installed.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coordinator.cluster.children import follow_parent
+from imbrex.cli.asking import add_asking
+from imbrex.cli.cluster import add_cluster
+from imbrex.cli.daemon import add_daemon
+from imbrex.cli.models import add_models
+from imbrex.cli.options import (
+    Cluster,
+    Config,
+    Host,
+    Interface,
+    Json,
+    Mdns,
+    Model,
+    PlanFile,
+    Save,
+    StateDir,
+    WireOption,
+    known_wire,
+)
+from imbrex.cli.planning import add_planning
+from imbrex.cli.watching import add_watch
+from protos.errors import BadConfiguration, ImbrexError
+
+# What only the extras bring, by the names that Python misses them under.
+EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(
+    (
+        "fastapi",
+        "httpx",
+        "PIL",
+        "grpc_reflection",
+        "prometheus_client",
+        "python_multipart",
+        "sklearn",
+        "uvicorn",
+    ),
+    "coordinator",
+)
+
+# Objects that come before the next look for cycles. Planners make a million small ones and hardly
+# a cycle: at Python's 700 the looking takes a third of their time. This many hold some 10 MB.
+YOUNG_OBJECTS = 50_000
+
+app = typer.Typer(
+    name="imbrex",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        typer.echo(f"imbrex {metadata.version('imbrex')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _front(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="The version.")
+    ] = False,
+) -> None:
+    """One CNN inference across the Raspberry Pis of a home: faster, with the same answer.
+
+    \b
+    imbrex demo                      try it: a whole cluster on this machine
+    imbrex worker                    on every device that computes
+    imbrex coordinator               on the device that answers
+    imbrex infer sheet.png           ask it
+    """
+
+
+@app.command()
+def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    image: Annotated[
+        Path | None, typer.Argument(metavar="IMAGE", help="A picture; default: a sheet of ours.")
+    ] = None,
+    model: Model = "digits",
+    workers: Annotated[int, typer.Option(min=1, max=64, help="How many worker processes.")] = 4,
+    strategy: Annotated[str | None, typer.Option(help="How to plan. [default: auto]")] = None,
+    plan: PlanFile = None,
+    wire: WireOption = None,
+    throttle: Annotated[
+        bool, typer.Option("--throttle/--no-throttle", help="Pace workers like Raspberry Pis.")
+    ] = True,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile/--no-profile",
+            help="Measure the workers first: a minute at the first run, kept for the next.",
+        ),
+    ] = True,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the cluster up until Ctrl-C.")
+    ] = False,
+    save: Save = None,
+    as_json: Json = False,
+) -> None:
+    """A whole cluster of real processes on this machine, and one image through it.
+
+    Starts workers that are found over mDNS on loopback and a coordinator with HTTP; shows the
+    answer, the plan and where the time went; compares with one device and with the whole model.
+
+    \b
+    imbrex demo
+    imbrex demo --save answer.png
+    imbrex demo --model vgg16 --strategy aofl --workers 4 --json
+    imbrex demo --plan plan.json        (a plan for devices called worker-1, worker-2, ...)
+    """
+    if plan is not None and strategy is not None:
+        raise typer.BadParameter("a plan has its own strategy", param_hint="--plan")
+    allowed = known_wire(wire)
+    from imbrex.demo.run import Demo, run
+
+    wanted = Demo(
+        image, model, workers, strategy or "auto", throttle, profile, keep, save, plan, allowed
+    )
+    raise typer.Exit(run(wanted, as_json=as_json))
+
+
+@app.command()
+def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    config: Config = None,
+    host: Host = None,
+    port: Annotated[int | None, typer.Option(help="0 takes any free one. [default: 8470]")] = None,
+    name: Annotated[str | None, typer.Option(help="For people. [default: the host's]")] = None,
+    pace: Annotated[
+        float | None, typer.Option(metavar="F", help="Compute at F of a core, as 0.4.")
+    ] = None,
+    memory_mb: Annotated[int | None, typer.Option(help="Memory that it may use.")] = None,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN", help="Join a cluster (`imbrex cluster invite`); - reads it from stdin."
+        ),
+    ] = None,
+    join_only: Annotated[
+        bool, typer.Option("--join-only", help="Join, and don't compute now.")
+    ] = False,
+    cluster: Cluster = None,
+    mdns: Mdns = None,
+    interface: Interface = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Computes for a coordinator, which finds it over mDNS.
+
+    Every setting can also be an environment variable IMBREX_WORKER_*, or a line of a file. To
+    be reached by other machines it must have joined their cluster once.
+
+    \b
+    imbrex worker
+    imbrex worker --pace 0.5
+    imbrex worker --host 0.0.0.0 --join TOKEN
+    """
+    if join_only and join is None:
+        raise typer.BadParameter("needs --join", param_hint="--join-only")
+    from worker.daemon import join_cluster
+    from worker.daemon import main as run
+
+    flags = {
+        "host": host,
+        "port": port,
+        "name": name,
+        "pace": pace,
+        "memory_mb": memory_mb,
+        "join": sys.stdin.readline().strip() if join == "-" else join,
+        "cluster": cluster,
+        "mdns": mdns,
+        "mdns_interfaces": tuple(interface) if interface else None,
+        "state_dir": state_dir,
+    }
+    raise typer.Exit((join_cluster if join_only else run)(config, flags))
+
+
+add_daemon(app)
+add_asking(app)
+add_planning(app)
+add_watch(app)
+add_models(app)
+add_cluster(app)
+
+
+def main() -> None:
+    """The entry point: exit code 0 done, 1 failed, 2 wrong usage."""
+    follow_parent()
+    gc.set_threshold(YOUNG_OBJECTS)
+    try:
+        app(prog_name="imbrex")
+    except ImbrexError as error:
+        _fail(error)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        _fail(
+            BadConfiguration(
+                cause=f"this command needs {error.name}, which a worker does without",
+                cure=f'pip install "imbrex[{extra}]"',
+            )
+        )
+
+
+def _fail(error: ImbrexError) -> None:
+    """Cause and cure for people; for a program that asked for JSON, the error as JSON too."""
+    if "--json" in sys.argv:
+        import json
+
+        fields: dict[str, Any] = {"code": error.code, "cause": error.cause, "cure": error.cure}
+        print(json.dumps({"error": fields}))
+    print(f"error: {error.cause}\ncure:  {error.cure}", file=sys.stderr)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

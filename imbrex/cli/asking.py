@@ -1,0 +1,190 @@
+"""The commands that ask a running coordinator. Nothing but typer is imported
+here: `--help` stays fast.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imbrex.cli.options import (
+    URL,
+    Devices,
+    Json,
+    Model,
+    PlanFile,
+    Save,
+    Url,
+    WireOption,
+    known_wire,
+)
+
+
+def add_asking(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command()(infer)
+    app.command()(status)
+    app.command()(profile)
+    app.command()(doctor)
+    app.command()(drain)
+    app.command()(resume)
+    app.command()(trace)
+
+
+def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture, or tensors as .npz.")],
+    model: Model = "digits",
+    url: Url = URL,
+    strategy: Annotated[
+        str | None, typer.Option(help="How to plan it. [default: as the coordinator does]")
+    ] = None,
+    devices: Devices = None,
+    plan: PlanFile = None,
+    wire: WireOption = None,
+    save: Save = None,
+    as_json: Json = False,
+) -> None:
+    """Sends an image to a coordinator and prints what it saw.
+
+    \b
+    imbrex infer sheet.png
+    imbrex infer sheet.png --url http://pi-1:8460 --save answer.png
+    imbrex infer inputs.npz --model vgg16 --json
+    imbrex infer sheet.png --strategy elimination --devices 2
+    imbrex infer sheet.png --plan plan.json
+    """
+    if plan is not None and (strategy or devices or wire):
+        raise typer.BadParameter(
+            "a plan has its own strategy, devices and wire", param_hint="--plan"
+        )
+    allowed = known_wire(wire)
+    from coordinator.control.choice import Choice
+    from imbrex.cli import infer as command
+
+    wish = command.Wish(Choice.of(strategy, devices, allowed), plan)
+    raise typer.Exit(command.infer(image, model, url, wish, save=save, as_json=as_json))
+
+
+def status(
+    url: Url = URL,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="CLUSTER.toml", help="Write the cluster, for plan and simulate."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Devices and models of a running coordinator.
+
+    \b
+    imbrex status
+    imbrex status --watch
+    imbrex status --url http://pi-1:8460 --json
+    imbrex status --save home.toml      (then: imbrex simulate vgg16 --cluster home.toml)
+    """
+    if watch and (as_json or save):
+        raise typer.BadParameter("--watch shows a table; take --json and --save without it")
+    if save is not None and save.suffix.lower() != ".toml":
+        raise typer.BadParameter(f"{save} is no .toml", param_hint="--save")
+    from imbrex.cli import status as command
+
+    raise typer.Exit(
+        command.watch(url) if watch else command.status(url, save=save, as_json=as_json)
+    )
+
+
+def doctor(url: Url = URL, as_json: Json = False) -> None:
+    """Names what is wrong with a cluster, and the cure.
+
+    Asks every device how it is (power, heat, memory, disk, clock, cable, Wi-Fi), has devices try to
+    reach each other, and listens for announcements. Takes a few seconds; requests go on meanwhile.
+    The exit code is 1 if something does not work; warnings alone leave it 0.
+
+    \b
+    imbrex doctor
+    imbrex doctor --url http://pi-1:8460 --json
+    """
+    from imbrex.cli import doctor as command
+
+    raise typer.Exit(command.doctor(url, as_json=as_json))
+
+
+DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="Its name or id.")]
+
+
+def drain(
+    device: DeviceArgument,
+    url: Url = URL,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Return when nothing runs there any more.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Gives a device no more work: before a reboot, an upgrade, a move.
+
+    Requests in flight end as they were planned, the next ones are computed without it. It stays
+    drained until `imbrex resume`, also when it or the coordinator starts again.
+
+    \b
+    imbrex drain pi-3 && ssh pi-3 sudo reboot
+    imbrex resume pi-3
+    """
+    from imbrex.cli import drain as command
+
+    raise typer.Exit(command.drain(device, url, wait=wait, as_json=as_json))
+
+
+def resume(device: DeviceArgument, url: Url = URL, as_json: Json = False) -> None:
+    """Uses a device again that was drained, or is in quarantine for wrong results.
+
+    \b
+    imbrex resume pi-3
+    """
+    from imbrex.cli import drain as command
+
+    raise typer.Exit(command.resume(device, url, as_json=as_json))
+
+
+def profile(
+    device: Annotated[
+        list[str] | None, typer.Option(metavar="D", help="Id or name; repeatable. [default: all]")
+    ] = None,
+    url: Url = URL,
+    as_json: Json = False,
+) -> None:
+    """Measures devices anew: what layers of every type cost on them.
+
+    Takes at most a minute for each kind of device, between requests: devices that compute alike
+    share what was measured of one. Then shows how well it predicts what it was not fitted to.
+
+    \b
+    imbrex profile
+    imbrex profile --device pi-1 --url http://pi-1:8460
+    """
+    from imbrex.cli import profile as command
+
+    raise typer.Exit(command.profile(tuple(device or ()), url, as_json=as_json))
+
+
+def trace(
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="The request_id of an answer.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the trace.")
+    ],
+    url: Url = URL,
+    as_json: Json = False,
+) -> None:
+    """Where the time of one of the latest requests went, as Chrome trace events.
+
+    A row for each device, and for each link and direction, on one clock. Open the file at
+    https://ui.perfetto.dev or chrome://tracing.
+
+    \b
+    imbrex infer sheet.png --json | jq -r .request_id
+    imbrex trace 3f9c2e81a7b4 -o trace.json
+    """
+    from imbrex.cli import trace as command
+
+    raise typer.Exit(command.trace(request, url, output, as_json=as_json))

@@ -1,0 +1,89 @@
+"""`imbrex models list`: the networks that imbrex knows by name, and those it can get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from imbrex import terminal
+from models import catalogue
+from models.downloads import read_manifest
+from models.heads import Task
+from models.installed import Store
+from models.sidecar import load, sidecar_path
+from protos.errors import BadRequest
+
+
+def list_models(*, as_json: bool) -> int:
+    """Prints the catalogue."""
+    rows = [*_own(), *_installed()]
+    offered = _offered({row["name"] for row in rows})
+    if as_json:
+        terminal.print_json({"models": rows, "downloads": offered})
+        return 0
+    made = terminal.table("model", "task", "version", "description")
+    for row in rows:
+        version = ", ".join(map(str, row["versions"])) or "-"
+        task = f"{row['task']} (default)" if row["default"] else row["task"]
+        made.add_row(row["name"], task, version, row["description"])
+    console = terminal.out()
+    console.print(made)
+    for each in offered:
+        size = terminal.size(each["bytes"])
+        console.print(f"imbrex models pull {each['name']}: {each['description']} ({size})")
+    return 0
+
+
+def _own() -> list[dict[str, Any]]:
+    entries = [catalogue.entry(name) for name in catalogue.names()]
+    return [
+        {
+            "name": each.name,
+            "task": each.task,
+            "trained": each.trained,
+            "description": each.description,
+            "versions": [],
+            "default": False,
+        }
+        for each in entries
+    ]
+
+
+def _installed() -> list[dict[str, Any]]:
+    """Models that were added or pulled; one whose sidecar is broken is listed as such."""
+    store = Store()
+    defaults = store.defaults()
+    rows = []
+    for name, each in store.installed().items():
+        path = sidecar_path(each.latest)
+        try:
+            sidecar = load(path) if path.is_file() else None
+            told = sidecar.description if sidecar else "takes tensors"
+        except BadRequest as error:
+            sidecar, told = None, error.cause
+        task: Task = sidecar.task if sidecar else "tensor"
+        rows.append(
+            {
+                "name": name,
+                "task": task,
+                "trained": sidecar.trained if sidecar else True,
+                "description": told,
+                "versions": list(each.versions),
+                "default": defaults.get(task) == name,
+            }
+        )
+    return rows
+
+
+def _offered(known: set[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": each.name,
+            "task": each.sidecar.task,
+            "description": each.sidecar.description,
+            "licence": each.sidecar.licence,
+            "source": each.sidecar.source,
+            "bytes": each.size_bytes,
+        }
+        for each in read_manifest().values()
+        if each.name not in known
+    ]

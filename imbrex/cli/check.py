@@ -1,0 +1,84 @@
+"""`imbrex check`: cuts a model here, runs all tiles, compares with the whole model."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from coordinator.planning.aofl import aofl
+from coordinator.planning.published import equal_cluster
+from imbrex import terminal
+from imbrex.cli.wire_effect import show, wire_effect
+from models import catalogue
+from models.check import Blocking, CheckReport
+from models.check import check as run_check
+from models.loading import network_of
+from models.tolerance import told
+from models.units import Network
+from models.wire import Wire
+
+
+def check(
+    model: str, grid: tuple[int, int], wire: Wire = "exact", inputs: int = 100, *, as_json: bool
+) -> int:
+    """Checks a model with a grid of tiles, and by so many inputs what an encoded wire does to the
+    answer; the exit code says whether it is ok.
+    """
+    loaded = catalogue.load(model)
+    network = network_of(loaded)
+    planned = planned_blocks(network, grid[0] * grid[1])
+    with terminal.progress_bar() as bar:
+        task = bar.add_task("", total=1.0)
+        report = run_check(
+            loaded.proto,
+            network,
+            grid,
+            planned,
+            progress=lambda what, share: bar.update(task, description=what, completed=share),
+        )
+        effect = None
+        if wire != "exact":
+            bar.update(task, description=f"wire {wire}", completed=0)
+            effect = wire_effect(
+                loaded,
+                network,
+                planned,
+                wire,
+                inputs,
+                lambda share: bar.update(task, completed=share),
+            )
+    if as_json:
+        terminal.print_json(report.as_json() | ({"wire": effect.as_json()} if effect else {}))
+    else:
+        _show(report, terminal.out())
+        if effect:
+            show(effect, terminal.out())
+    return 0 if report.ok and (effect is None or effect.ok) else 1
+
+
+def planned_blocks(network: Network, count: int) -> Blocking:
+    """The blocks that AOFL chooses for `count` equal devices of the published kind."""
+    return [(block.start, block.stop) for block in aofl(network, equal_cluster(count)).blocks]
+
+
+def _show(report: CheckReport, console: Console) -> None:
+    rows, cols = report.grid
+    comparison = report.comparison
+    console.print(
+        f"{report.model}, every block in {rows} x {cols} tiles, cut in three ways: every unit "
+        f"alone, {report.blocks} planned blocks, everything that splits in one block"
+    )
+    console.print(
+        f"{report.partitioned_flop_share:.1%} of the convolution and pooling FLOPs run split"
+    )
+    for refusal in report.refusals:
+        console.print(f"whole: {refusal.layer}: {refusal.reason}")
+    verdict = "ok" if report.ok else "DIFFERENT"
+    console.print(
+        Text(
+            f"{verdict}: largest difference {comparison.max_abs_error:.3g}, "
+            f"{comparison.max_rel_error:.3g} of the output's largest magnitude "
+            f"({told(report.tolerance)})",
+            "green" if report.ok else "red",
+        )
+    )

@@ -1,0 +1,175 @@
+"""What `imbrex cluster` does: the files of the cluster's trust, which a running coordinator
+follows.
+"""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+from coordinator.cluster.authority import Authority
+from coordinator.cluster.backup import backup, restore
+from coordinator.cluster.roster import Member
+from coordinator.cluster.trust import Certified, Trust
+from coordinator.settings import CoordinatorSettings, load_settings
+from imbrex import terminal
+from protos.errors import BadConfiguration
+from protos.identity import now_utc
+
+# Any address outside this network: connecting a datagram socket sends nothing, and tells which of
+# our addresses others see [RFC 5737: reserved for documentation].
+_ELSEWHERE = ("192.0.2.1", 9)
+
+
+def init(config: Path | None, state_dir: Path | None, *, replace: bool, as_json: bool) -> int:
+    """Makes the authority unless there is one, or a new one in its place."""
+    folder = _settings(config, state_dir).state_dir
+    aside: Path | None = None
+    found = None if replace else Authority.load(folder)
+    if replace:
+        authority, aside = Authority.replace(folder, now_utc())
+    else:
+        authority = found or Authority.make(folder, now_utc())
+    if as_json:
+        made = {"fingerprint": authority.fingerprint, "changed": found is None}
+        terminal.print_json(made)
+        return 0
+    if aside is not None:
+        terminal.out().print(f"The old one is in {aside}.", highlight=False)
+    said = "There is an authority already." if found else "The cluster has an authority now."
+    terminal.out().print(
+        f"{said}\nfingerprint: {authority.fingerprint}\n"
+        "Start the coordinator (again), then invite devices with `imbrex cluster invite`.",
+        highlight=False,
+    )
+    return 0
+
+
+def invite(
+    config: Path | None, state_dir: Path | None, address: str | None, minutes: int, *, as_json: bool
+) -> int:
+    """Prints a join token, alone on standard output."""
+    settings = _settings(config, state_dir)
+    where = _with_port(address or _own_address(), settings.enrol_port)
+    invitation = _certified(settings).invite(where, timedelta(minutes=minutes))
+    if as_json:
+        terminal.print_json({"token": invitation.token, "minutes": minutes})
+        return 0
+    print(invitation.token)
+    terminal.err().print(
+        f"good for one device, for {minutes} minutes: imbrex worker --join TOKEN", highlight=False
+    )
+    return 0
+
+
+def authority(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Prints the authority's certificate, alone on standard output."""
+    found = _certified(_settings(config, state_dir)).authority
+    pem = found.certificate_pem.decode()
+    if as_json:
+        terminal.print_json({"fingerprint": found.fingerprint, "certificate": pem})
+        return 0
+    print(pem, end="")
+    terminal.err().print(f"fingerprint: {found.fingerprint}", highlight=False)
+    return 0
+
+
+def members(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Prints the members."""
+    found = list(_certified(_settings(config, state_dir)).roster.members().values())
+    if as_json:
+        terminal.print_json({"devices": [_json(member) for member in found]})
+        return 0
+    table = terminal.table("device", "id", "since", "certificate until")
+    for each in found:
+        table.add_row(each.name, each.id, f"{each.since:%Y-%m-%d}", f"{each.expires:%Y-%m-%d}")
+    terminal.out().print(table)
+    return 0
+
+
+def remove(config: Path | None, state_dir: Path | None, device: str, *, as_json: bool) -> int:
+    """Takes a device off the list of members."""
+    removed = _certified(_settings(config, state_dir)).roster.remove(device)
+    if as_json:
+        terminal.print_json({"id": removed.id, "name": removed.name})
+    else:
+        terminal.out().print(f"{removed.name} ({removed.id}) is not a member any more")
+    return 0
+
+
+def confirm(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Puts this list of members in force where a newer one is known."""
+    roster = _certified(_settings(config, state_dir)).roster
+    changed = roster.confirm()
+    if as_json:
+        terminal.print_json({"generation": roster.generation, "changed": changed})
+    elif changed:
+        terminal.out().print("Every device takes this list of members now.", highlight=False)
+    else:
+        terminal.out().print("No device knows a newer list of members.", highlight=False)
+    return 0
+
+
+def save(config: Path | None, state_dir: Path | None, file: Path, *, as_json: bool) -> int:
+    """Writes a backup."""
+    names = backup(_settings(config, state_dir).state_dir, file)
+    return _tell(names, f"{len(names)} files are in {file}: keep it safe", as_json=as_json)
+
+
+def put_back(config: Path | None, state_dir: Path | None, file: Path, *, as_json: bool) -> int:
+    """Restores a backup."""
+    names = restore(file, _settings(config, state_dir).state_dir)
+    return _tell(names, f"{len(names)} files are back; start the coordinator", as_json=as_json)
+
+
+def _tell(names: list[str], told: str, *, as_json: bool) -> int:
+    if as_json:
+        terminal.print_json({"files": names})
+    else:
+        terminal.out().print(told, highlight=False)
+    return 0
+
+
+def _json(member: Member) -> dict[str, str]:
+    return {
+        "id": member.id,
+        "name": member.name,
+        "since": member.since.isoformat(),
+        "expires": member.expires.isoformat(),
+    }
+
+
+def _settings(config: Path | None, state_dir: Path | None) -> CoordinatorSettings:
+    return load_settings({"state_dir": state_dir}, config)
+
+
+def _certified(settings: CoordinatorSettings) -> Certified:
+    certified = Trust.load(settings.state_dir).certified
+    if certified is None:
+        raise BadConfiguration(
+            cause=f"there is no cluster's authority in {settings.state_dir}",
+            cure="Make one with `imbrex cluster init`, or name the coordinator's state directory "
+            "with --state-dir",
+        )
+    return certified
+
+
+def _own_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ELSEWHERE)
+            return str(probe.getsockname()[0])
+        except OSError as error:
+            raise BadConfiguration(
+                cause="this device has no address that others see",
+                cure="Give the coordinator's address with --address",
+            ) from error
+
+
+def _with_port(address: str, port: int) -> str:
+    """`host:port` of an address with or without a port; an IPv6 address in brackets."""
+    if address.count(":") > 1 and not address.startswith("["):
+        return f"[{address}]:{port}"
+    has_port = address.rpartition("]")[2].count(":") == 1
+    return address if has_port else f"{address}:{port}"

@@ -1,0 +1,133 @@
+"""`imbrex coordinator`: its flags. Nothing but typer is imported here: `--help` stays fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from imbrex.cli.options import (
+    Cluster,
+    Config,
+    Host,
+    Interface,
+    Mdns,
+    StateDir,
+    WireOption,
+    known_wire,
+)
+
+
+def add_daemon(front: typer.Typer) -> None:
+    """Adds the command."""
+    front.command()(coordinator)
+
+
+def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    config: Config = None,
+    host: Host = None,
+    port: Annotated[int | None, typer.Option(help="0 takes any free one. [default: 8460]")] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Of the Open Inference Protocol. [default: 8461]")
+    ] = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="A worker that mDNS can't find; repeatable."),
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model to make ready at start; repeatable.")
+    ] = None,
+    model_repository: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="More models, in Triton's layout: NAME/1/model.onnx."),
+    ] = None,
+    detector: Annotated[
+        str | None, typer.Option(help="The model that Frigate and Blue Iris get (DeepStack).")
+    ] = None,
+    strategy: Annotated[str | None, typer.Option(help="How to plan. [default: auto]")] = None,
+    planner: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="A strategy that requests may name; repeatable."
+        ),
+    ] = None,
+    objective: Annotated[
+        Literal["auto", "latency", "throughput"] | None,
+        typer.Option(help="With many images: soonest answers, or most per second. [default: auto]"),
+    ] = None,
+    wire: WireOption = None,
+    replan: Annotated[
+        str | None,
+        typer.Option(metavar="S|off", help="Plan again every S seconds, or never. [default: 60]"),
+    ] = None,
+    host_computes: Annotated[
+        bool | None,
+        typer.Option("--host-computes/--no-host-computes", help="Whether this machine computes."),
+    ] = None,
+    profile: Annotated[
+        bool | None,
+        typer.Option("--profile/--no-profile", help="Whether idle devices are measured."),
+    ] = None,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A name that clients ask for, beside this device's; repeatable."
+        ),
+    ] = None,
+    tls: Annotated[
+        bool | None,
+        typer.Option("--tls/--no-tls", help="Clients speak TLS, by the cluster's authority."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="Clients speak TLS, by this certificate.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PER_S", help="Requests a second per key or address; 0: any. [default: 200]"
+        ),
+    ] = None,
+    cluster: Cluster = None,
+    mdns: Mdns = None,
+    interface: Interface = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Finds workers, plans, and answers over HTTP.
+
+    Every setting can also be an environment variable IMBREX_COORDINATOR_*, or a line of a file.
+
+    \b
+    imbrex coordinator
+    imbrex coordinator --worker 192.168.1.20:8470 --model digits --model yolov2
+    imbrex coordinator --config coordinator.toml --host 0.0.0.0
+    """
+    from imbrex.cli import serve as command
+
+    flags = {
+        "host": host,
+        "port": port,
+        "grpc_port": grpc_port,
+        "workers": tuple(worker) if worker else None,
+        "models": tuple(model) if model else None,
+        "model_repository": model_repository,
+        "detector": detector,
+        "strategy": strategy,
+        "wire": known_wire(wire) or None,
+        "planners": tuple(planner) if planner else None,
+        "objective": objective,
+        "replan": replan,
+        "host_computes": host_computes,
+        "profile": profile,
+        "host_names": tuple(host_name) if host_name else None,
+        "tls": tls,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "rate_per_s": rate,
+        "cluster": cluster,
+        "mdns": mdns,
+        "interfaces": tuple(interface) if interface else None,
+        "state_dir": state_dir,
+    }
+    raise typer.Exit(command.serve(config, flags))

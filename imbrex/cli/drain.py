@@ -1,0 +1,66 @@
+"""`imbrex drain` and `imbrex resume`: a device that gets no work for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from imbrex import terminal
+from imbrex.client import CoordinatorClient
+from protos.errors import Unavailable
+
+POLL_S = 0.2
+# A plan is made and prepared elsewhere, weights included, and then requests end.
+TIMEOUT_S = 600.0
+
+
+def drain(device: str, url: str, *, wait: bool, as_json: bool) -> int:
+    """Drains, and (`wait`) returns when nothing runs there any more."""
+    with CoordinatorClient(url) as client:
+        found = client.drain(device)
+        if wait:
+            with terminal.waiting(f"{found['name']} finishes what it was given"):
+                found = _until_drained(client, found)
+        left = sum(each["state"] == "ready" for each in client.devices())
+    if as_json:
+        terminal.print_json(found)
+        return 0
+    out = terminal.out()
+    safe = ": it can be switched off" if found["state"] != "draining" else ""
+    out.print(f"{found['name']} is {found['state']}{safe}")
+    out.print(f"until `imbrex resume {found['name']}`, {_rest(left)}")
+    return 0
+
+
+def resume(device: str, url: str, *, as_json: bool) -> int:
+    """Uses a device again."""
+    with CoordinatorClient(url) as client:
+        found = client.resume(device)
+    if as_json:
+        terminal.print_json(found)
+    else:
+        terminal.out().print(f"{found['name']} is {found['state']}, and used again")
+    return 0
+
+
+def _until_drained(client: CoordinatorClient, asked: dict[str, Any]) -> dict[str, Any]:
+    """Its state when it has ended everything, or has gone away."""
+    pause, deadline = threading.Event(), time.monotonic() + TIMEOUT_S
+    found = asked
+    while found["state"] == "draining":
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                cause=f"{asked['name']} has not ended its work after {TIMEOUT_S:.0f} s",
+                cure="See `imbrex status`; it is safe to switch it off: what it computes is "
+                "computed elsewhere then",
+            )
+        pause.wait(POLL_S)
+        found = next((d for d in client.devices() if d["id"] == asked["id"]), asked)
+    return found
+
+
+def _rest(left: int) -> str:
+    if not left:
+        return "nothing is computed: no other device is ready"
+    return "the other device computes" if left == 1 else f"the other {left} devices compute"

@@ -1,0 +1,56 @@
+"""`imbrex infer`: one file to a coordinator, and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator.control.choice import IN_FORCE, Choice
+from imbrex import terminal
+from imbrex.client import CoordinatorClient
+from imbrex.pictures import media_type, read_file, save_annotated
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How the user wants it planned: a choice, or a plan's file."""
+
+    choice: Choice = IN_FORCE
+    plan: Path | None = None
+
+    def on(self, client: CoordinatorClient, model: str) -> Choice:
+        """The choice, after the file was sent."""
+        return client.send_plan(model, read_file(self.plan)) if self.plan else self.choice
+
+
+def infer(file: Path, model: str, url: str, wish: Wish, *, save: Path | None, as_json: bool) -> int:
+    """Sends a picture (or tensors as .npz) and prints the answer."""
+    body = read_file(file)
+    with CoordinatorClient(url) as client, terminal.waiting(f"{file.name} through {model}"):
+        answer = client.infer(model, body, media_type(file), wish.on(client, model))
+    if save is not None:
+        save_annotated(body, answer["predictions"], save)
+    if as_json:
+        terminal.print_json(answer)
+        return 0
+    console = terminal.out()
+    if answer["predictions"]:
+        console.print(terminal.predictions_table(answer["predictions"]))
+    else:
+        console.print("nothing found")
+    console.print(phases(answer))
+    if save is not None:
+        console.print(f"annotated picture: {save}")
+    return 0
+
+
+def phases(answer: Mapping[str, Any]) -> str:
+    """Where an answer's time went, in one line."""
+    timing = dict(answer["timing_ms"])
+    total = timing.pop("total")
+    parts = ", ".join(f"{phase} {each:.1f}" for phase, each in timing.items())
+    count = len(answer["devices"])
+    devices = "1 device" if count == 1 else f"{count} devices"
+    return f"{total:.1f} ms on {devices} ({parts}); plan {answer['plan_version']}"

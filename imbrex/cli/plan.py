@@ -1,0 +1,176 @@
+"""`imbrex plan`: the plan for a described cluster, or one of a running coordinator."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coordinator.control.choice import Choice
+from coordinator.control.given import adopt
+from coordinator.costs.devices import Cluster, fastest
+from coordinator.library.naming import public_name
+from coordinator.planning.cluster_file import load_cluster
+from coordinator.planning.picture import plan_svg
+from coordinator.planning.plan_json import parse_plan, plan_json
+from coordinator.planning.propose import propose
+from coordinator.planning.strategies import names as strategies
+from coordinator.planning.strategies import strategy
+from coordinator.tasks.plan import DeviceId
+from imbrex import terminal
+from imbrex.cli.alternatives import Situation, sentences
+from imbrex.described import find_planners_here, network_of, write
+from models.units import Network
+from protos.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the plan comes from: a described cluster, else a coordinator's URL; a strategy and a
+    number of devices, where the user chose them.
+    """
+
+    cluster: Path | None
+    url: str
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A plan's JSON, what people call its devices, and (to explain it) the cluster."""
+
+    plan: Mapping[str, Any]
+    names: Mapping[str, str]
+    cluster: Cluster | None = None
+
+
+def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_json: bool) -> int:
+    """Prints the plan."""
+    drawn = save is not None and save.suffix.lower() == ".svg"
+    network = None
+    if explain or drawn or source.cluster is not None:
+        with terminal.waiting(f"reading {model}"):
+            network = _network(model, needed=drawn or source.cluster is not None)
+    with terminal.waiting(f"planning {model}"):
+        shown = (
+            _made(network, source)
+            if network is not None and source.cluster is not None
+            else _of_coordinator(public_name(model), source, explain=explain)
+        )
+    if save is not None:
+        text = json.dumps(_by_name(shown), indent=1) + "\n"
+        if network is not None and drawn:
+            text = plan_svg(parse_plan(text, network), network)
+        write(save, text)
+    told = list(_explanation(shown, network, source.choice.strategy)) if explain else []
+    if as_json:
+        terminal.print_json({**shown.plan, "explanation": told} if explain else shown.plan)
+        return 0
+    console = terminal.out()
+    console.print(f"{shown.plan['model']}, {terminal.plan_sentence(shown.plan)}")
+    console.print(terminal.plan_table(shown.plan, shown.names))
+    for sentence in told:
+        console.print(sentence, soft_wrap=not console.is_terminal)
+    if save is not None:
+        console.print(f"saved: {save}")
+    return 0
+
+
+def _network(model: str, *, needed: bool) -> Network | None:
+    """The model's network; a coordinator may serve models that this machine doesn't have."""
+    try:
+        return network_of(model)
+    except NotFound:
+        if needed:
+            raise
+        return None
+
+
+def _by_name(shown: Shown) -> dict[str, Any]:
+    """The plan with devices called by their names, where these tell them apart: names outlive
+    a cluster, and whoever takes a plan knows devices by either.
+    """
+    called = list(shown.names.values())
+    names = {device: name for device, name in shown.names.items() if called.count(name) == 1}
+
+    def named(each: Mapping[str, Any]) -> dict[str, Any]:
+        return {**each, "device": names.get(each["device"], each["device"])}
+
+    plan = shown.plan
+    blocks = [{**block, "tiles": [*map(named, block["tiles"])]} for block in plan["blocks"]]
+    return {
+        **plan,
+        "baseline_device": names.get(plan["baseline_device"], plan["baseline_device"]),
+        "devices_used": [names.get(each, each) for each in plan["devices_used"]],
+        "devices_unused": [*map(named, plan["devices_unused"])],
+        "blocks": blocks,
+    }
+
+
+def _made(network: Network, source: Source) -> Shown:
+    assert source.cluster is not None
+    find_planners_here()
+    planner = strategy(source.choice.strategy or "auto")
+    cluster = load_cluster(source.cluster)
+    chosen = fastest(cluster, source.choice.devices)
+    made = propose(planner, network, chosen, source.choice.wire or "exact")
+    names = {str(device.id): device.name for device in cluster.devices}
+    return Shown(plan_json(made, network), names, cluster)
+
+
+def _of_coordinator(model: str, source: Source, *, explain: bool) -> Shown:
+    from imbrex.client import CoordinatorClient
+
+    with CoordinatorClient(source.url) as client:
+        names = {str(each["id"]): str(each["name"]) for each in client.devices()}
+        found = client.plan(model, source.choice)
+        if not explain:
+            return Shown(found, names)
+        described = client.cluster()
+    with tempfile.TemporaryDirectory(prefix="imbrex-plan-") as folder:
+        for name, text in {**described["profiles"], "cluster.toml": described["file"]}.items():
+            write(Path(folder) / Path(name).name, text)
+        return Shown(found, names, load_cluster(Path(folder) / "cluster.toml"))
+
+
+def _explanation(shown: Shown, network: Network | None, chosen: str) -> Iterator[str]:
+    """Why, in sentences."""
+    assert shown.cluster is not None
+    cluster = _called(shown.cluster, shown)
+    present = {str(device.id) for device in cluster.devices}
+    if network is None:
+        yield "To compare with other strategies, name the path of its .onnx file."
+    elif present.issuperset(shown.plan["devices_used"]):
+        yield from _alternatives(shown, network, cluster, chosen)
+    planned = set(shown.plan["devices_used"])
+    for each in shown.plan["devices_unused"]:
+        planned.add(each["device"])
+        yield f"{shown.names.get(each['device'], each['device'])} left out: {each['reason']}"
+    for device in cluster.devices:
+        if device.id not in planned:
+            yield f"{device.name} left out: a plan for the fastest {len(planned)} was asked for"
+    for note in shown.plan["notes"]:
+        yield f"Note: {note}"
+
+
+def _alternatives(shown: Shown, network: Network, cluster: Cluster, chosen: str) -> Iterator[str]:
+    """What everything else would cost, simulated here, with a bar meanwhile."""
+    made = adopt(json.dumps(shown.plan), network, cluster)
+    planner = strategy(chosen or (made.strategy if made.strategy in strategies() else "auto"))
+    with terminal.progress_bar() as bar:
+        task = bar.add_task("", total=None)
+        situation = Situation(network, cluster, made, planner)
+        told = list(sentences(situation, lambda what: bar.update(task, description=what)))
+    yield from told
+
+
+def _called(cluster: Cluster, shown: Shown) -> Cluster:
+    """The cluster with the ids that the plan has: a coordinator's file has names instead."""
+    ids = {name: device for device, name in shown.names.items()}
+    devices = tuple(
+        replace(each, id=DeviceId(ids.get(each.name, each.id))) for each in cluster.devices
+    )
+    return replace(cluster, devices=devices)

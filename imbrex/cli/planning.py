@@ -1,0 +1,188 @@
+"""The commands that plan, predict and check. Nothing but typer is imported here: `--help` stays
+fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from imbrex.cli import ranges
+from imbrex.cli.options import (
+    URL,
+    DeviceCounts,
+    Devices,
+    Json,
+    ModelArgument,
+    PlanFile,
+    Url,
+    WireOption,
+    known_wire,
+)
+
+_T = TypeVar("_T")
+
+
+def add_planning(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command()(plan)
+    app.command()(simulate)
+    app.command()(bench)
+    app.command()(check)
+
+
+def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    model: ModelArgument,
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="A described cluster.")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(help="How to plan. [default: auto, or as the coordinator does]"),
+    ] = None,
+    devices: Devices = None,
+    wire: WireOption = None,
+    url: Url = URL,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Also say why, and what everything else would cost."),
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Write it to OUT.json, or draw OUT.svg.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The plan for a described cluster, or of a running coordinator.
+
+    A saved plan can be executed as it is: `imbrex infer --plan`, `bench --plan`, `demo --plan`.
+
+    \b
+    imbrex plan digits
+    imbrex plan vgg16 --cluster eight-pis.toml --strategy aofl --explain
+    imbrex plan yolov2 --cluster eight-pis.toml --save plan.svg
+    """
+    if save is not None and save.suffix.lower() not in (".json", ".svg"):
+        raise typer.BadParameter(f"{save} is neither .json nor .svg", param_hint="--save")
+    allowed = known_wire(wire)
+    from coordinator.control.choice import Choice
+    from imbrex.cli import plan as command
+
+    source = command.Source(cluster, url, Choice.of(strategy, devices, allowed))
+    raise typer.Exit(command.plan(model, source, explain=explain, save=save, as_json=as_json))
+
+
+def simulate(
+    model: ModelArgument,
+    cluster: Annotated[Path, typer.Option(metavar="FILE.toml", help="A described cluster.")],
+    strategy: Annotated[
+        str, typer.Option(metavar="S,S", help="Strategies; module:function too.")
+    ] = "all",
+    devices: DeviceCounts = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="OUT.svg", help="Draw the speed-up over 1..N devices.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What every strategy would do on a described cluster, side by side.
+
+    Write the file by hand, or take that of a running cluster: `imbrex status --save`.
+
+    \b
+    imbrex simulate vgg16 --cluster eight-pis.toml
+    imbrex simulate yolov2 --cluster eight-pis.toml --strategy aofl,elimination --devices 1..8
+    imbrex simulate digits --cluster eight-pis.toml --plot speedup.svg --json
+    """
+    strategies = _parsed(ranges.listed, strategy, "--strategy")
+    counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise typer.BadParameter(f"{plot} is no .svg", param_hint="--plot")
+    from imbrex.cli import simulate as command
+
+    asked = command.Asked(cluster, strategies, counts, plot)
+    raise typer.Exit(command.simulate(model, asked, as_json=as_json))
+
+
+def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    model: ModelArgument,
+    url: Url = URL,
+    strategies: Annotated[
+        str, typer.Option(metavar="S,S", help="Strategies of the coordinator.")
+    ] = "auto",
+    devices: DeviceCounts = None,
+    repeat: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 10,
+    plan: PlanFile = None,
+    wire: Annotated[
+        str | None,
+        typer.Option(
+            metavar="W,W",
+            help="What maps may travel as, exact, fp16 or int8: each strategy with each of them. "
+            "[default: what the model allows]",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the input.")] = 0,
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print every sample as CSV.")] = False,
+) -> None:
+    """Strategies on a running cluster: measured in turns, beside what was predicted.
+
+    Every answer is compared with the first strategy's. Rounds are interleaved (a b a b), so that
+    a cluster that slows down slows all alike.
+
+    \b
+    imbrex bench digits --strategies aofl,elimination --devices 1..4 --repeat 20
+    imbrex bench vgg16 --url http://pi-1:8460 --strategies all --json
+    imbrex bench digits --strategies aofl --plan plan.json --csv
+    imbrex bench yolov2 --wire exact,fp16 --devices 4
+    """
+    if as_json and as_csv:
+        raise typer.BadParameter("choose one of --json and --csv")
+    names = _parsed(ranges.listed, strategies, "--strategies")
+    counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
+    wires = [known_wire(each) for each in _parsed(ranges.listed, wire, "--wire")] if wire else [""]
+    from imbrex.cli import bench as command
+
+    asked = command.Asked(names, counts, repeat, seed, plan, tuple(wires))
+    form: command.Form = "json" if as_json else "csv" if as_csv else "people"
+    raise typer.Exit(command.bench(model, url, asked, form))
+
+
+def check(
+    model: ModelArgument,
+    grid: Annotated[
+        str, typer.Option(metavar="RxC", help="Rows and columns of tiles.", show_default=True)
+    ] = "2x2",
+    wire: WireOption = None,
+    inputs: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="By how many inputs a wire's effect is measured."),
+    ] = 100,
+    as_json: Json = False,
+) -> None:
+    """Cuts a model into tiles, runs them all here, and compares with the whole model.
+
+    \b
+    imbrex check digits --grid 1x5
+    imbrex check my-model.onnx --grid 2x4 --json
+    imbrex check digits --wire fp16     (what that wire does to the answer)
+    """
+    chosen = known_wire(wire)
+    rows, separator, cols = grid.partition("x")
+    if not (separator and rows.isdecimal() and cols.isdecimal() and int(rows) and int(cols)):
+        raise typer.BadParameter(f"{grid!r} is not rows x columns, as 2x4", param_hint="--grid")
+    from coordinator.control.choice import Choice
+    from imbrex.cli import check as command
+
+    allowed = Choice.of(None, None, chosen).wire or "exact"
+    tiles = (int(rows), int(cols))
+    raise typer.Exit(command.check(model, tiles, allowed, inputs, as_json=as_json))
+
+
+def _parsed(parse: Callable[[str], _T], text: str, option: str) -> _T:
+    """What an option says, or wrong usage."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error

@@ -1,0 +1,80 @@
+"""`imbrex profile`: devices measured anew, and how well what was measured predicts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from imbrex import terminal
+from imbrex.client import CoordinatorClient
+from protos.errors import NotFound, Unavailable
+
+POLL_S = 0.25
+# A device takes at most a minute, of time in which nothing else is computed; a cluster that is
+# asked all the time is never idle for so long.
+TIMEOUT_S = 600.0
+AT_WORK = ("waiting", "measuring")
+
+
+def profile(devices: Sequence[str], url: str, *, as_json: bool) -> int:
+    """Measures and prints; 1 if a device could not be measured."""
+    with CoordinatorClient(url) as client:
+        ready = [str(each["id"]) for each in client.devices() if each["state"] == "ready"]
+        if not ready:
+            raise NotFound(cause="no device is ready", cure="See `imbrex status`")
+        started = [client.profile_again(each) for each in devices or ready]
+        names = {str(each["device"]): str(each["name"]) for each in started}
+        found = _wait(client, names)
+    if as_json:
+        terminal.print_json({"devices": found})
+    else:
+        for each in found:
+            _show(each)
+    return 0 if all(each["state"] == "measured" for each in found) else 1
+
+
+def _wait(client: CoordinatorClient, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Until every device is measured, or cannot be; a bar for each."""
+    pause, deadline = threading.Event(), time.monotonic() + TIMEOUT_S
+    with terminal.progress_bar() as bar:
+        tasks = {device: bar.add_task(name, total=1.0) for device, name in names.items()}
+        while True:
+            states = [client.profile(device) for device in tasks]
+            for each in states:
+                share = each["progress"] if each["state"] in AT_WORK else 1.0
+                bar.update(tasks[each["device"]], completed=share)
+            if not any(each["state"] in AT_WORK for each in states):
+                return states
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    cause=f"the devices are not measured after {TIMEOUT_S:.0f} s",
+                    cure="Send fewer requests meanwhile: devices are measured when idle",
+                )
+            pause.wait(POLL_S)
+
+
+def _show(status: Mapping[str, Any]) -> None:
+    console = terminal.out()
+    console.print(terminal.heading(str(status["name"])))
+    if status["error"]:
+        console.print(Text(f"not measured: {status['error']['cause']}", "yellow"))
+    found = status["profile"]
+    if not found:
+        return
+    made = terminal.table("layers", ">samples", ">off by", ">bias")
+    for kind, each in sorted(found["fits"].items()):
+        made.add_row(kind, str(each["samples"]), f"{each['mape']:.1%}", f"{each['bias']:+.1%}")
+    made.add_row(
+        "fused blocks",
+        str(found["blocks"]),
+        f"{found['block_mape']:.1%}",
+        f"{found['block_bias']:+.1%}",
+    )
+    console.print(made)
+    console.print(
+        "off by: mean difference of predicted from measured, of samples that the fit has not seen"
+    )

@@ -1,0 +1,99 @@
+"""`imbrex models pull` and `remove`, and which model answers for a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from imbrex import terminal
+from imbrex.cli.download import Wanted, download, is_right
+from models import catalogue, downloads
+from models.downloads import Download
+from models.importer import graph_of
+from models.installed import MODEL_FILE, Store
+from models.predictions import check_outputs
+from models.sidecar import dump, sidecar_path
+from protos.errors import BadRequest, NotFound
+
+
+def pull(name: str, base_url: str, manifest: Path | None, *, default: bool, as_json: bool) -> int:
+    """Downloads a model, checks it, and adds it to the store."""
+    wanted = downloads.find(name, manifest or downloads.MANIFEST)
+    store = Store()
+    version = _there(store, wanted)
+    fetched = version is None
+    if version is None:
+        version = _fetch(store, wanted, base_url)
+    if default:
+        store.choose(wanted.sidecar.task, name)
+    if as_json:
+        told = {"name": name, "version": version, "task": wanted.sidecar.task, "fetched": fetched}
+        terminal.print_json(told)
+        return 0
+    console = terminal.out()
+    console.print(f"{name}, version {version}" + ("" if fetched else ": was there already"))
+    console.print(f"{wanted.sidecar.description}; licence {wanted.sidecar.licence}")
+    console.print(f"try it: imbrex infer PICTURE --model {name}")
+    return 0
+
+
+def remove(name: str, version: int | None, *, as_json: bool) -> int:
+    """Removes what was added or pulled."""
+    if name in catalogue.names():
+        raise BadRequest(
+            cause=f"{name!r} is a model of imbrex itself", cure="It takes no room: leave it"
+        )
+    gone = Store().remove(name, version)
+    if as_json:
+        terminal.print_json({"name": name, "removed": list(gone)})
+    else:
+        terminal.out().print(f"removed {name}, version {', '.join(map(str, gone))}")
+    return 0
+
+
+def choose(name: str | None, *, as_json: bool) -> int:
+    """Shows the default of each task, or makes a model that of its own task."""
+    store = Store()
+    if name is not None:
+        if store.find(name) is None:
+            raise NotFound(
+                cause=f"no model {name!r} was added or downloaded",
+                cure="See `imbrex models list`; get one with `imbrex models pull` or `add`",
+            )
+        sidecar = catalogue.load(name).sidecar
+        store.choose(sidecar.task if sidecar else "tensor", name)
+    chosen = store.defaults()
+    if as_json:
+        terminal.print_json({"defaults": chosen})
+        return 0
+    made = terminal.table("task", "model")
+    for task, model in chosen.items():
+        made.add_row(task, model)
+    terminal.out().print(made if chosen else "no defaults yet")
+    return 0
+
+
+def _there(store: Store, wanted: Download) -> int | None:
+    """The version that is this very download, if one is."""
+    found = store.find(wanted.name)
+    if found is None:
+        return None
+    return next((n for n, path in found.versions.items() if is_right(path, wanted.sha256)), None)
+
+
+def _fetch(store: Store, wanted: Download, base_url: str) -> int:
+    # By its content: another manifest's file of the same name is not continued with this one.
+    file = store.incoming() / f"{wanted.sha256[:16]}.onnx"
+    if not file.exists():
+        there = Wanted(f"{base_url.rstrip('/')}/{wanted.file}", wanted.size_bytes, wanted.sha256)
+        with terminal.transfer_bar(wanted.name, wanted.size_bytes) as told:
+            download(there, file, told)
+    sidecar_path(file).write_text(dump(wanted.sidecar), encoding="utf-8")
+    with terminal.waiting(f"checking {wanted.name}"):
+        graph = graph_of(catalogue.load(file).stored, wanted.name)
+        check_outputs(wanted.sidecar, {each: graph.shape(each) for each in graph.outputs})
+
+    def write(folder: Path) -> None:
+        file.replace(folder / MODEL_FILE)
+        sidecar_path(file).replace(sidecar_path(folder / MODEL_FILE))
+
+    return store.put(wanted.name, write)

@@ -1,0 +1,117 @@
+"""Interleaved measurements on a running cluster, over HTTP."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coordinator.control.choice import Choice
+from coordinator.serving.common import names
+from imbrex.client import CoordinatorClient, NoCoordinator
+from models.reference import EQUAL, Comparison, compare
+from protos.errors import ImbrexError
+
+# The first request of a plan makes sessions and fills caches; the second finds them.
+WARM_UP = 2
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One request. `latency_s` is from input tensors to output tensors; `predicted_s` is what was
+    predicted of its plan just before.
+    """
+
+    round: int
+    latency_s: float
+    predicted_s: float
+    plan_version: int
+    request_id: str
+    bytes: Mapping[str, int]
+    comparison: Comparison
+
+
+@dataclass(slots=True)
+class Case:
+    """One way to plan, and its measurements; `reason` says why it has none."""
+
+    label: str
+    devices: int
+    choice: Choice
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    reason: str = ""
+
+    @property
+    def latency_s(self) -> float:
+        """The median."""
+        return statistics.median(each.latency_s for each in self.samples)
+
+    @property
+    def predicted_s(self) -> float:
+        """The median."""
+        return statistics.median(each.predicted_s for each in self.samples)
+
+    @property
+    def comparison(self) -> Comparison:
+        """The worst difference from the reference."""
+        worst = EQUAL
+        for each in self.samples:
+            worst = worst.worse(each.comparison)
+        return worst
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Asks one question in all cases, in turns. The first case's first answer is the reference."""
+
+    client: CoordinatorClient
+    model: str
+    body: bytes
+    reference: Arrays | None = None
+
+    def warm_up(self, cases: Sequence[Case], step: Callable[[str], None]) -> None:
+        """Plans and prepares every case; those that have no plan say why."""
+        for case in cases:
+            step(f"{case.label} on {case.devices}: planning, first requests")
+            try:
+                self.client.plan(self.model, case.choice)
+                for _ in range(WARM_UP):
+                    outputs, _ = self._ask(case)
+                    self.reference = self.reference or outputs
+                case.plan = self.client.plan(self.model, case.choice)
+            except NoCoordinator:
+                raise
+            except ImbrexError as error:
+                case.reason = error.cause
+
+    def measure(self, cases: Sequence[Case], repeat: int) -> Iterator[Case]:
+        """Yields each case after each of its samples: a b a b."""
+        assert self.reference is not None, "warm_up comes first"
+        for number in range(repeat):
+            for case in cases:
+                case.plan = self.client.plan(self.model, case.choice)
+                outputs, answer = self._ask(case)
+                if answer["plan_version"] != case.plan["version"]:  # replaced meanwhile
+                    case.plan = self.client.plan(self.model, case.choice)
+                timing = answer["timing_ms"]
+                case.samples.append(
+                    Sample(
+                        round=number,
+                        latency_s=round((timing["total"] - timing["decode"]) / 1000, 6),
+                        predicted_s=float(case.plan["predicted_latency_s"]),
+                        plan_version=int(answer["plan_version"]),
+                        request_id=str(answer["request_id"]),
+                        bytes=answer["bytes"],
+                        comparison=compare(outputs, self.reference),
+                    )
+                )
+                yield case
+
+    def _ask(self, case: Case) -> tuple[Arrays, Mapping[str, Any]]:
+        return self.client.infer_raw(self.model, self.body, names.NPZ, case.choice)

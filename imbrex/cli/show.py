@@ -1,0 +1,152 @@
+"""`imbrex models show`: what a model consists of, what of it can be split, and what that gains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from onnx import helper
+from rich.console import Console
+from rich.text import Text
+
+from coordinator.costs.devices import Cluster
+from coordinator.planning.cluster_file import load_cluster
+from coordinator.planning.ofl import ofl
+from coordinator.planning.published import GFLOPS, equal_cluster
+from coordinator.tasks.plan import Plan
+from imbrex import terminal
+from models import catalogue
+from models.catalogue import LoadedModel
+from models.graph import Graph
+from models.loading import network_of
+from models.shapes import TensorInfo
+from models.summary import Summary, UnitSummary, summarise
+
+# Where no cluster is named: Raspberry Pis 3 on 100 Mbit/s Ethernet.
+DEVICES = 4
+
+
+def show(model: str, cluster: Path | None, *, as_json: bool) -> int:
+    """Prints the report."""
+    with terminal.waiting(f"reading {model}"):
+        loaded = catalogue.load(model)
+        network = network_of(loaded)
+        summary = summarise(network)
+    described = load_cluster(cluster) if cluster is not None else equal_cluster(DEVICES)
+    where = cluster.name if cluster is not None else f"{DEVICES} devices of {GFLOPS} GFLOP/s"
+    with terminal.waiting("planning"):
+        # The strategy that needs no search: what the network can gain at least.
+        plan = ofl(network, described)
+    if as_json:
+        report = _json(loaded, network.graph, summary)
+        terminal.print_json(report | {"sample": _sample(plan, described, where)})
+    else:
+        _show(loaded, network.graph, summary, terminal.out())
+        _predict(plan, where, terminal.out())
+    return 0
+
+
+def _json(loaded: LoadedModel, graph: Graph, summary: Summary) -> dict[str, Any]:
+    return {
+        "model": loaded.name,
+        "trained": loaded.trained,
+        "opset": graph.opset,
+        "inputs": [_tensor(name, graph.tensors[name]) for name in graph.inputs],
+        "outputs": [_tensor(name, graph.tensors[name]) for name in graph.outputs],
+        "nodes": len(graph.nodes),
+        "operators": dict(Counter(node.op for node in graph.nodes)),
+        "flop": summary.flop,
+        "weight_bytes": summary.weight_bytes,
+        "partitioned_flop_share": round(summary.partitioned_flop_share, 6),
+        "largest_activations": [each.as_json() for each in summary.largest],
+        "units": [unit.as_json() for unit in summary.units],
+        "refusals": [
+            {"layer": each.layer, "op": each.op, "reason": each.reason} for each in summary.refusals
+        ],
+    }
+
+
+def _tensor(name: str, info: TensorInfo) -> dict[str, Any]:
+    return {"name": name, "shape": list(info.shape), "type": _type(info)}
+
+
+def _type(info: TensorInfo) -> str:
+    return str(helper.tensor_dtype_to_np_dtype(info.data_type))
+
+
+def _sample(plan: Plan, cluster: Cluster, where: str) -> dict[str, Any]:
+    return {
+        "cluster": where,
+        "devices": len(cluster.devices),
+        "devices_used": len(plan.devices),
+        "strategy": plan.strategy,
+        "blocks": len(plan.blocks),
+        "predicted_latency_s": plan.predicted_latency_s,
+        "single_device_latency_s": plan.single_device_latency_s,
+        "speedup": round(_speedup(plan), 4),
+    }
+
+
+def _speedup(plan: Plan) -> float:
+    return plan.single_device_latency_s / plan.predicted_latency_s
+
+
+def _show(loaded: LoadedModel, graph: Graph, summary: Summary, console: Console) -> None:
+    weights = "trained" if loaded.trained else "untrained"
+    console.print(
+        f"{loaded.name} ({weights}, opset {graph.opset}): {len(graph.nodes)} nodes in "
+        f"{len(summary.units)} units, {summary.flop / 1e9:.2f} GFLOP, "
+        f"{terminal.size(summary.weight_bytes)} of constants"
+    )
+    for what, names in (("input", graph.inputs), ("output", graph.outputs)):
+        for name in names:
+            info = graph.tensors[name]
+            console.print(f"{what:6} {name}: {_type(info)} {_shape(info.shape)}")
+    console.print()
+    made = terminal.table(
+        "unit", "operators", ">MFLOP", ">weights", "output", ">live behind it", "", "split"
+    )
+    for unit in summary.units:
+        made.add_row(
+            unit.name,
+            _operators(unit),
+            f"{unit.flop / 1e6:.1f}",
+            terminal.size(unit.weight_bytes),
+            _shape(unit.output.shape),
+            terminal.size(unit.live_bytes),
+            _boundary(unit),
+            Text(f"no: {unit.reason}", "yellow") if unit.reason else Text("yes", "green"),
+        )
+    console.print(made)
+    console.print()
+    console.print(
+        f"split: {summary.partitioned_flop_share:.1%} of the convolution and pooling FLOPs; "
+        f"{len(summary.refusals)} of {len(graph.nodes)} nodes keep their units whole"
+    )
+    largest = (f"{each.name} {terminal.size(each.nbytes)}" for each in summary.largest)
+    console.print(f"largest activations: {', '.join(largest)}")
+
+
+def _predict(plan: Plan, where: str, console: Console) -> None:
+    console.print(
+        f"on {where}: {terminal.duration(plan.predicted_latency_s)} predicted, one alone "
+        f"{terminal.duration(plan.single_device_latency_s)}: {_speedup(plan):.2f}x with "
+        f"{len(plan.devices)} of them in {len(plan.blocks)} blocks, or faster: "
+        "`imbrex plan` searches on"
+    )
+
+
+def _operators(unit: UnitSummary) -> str:
+    counted = Counter(unit.operators)
+    return " ".join(f"{count} {op}" if count > 1 else op for op, count in counted.items())
+
+
+def _boundary(unit: UnitSummary) -> str:
+    """What crosses the boundary, where it is more than the unit's own output."""
+    several = f"{len(unit.live)} tensors" if len(unit.live) > 1 else ""
+    return f"{several}, a shortcut" if unit.bypass else several
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

@@ -1,0 +1,203 @@
+"""`imbrex simulate`: what every strategy would do on a described cluster, side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from coordinator.costs.devices import Cluster, Planner, fastest
+from coordinator.planning.cluster_file import load_cluster
+from coordinator.planning.legal import check_plan
+from coordinator.planning.simulator import simulate as simulated
+from coordinator.planning.single import single
+from coordinator.planning.spread import planned
+from coordinator.planning.strategies import names, strategy
+from coordinator.tasks.plan import TrafficBytes
+from imbrex import terminal
+from imbrex.cli.chart import speedup_svg
+from imbrex.described import find_planners_here, network_of, write
+from models.units import Network
+from protos.errors import ImbrexError, Infeasible
+
+BAR = 24
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to simulate: strategies (`all`: every one that has a name) over numbers of devices
+    (None: all that the cluster has); where to draw it.
+    """
+
+    cluster: Path
+    strategies: Sequence[str]
+    counts: Sequence[int] | None
+    plot: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """One strategy's plan for one number of devices, as the simulator sees it."""
+
+    count: int
+    latency_s: float
+    speedup: float
+    traffic: TrafficBytes
+    search_s: float
+    devices: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The contract's object of a strategy."""
+        return {
+            "latency_s": self.latency_s,
+            "speedup": round(self.speedup, 4),
+            "bytes": self.traffic.as_json(),
+            "search_s": round(self.search_s, 6),
+            "devices": list(self.devices),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A strategy without a plan for this number of devices, and why."""
+
+    count: int
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        """As if it were predicted, with nothing known but the reason."""
+        keys = ("latency_s", "speedup", "bytes", "search_s", "devices")
+        return {**dict.fromkeys(keys), "reason": self.reason}
+
+
+Outcome = Predicted | Refused
+
+
+def simulate(model: str, asked: Asked, *, as_json: bool) -> int:
+    """Predicts and prints; 1 if no strategy has a plan."""
+    find_planners_here()
+    chosen = names() if ALL in asked.strategies else tuple(asked.strategies)
+    planners = {name: strategy(name) for name in chosen}
+    cluster = load_cluster(asked.cluster)
+    clusters = [fastest(cluster, count) for count in asked.counts or [len(cluster.devices)]]
+    with terminal.waiting(f"reading {model}"):
+        network = network_of(model)
+    outcomes = _outcomes(network, clusters, planners)
+    if asked.plot is not None:
+        everything = clusters
+        if asked.counts is None:
+            everything = [fastest(cluster, n) for n in range(1, len(cluster.devices))]
+            more = _outcomes(network, everything, planners)
+            drawn = {name: [*more[name], *outcomes[name]] for name in planners}
+        else:
+            drawn = outcomes
+        write(asked.plot, _plot(network.name, drawn), "--plot")
+    if as_json:
+        terminal.print_json(_json(network.name, outcomes, asked.counts))
+    else:
+        _show(network.name, len(cluster.devices), outcomes)
+        if asked.plot is not None:
+            terminal.out().print(f"drawn: {asked.plot}")
+    feasible = any(isinstance(each[-1], Predicted) for each in outcomes.values())
+    return 0 if feasible else 1
+
+
+def _outcomes(
+    network: Network, clusters: Sequence[Cluster], planners: Mapping[str, Planner]
+) -> dict[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = {name: [] for name in planners}
+    with terminal.progress_bar() as bar:
+        task = bar.add_task("", total=len(clusters) * len(planners))
+        for cluster in clusters:
+            with suppress(Infeasible):
+                single(network, cluster)  # what all searches share is not the first one's time
+            for name, planner in planners.items():
+                bar.update(task, description=f"{name} on {len(cluster.devices)}")
+                found[name].append(predict(network, cluster, planner))
+                bar.advance(task)
+    return found
+
+
+def predict(network: Network, cluster: Cluster, planner: Planner) -> Outcome:
+    """Plans, checks and simulates."""
+    count = len(cluster.devices)
+    began_s = time.perf_counter()
+    try:
+        plan = planned(planner, network, cluster)
+        search_s = time.perf_counter() - began_s
+        check_plan(plan, network, cluster)
+    except ImbrexError as error:
+        return Refused(count, error.cause)
+    except Exception as error:  # planners may be anybody's
+        return Refused(count, f"the planner fails: {type(error).__name__}: {error}")
+    latency_s = simulated(plan, network, cluster).latency_s
+    called = {device.id: device.name for device in cluster.devices}
+    return Predicted(
+        count,
+        latency_s,
+        plan.single_device_latency_s / latency_s,
+        plan.traffic,
+        search_s,
+        tuple(called[device] for device in plan.devices),
+    )
+
+
+def _json(
+    model: str, outcomes: Mapping[str, Sequence[Outcome]], counts: Sequence[int] | None
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "model": model,
+        "strategies": {name: each[-1].as_json() for name, each in outcomes.items()},
+    }
+    if counts is not None:
+        found["by_devices"] = {
+            name: [{"count": one.count, **one.as_json()} for one in each]
+            for name, each in outcomes.items()
+        }
+    return found
+
+
+def _plot(model: str, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
+    lines = {
+        name: [(each.count, each.speedup) for each in found if isinstance(each, Predicted)]
+        for name, found in outcomes.items()
+    }
+    return speedup_svg(f"{model}, predicted", {name: line for name, line in lines.items() if line})
+
+
+def _show(model: str, there: int, outcomes: Mapping[str, Sequence[Outcome]]) -> None:
+    console = terminal.out()
+    known = [one for each in outcomes.values() for one in each if isinstance(one, Predicted)]
+    slowest_s = max((each.latency_s for each in known), default=0.0)
+    best_s = min((each.latency_s for each in known), default=0.0)
+    console.print(f"{model} on a cluster of {there}, predicted by the simulator")
+    made = terminal.table(
+        "strategy", ">of", ">latency", "", ">speed-up", ">used", ">moved", ">search"
+    )
+    for name, each in outcomes.items():
+        for one in each:
+            if isinstance(one, Refused):
+                made.add_row(name, str(one.count), "-", Text(one.reason, "yellow"))
+                continue
+            traffic = one.traffic
+            made.add_row(
+                name,
+                str(one.count),
+                terminal.duration(one.latency_s),
+                Text(
+                    terminal.bar(one.latency_s / slowest_s, BAR),
+                    "green" if one.latency_s == best_s else "",
+                ),
+                f"{one.speedup:.2f}",
+                str(len(one.devices)),
+                terminal.size(traffic.scatter + traffic.gather + traffic.halo),
+                terminal.duration(one.search_s),
+            )
+    console.print(made)
+    console.print("speed-up: over the best device alone; search: what finding the plan took")

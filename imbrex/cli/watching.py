@@ -1,0 +1,77 @@
+"""`imbrex watch`, as typer reads it. Nothing but typer is imported here: `--help` stays fast."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from imbrex.cli.options import URL, Model, Url
+
+
+def add_watch(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(watch)
+
+
+def watch(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A folder, or a camera's URL: http, rtsp. A password that is not in it is "
+            "taken from IMBREX_CAMERA_PASSWORD.",
+        ),
+    ],
+    model: Model = "digits",
+    url: Url = URL,
+    existing: Annotated[
+        bool, typer.Option("--existing", help="Of a folder: what is there already, too.")
+    ] = False,
+    at_once: Annotated[
+        int, typer.Option(min=1, max=64, help="So many frames on their way at a time.")
+    ] = 1,
+    frames: Annotated[
+        int, typer.Option(min=0, help="End after so many. [default: never]", show_default=False)
+    ] = 0,
+    per_second: Annotated[
+        float,
+        typer.Option(min=0, help="At most so many. [default: all it can]", show_default=False),
+    ] = 0.0,
+    mqtt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="mqtt://USER@HOST/TOPIC",
+            help="Publish answers, with Home Assistant's discovery; the password is taken from "
+            "IMBREX_MQTT_PASSWORD.",
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Of this watch, on MQTT.")] = "watch",
+    presence: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL", help="On MQTT, a sensor of its own; repeatable."),
+    ] = None,
+) -> None:
+    """Frames of a folder or a camera, answered as they come: a line of JSON for each.
+
+    The newest frame goes first, and a camera's older ones are dropped: an answer is about what is
+    there now. A stream that breaks is opened again. Rate and latency are shown on standard error.
+
+    \b
+    imbrex watch /srv/scans --model digits
+    imbrex watch rtsp://yard.local/stream1 --model tinyyolov2-8 --per-second 5
+    imbrex watch http://yard.local/mjpg --mqtt mqtt://imbrex@hub.local --name yard --presence person
+    """
+    from imbrex.watch import run as command
+
+    found = command.source_of(source, existing=existing)
+    wanted = command.Watched(url, model, at_once, frames, per_second)
+    with ExitStack() as opened:
+        sinks: list[command.Sink] = []
+        if mqtt is not None:
+            from imbrex.watch.mqtt import Broker, Publisher
+
+            publisher = Publisher(Broker.of(mqtt), name, model, tuple(presence or ()))
+            sinks.append(opened.enter_context(publisher))
+        raise typer.Exit(command.watch(found, wanted, sinks))

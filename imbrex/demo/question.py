@@ -1,0 +1,91 @@
+"""What the demo asks the cluster, and the answer of the whole model to compare with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from coordinator.serving.common import names
+from coordinator.serving.common.tensors import write_tensors
+from imbrex.pictures import media_type, read_file
+from models import catalogue
+from models.digits.examples import examples
+from models.graph import Graph
+from models.importer import graph_of
+from models.quality import Truth
+from models.reference import WholeModel, random_inputs
+from models.sidecar import Sidecar
+from models.tolerance import tolerance
+from protos.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request body, and what is known of the right answer.
+
+    `argument` names the model to `imbrex coordinator`, `model` is its name there. `expected` are
+    the whole model's raw outputs, which an answer equals within `tolerance`, `truth` what is really
+    in the picture, where that is known.
+    """
+
+    argument: str
+    model: str
+    trained: bool
+    body: bytes = field(repr=False)
+    media_type: str
+    shown_as: str
+    expected: dict[str, np.ndarray] = field(repr=False)
+    tolerance: float
+    truth: tuple[Truth, ...] | None = None
+
+
+def prepare(model: str, image: Path | None) -> Question:
+    """Loads the model, reads the picture (or makes seeded tensors), and runs the whole model
+    here in plain onnxruntime. The model is let go again: the cluster needs the memory.
+
+    Raises:
+        NotFound, BadRequest: no such model or picture, or they don't fit.
+    """
+    loaded = catalogue.load(model)
+    graph = graph_of(loaded.stored, loaded.name)
+    if loaded.sidecar is None:
+        if image is not None:
+            raise BadRequest(
+                cause=f"{loaded.name} takes tensors, not pictures: it has no sidecar",
+                cure="Leave IMAGE out: a seeded random tensor is sent",
+            )
+        feeds = random_inputs(graph)
+        body, kind, shown = write_tensors(feeds), names.NPZ, "a seeded random tensor"
+    else:
+        file = image or examples()[0].path
+        body, kind, shown = read_file(file), media_type(file), file.name
+        feeds = picture_feeds(body, loaded.sidecar, graph)
+    known = model in catalogue.names()
+    return Question(
+        argument=model if known else str(Path(model).resolve()),
+        model=loaded.name,
+        trained=loaded.trained,
+        body=body,
+        media_type=kind,
+        shown_as=shown,
+        expected=WholeModel(loaded.proto).run(feeds),
+        tolerance=tolerance(graph),
+        truth=_truth(body) if loaded.sidecar and loaded.name == "digits" else None,
+    )
+
+
+def picture_feeds(body: bytes, sidecar: Sidecar, graph: Graph) -> dict[str, np.ndarray]:
+    """The model's input for a picture, as the coordinator makes it."""
+    from models.preprocess import decode_image, image_to_pixels, image_to_tensor
+
+    name = sidecar.input.name
+    if graph.tensors[name].itemsize == 1:
+        return {name: image_to_pixels(decode_image(body), sidecar.input)[0]}
+    return {name: image_to_tensor(decode_image(body), sidecar.input)[0]}
+
+
+def _truth(body: bytes) -> tuple[Truth, ...] | None:
+    """The digits on a sheet of ours, recognised by its bytes."""
+    return next((each.truth for each in examples() if each.path.read_bytes() == body), None)

@@ -1,0 +1,96 @@
+"""Files that people send, and pictures with what was found in them."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from coordinator.serving.common import names
+from models.classification import Classification
+from models.detection import Detection
+from models.predictions import Prediction
+from models.repainting import Repainting
+from models.segmentation import Segment, mask_of
+from protos.errors import BadConfiguration, BadRequest, NotFound
+
+
+def read_file(file: Path) -> bytes:
+    """The bytes of a file that the user named.
+
+    Raises:
+        NotFound: there is none.
+        BadRequest: it cannot be read.
+    """
+    try:
+        return file.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFound(cause=f"there is no file {file}", cure="Check its path") from error
+    except OSError as error:
+        raise BadRequest(
+            cause=f"{file} cannot be read ({error.strerror})", cure="Check its permissions"
+        ) from error
+
+
+def media_type(file: Path) -> str:
+    """How a file's bytes are announced; the coordinator looks at the bytes themselves."""
+    if file.suffix.lower() == ".npz":
+        return names.NPZ
+    guessed, _ = mimetypes.guess_type(file.name)
+    return guessed if guessed and guessed.startswith("image/") else names.OCTETS
+
+
+def save_annotated(body: bytes, predictions: Sequence[Mapping[str, Any]], target: Path) -> None:
+    """Draws an answer over its picture and writes it.
+
+    Raises:
+        BadRequest: the answer isn't about a picture.
+        BadConfiguration: the file cannot be written.
+    """
+    from PIL import Image
+
+    from models.drawing import annotated
+    from models.preprocess import decode_image
+
+    if any("data" in each for each in predictions):
+        raise BadRequest(
+            cause="this model gives tensors: there is nothing to draw",
+            cure="Leave --save out, or use a model that finds or names things",
+        )
+    picture = annotated(decode_image(body), [prediction(each) for each in predictions])
+    kind = Image.registered_extensions().get(target.suffix.lower(), "PNG")
+    file = BytesIO()
+    picture.save(file, kind)
+    try:
+        target.write_bytes(file.getvalue())
+    except OSError as error:
+        raise BadConfiguration(
+            cause=f"{target} cannot be written ({error.strerror})",
+            cure="Give --save a path in a folder that you may write to",
+        ) from error
+
+
+def prediction(fields: Mapping[str, Any]) -> Prediction:
+    """The prediction behind its JSON."""
+    if "png" in fields:
+        from PIL import Image
+
+        return Repainting(Image.open(BytesIO(base64.b64decode(fields["png"]))).convert("RGB"))
+    label, index = str(fields["label"]), int(fields["index"])
+    if "mask" in fields:
+        mask = fields["mask"]
+        rows, columns = mask["size"]
+        pixels = mask_of(mask["counts"], (rows, columns))
+        box, covers = _corners(fields["box"]), _corners(mask["box"])
+        return Segment(label, index, float(fields["share"]), box, covers, pixels)
+    if "box" in fields:
+        return Detection(label, index, float(fields["score"]), _corners(fields["box"]))
+    return Classification(label, index, float(fields["score"]))
+
+
+def _corners(edges: Sequence[float]) -> tuple[float, float, float, float]:
+    x_min, y_min, x_max, y_max = (float(edge) for edge in edges)
+    return x_min, y_min, x_max, y_max

@@ -1,0 +1,276 @@
+"""`imbrex watch`: frames from a source to a coordinator, answers as lines of JSON.
+
+Standard output has one object per frame, in the order in which answers come; rate and latency are
+told on standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from coordinator.serving.common import names
+from imbrex import terminal
+from imbrex.client import CoordinatorClient, NoCoordinator
+from imbrex.watch.folder import Folder
+from imbrex.watch.frames import Frame, Source, Waiting
+from protos.errors import BadRequest, ImbrexError, Unavailable
+from protos.memory import cap_memory
+
+# How far back rate and latency look.
+WINDOW_S = 10.0
+# A frame is not asked about again: after this pause the newest one is.
+PAUSE_S = 1.0
+# A source that waits for a silent camera is left behind.
+LEAVE_S = 1.0
+
+# Beyond what it has at the start, and stacks of threads. FFmpeg takes a frame of any size that a
+# camera claims, up to 2 GB; the largest that is decoded, by four threads, takes 200 MB.
+MOST_MEMORY_BYTES = 256 << 20
+
+Line = Mapping[str, Any]
+Sink = Callable[[Line], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What to ask whom, how often. `most`: frames to answer, 0 for no end; `per_s`: at most so
+    many frames per second, 0 for as many as can be answered.
+    """
+
+    url: str
+    model: str
+    at_once: int = 1
+    most: int = 0
+    per_s: float = 0.0
+
+
+@dataclass
+class Pace:
+    """How many frames per second are answered, and how long an answer takes, lately."""
+
+    _ends: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=10_000))
+    answered: int = 0
+    failed: int = 0
+
+    def add(self, now_s: float, latency_s: float) -> None:
+        """An answer."""
+        self.answered += 1
+        self._ends.append((now_s, latency_s))
+
+    def rate(self, now_s: float) -> float:
+        """Answers per second of the last ten seconds."""
+        recent = [end for end, _ in self._ends if end > now_s - WINDOW_S]
+        return (len(recent) - 1) / (recent[-1] - recent[0]) if len(recent) > 1 else 0.0
+
+    def latency_s(self, now_s: float) -> float:
+        """The median of the last ten seconds."""
+        recent = [taken for end, taken in self._ends if end > now_s - WINDOW_S]
+        return median(recent) if recent else 0.0
+
+
+def source_of(text: str, *, existing: bool) -> Source:
+    """The folder or the stream that a person names.
+
+    Raises:
+        BadRequest: it is neither.
+        NotFound: there is no such folder.
+    """
+    if "://" in text:
+        from imbrex.watch.stream import Stream
+
+        return Stream(text)
+    if Path(text).is_file():
+        raise BadRequest(
+            cause=f"{text} is a file", cure="Name its folder, or use `imbrex infer` for one picture"
+        )
+    return Folder(Path(text), existing)
+
+
+class Watch:
+    """One source and those who ask about its frames."""
+
+    def __init__(self, source: Source, wanted: Watched, sinks: list[Sink]) -> None:
+        self._source, self._wanted, self._sinks = source, wanted, sinks
+        self._waiting = Waiting(source.keeps)
+        self._stopped = threading.Event()
+        self._telling = threading.Lock()
+        self._taken = 0
+        self._next_s = 0.0
+        self.pace = Pace()
+        self._failure: ImbrexError | None = None
+
+    def stop(self) -> None:
+        """Ends it: what is being answered is still told."""
+        self._stopped.set()
+        self._waiting.close(at_once=True)
+
+    def run(self) -> None:
+        """Returns when it ends.
+
+        Raises:
+            ImbrexError: the source or the coordinator cannot be used.
+        """
+        giving = threading.Thread(target=self._give, daemon=True)
+        asking = [
+            threading.Thread(target=self._answer_all, daemon=True)
+            for _ in range(self._wanted.at_once)
+        ]
+        for each in (giving, *asking):
+            each.start()
+        for each in asking:
+            while each.is_alive():  # so that signals are handled meanwhile
+                each.join(0.2)
+        self.stop()
+        giving.join(LEAVE_S)
+        if self._failure is not None:
+            raise self._failure
+
+    def told(self) -> str:
+        """How it goes, in one line."""
+        now = time.monotonic()
+        pace = self.pace
+        return (
+            f"{pace.answered} answered, {pace.rate(now):.1f} per second, "
+            f"{terminal.duration(pace.latency_s(now))} each, {self._waiting.dropped} dropped"
+            + (f", {pace.failed} failed" if pace.failed else "")
+        )
+
+    def _give(self) -> None:
+        try:
+            self._source.run(self._waiting.put, self._stopped)
+        except ImbrexError as error:
+            self._fail(error)
+        self._waiting.close()
+
+    def _answer_all(self) -> None:
+        with CoordinatorClient(self._wanted.url) as client:
+            while self._may_take() and (frame := self._waiting.take()) is not None:
+                try:
+                    self._tell(self._answer(client, frame))
+                except (Unavailable, BadRequest) as error:
+                    if isinstance(error, NoCoordinator) and not self.pace.answered:
+                        self._fail(error)
+                        return
+                    self._tell(_failed(self._source.name, frame, error))
+                    if isinstance(error, Unavailable):
+                        self._stopped.wait(PAUSE_S)
+                except ImbrexError as error:
+                    self._fail(error)
+                    return
+
+    def _may_take(self) -> bool:
+        """Waits for the next frame's turn; False at the end."""
+        with self._telling:
+            if self._wanted.most and self._taken >= self._wanted.most:
+                return False
+            self._taken += 1
+            now = time.monotonic()
+            pause_s = self._next_s - now
+            if self._wanted.per_s:
+                self._next_s = max(self._next_s, now) + 1 / self._wanted.per_s
+        if pause_s > 0:
+            self._stopped.wait(pause_s)
+        return not self._stopped.is_set()
+
+    def _answer(self, client: CoordinatorClient, frame: Frame) -> Line:
+        body = frame.read()
+        started_s = time.monotonic()
+        answer = client.infer(self._wanted.model, body, names.OCTETS)
+        ended_s = time.monotonic()
+        self.pace.add(ended_s, ended_s - started_s)
+        return {
+            **_about(self._source.name, frame),
+            "latency_s": round(ended_s - started_s, 4),
+            "age_s": round(time.time() - frame.taken_s, 4),
+            "dropped": self._waiting.dropped,
+            **answer,
+        }
+
+    def _tell(self, line: Line) -> None:
+        with self._telling:
+            self.pace.failed += "error" in line
+            for sink in self._sinks:
+                sink(line)
+
+    def _fail(self, error: ImbrexError) -> None:
+        self._failure = self._failure or error
+        self.stop()
+
+
+def watch(source: Source, wanted: Watched, sinks: list[Sink]) -> int:
+    """Watches until it ends, Ctrl-C or SIGTERM; the exit code."""
+    cap_memory(MOST_MEMORY_BYTES)
+    watching = Watch(source, wanted, [_print, *sinks])
+    with _stopping(watching.stop), _showing(watching):
+        watching.run()
+    terminal.err().print(watching.told())
+    return 0 if watching.pace.answered or not watching.pace.failed else 1
+
+
+def _print(line: Line) -> None:
+    with suppress(BrokenPipeError):
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+        return
+    raise BadRequest(cause="nobody reads the lines any more", cure="Keep the reader running")
+
+
+def _about(source: str, frame: Frame) -> dict[str, Any]:
+    taken = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(frame.taken_s))
+    return {
+        "source": source,
+        "frame": frame.number,
+        "name": frame.name,
+        "taken": f"{taken}.{int(frame.taken_s % 1 * 1000):03d}Z",
+    }
+
+
+def _failed(source: str, frame: Frame, error: ImbrexError) -> Line:
+    fields = {"code": error.code, "cause": error.cause, "cure": error.cure}
+    return {**_about(source, frame), "error": fields}
+
+
+@contextmanager
+def _stopping(stop: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the watch and not the process."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: stop()) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _showing(watching: Watch) -> Iterator[None]:
+    """A line that is kept up to date on a terminal; nothing elsewhere."""
+    console = terminal.err()
+    if not console.is_terminal:
+        yield
+        return
+    ended = threading.Event()
+    with console.status("waiting for a frame") as status:
+
+        def refresh() -> None:
+            while not ended.wait(0.5):
+                status.update(watching.told())
+
+        shower = threading.Thread(target=refresh, daemon=True)
+        shower.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            shower.join()

@@ -1,0 +1,1 @@
+"""The training of `digits`, and its example sheets."""
