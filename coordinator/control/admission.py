@@ -109,13 +109,14 @@ class Admission:
             self._idle.set()
 
     def _kept_free(self, now: float) -> int:
-        """Places that newcomers leave to those who were told to come back about now; one of them
-        may be who comes.
+        """Places that newcomers leave to those who were told to come back soon. While somebody is
+        due, whoever comes may be one of them.
         """
         while self._promised and self._promised[0] < now - _LATE_S:
             self._promised.popleft()
-        soon = sum(each <= now + _SOON_S for each in self._promised)
-        return soon - 1 if self._promised and self._promised[0] <= now else soon
+        if self._promised and self._promised[0] <= now:
+            return 0
+        return sum(each <= now + _SOON_S for each in self._promised)
 
     def _overloaded(self, wait_s: float, now: float) -> Overloaded:
         """Tells everybody another time to come back: the next at which a place becomes free that

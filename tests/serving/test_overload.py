@@ -83,6 +83,29 @@ async def test_a_queue_ends_by_length_and_by_predicted_wait() -> None:
     await asyncio.gather(*waiting)
 
 
+async def test_who_comes_back_when_told_is_let_in_where_many_were_told_about_the_same_time() -> None:
+    clock, done = Clock(), asyncio.Event()
+    admission = Admission(in_flight=1, queue=4, most_wait_s=10.0, clock=clock)
+    for _ in range(3):
+        await admitted(admission, clock, 0.1)
+    first = [asyncio.create_task(hold(admission, done)) for _ in range(5)]
+    await until(lambda: admission.waiting == 4)
+    told = []
+    for _ in range(8):
+        with pytest.raises(Overloaded) as refused:
+            await hold(admission, done)
+        told.append(refused.value.retry_after_s)
+    assert told == pytest.approx([0.1 * place for place in range(1, 9)])
+    done.set()
+    await asyncio.gather(*first)
+    clock.now += 1.0  # all were told one second, rounded up
+    done.clear()
+    back = [asyncio.create_task(hold(admission, done)) for _ in range(5)]
+    await until(lambda: admission.running + admission.waiting == 5)
+    done.set()
+    await asyncio.gather(*back)
+
+
 async def test_failures_say_nothing_of_the_speed() -> None:
     clock = Clock()
     admission = Admission(in_flight=1, queue=5, most_wait_s=10.0, clock=clock)
