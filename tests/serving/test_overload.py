@@ -83,7 +83,7 @@ async def test_a_queue_ends_by_length_and_by_predicted_wait() -> None:
     await asyncio.gather(*waiting)
 
 
-async def test_who_comes_back_when_told_is_let_in_where_many_were_told_about_the_same_time() -> None:
+async def test_who_comes_back_when_told_is_let_in_though_many_were_told_so() -> None:
     clock, done = Clock(), asyncio.Event()
     admission = Admission(in_flight=1, queue=4, most_wait_s=10.0, clock=clock)
     for _ in range(3):
