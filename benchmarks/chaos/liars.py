@@ -12,10 +12,11 @@ from benchmarks.chaos.harm import PACES
 from benchmarks.chaos.lying import LIES
 from benchmarks.chaos.places import Place, here
 from benchmarks.workers import WorkerProcess, questions
-from coordinator.audit.sampling import YOUNG_CHECKS
+from coordinator.audit.sampling import MOST, YOUNG_CHECKS, YOUNG_SHARE
 from coordinator.control.choice import Choice
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
+from coordinator.settings import CoordinatorSettings
 from models.reference import compare
 
 WORKERS = 3
@@ -23,6 +24,8 @@ STRATEGIES = ("halo", "ofl", "lw")
 EXACT = 1e-5
 # So many tasks of a device are computed before one of them is checked, at most.
 ASKED_TASKS = 400
+# A new device is left alone for so many tasks at most.
+LONGEST_YOUNG_TASKS = int(MOST * CoordinatorSettings().audit_every / YOUNG_SHARE)
 _QUARANTINED = "quarantined"
 
 
@@ -83,9 +86,12 @@ async def _try(kind: str, strategy: str, model: str, *, by_doctor: bool) -> dict
                 outputs, _ = await asyncio.to_thread(ask, model, body, names.NPZ, choice)
                 return not compare(outputs, whole).max_rel_error <= EXACT
 
-            # As long as it is new, it is checked more often.
-            while int(_device(place, liar)["audited_tasks"]) < YOUNG_CHECKS:
+            # As long as it is new, it is checked more often: until it was left alone for longer.
+            audited, since = 0, _tasks(place, liar)
+            while audited < YOUNG_CHECKS or _tasks(place, liar) - since <= LONGEST_YOUNG_TASKS:
                 assert not await wrong(), "nobody lies yet"
+                if (now := int(_device(place, liar)["audited_tasks"])) != audited:
+                    audited, since = now, _tasks(place, liar)
             before = _tasks(place, liar)
             lie.write_text(kind)
             answers = 0
