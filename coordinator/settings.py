@@ -41,8 +41,9 @@ class CoordinatorSettings(BaseSettings):
     ready beside `models`. `detector` names the model that answers to DeepStack's clients.
     `enrol_host` and `enrol_port` are where devices join a cluster that has an authority (`imbrex
     cluster init`); without one, `secret` is what every daemon must know.
-    A request that would wait for longer than `max_wait_s` is told to come back later. About one in
-    `audit_every` tasks of each device is computed again here and compared; 0: none. Beyond
+    A request that would wait for longer than `max_wait_s` is told to come back later. A task
+    of each device is computed again here and compared after so many as are drawn from 1 to 1.5
+    times `audit_every`; 0: none. Beyond
     `max_models_bytes` of weights, half of the memory by default, models that nobody has asked for
     the longest are let go of, but never those that `models` lists.
     `replan` is a period in seconds, or `off`, which is 0: a plan then changes only by hand or when
