@@ -51,7 +51,11 @@ class Extent:
     @property
     def is_large(self) -> bool:
         """Whether the values are many, and can be read into an array as they are."""
-        if self.size < LARGE_BYTES or self.data_type not in _PLAIN or min(self.shape) < 0:
+        if (
+            self.size < LARGE_BYTES
+            or self.data_type not in _PLAIN
+            or min(self.shape, default=0) < 0
+        ):
             return False
         return math.prod(self.shape) * self.dtype.itemsize == self.size
 
@@ -83,10 +87,7 @@ def read_extents(path: Path, extents: Mapping[str, Extent], room: Room) -> dict[
     arrays = {}
     for name, extent in extents.items():
         array = arrays[name] = room(extent.dtype, extent.shape)
-        try:
-            extent.read_into(array)
-        except OSError as error:
-            raise _unusable(path, name, f"{extent.file}: {error.strerror}") from error
+        _read(path, name, extent, array)
         array.flags.writeable = False
     return arrays
 
@@ -113,12 +114,16 @@ def load_external_data(path: Path, model: ModelProto, most_bytes: int) -> dict[s
             large[tensor.name] = extent
             continue
         data = np.empty(extent.size, np.uint8)
-        try:
-            extent.read_into(data)
-        except OSError as error:
-            raise _unusable(path, tensor.name, f"{extent.file}: {error.strerror}") from error
+        _read(path, tensor.name, extent, data)
         tensor.raw_data = data.tobytes()
     return large
+
+
+def _read(path: Path, name: str, extent: Extent, array: np.ndarray) -> None:
+    try:
+        extent.read_into(array)
+    except OSError as error:
+        raise _unusable(path, name, f"{extent.file}: {error.strerror}") from error
 
 
 def too_large(path: Path, size: int, most_bytes: int) -> BadRequest:

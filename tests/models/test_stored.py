@@ -73,6 +73,7 @@ def test_a_file_that_was_changed_meanwhile_is_not_read(tmp_path: Path, kind: str
     "damage",
     [
         lambda tensor: tensor.dims.append(2),
+        lambda tensor: tensor.ClearField("dims"),
         lambda tensor: tensor.dims.__setitem__(0, -64),
         lambda tensor: setattr(tensor, "data_type", TensorProto.DOUBLE),
         lambda tensor: setattr(tensor, "data_type", TensorProto.STRING),
