@@ -22,9 +22,9 @@ from benchmarks.report import command_line, emit
 from coordinator.answers import Answer
 from coordinator.service import Coordinator
 from models.digits.examples import examples
-from models.preprocess import decode_image, image_to_pixels, image_to_tensor
 from models.reference import EQUAL, compare
-from models.sidecar import ImageInput
+from models.vision.image_input import ImageInput
+from models.vision.preprocess import decode_image, image_to_pixels, image_to_tensor
 
 MODEL = "digits"
 WARM_UP = 3

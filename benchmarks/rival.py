@@ -14,9 +14,9 @@ import onnxruntime
 import uvicorn
 from fastapi import FastAPI, Request
 
-from models.predictions import predictions
-from models.preprocess import decode_image, image_to_tensor
-from models.sidecar import load, sidecar_path
+from models.vision.predictions import predictions
+from models.vision.preprocess import decode_image, image_to_tensor
+from models.vision.sidecar import load, sidecar_path
 from worker.compute import Compute, Ready
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from coordinator.costs.regression import Profile
 from coordinator.tasks.plan import TrafficBytes
 from coordinator.tasks.timeline import Timing
-from models.sidecar import Sidecar
 from models.units import Network
+from models.vision.sidecar import Sidecar
 from protos.errors import ImbrexError
 
 

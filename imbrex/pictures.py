@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.serving.common import names
-from models.classification import Classification
-from models.detection import Detection
-from models.predictions import Prediction
-from models.repainting import Repainting
-from models.segmentation import Segment, mask_of
+from models.vision.class_map import Segment, mask_of
+from models.vision.class_scores import Classification
+from models.vision.detection import Detection
+from models.vision.predictions import Prediction
+from models.vision.repainted import Repainting
 from protos.errors import BadConfiguration, BadRequest, NotFound
 
 
@@ -52,8 +52,8 @@ def save_annotated(body: bytes, predictions: Sequence[Mapping[str, Any]], target
     """
     from PIL import Image
 
-    from models.drawing import annotated
-    from models.preprocess import decode_image
+    from models.vision.drawing import annotated
+    from models.vision.preprocess import decode_image
 
     if any("data" in each for each in predictions):
         raise BadRequest(

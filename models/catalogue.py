@@ -16,13 +16,13 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from models.heads import Task
 from models.installed import Store
 from models.model_file import read_model
-from models.sidecar import Sidecar, sidecar_path
-from models.sidecar import load as load_sidecar
 from models.sizes import Size, bind, inputs_of, open_axes, split_name
 from models.stored import StoredModel
+from models.vision.head import Task
+from models.vision.sidecar import Sidecar, sidecar_path
+from models.vision.sidecar import load as load_sidecar
 from models.zoo.alexnet import alexnet
 from models.zoo.builder import UNTRAINED, WEIGHTS_KEY
 from models.zoo.convnext import convnext_tiny
@@ -207,8 +207,10 @@ def _of_size(loaded: LoadedModel, size: Size | None) -> LoadedModel:
         return loaded
     bind(inputs, size)
     if sidecar is not None:
-        shown = replace(sidecar.input, size=(size.height, size.width))
-        sidecar = replace(sidecar, input=shown)
+        form, longest = sidecar.input, max(size.height, size.width)
+        shorter = form.resize_shorter and max(form.resize_shorter, longest)
+        form = replace(form, size=(size.height, size.width), resize_shorter=shorter)
+        sidecar = replace(sidecar, input=form)
     return replace(loaded, name=f"{loaded.name}@{size}", sidecar=sidecar)
 
 

@@ -15,8 +15,8 @@ from onnx import ModelProto
 
 from models.downloads import labels as known_labels
 from models.graph import Graph
-from models.heads import Task
 from models.usual import Labels, Shape, input_size, is_end_to_end, ssd_shapes, stride_of
+from models.vision.head import Task
 
 # Data sets by how many classes their networks have, for each task.
 _DATA_SETS: Mapping[Task, Mapping[int, str]] = {

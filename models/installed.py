@@ -17,8 +17,9 @@ from pathlib import Path
 
 import platformdirs
 
-from models.heads import TASKS, Task
-from models.sidecar import Sidecar, dump, sidecar_path
+from models.vision.head import Task
+from models.vision.heads import TASKS
+from models.vision.sidecar import Sidecar, dump, sidecar_path
 from protos.errors import BadConfiguration, BadRequest, NotFound
 
 VARIABLE = "IMBREX_MODELS"

@@ -15,12 +15,12 @@ from models.encoded import Ranges
 from models.graph import Graph
 from models.importer import graph_of
 from models.pixels import with_pixels
-from models.preprocess import image_to_pixels
 from models.quantised_inputs import as_they_travel, with_quantised_inputs
 from models.reference import random_inputs
-from models.sidecar import ImageInput
 from models.stored import Room, in_memory
 from models.units import Network, divide
+from models.vision.image_input import ImageInput
+from models.vision.preprocess import image_to_pixels
 
 # Seeds of the noise that finds ranges; whoever measures the effect takes others.
 SEEDS = range(1000, 1008)

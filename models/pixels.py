@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.boxes import Span
 from models.graph import Graph
 from models.reference import WholeModel
-from models.sidecar import Sidecar
+from models.vision.sidecar import Sidecar
 from models.wire import Coded, Pixels
 
 _OPSET = 13

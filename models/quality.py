@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.detection import Detection, iou
+from models.vision.detection import Detection, iou
 
 Corners = tuple[float, float, float, float]
 

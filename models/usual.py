@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from models.documents import read
 from models.graph import Graph
-from models.heads import (
-    Anchors,
-    ClassMap,
-    ClassScores,
-    EndToEnd,
-    Head,
-    Repainted,
-    Ssd,
-    Task,
-    YoloBoxes,
-    YoloV2,
-    YoloV3,
-    YoloX,
-)
-from models.sidecar import ImageInput, Resize
+from models.vision.class_map import ClassMap
+from models.vision.class_scores import ClassScores
+from models.vision.end_to_end import EndToEnd
+from models.vision.head import Task
+from models.vision.heads import Head
+from models.vision.image_input import ImageInput, Resize
+from models.vision.repainted import Repainted
+from models.vision.ssd import Ssd
+from models.vision.yolo_boxes import YoloBoxes
+from models.vision.yolov2 import Anchors, YoloV2
+from models.vision.yolov3 import YoloV3
+from models.vision.yolox import YoloX
 
 Shape = tuple[int, ...]
 Labels = tuple[str, ...]
@@ -96,22 +94,27 @@ def head_for(
 
 
 def image_input(graph: Graph, task: Task, pixels: str, resize: Resize | None) -> ImageInput:
-    """How a picture becomes the graph's input; centre crops of classifiers are of 7/8."""
+    """How a picture becomes the graph's input; centre crops of classifiers are of 7/8.
+
+    Raises:
+        Problem: it is larger than a sidecar may say.
+    """
     height, width = input_size(graph)
     usual: Resize = "centre-crop" if task == "classification" else "letterbox"
     chosen, values = resize or usual, PIXELS[pixels]
     longest = max(height, width)
-    return ImageInput(
-        name=graph.inputs[0],
-        size=(height, width),
-        resize=chosen,
-        resize_shorter=max(longest, longest * 8 // 7) if chosen == "centre-crop" else None,
-        color="RGB",
-        scale=values.scale,
-        mean=values.mean,
-        std=values.std,
-        pad_value=114 if chosen == "letterbox" else 0,
-    )
+    told = {
+        "name": graph.inputs[0],
+        "size": (height, width),
+        "resize": chosen,
+        "resize_shorter": max(longest, longest * 8 // 7) if chosen == "centre-crop" else None,
+        "color": "RGB",
+        "scale": values.scale,
+        "mean": values.mean,
+        "std": values.std,
+        "pad_value": 114 if chosen == "letterbox" else 0,
+    }
+    return read(ImageInput, told, "input")
 
 
 def ssd_shapes(shapes: Sequence[Shape]) -> tuple[Shape, Shape] | None:

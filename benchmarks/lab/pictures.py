@@ -10,8 +10,8 @@ from models import catalogue
 from models.guess import takes_pictures
 from models.importer import load_graph
 from models.installed import Store
-from models.sidecar import Sidecar
 from models.usual import image_input
+from models.vision.sidecar import Sidecar
 
 
 def installed(name: str, store: Store) -> str:

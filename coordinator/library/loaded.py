@@ -19,9 +19,9 @@ from models.cutter import CutTile, cut
 from models.loading import network_of
 from models.mapped import MappedWeights
 from models.pixels import without_pixels
-from models.predictions import check_outputs
 from models.program import BlobSource, Digests
 from models.stored import Room, in_memory
+from models.vision.predictions import check_outputs
 
 log = structlog.get_logger(__name__)
 

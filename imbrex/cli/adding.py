@@ -12,17 +12,20 @@ import typer
 
 from imbrex import terminal
 from models import catalogue
+from models.documents import Problem, read
 from models.graph import Graph
 from models.guess import guess, metadata, takes_pictures
-from models.heads import TASKS, Head, Task
 from models.importer import graph_of
 from models.installed import Store
 from models.model_file import read_model
-from models.predictions import check_outputs
-from models.sidecar import LABELLESS, Resize, Sidecar, sidecar_path
-from models.sidecar import load as load_sidecar
 from models.sizes import Size, bind, inputs_of
 from models.usual import PIXELS, head_for, image_input
+from models.vision.head import Task
+from models.vision.heads import TASKS, Head
+from models.vision.image_input import Resize
+from models.vision.predictions import check_outputs
+from models.vision.sidecar import LABELLESS, Sidecar, sidecar_path
+from models.vision.sidecar import load as load_sidecar
 from protos.errors import BadRequest
 
 Choice = TypeVar("Choice", bound=str)
@@ -163,17 +166,23 @@ def _sidecar(
     about: tuple[str, Said, Path],
 ) -> Sidecar:
     name, said, file = about
-    return Sidecar(
-        name=name,
-        task=task,
-        description=f"Added from {file.name}",
-        licence=said.licence,
-        source=said.source or file.name,
-        trained=True,
-        labels=labels if task not in LABELLESS else (),
-        input=image_input(graph, task, pixels, said.resize),
-        head=head,
-    )
+    try:
+        told = {
+            "name": name,
+            "task": task,
+            "description": f"Added from {file.name}",
+            "licence": said.licence,
+            "source": said.source or file.name,
+            "trained": True,
+            "labels": labels if task not in LABELLESS else (),
+            "input": image_input(graph, task, pixels, said.resize),
+            "head": head,
+        }
+        return read(Sidecar, told, "sidecar")
+    except Problem as problem:
+        raise BadRequest(
+            cause=f"{file} cannot be described: {problem.what}", cure=problem.cure
+        ) from problem
 
 
 def _read_labels(text: str) -> tuple[str, ...]:

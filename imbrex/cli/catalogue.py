@@ -7,9 +7,9 @@ from typing import Any
 from imbrex import terminal
 from models import catalogue
 from models.downloads import read_manifest
-from models.heads import Task
 from models.installed import Store
-from models.sidecar import load, sidecar_path
+from models.vision.head import Task
+from models.vision.sidecar import load, sidecar_path
 from protos.errors import BadRequest
 
 

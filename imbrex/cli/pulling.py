@@ -10,8 +10,8 @@ from models import catalogue, downloads
 from models.downloads import Download
 from models.importer import graph_of
 from models.installed import MODEL_FILE, Store
-from models.predictions import check_outputs
-from models.sidecar import dump, sidecar_path
+from models.vision.predictions import check_outputs
+from models.vision.sidecar import dump, sidecar_path
 from protos.errors import BadRequest, NotFound
 
 

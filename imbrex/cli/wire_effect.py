@@ -11,18 +11,18 @@ from PIL import Image
 from rich.console import Console
 
 from models.catalogue import LoadedModel
-from models.detection import Detection
 from models.digits import MODEL
 from models.digits.evaluate import MIN_SCORE, held_out_sheets, truth_of
 from models.effect import Arrays, Blocking, Differences, Effect, Encoded
-from models.heads import YoloV2
 from models.pixels import as_values
-from models.predictions import predictions
-from models.preprocess import Placement, image_to_pixels
 from models.quality import Picture, Truth, mean_average_precision
 from models.reference import WholeModel, random_inputs
-from models.sidecar import Sidecar
 from models.units import Network
+from models.vision.detection import Detection
+from models.vision.predictions import predictions
+from models.vision.preprocess import Placement, image_to_pixels
+from models.vision.sidecar import Sidecar
+from models.vision.yolov2 import YoloV2
 from models.wire import Wire
 
 PLANNED, EVERYWHERE = "planned_blocks", "every_boundary"

@@ -105,7 +105,7 @@ def all_right(question: Question, predictions: Sequence[Mapping[str, Any]]) -> b
     """Whether exactly what is in the picture was found; None where that isn't known."""
     if question.truth is None:
         return None
-    from models.detection import Detection
+    from models.vision.detection import Detection
 
     found = [
         Detection(str(each["label"]), int(each["index"]), float(each["score"]), tuple(each["box"]))

@@ -16,8 +16,8 @@ from models.graph import Graph
 from models.importer import graph_of
 from models.quality import Truth
 from models.reference import WholeModel, random_inputs
-from models.sidecar import Sidecar
 from models.tolerance import tolerance
+from models.vision.sidecar import Sidecar
 from protos.errors import BadRequest
 
 
@@ -78,7 +78,7 @@ def prepare(model: str, image: Path | None) -> Question:
 
 def picture_feeds(body: bytes, sidecar: Sidecar, graph: Graph) -> dict[str, np.ndarray]:
     """The model's input for a picture, as the coordinator makes it."""
-    from models.preprocess import decode_image, image_to_pixels, image_to_tensor
+    from models.vision.preprocess import decode_image, image_to_pixels, image_to_tensor
 
     name = sidecar.input.name
     if graph.tensors[name].itemsize == 1:

@@ -8,11 +8,11 @@ from pathlib import Path
 import onnxruntime
 from PIL import Image
 
-from models.detection import Detection
-from models.heads import YoloV2
-from models.predictions import predictions
-from models.preprocess import image_to_tensor
-from models.sidecar import Sidecar, load, sidecar_path
+from models.vision.detection import Detection
+from models.vision.predictions import predictions
+from models.vision.preprocess import image_to_tensor
+from models.vision.sidecar import Sidecar, load, sidecar_path
+from models.vision.yolov2 import YoloV2
 
 
 class Detector:

@@ -20,8 +20,8 @@ from models.digits import FOLDER, MODEL
 from models.digits.detector import Detector
 from models.digits.ink import Part, bank
 from models.digits.sheets import Format, Sheet, sheet
-from models.heads import YoloV2
 from models.quality import Picture, Truth, exactly_right, matched, mean_average_precision
+from models.vision.yolov2 import YoloV2
 
 SHEETS = 200
 MIN_MAP = 0.95

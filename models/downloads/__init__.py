@@ -9,23 +9,46 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass as plain
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from models.sidecar import Sidecar, read_sidecar
-from models.strict import Fields, Problem
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
+
+from models.documents import DOCUMENT, Integer, Problem, String, read
+from models.vision.sidecar import Sidecar, read_sidecar
 from protos.errors import BadConfiguration, NotFound
 
 MANIFEST = Path(__file__).parent / "manifest.json"
-LABELS = ("coco", "imagenet", "voc")
+DataSet = Literal["coco", "imagenet", "voc"]
 OWN = "sidecar"  # the labels are in the sidecar itself
-LARGEST_BYTES = 2**31 - 1
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 
 
-@dataclass(frozen=True, slots=True)
+def _no_way_up(file: str) -> str:
+    if ".." in file:
+        raise PydanticCustomError("path", "Input should be a path below the base URL")
+    return file
+
+
+@dataclass(frozen=True, slots=True, config=DOCUMENT)
+class _Manifest:
+    models: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, config=DOCUMENT)
+class _Entry:
+    file: Annotated[
+        String, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"), AfterValidator(_no_way_up)
+    ]
+    bytes: Annotated[Integer, Field(ge=1, lt=2**31)]
+    sha256: Annotated[String, Field(pattern=r"^[0-9a-f]{64}$")]
+    sidecar: dict[str, Any]
+    labels: DataSet | Literal["sidecar"] = "sidecar"
+
+
+@plain(frozen=True, slots=True)
 class Download:
     """A file below a base URL, and the model that it is."""
 
@@ -52,9 +75,8 @@ def read_manifest(path: Path = MANIFEST) -> dict[str, Download]:
         BadConfiguration: it cannot be read, or a key of it is wrong.
     """
     try:
-        document = Fields.of(json.loads(path.read_text(encoding="utf-8")), "manifest")
-        found = [_download(each) for each in document.objects("models")]
-        document.end()
+        manifest = read(_Manifest, json.loads(path.read_text(encoding="utf-8")), "manifest")
+        found = [_download(each, f"models[{n}]") for n, each in enumerate(manifest.models)]
     except (OSError, ValueError, RecursionError) as error:
         raise BadConfiguration(
             cause=f"the manifest {path} cannot be read ({error})", cure="Correct or replace it"
@@ -82,15 +104,12 @@ def find(name: str, path: Path = MANIFEST) -> Download:
     )
 
 
-def _download(fields: Fields) -> Download:
-    inner = fields.inner("sidecar")
-    data_set = fields.choice("labels", (*LABELS, OWN), otherwise=OWN)
-    sidecar = read_sidecar(inner, None if data_set == OWN else labels(data_set))
-    read = Download(
-        file=fields.matching("file", _FILE, "a path below the base URL"),
-        size_bytes=fields.integer("bytes", 1, LARGEST_BYTES),
-        sha256=fields.matching("sha256", _SHA256, "64 hexadecimal digits"),
-        sidecar=sidecar,
-    )
-    fields.end()
-    return read
+def _download(document: Any, where: str) -> Download:
+    entry = read(_Entry, document, where)
+    described = entry.sidecar
+    if entry.labels != OWN:
+        if "labels" in described:
+            what = f"key 'labels' of sidecar does not belong here: {where} names {entry.labels}"
+            raise Problem(what, "Remove one of them")
+        described = described | {"labels": labels(entry.labels)}
+    return Download(entry.file, entry.bytes, entry.sha256, read_sidecar(described))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from models.sidecar import as_document, load, sidecar_path
+from models.vision.sidecar import as_document, load, sidecar_path
 
 NAME = "camera"
 

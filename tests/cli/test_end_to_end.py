@@ -6,15 +6,14 @@ import numpy as np
 import onnx
 import pytest
 
-from models.detection import best
-from models.heads import EndToEnd
 from models.installed import Store
 from models.model_file import read_model
-from models.predictions import predictions
-from models.preprocess import place
 from models.reference import WholeModel
-from models.sidecar import Sidecar, load, sidecar_path
-from models.yolo import decode_rows
+from models.vision.detection import best
+from models.vision.end_to_end import EndToEnd
+from models.vision.predictions import predictions
+from models.vision.preprocess import place
+from models.vision.sidecar import Sidecar, load, sidecar_path
 from models.zoo.builder import Network, square
 from tests.cli.run_cli import imbrex, refused
 
@@ -104,5 +103,5 @@ def test_a_class_that_has_no_label_and_a_score_that_is_no_number_are_nothing() -
     rows[0, 5] = 7
     rows[1, 4] = np.nan
     rows[2] = (0, 0, 8, 8, 0.5, np.nan)
-    found = decode_rows(rows[None], classes=1)
+    found = EndToEnd("end2end", 0.25).candidates({"output0": rows[None]}, 1, (SIDE, SIDE))
     assert len(best(found, 0.25).scores) == 0

@@ -18,10 +18,10 @@ from imbrex.cli.adding import Said, add
 from imbrex.cli.pulling import choose
 from imbrex.pictures import prediction
 from models.installed import Store
-from models.repainting import Repainting
-from models.segmentation import Segment
-from models.sidecar import load, sidecar_path
 from models.sizes import Size
+from models.vision.class_map import Segment
+from models.vision.repainted import Repainting
+from models.vision.sidecar import load, sidecar_path
 from models.zoo.builder import Network, square
 from protos.errors import BadRequest, NotFound
 from tests.cli.run_cli import imbrex, refused
@@ -116,6 +116,7 @@ def test_on_a_terminal_it_is_asked(store: str, birds: Path) -> None:
         (Said(labels="none.txt", pixels="unit"), r"none\.txt"),
         (Said(sidecar=Path("none.json")), r"none\.json"),
         (Said(size=Size(16, 16), labels="a,b,c,d", pixels="unit"), "fixed"),
+        (Said(licence=" ", labels="a,b,c,d", pixels="unit"), "key 'licence' of sidecar is ' '"),
     ],
 )
 def test_what_cannot_be_added_is_refused_and_leaves_nothing(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.detection import (
+from models.vision.class_scores import softmax
+from models.vision.detection import (
     MOST_CANDIDATES,
     Candidates,
     Detection,
@@ -16,12 +17,10 @@ from models.detection import (
     detections,
     iou,
     sigmoid,
-    softmax,
     suppressed,
 )
-from models.heads import YoloV2
-from models.preprocess import Placement
-from models.yolo import decode_grid
+from models.vision.preprocess import Placement
+from models.vision.yolov2 import YoloV2
 
 HEAD = YoloV2("yolov2", ((1.5, 2.0), (3.0, 4.5)), stride=16, min_score=0.3, nms_iou=0.45)
 LABELS = ("a", "b", "c")
@@ -31,6 +30,10 @@ WHOLE = Placement(width=80, height=64, scale_x=1.0, scale_y=1.0, left=0, top=0)
 def random_grid(seed: int, spread: float = 2.0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     return rng.normal(0, spread, (1, 2 * (5 + len(LABELS)), 4, 5)).astype(np.float32)
+
+
+def decode_grid(grid: np.ndarray, head: YoloV2) -> Candidates:
+    return head.candidates({"grid": grid}, len(LABELS), (64, 80))
 
 
 def scalar_decode(grid: np.ndarray, head: YoloV2) -> list[tuple[list[float], int, float]]:

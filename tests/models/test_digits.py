@@ -21,10 +21,10 @@ from models.digits.examples import examples
 from models.digits.ink import Part, bank, random_pen, write
 from models.digits.paper import LUMA, MIN_CONTRAST, random_colours
 from models.digits.sheets import Format, sheet
-from models.heads import YoloV2
-from models.predictions import check_outputs
 from models.quality import Picture, exactly_right, mean_average_precision
-from models.sidecar import load
+from models.vision.predictions import check_outputs
+from models.vision.sidecar import load
+from models.vision.yolov2 import YoloV2
 from models.wire import Pixels
 from training.digits.compose_examples import FORM, SEEDS
 

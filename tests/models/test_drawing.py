@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.classification import Classification
-from models.detection import Detection
-from models.drawing import annotated, colour_of
+from models.vision.class_scores import Classification
+from models.vision.detection import Detection
+from models.vision.drawing import annotated, colour_of
 
 BOX = Detection("7", 7, 0.93, (60.0, 80.0, 120.0, 160.0))
 

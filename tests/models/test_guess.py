@@ -8,10 +8,16 @@ from onnx import ModelProto, TensorProto, helper
 from models.downloads import read_manifest
 from models.graph import Graph
 from models.guess import Guess, guess, metadata
-from models.heads import ClassScores, Ssd, Task, YoloBoxes, YoloV2, YoloV3, YoloX
 from models.importer import load_graph
-from models.predictions import wanted_shapes
 from models.usual import PIXELS, head_for, image_input
+from models.vision.class_scores import ClassScores
+from models.vision.head import Task
+from models.vision.predictions import wanted_shapes
+from models.vision.ssd import Ssd
+from models.vision.yolo_boxes import YoloBoxes
+from models.vision.yolov2 import YoloV2
+from models.vision.yolov3 import YoloV3
+from models.vision.yolox import YoloX
 from models.zoo.builder import Network, square
 
 Shape = tuple[int, ...]

@@ -11,16 +11,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models import ssd
 from models.digits import SIDECAR
-from models.drawing import annotated, colour_of
-from models.heads import ClassMap, Head, Repainted, Ssd, Task, YoloBoxes, YoloV3, YoloX
-from models.predictions import OutputMismatch, Prediction, check_outputs, predictions
-from models.preprocess import Placement, image_to_pixels
-from models.repainting import Repainting
-from models.segmentation import Segment, mask_of, run_lengths
-from models.sidecar import Sidecar, load
-from models.yolo import decode_cells, decode_grids
+from models.vision.class_map import ClassMap, Segment, mask_of, run_lengths
+from models.vision.detection import Candidates
+from models.vision.drawing import annotated, colour_of
+from models.vision.head import Task
+from models.vision.heads import Head
+from models.vision.predictions import OutputMismatch, Prediction, check_outputs, predictions
+from models.vision.preprocess import Placement, image_to_pixels
+from models.vision.repainted import Repainted, Repainting
+from models.vision.sidecar import Sidecar, load
+from models.vision.ssd import Ssd
+from models.vision.yolo_boxes import YoloBoxes
+from models.vision.yolov3 import YoloV3
+from models.vision.yolox import YoloX
 
 LABELS = ("ant", "bee", "cat")
 WHOLE = Placement(width=128, height=96, scale_x=1.0, scale_y=1.0, left=0, top=0)
@@ -46,6 +50,10 @@ def told(each: Prediction) -> dict[str, object]:
 YOLO3 = YoloV3("yolov3", (((20, 30),), ((40, 60), (80, 20))), (16, 32), 0.25, 0.45)
 
 
+def grids_of(grids: list[np.ndarray]) -> Candidates:
+    return YOLO3.candidates({str(n): each for n, each in enumerate(grids)}, 3, (96, 128))
+
+
 def test_yolov3_equals_its_formula_one_value_at_a_time() -> None:
     rng = np.random.default_rng(3)
     grids = [
@@ -62,11 +70,11 @@ def test_yolov3_equals_its_formula_one_value_at_a_time() -> None:
                     x, y = (s[0] + column) * stride, (s[1] + row) * stride
                     w, h = wide * math.exp(v[2]), high * math.exp(v[3])
                     expected.append([x - w / 2, y - h / 2, x + w / 2, y + h / 2, s[4] * max(s[5:])])
-    made = decode_grids(grids, YOLO3)
+    made = grids_of(grids)
     assert np.column_stack((made.boxes, made.scores)) == pytest.approx(
         np.array(expected), rel=1e-4, abs=1e-3
     )
-    swapped = decode_grids([grids[0], grids[1][:, ::-1]], YOLO3)
+    swapped = grids_of([grids[0], grids[1][:, ::-1]])
     assert swapped.boxes != pytest.approx(made.boxes, rel=1e-2, abs=1)
 
 
@@ -86,11 +94,11 @@ def test_yolox_equals_its_formula_one_cell_at_a_time() -> None:
                 w, h = math.exp(v[2]) * stride, math.exp(v[3]) * stride
                 score = max(v[4] * each for each in v[5:])
                 expected.append([x - w / 2, y - h / 2, x + w / 2, y + h / 2, score])
-    made = decode_cells(output, YOLOX, (96, 128))
+    made = YOLOX.candidates({"output": output}, 3, (96, 128))
     assert np.column_stack((made.boxes, made.scores)) == pytest.approx(
         np.array(expected), rel=1e-4, abs=1e-3
     )
-    turned = decode_cells(output, YOLOX, (128, 96))
+    turned = YOLOX.candidates({"output": output}, 3, (128, 96))
     assert turned.boxes != pytest.approx(made.boxes, rel=1e-2, abs=1)
 
 
@@ -142,7 +150,9 @@ def test_an_ssd_s_offsets_are_from_its_priors() -> None:
     assert told(one)["box"] == pytest.approx(corners, abs=0.01)
     assert told(one)["score"] == pytest.approx(math.exp(3) / (math.exp(3) + 3), abs=1e-5)
     wild = np.full((1, 2, 4), 1e4, np.float32)
-    assert np.isfinite(ssd.decode(wild, scores.astype(np.float32), head, (96, 128)).boxes).all()
+    assert np.isfinite(
+        head.candidates({"output0": wild, "output1": scores.astype(np.float32)}, 3, (96, 128)).boxes
+    ).all()
 
 
 ARGMAX = ClassMap("argmax", 0.0, "ant")

@@ -18,8 +18,9 @@ from models.partial import cut_partial
 from models.pixels import as_values, is_exact, with_pixels, without_pixels
 from models.program import BlobSource
 from models.reference import EQUAL, ProgramRunner, WholeModel, compare
-from models.sidecar import ImageInput, Sidecar
 from models.units import divide
+from models.vision.image_input import ImageInput
+from models.vision.sidecar import Sidecar
 from models.wire import Coded, Pixels
 from tests.models.networks import Sketch
 
@@ -30,9 +31,7 @@ positive = st.floats(1e-4, 300)
 
 
 def sidecar(pixels: Pixels, name: str = "x", size: tuple[int, int] = (24, 20)) -> Sidecar:
-    form = ImageInput(
-        name, size, "stretch", None, "RGB", pixels.scale, pixels.mean, pixels.std, 114
-    )
+    form = ImageInput(name, size, "stretch", "RGB", pixels.scale, pixels.mean, pixels.std, 114)
     return Sidecar("s", "tensor", "a test", "none", "a test", False, (), form, None)
 
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.classification import Classification
 from models.digits import SIDECAR
-from models.heads import ClassScores
-from models.predictions import OutputMismatch, Tensor, check_outputs, predictions
-from models.preprocess import Placement
-from models.sidecar import Sidecar, load
+from models.vision.class_scores import Classification, ClassScores
+from models.vision.predictions import OutputMismatch, Tensor, check_outputs, predictions
+from models.vision.preprocess import Placement
+from models.vision.sidecar import Sidecar, load
 
 WHOLE = Placement(width=416, height=416, scale_x=1.0, scale_y=1.0, left=0, top=0)
 DETECTOR = load(SIDECAR)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from models.preprocess import (
+from models.vision.image_input import ImageInput
+from models.vision.preprocess import (
     BadImage,
     Limits,
     decode_image,
@@ -19,7 +20,6 @@ from models.preprocess import (
     image_to_tensor,
     place,
 )
-from models.sidecar import ImageInput
 from protos.errors import BadRequest
 
 RAW = ImageInput(

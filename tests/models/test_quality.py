@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.detection import Detection
 from models.quality import (
     Picture,
     Truth,
@@ -15,6 +14,7 @@ from models.quality import (
     matched,
     mean_average_precision,
 )
+from models.vision.detection import Detection
 
 Corners = tuple[float, float, float, float]
 

@@ -8,19 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.digits import SIDECAR
-from models.heads import (
-    TASKS,
-    ClassMap,
-    ClassScores,
-    Repainted,
-    Ssd,
-    YoloBoxes,
-    YoloV2,
-    YoloV3,
-    YoloX,
-)
-from models.sidecar import (
-    ImageInput,
+from models.vision.class_map import ClassMap
+from models.vision.class_scores import ClassScores
+from models.vision.heads import TASKS
+from models.vision.image_input import ImageInput
+from models.vision.repainted import Repainted
+from models.vision.sidecar import (
     Sidecar,
     SidecarError,
     as_document,
@@ -29,6 +22,11 @@ from models.sidecar import (
     parse,
     sidecar_path,
 )
+from models.vision.ssd import Ssd
+from models.vision.yolo_boxes import YoloBoxes
+from models.vision.yolov2 import YoloV2
+from models.vision.yolov3 import YoloV3
+from models.vision.yolox import YoloX
 from protos.errors import BadRequest
 
 PATH = Path("net.json")
@@ -141,12 +139,12 @@ def sidecars(draw: st.DrawFn) -> Sidecar:
             draw(words),
             size,
             resize,
-            shorter,
             "RGB",
             draw(positive),
             draw(three),
             draw(st.tuples(positive, positive, positive)),
             draw(st.integers(0, 255)),
+            shorter,
         ),
         head=draw(heads[task]),
     )
@@ -265,3 +263,20 @@ def test_files_that_cannot_be_read_are_errors_that_name_the_path(tmp_path: Path)
         load(path)
     path.write_text(dump(CLASSIFIER))
     assert load(path) == CLASSIFIER
+
+
+@pytest.mark.parametrize(
+    ("inside", "change", "cure"),
+    [
+        ("input", {"size": [224]}, "Write more items"),
+        ("input", {"size": [1, 2, 3]}, "Write a list of at most 2"),
+        ("input", {"mean": "grey"}, "Write a list"),
+        (None, {"input": 3}, "Write a JSON object"),
+        ("head", {"top": 1001}, "Write a value less than or equal to 1000"),
+        ("head", {"top": True}, "Write a valid integer"),
+    ],
+)
+def test_cures_speak_of_json(inside: str | None, change: dict, cure: str) -> None:
+    with pytest.raises(SidecarError) as caught:
+        parse(broken(change, inside), PATH)
+    assert caught.value.cure == cure

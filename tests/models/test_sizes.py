@@ -88,6 +88,17 @@ def test_the_sidecars_size_fixes_what_is_open_and_gives_way_to_a_named_one(tmp_p
     assert other.sidecar.input.size == (16, 12)
 
 
+def test_a_centre_crop_of_a_named_size_is_no_larger_than_what_it_is_cut_from(tmp_path):
+    path = saved(tmp_path, opened(("N", 3, "H", "W")))
+    crop = {"name": "in0", "resize": "centre-crop", "resize_shorter": 9}
+    side = {**SIDECAR, "input": {**SIDECAR["input"], **crop}}
+    path.with_suffix(".json").write_text(json.dumps(side))
+    for size, shorter in (("8x8", 9), ("16x12", 16)):
+        sidecar = catalogue.load(f"{path}@{size}").sidecar
+        assert sidecar is not None
+        assert sidecar.input.resize_shorter == shorter
+
+
 def test_size_classes_go_by_their_models_name():
     names = Names(["/models/net.onnx"])
     assert names.source("net@8x9") == "/models/net.onnx@8x9"

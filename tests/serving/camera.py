@@ -8,9 +8,10 @@ from pathlib import Path
 import onnx
 from onnx import numpy_helper
 
-from models import catalogue, sidecar
-from models.heads import YoloV2
-from models.sidecar import ImageInput
+from models import catalogue
+from models.vision import sidecar
+from models.vision.image_input import ImageInput
+from models.vision.yolov2 import YoloV2
 from models.zoo.builder import Network, square
 
 LABELS = ("person", "tvmonitor", "sofa", "car")
@@ -38,7 +39,7 @@ def save_camera(folder: Path) -> Path:
         name="camera",
         labels=LABELS,
         input=ImageInput(
-            "image", (96, 96), "letterbox", None, "RGB", 1 / 255, (0.0,) * 3, (1.0,) * 3, 114
+            "image", (96, 96), "letterbox", "RGB", 1 / 255, (0.0,) * 3, (1.0,) * 3, 114
         ),
         head=YoloV2("yolov2", ANCHORS, 16, min_score=0.05, nms_iou=0.9),
     )

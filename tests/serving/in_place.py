@@ -19,12 +19,13 @@ from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import Plan, TrafficBytes
 from coordinator.tasks.timeline import Timing
 from imbrex.cli.check import equal_cluster
-from models.heads import ClassScores
 from models.importer import load_graph
 from models.pixels import as_values, with_pixels
 from models.reference import WholeModel
-from models.sidecar import ImageInput, Sidecar
 from models.units import Network, divide
+from models.vision.class_scores import ClassScores
+from models.vision.image_input import ImageInput
+from models.vision.sidecar import Sidecar
 from models.zoo.builder import Network as Builder
 from models.zoo.builder import square
 from protos.errors import ImbrexError, NotFound, Unavailable
@@ -47,9 +48,7 @@ SIDECAR = Sidecar(
     source="a test",
     trained=False,
     labels=("ant", "bee", "cat"),
-    input=ImageInput(
-        "image", (16, 16), "stretch", None, "RGB", 1 / 255, (0.5,) * 3, (0.25,) * 3, 114
-    ),
+    input=ImageInput("image", (16, 16), "stretch", "RGB", 1 / 255, (0.5,) * 3, (0.25,) * 3, 114),
     head=ClassScores("logits", top=2),
 )
 

@@ -12,8 +12,8 @@ from PIL import Image
 
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import load_tensors, write_tensors
-from models.preprocess import decode_image, image_to_tensor
 from models.reference import EQUAL, compare
+from models.vision.preprocess import decode_image, image_to_tensor
 from tests.serving.in_place import SIDECAR, InPlace, picture
 
 URL = "/v1/models/tiny/infer"

@@ -14,12 +14,13 @@ from coordinator.answers import Answer
 from coordinator.cluster import children
 from coordinator.serving.common.tensors import write_tensors
 from models.reference import EQUAL, WholeModel, compare
-from models.sidecar import ImageInput, Sidecar, dump, sidecar_path
+from models.vision.image_input import ImageInput
+from models.vision.sidecar import Sidecar, dump, sidecar_path
 from protos.errors import BadRequest
 from tests.serving.real import Real, running, save_tiny
 
 FORM = ImageInput(
-    "image", (64, 64), "stretch", None, "RGB", 1 / 255, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 114
+    "image", (64, 64), "stretch", "RGB", 1 / 255, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 114
 )
 PIXELS = np.random.default_rng(6).integers(0, 256, (1, 3, 64, 64), np.uint8)
 VALUES = FORM.pixels.values(PIXELS)

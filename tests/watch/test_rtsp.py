@@ -16,7 +16,7 @@ from PIL import Image
 from imbrex.watch import stream
 from imbrex.watch.stream import PASSWORD_VARIABLE, Stream
 from models.digits.examples import examples
-from models.preprocess import decode_image
+from models.vision.preprocess import decode_image
 from protos.errors import BadRequest, Unavailable
 from tests.cli.run_cli import imbrex
 from tests.serving.processes import serving, wait

@@ -16,7 +16,7 @@ from imbrex.watch.folder import Folder
 from imbrex.watch.frames import Frame, Source, Waiting
 from imbrex.watch.run import source_of
 from imbrex.watch.stream import Stream
-from models.preprocess import decode_image
+from models.vision.preprocess import decode_image
 from protos.errors import BadRequest, ImbrexError, NotFound, Unavailable
 from tests.watch.cameras import SIZE, camera, jpeg
 

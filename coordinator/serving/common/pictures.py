@@ -19,10 +19,10 @@ import numpy as np
 
 from coordinator.answers import Answer, ServedModel
 from coordinator.serving.common import names
-from models.drawing import annotated
-from models.predictions import Prediction, Tensor, predictions
-from models.preprocess import Placement, decode_image, image_to_pixels, image_to_tensor
-from models.sidecar import Sidecar
+from models.vision.drawing import annotated
+from models.vision.predictions import Prediction, Tensor, predictions
+from models.vision.preprocess import Placement, decode_image, image_to_pixels, image_to_tensor
+from models.vision.sidecar import Sidecar
 
 # Level 1: a photograph takes a tenth of the time, and only a little more space.
 PNG_LEVEL = 1

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse
 
 from coordinator.answers import Answer
 from coordinator.serving.common.errors import Fault
-from models.detection import Detection
+from models.vision.detection import Detection
 
 MODULE = {"moduleId": "imbrex", "moduleName": "imbrex"}
 MOST_DETECTIONS = 20

@@ -19,7 +19,7 @@ from coordinator.serving.common.forms import pictures_of, read_form
 from coordinator.serving.common.pictures import Asked, asked_of, beside, found
 from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.deepstack.answers import MODULE, as_coco, document, rows
-from models.detection import Detection
+from models.vision.detection import Detection
 from protos.errors import BadConfiguration, BadRequest
 
 MIN_CONFIDENCE = 0.4

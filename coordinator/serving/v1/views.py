@@ -9,7 +9,7 @@ from typing import Any
 
 from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel
 from coordinator.library.naming import Names
-from models.predictions import Prediction
+from models.vision.predictions import Prediction
 
 
 def answer_json(served: ServedModel, answer: Answer, decode_s: float) -> dict[str, Any]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass as plain
+from dataclasses import field
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
 
-from models.heads import ClassMap
-from models.preprocess import Placement
+from models.documents import DOCUMENT, Number, Text
+from models.vision.head import ANY, Outputs, Reader, Shapes, Size, Task, View, first
 
 Corners = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@plain(frozen=True, slots=True)
 class Segment:
     """The pixels of one class. `mask` (rows, columns) lies over the part `covers` of the sent
     picture; `box` bounds what is set in it; both are x_min, y_min, x_max, y_max in its pixels.
@@ -43,28 +46,38 @@ class Segment:
         }
 
 
-def segments(
-    output: NDArray[np.float32],
-    head: ClassMap,
-    labels: Sequence[str],
-    placement: Placement,
-    size: tuple[int, int],
-) -> list[Segment]:
-    """The classes of a map (1, classes, H, W) over a model input of `size` (height, width),
-    largest first.
+@dataclass(frozen=True, slots=True, config=DOCUMENT)
+class ClassMap(Reader):
+    """An output (1, classes, H, W) over the model's input.
+
+    `argmax`: a pixel is of the class with the largest value. `threshold`: of every class whose
+    value is above `threshold`. The class `background` is not reported.
     """
-    rows, columns, covers = placement.on_map(output.shape[2], output.shape[3], size)
-    values = output[0][:, rows, columns]
-    if head.type == "argmax":
-        masks = values.argmax(axis=0)[None] == np.arange(len(labels))[:, None, None]
-    else:
-        masks = values > head.threshold
-    found = [
-        _segment(label, index, masks[index], covers)
-        for index, label in enumerate(labels)
-        if label != head.background and masks[index].any()
-    ]
-    return sorted(found, key=lambda each: -each.share)
+
+    type: Literal["argmax", "threshold"]
+    threshold: Number
+    background: Text | None
+    task: ClassVar[Task] = "segmentation"
+
+    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+        """The map."""
+        return {first(shapes): (1, classes, ANY, ANY)}
+
+    def read(self, outputs: Outputs, view: View) -> list[Segment]:
+        """The classes that are somewhere, largest first."""
+        output = outputs[first(outputs)]
+        rows, columns, covers = view.placement.on_map(output.shape[2], output.shape[3], view.size)
+        values = output[0][:, rows, columns]
+        if self.type == "argmax":
+            masks = values.argmax(axis=0)[None] == np.arange(len(view.labels))[:, None, None]
+        else:
+            masks = values > self.threshold
+        found = [
+            _segment(label, index, masks[index], covers)
+            for index, label in enumerate(view.labels)
+            if label != self.background and masks[index].any()
+        ]
+        return sorted(found, key=lambda each: -each.share)
 
 
 def run_lengths(mask: NDArray[np.bool_]) -> list[int]:

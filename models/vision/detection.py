@@ -1,17 +1,16 @@
-"""What a detector found: candidates, non-maximum suppression, the sent image's pixels."""
+"""What detectors share: candidates, non-maximum suppression, the sent image's pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.heads import Detector, EndToEnd
-from models.preprocess import Boxes, Placement
-
-Values = NDArray[np.float32]
+from models.vision.head import Outputs, Reader, Size, Task, Values, View
+from models.vision.preprocess import Boxes, Placement
 
 # Suppression compares candidates pairwise; a picture of 1000 boxes is noise.
 MOST_CANDIDATES = 1000
@@ -51,12 +50,33 @@ class Candidates:
         return Candidates(self.boxes[chosen], self.classes[chosen], self.scores[chosen])
 
 
+class Detector(Reader):
+    """A head that finds boxes. Where it `overlaps`, those that overlap a better one of their class
+    by more than `nms_iou` are dropped.
+    """
+
+    __slots__ = ()
+    task: ClassVar[Task] = "detection"
+    overlaps: ClassVar[bool] = True
+    min_score: float
+    nms_iou: float
+
+    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+        """Every box with its likeliest class, of a model input of `size` (height, width)."""
+        raise NotImplementedError
+
+    def read(self, outputs: Outputs, view: View) -> list[Detection]:
+        """What the thresholds leave of the candidates."""
+        candidates = self.candidates(outputs, len(view.labels), view.size)
+        return detections(candidates, self, view.labels, view.placement)
+
+
 def detections(
     candidates: Candidates, head: Detector, labels: Sequence[str], placement: Placement
 ) -> list[Detection]:
     """What the head's thresholds leave of the candidates, best first."""
     found = best(candidates, head.min_score)
-    if not isinstance(head, EndToEnd):
+    if head.overlaps:
         found = suppressed(found, head.nms_iou)
     boxes = placement.to_image(found.boxes)
     return [
@@ -98,16 +118,31 @@ def iou(one: Boxes, other: Boxes) -> Values:
     return ratio
 
 
+def likeliest(centre: Values, size: Values, scores: Values) -> Candidates:
+    """Boxes (..., 2), (..., 2) and the scores (..., classes) of each, with its best class."""
+    corners = np.concatenate((centre - size / 2, centre + size / 2), axis=-1)
+    return Candidates(
+        corners.reshape(-1, 4).astype(np.float32),
+        scores.argmax(axis=-1).ravel(),
+        scores.max(axis=-1).ravel(),
+    )
+
+
+def grown(raw: Values) -> Values:
+    """exp of raw sizes, finite in float32."""
+    sizes: Values = np.exp(np.clip(raw, -LARGEST_RAW, LARGEST_RAW))
+    return sizes
+
+
+def cells(rows: int, columns: int) -> NDArray[np.int64]:
+    """Column and row of every cell of a grid: (rows, columns, 2)."""
+    return np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), axis=-1)
+
+
 def sigmoid(values: Values) -> Values:
     """1 / (1 + exp(-x)) without overflow: tanh saturates where exp would not."""
     gate: Values = np.float32(0.5) * (np.tanh(np.float32(0.5) * values) + np.float32(1.0))
     return gate
-
-
-def softmax(values: Values) -> Values:
-    """exp(x) / sum exp(x) along the last axis, shifted so that the largest exponent is 0."""
-    powers = np.exp(values - values.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True), dtype=np.float32)
 
 
 def _areas(boxes: Boxes) -> Values:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from models.sidecar import ImageInput
+from models.vision.image_input import ImageInput
 from protos.errors import BadRequest
 
 Boxes = NDArray[np.float32]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from models.classification import Classification
-from models.detection import Detection
-from models.predictions import Prediction
-from models.repainting import Repainting
-from models.segmentation import Segment
+from models.vision.class_map import Segment
+from models.vision.class_scores import Classification
+from models.vision.detection import Detection
+from models.vision.predictions import Prediction
+from models.vision.repainted import Repainting
 
 Colour = tuple[int, int, int]
 

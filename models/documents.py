@@ -1,0 +1,123 @@
+"""JSON documents that people write, read strictly by pydantic; its errors with a cure.
+
+A document's type is a pydantic dataclass. Scalars are of the exact JSON type: `true` is no number,
+and `1` is no boolean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+MOST_ITEMS = 100_000  # labels or anchors in one list
+# How a dataclass of a document is configured.
+DOCUMENT = ConfigDict(extra="forbid")
+
+# Where pydantic speaks of Python.
+_ORDERS = {
+    "dataclass_type": "Write a JSON object",
+    "dict_type": "Write a JSON object",
+    "tuple_type": "Write a list",
+    "too_short": "Write a list of at least {min_length}",
+    "too_long": "Write a list of at most {max_length}",
+}
+
+Read = TypeVar("Read")
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise PydanticCustomError("blank", "Input should be a string that is not empty")
+    return text
+
+
+String = Annotated[str, Strict()]
+Text = Annotated[String, AfterValidator(_not_blank)]
+Flag = Annotated[bool, Strict()]
+Integer = Annotated[int, Strict()]
+Number = Annotated[float, Strict(), Field(gt=-1e300, lt=1e300, allow_inf_nan=False)]
+Positive = Annotated[float, Strict(), Field(gt=0, lt=1e300, allow_inf_nan=False)]
+Share = Annotated[float, Strict(), Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class Problem(Exception):
+    """A key that cannot be used: what is wrong with it and the cure."""
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.cure = cure
+
+
+def wrong(cure: str, what: str = "", key: str = "") -> PydanticCustomError:
+    """For validators of a key: `what` is wrong with it (else its value is shown), or with the `key`
+    of the object under it.
+    """
+    return PydanticCustomError("key", "{cure}", {"key": key, "cure": cure, "what": what})
+
+
+def read(
+    kind: type[Read], document: Any, where: str, inner: Mapping[str, type] | None = None
+) -> Read:
+    """`document`, called `where` in errors, as a `kind`; `inner` has the types of objects in it by
+    their keys.
+
+    Raises:
+        Problem: a key is missing, unknown or wrong.
+    """
+    if not isinstance(document, dict):
+        raise Problem(f"{where} is {_shown(document)}", "Write a JSON object there")
+    try:
+        return TypeAdapter(kind).validate_python(document)
+    except ValidationError as error:
+        types = {where: kind, **(inner or {})}
+        raise _problem(error.errors(include_url=False)[0], document, where, types) from error
+
+
+def _problem(
+    error: ErrorDetails, document: Mapping[str, Any], where: str, types: Mapping[str, type]
+) -> Problem:
+    """What pydantic found, about the innermost key that it is in."""
+    context = error.get("ctx", {})
+    loc = [*error["loc"], *([context["key"]] if context.get("key") else ())]
+    value: Any = document
+    holder, key = document, ""
+    for depth, part in enumerate(loc, start=1):
+        # A location also names which type of a union was taken, which the document does not.
+        if isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        elif isinstance(value, dict) and (part in value or depth == len(loc)):
+            where, holder, key = key or where, value, str(part)
+            value = value.get(part)
+    shown = f"key {key!r} of {where}"
+    if error["type"] == "unexpected_keyword_argument":
+        known = types.get(where)
+        keys = ", ".join(sorted(each.name for each in fields(known))) if known else "others"
+        return Problem(f"{shown} is unknown", f"Remove it; the keys are {keys}")
+    if context.get("what"):
+        return Problem(f"{shown} {context['what']}", context["cure"])
+    if key not in holder:
+        return Problem(f"{shown} is missing", f"Add it{_wanted(error, ': ')}")
+    return Problem(f"{shown} is {_shown(holder[key])}", _wanted(error))
+
+
+def _wanted(error: ErrorDetails, before: str = "") -> str:
+    """What pydantic says should be there, as an order."""
+    if error["type"] in _ORDERS:
+        return before + _ORDERS[error["type"]].format_map(error.get("ctx", {}))
+    if error["type"] == "missing":
+        return "" if before else "Write more items"
+    said = error["msg"].removeprefix("Input should be ")
+    if said == error["msg"]:
+        return before + said
+    value = "a value " if said.startswith(("greater", "less")) else ""
+    return f"{before}Write {value}{said}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,58 @@
+"""The likeliest classes of a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass as plain
+from math import prod
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from models.documents import DOCUMENT, Integer
+from models.vision.head import Outputs, Reader, Shapes, Size, Task, Values, View, first
+
+LARGEST_TOP = 1000
+
+
+@plain(frozen=True, slots=True)
+class Classification:
+    """One class and its probability."""
+
+    label: str
+    index: int
+    score: float
+
+    def as_json(self) -> dict[str, object]:
+        """The prediction as the HTTP interface shows it."""
+        return {"label": self.label, "index": self.index, "score": round(self.score, 6)}
+
+
+@dataclass(frozen=True, slots=True, config=DOCUMENT)
+class ClassScores(Reader):
+    """An output (1, classes), also with trailing ones: probabilities, or logits to normalise."""
+
+    type: Literal["softmax", "logits"]
+    top: Annotated[Integer, Field(ge=1, le=LARGEST_TOP)]
+    task: ClassVar[Task] = "classification"
+
+    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+        """One value per class."""
+        name = first(shapes)
+        return {name: shapes[name] if prod(shapes[name]) == classes else (1, classes)}
+
+    def read(self, outputs: Outputs, view: View) -> list[Classification]:
+        """The `top` likeliest classes."""
+        values = outputs[first(outputs)].reshape(-1)
+        scores = softmax(values) if self.type == "logits" else values
+        order = np.argsort(-scores, kind="stable")[: self.top]
+        return [
+            Classification(view.labels[index], int(index), float(scores[index])) for index in order
+        ]
+
+
+def softmax(values: Values) -> Values:
+    """exp(x) / sum exp(x) along the last axis, shifted so that the largest exponent is 0."""
+    powers = np.exp(values - values.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True), dtype=np.float32)

@@ -1,0 +1,29 @@
+"""Heads: how a model's outputs are read, as its sidecar's key `head` says. One file for each.
+
+A new one is a file with its pydantic dataclass, and a place in `Head`. Scores of a detection head
+are of the classes in `labels`, in their order.
+"""
+
+from __future__ import annotations
+
+from typing import get_args, get_type_hints
+
+from models.vision.class_map import ClassMap
+from models.vision.class_scores import ClassScores
+from models.vision.end_to_end import EndToEnd
+from models.vision.head import Reader, Task
+from models.vision.repainted import Repainted
+from models.vision.ssd import Ssd
+from models.vision.yolo_boxes import YoloBoxes
+from models.vision.yolov2 import YoloV2
+from models.vision.yolov3 import YoloV3
+from models.vision.yolox import YoloX
+
+TASKS: tuple[Task, ...] = get_args(Task)
+
+Head = ClassScores | YoloV2 | YoloV3 | YoloBoxes | EndToEnd | YoloX | Ssd | ClassMap | Repainted
+
+# By what the key `type` of a sidecar's head says.
+HEADS: dict[str, type[Reader]] = {
+    type_: head for head in get_args(Head) for type_ in get_args(get_type_hints(head)["type"])
+}

@@ -1,0 +1,103 @@
+"""From a model's outputs to what the user asked for, as its sidecar says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from models.vision.class_map import Segment
+from models.vision.class_scores import Classification
+from models.vision.detection import Detection
+from models.vision.head import ANY, Outputs, Shape, Shapes, Values, View
+from models.vision.preprocess import Placement
+from models.vision.repainted import Repainting
+from models.vision.sidecar import Sidecar
+from protos.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An output of a model that has no head: its values as they are."""
+
+    name: str
+    values: Values
+
+    def as_json(self) -> dict[str, object]:
+        """Name, shape and the flat row-major values."""
+        return {
+            "name": self.name,
+            "shape": list(self.values.shape),
+            "data": self.values.ravel().tolist(),
+        }
+
+
+Prediction = Classification | Detection | Segment | Repainting | Tensor
+
+
+class OutputMismatch(BadRequest):
+    """A model's output does not have the shape that its sidecar promises."""
+
+    code: ClassVar[str] = "bad_sidecar"
+
+    def __init__(self, *, model: str, problem: str, cure: str) -> None:
+        super().__init__(
+            cause=f"The sidecar of {model} does not fit its model: {problem}", cure=cure
+        )
+        self.model = model
+        self.problem = problem
+
+
+def predictions(sidecar: Sidecar, outputs: Outputs, placement: Placement) -> list[Prediction]:
+    """What the model saw, best first; boxes in pixels of the sent image.
+
+    Raises:
+        OutputMismatch: the outputs are not of the shape that the sidecar's head needs.
+    """
+    check_outputs(sidecar, {name: output.shape for name, output in outputs.items()})
+    if sidecar.head is None:
+        return [Tensor(name, output) for name, output in outputs.items()]
+    values = {name: output.astype(np.float32, copy=False) for name, output in outputs.items()}
+    view = View(sidecar.labels, sidecar.input.size, placement)
+    return [*sidecar.head.read(values, view)]
+
+
+def check_outputs(sidecar: Sidecar, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Refuse a model whose outputs (name -> shape) do not fit the sidecar; once, at loading.
+
+    Raises:
+        OutputMismatch: see `predictions`.
+    """
+    if sidecar.head is None:
+        return
+    wanted = wanted_shapes(sidecar, {name: tuple(shape) for name, shape in shapes.items()})
+    for name in wanted.keys() - shapes.keys():
+        raise _unfit(sidecar, f"the head reads an output {name!r}, which the model does not have")
+    if len(wanted) != len(shapes):
+        raise _unfit(sidecar, f"the head reads {len(wanted)} outputs, the model has {len(shapes)}")
+    for name, shape in shapes.items():
+        if not _fits(tuple(shape), wanted[name]):
+            told = tuple("any" if size == ANY else size for size in wanted[name])
+            raise _unfit(
+                sidecar, f"output {name!r} has shape {tuple(shape)}, the sidecar says {told}"
+            )
+
+
+def wanted_shapes(sidecar: Sidecar, shapes: Shapes) -> Shapes:
+    """The outputs that a sidecar's head reads, of a model with outputs of these shapes."""
+    if sidecar.head is None:
+        return shapes
+    return sidecar.head.wanted(shapes or {"?": ()}, len(sidecar.labels), sidecar.input.size)
+
+
+def _fits(shape: Shape, wanted: Shape) -> bool:
+    return len(shape) == len(wanted) and all(
+        want in (size, ANY) for size, want in zip(shape, wanted, strict=True)
+    )
+
+
+def _unfit(sidecar: Sidecar, problem: str) -> OutputMismatch:
+    cure = "Correct labels, head and input size in the sidecar, or make its task tensor"
+    return OutputMismatch(model=sidecar.name, problem=problem, cure=cure)

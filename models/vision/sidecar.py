@@ -1,0 +1,152 @@
+"""The sidecar: what a model file cannot say about itself, in `NAME.json` beside `NAME.onnx`.
+
+It names the task, the labels, how an image becomes the model's input, and how the model's output
+becomes predictions. Reading is strict: an unknown, missing or wrong key is an error that names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import (
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.dataclasses import dataclass
+
+from models.documents import DOCUMENT, MOST_ITEMS, Flag, Problem, String, Text, read, wrong
+from models.vision.head import Task
+from models.vision.heads import HEADS, Head
+from models.vision.image_input import ImageInput
+from models.wire import Wire
+from protos.errors import BadRequest
+
+# Tasks whose outputs are not of classes.
+LABELLESS: frozenset[Task] = frozenset({"tensor", "image-to-image"})
+
+
+class SidecarError(BadRequest):
+    """The sidecar at `path` cannot be used; `problem` names the key and what is wrong with it."""
+
+    code: ClassVar[str] = "bad_sidecar"
+
+    def __init__(self, path: Path, problem: str, cure: str) -> None:
+        super().__init__(cause=f"{path}: {problem}", cure=cure)
+        self.path = path
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True, config=DOCUMENT)
+class Sidecar:
+    """Everything about a model besides its graph and weights. `wire` is what its maps may travel
+    as between devices.
+    """
+
+    name: Text
+    task: Task
+    description: Text
+    licence: Text
+    source: Text
+    trained: Flag
+    labels: Annotated[tuple[String, ...], Field(max_length=MOST_ITEMS)]
+    input: ImageInput
+    head: Annotated[Head, Field(discriminator="type")] | None = Field(
+        default=None, validate_default=True
+    )
+    wire: Wire = "exact"
+
+    @field_validator("labels")
+    @classmethod
+    def _one_for_each_class(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        task = info.data.get("task", "tensor")
+        if task not in LABELLESS and not given:
+            raise wrong(f"A {task} model needs one label per class", "is empty")
+        return given
+
+    @field_validator("head", mode="wrap")
+    @classmethod
+    def _of_the_task(
+        cls, given: Any, handler: ModelWrapValidatorHandler[Head | None], info: ValidationInfo
+    ) -> Head | None:
+        task = info.data.get("task")
+        if task == "tensor":
+            if given is not None:
+                cure = "Remove it: a tensor model's output is returned as it is"
+                raise wrong(cure, "does not belong here")
+            return None
+        known = [name for name, head in HEADS.items() if head.task == task]
+        if given is None:
+            raise wrong(f"Write an object with a type, one of {_listed(known)}")
+        if isinstance(given, dict) and given.get("type") not in known:
+            raise wrong(f"Write one of {_listed(known)}", key="type")
+        return handler(given)
+
+
+def sidecar_path(model: Path) -> Path:
+    """Where the sidecar of the model file `model` lies."""
+    return model.with_suffix(".json")
+
+
+def load(path: Path) -> Sidecar:
+    """The sidecar in the file `path`.
+
+    Raises:
+        SidecarError: it is missing, not JSON, or a key is missing, unknown or wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        cure = "Put a readable UTF-8 JSON file beside the model"
+        raise SidecarError(path, f"cannot be read ({error})", cure) from error
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> Sidecar:
+    """The sidecar in `text`; `path` only names it in errors.
+
+    Raises:
+        SidecarError: see `load`.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SidecarError(path, f"is not JSON ({error})", "Correct the file") from error
+    try:
+        return read_sidecar(document)
+    except Problem as problem:
+        raise SidecarError(path, problem.what, problem.cure) from problem
+
+
+def read_sidecar(document: Any) -> Sidecar:
+    """The sidecar in a JSON value.
+
+    Raises:
+        Problem: a key is missing, unknown or wrong.
+    """
+    head = document.get("head") if isinstance(document, dict) else None
+    type_ = head.get("type") if isinstance(head, dict) else None
+    inner: dict[str, type] = {"input": ImageInput}
+    if isinstance(type_, str) and type_ in HEADS:
+        inner["head"] = HEADS[type_]
+    return read(Sidecar, document, "sidecar", inner)
+
+
+def as_document(sidecar: Sidecar) -> dict[str, Any]:
+    """The sidecar as plain JSON values."""
+    document: dict[str, Any] = json.loads(dump(sidecar))
+    return document
+
+
+def dump(sidecar: Sidecar) -> str:
+    """The JSON text that `parse` reads back to an equal value."""
+    return json.dumps(asdict(sidecar), indent=1, ensure_ascii=False) + "\n"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))

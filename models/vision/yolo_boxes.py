@@ -1,0 +1,37 @@
+"""YOLOv5, YOLOv8 and what is exported like them: boxes that the graph has decoded."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from models.documents import DOCUMENT, Share
+from models.vision.detection import Candidates, Detector, likeliest
+from models.vision.head import ANY, Outputs, Shapes, Size, first
+
+
+@dataclass(frozen=True, slots=True, config=DOCUMENT)
+class YoloBoxes(Detector):
+    """Decoded boxes in pixels of the model's input: centre x, y, width, height, then scores.
+
+    `yolov5`: an output (1, boxes, 5 + classes), the fifth value how sure it is of any object.
+    `yolov8`: an output (1, 4 + classes, boxes).
+    """
+
+    type: Literal["yolov5", "yolov8"]
+    min_score: Share
+    nms_iou: Share
+
+    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+        """The boxes."""
+        rows = (1, ANY, 5 + classes) if self.type == "yolov5" else (1, 4 + classes, ANY)
+        return {first(shapes): rows}
+
+    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+        """The boxes, with their likeliest classes."""
+        values = outputs[first(outputs)][0]
+        if self.type == "yolov5":
+            return likeliest(values[:, 0:2], values[:, 2:4], values[:, 4:5] * values[:, 5:])
+        rows = values.T
+        return likeliest(rows[:, 0:2], rows[:, 2:4], rows[:, 4:])
