@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 
-from coordinator.serving.common.access import Access, guard
+from coordinator.serving.common.access import Access, guard, rule_of
 from coordinator.serving.common.errors import add_error_handlers
 from coordinator.serving.common.headers import SecurityHeaders
 from coordinator.serving.common.intake import Intake
@@ -60,5 +60,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     )
     app.add_middleware(SecurityHeaders)
     for room in ROOMS:
+        for route in room.router.routes:
+            assert rule_of(getattr(route, "endpoint", None)), f"{route} says not who may call it"
         app.include_router(room.router, responses=ERRORS)
     return app

@@ -7,17 +7,26 @@ from collections.abc import Iterator
 from fastapi.routing import APIRoute
 
 from coordinator.serving.app import ROOMS
+from coordinator.serving.common.access import Rule, rule_of
 
+# What answers without a key.
+OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/v1/status/ping"})
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def every_route() -> Iterator[tuple[str, str]]:
     """(method, path)"""
+    for method, path, _ in every_rule():
+        yield method, path
+
+
+def every_rule() -> Iterator[tuple[str, str, Rule | None]]:
+    """(method, path, what its function declares)"""
     for room in ROOMS:
         for route in room.router.routes:
             assert isinstance(route, APIRoute), route
             for method in route.methods:
-                yield method, route.path
+                yield method, route.path, rule_of(route.endpoint)
 
 
 def filled(path: str, **values: str) -> str:

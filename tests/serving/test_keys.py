@@ -7,16 +7,20 @@ import dataclasses
 import hmac
 import stat
 from http import HTTPStatus
+from types import SimpleNamespace
 
 import grpc
 import httpx
 import pytest
+from fastapi import APIRouter
 from structlog.testing import capture_logs
 
 from coordinator.cluster import ledger
+from coordinator.serving import app
 from coordinator.serving.app import create_app
-from coordinator.serving.common.access import OPEN, Access, role_of
+from coordinator.serving.common.access import Access, asks, orders, rule_of
 from coordinator.serving.common.keys import MAX_KEYS, Keys, Role
+from coordinator.serving.oip import rpc
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import Service
 from coordinator.settings import CoordinatorSettings
@@ -25,7 +29,7 @@ from protos import inference_pb2_grpc
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound
 from tests.cli.run_cli import imbrex
 from tests.serving.in_place import InPlace
-from tests.serving.routes import READING, every_route, filled
+from tests.serving.routes import OPEN, READING, every_route, every_rule, filled
 
 
 @pytest.fixture
@@ -156,10 +160,15 @@ async def test_a_page_of_another_site_cannot_give_orders(http):
     assert own.status_code != HTTPStatus.FORBIDDEN
 
 
-def test_every_order_takes_admin():
-    orders = {(method, path) for method, path in every_route() if method not in READING}
-    asking = {path for method, path in orders if role_of(method, path) is Role.INFER}
-    assert len(orders) > len(asking) > 5
+def test_every_route_says_who_may_call_it():
+    rules = {(method, path): rule for method, path, rule in every_rule()}
+    assert all(rules.values())
+    assert {path for (_, path), rule in rules.items() if rule.role is None} == OPEN
+    asking = {
+        path
+        for (method, path), rule in rules.items()
+        if method not in READING and rule.role is Role.INFER
+    }
     assert {path.rpartition("/")[2] for path in asking} == {
         "infer",
         "plan",
@@ -167,6 +176,46 @@ def test_every_order_takes_admin():
         "detection",
         "list",
         "{model}",
+    }
+    assert all(
+        rule.role is not Role.ADMIN for (method, _), rule in rules.items() if method in READING
+    )
+
+
+def test_no_application_starts_with_a_route_that_says_nothing(monkeypatch):
+    room = SimpleNamespace(router=APIRouter())
+    monkeypatch.setattr(app, "ROOMS", (room,))
+    room.router.get("/said")(asks(lambda: None))
+    app.create_app(InPlace())
+    room.router.get("/planted")(lambda: None)
+    with pytest.raises(AssertionError, match="planted"):
+        app.create_app(InPlace())
+
+
+async def test_a_route_that_says_nothing_is_for_admins(keys, tmp_path):
+    plain = InPlace()
+    settings = plain.settings.model_copy(update={"state_dir": tmp_path})
+    made = create_app(dataclasses.replace(plain, settings=settings))
+    made.get("/planted")(lambda: {})
+    transport = httpx.ASGITransport(made)
+    camera, me = keys.add("camera", Role.INFER), keys.add("me", Role.ADMIN)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        for key, status in ((camera, HTTPStatus.FORBIDDEN), (me, HTTPStatus.OK)):
+            answer = await http.get("/planted", headers={"X-API-Key": key})
+            assert answer.status_code == status
+
+
+def test_every_grpc_call_says_who_may_make_it():
+    service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    rules = {each.name: rule_of(getattr(rpc._Calls, each.name)) for each in service.methods}
+    assert all(rules.values())
+    assert {name for name, rule in rules.items() if rule is orders} == {
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
+    }
+    assert {name for name, rule in rules.items() if rule.role is None} == {
+        "ServerLive",
+        "ServerReady",
     }
 
 

@@ -12,11 +12,10 @@ import pytest
 from coordinator.cluster.children import Child
 from coordinator.serving.app import create_app
 from coordinator.serving.common import origins
-from coordinator.serving.common.access import OPEN
 from coordinator.serving.common.origins import HostNames
 from tests.serving.in_place import InPlace
 from tests.serving.real import running
-from tests.serving.routes import READING, every_route, filled
+from tests.serving.routes import OPEN, READING, every_route, filled
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8460", "10.0.0.7.nip.io", "tes"])

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.serving.app import create_app
-from coordinator.serving.common.access import OPEN, Access
+from coordinator.serving.common.access import Access
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.common.rates import (
     BURST_S,
@@ -27,6 +27,7 @@ from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadRequest
 from tests.serving.in_place import InPlace
+from tests.serving.routes import OPEN
 
 PER_S = 4.0
 BURST = int(PER_S * BURST_S)

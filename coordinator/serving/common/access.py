@@ -1,15 +1,19 @@
 """Who may call which route, and how often: API keys, and no orders from foreign web pages.
 
-A route that changes nothing, or answers a request, takes the role infer; any other takes admin.
+What a route takes is said above its function, over HTTP and gRPC alike: `asks` where nothing
+changes but what a request would (a model that is loaded), `orders` where something does, and
+`open_to_all`. A function that says nothing is for nobody but admins, and no application starts
+with it.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import structlog
 from fastapi import Request
@@ -17,21 +21,44 @@ from starlette.datastructures import Headers
 
 from coordinator.serving.common.intake import BODY, PLAIN, Body, content_coding
 from coordinator.serving.common.keys import Key, Keys, NoKey, NotAllowed, Role
-from coordinator.serving.common.names import DEEPSTACK
 from coordinator.serving.common.origins import require_own_page
 from coordinator.serving.common.rates import Rates, neighbourhood
 from protos.errors import ImbrexError
 
-# Orchestrators and clients ask these before anybody gives them a key; they tell nothing else.
-OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/v1/status/ping"})
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
-# What is sent with POST and changes nothing but what a request would: a model that is loaded.
-_ASKING = re.compile(
-    r"/v1/models/[^/]+/(infer|plan)|/page/plans/[^/]+|/v2/models/[^/]+(/versions/[^/]+)?/infer|/v2/repository(/[^/]+)?/index"
-)
 FORM_FIELD = "api_key"
 
+_RULE = "imbrex_rule"
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a route takes: a key of this role, if any; `in_form`: which may come in a form's field
+    `api_key`.
+    """
+
+    role: Role | None
+    in_form: bool = False
+
+    def __call__(self, endpoint: Endpoint) -> Endpoint:
+        """Declares it of a route's function."""
+        setattr(endpoint, _RULE, self)
+        return endpoint
+
+
+# Orchestrators and clients ask these before anybody gives them a key; they tell nothing else.
+open_to_all = Rule(None)
+asks = Rule(Role.INFER)
+asks_by_form = Rule(Role.INFER, in_form=True)
+orders = Rule(Role.ADMIN)
+
+
+def rule_of(endpoint: object) -> Rule | None:
+    """What the function of a route declares."""
+    rule: Rule | None = getattr(endpoint, _RULE, None)
+    return rule
 
 
 class Access:
@@ -79,16 +106,16 @@ async def guard(request: Request) -> None:
     Raises:
         NoKey, NotAllowed, TooManyRequests: the caller may not.
     """
-    path = request.url.path
-    if path in OPEN:
+    rule = rule_of(request.scope["endpoint"]) or orders
+    if rule.role is None:
         return
     require_own_page(request)
     shown = shown_key(request.headers)
     body: Body = request.scope[BODY]
-    if shown is None and _has_key_in_form(request):
+    if shown is None and rule.in_form and _has_key_in_form(request):
         body.guest = True
         return
-    body.caller = _require(request, shown, role_of(request.method, path))
+    body.caller = _require(request, shown, rule.role)
 
 
 async def guard_form(request: Request, name: str, value: str) -> None:
@@ -111,12 +138,6 @@ def require_key_seen(request: Request) -> None:
     body: Body = request.scope[BODY]
     if body.guest:
         _require(request, None, Role.INFER)
-
-
-def role_of(method: str, path: str) -> Role:
-    """What a call takes."""
-    asks = method == "POST" and (_ASKING.fullmatch(path) or _of_deepstack(path))
-    return Role.INFER if method in _READING or asks else Role.ADMIN
 
 
 def shown_key(headers: Headers) -> str | None:
@@ -144,21 +165,11 @@ def _password(encoded: str) -> str:
 
 
 def _has_key_in_form(request: Request) -> bool:
-    """Whether the key may follow: on the routes that read a form, while there are keys. A packed
-    form has to be unpacked to be read: that is done for nobody who is unknown.
+    """Whether the key may follow: while there are keys. A packed form has to be unpacked to be
+    read: that is done for nobody who is unknown.
     """
     access: Access = request.app.state.access
-    return (
-        request.method == "POST"
-        and _of_deepstack(request.url.path)
-        and not request.url.path.endswith("/list")
-        and content_coding(request.headers) == PLAIN
-        and access.keys.in_use
-    )
-
-
-def _of_deepstack(path: str) -> bool:
-    return path.startswith(tuple(f"{prefix}/" for prefix in DEEPSTACK))
+    return content_coding(request.headers) == PLAIN and access.keys.in_use
 
 
 def _require(request: Request, shown: str | None, role: Role) -> str:

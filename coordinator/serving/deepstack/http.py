@@ -14,7 +14,13 @@ from fastapi.responses import JSONResponse
 
 from coordinator.answers import ServedModel
 from coordinator.serving.common import bodies, names
-from coordinator.serving.common.access import guard_form, require_key_seen
+from coordinator.serving.common.access import (
+    asks,
+    asks_by_form,
+    guard_form,
+    open_to_all,
+    require_key_seen,
+)
 from coordinator.serving.common.forms import pictures_of, read_form
 from coordinator.serving.common.pictures import Asked, asked_of, beside, found
 from coordinator.serving.common.state import TheCoordinator
@@ -30,6 +36,7 @@ router = APIRouter(prefix="/v1", include_in_schema=False)
 
 
 @router.post("/vision/detection")
+@asks_by_form
 async def detection(request: Request, coordinator: TheCoordinator) -> Response:
     """What the configured object detector sees."""
     started_s = time.perf_counter()
@@ -40,6 +47,7 @@ async def detection(request: Request, coordinator: TheCoordinator) -> Response:
 
 @router.post("/vision/custom/list")
 @router.get("/vision/custom/list")
+@asks
 async def custom_list(coordinator: TheCoordinator) -> Response:
     """The detectors that `custom` takes: those that are loaded."""
     listed = [
@@ -52,6 +60,7 @@ async def custom_list(coordinator: TheCoordinator) -> Response:
 
 
 @router.post("/vision/custom/{model}")
+@asks_by_form
 async def custom(model: str, request: Request, coordinator: TheCoordinator) -> Response:
     """What a detector sees, under its own labels."""
     started_s = time.perf_counter()
@@ -60,8 +69,15 @@ async def custom(model: str, request: Request, coordinator: TheCoordinator) -> R
     return await _answer(coordinator, source, picture, least, started_s, coco=False)
 
 
-@router.get("/status/ping")
 @router.get("/server/status/ping")
+@asks
+async def server_ping(coordinator: TheCoordinator) -> Response:
+    """The same, where CodeProject.AI has it."""
+    return await ping(coordinator)
+
+
+@router.get("/status/ping")
+@open_to_all
 async def ping(coordinator: TheCoordinator) -> Response:
     """Whether requests can be answered."""
     ready, reason = coordinator.served.readiness()

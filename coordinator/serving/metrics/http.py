@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
+from coordinator.serving.common.access import asks
 from coordinator.serving.metrics.counts import Counts
 from coordinator.serving.metrics.gauges import Gauges
 
@@ -29,6 +30,7 @@ def registry_of(coordinator: Coordinator) -> CollectorRegistry:
 
 
 @router.get("/metrics")
+@asks
 async def metrics(request: Request) -> Response:
     """Every metric, in the text format that the caller accepts."""
     encode, kind = choose_encoder(request.headers.get("accept", ""))

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from coordinator.serving.common import bodies, names
+from coordinator.serving.common.access import asks, open_to_all, orders
 from coordinator.serving.common.errors import Fault
 from coordinator.serving.oip.json_form import read_json, read_request, split, write_answer
 from coordinator.serving.oip.service import Service
@@ -59,18 +60,21 @@ Asked = Annotated[Service, Depends(_service)]
 
 @router.get("")
 @router.get("/")
+@asks
 async def server(service: Asked) -> dict[str, Any]:
     """Who answers here."""
     return service.server()
 
 
 @router.get("/health/live")
+@open_to_all
 async def live() -> Response:
     """This process answers."""
     return Response()
 
 
 @router.get("/health/ready")
+@open_to_all
 async def ready(service: Asked) -> Response:
     """Whether every configured model can be asked."""
     return Response(status_code=HTTPStatus.OK if service.ready() else HTTPStatus.BAD_REQUEST)
@@ -78,6 +82,7 @@ async def ready(service: Asked) -> Response:
 
 @router.get(MODEL + "/ready")
 @router.get(VERSION + "/ready")
+@asks
 async def model_ready(service: Asked, name: str, version: str = "") -> Response:
     """Whether a model can be asked; an empty 400 where not."""
     if not service.model_ready(name, version):
@@ -88,6 +93,7 @@ async def model_ready(service: Asked, name: str, version: str = "") -> Response:
 @router.get("/models/stats")
 @router.get(MODEL + "/stats")
 @router.get(VERSION + "/stats")
+@asks
 async def stats(service: Asked, name: str = "", version: str = "") -> dict[str, Any]:
     """What a model, or every one, has done since the start."""
     return {"model_stats": service.counts(name, version)}
@@ -95,6 +101,7 @@ async def stats(service: Asked, name: str = "", version: str = "") -> dict[str, 
 
 @router.get(MODEL)
 @router.get(VERSION)
+@asks
 async def model(service: Asked, name: str, version: str = "") -> dict[str, Any]:
     """A model's versions and tensors."""
     service.require_loaded(name, version)
@@ -103,6 +110,7 @@ async def model(service: Asked, name: str, version: str = "") -> dict[str, Any]:
 
 @router.get(MODEL + "/config")
 @router.get(VERSION + "/config")
+@asks
 async def config(service: Asked, name: str, version: str = "") -> dict[str, Any]:
     """A model's configuration."""
     service.require_loaded(name, version)
@@ -114,6 +122,7 @@ async def config(service: Asked, name: str, version: str = "") -> dict[str, Any]
 
 @router.post(MODEL + "/infer")
 @router.post(VERSION + "/infer")
+@asks
 async def infer(service: Asked, request: Request, name: str, version: str = "") -> Response:
     """Tensors in, tensors out."""
     settings = service.coordinator.settings
@@ -151,6 +160,7 @@ def _coded(body: bytes, coding: str) -> bytes:
 
 @router.post("/repository/index")
 @router.post("/repository/{repository}/index")
+@asks
 async def index(service: Asked, request: Request, repository: str = "") -> Response:
     """Every model that could be asked. There is one repository, whatever it is called."""
     document = await _document(service, request)
@@ -159,6 +169,7 @@ async def index(service: Asked, request: Request, repository: str = "") -> Respo
 
 @router.post("/repository/models/{name}/load")
 @router.post("/repository/{repository}/models/{name}/load")
+@orders
 async def load(service: Asked, request: Request, name: str, repository: str = "") -> Response:
     """Loads a model, or loads it anew; answers when it is ready."""
     document = await _document(service, request)
@@ -169,6 +180,7 @@ async def load(service: Asked, request: Request, name: str, repository: str = ""
 
 @router.post("/repository/models/{name}/unload")
 @router.post("/repository/{repository}/models/{name}/unload")
+@orders
 async def unload(service: Asked, request: Request, name: str, repository: str = "") -> Response:
     """Forgets a model until it is loaded again."""
     await _document(service, request)
@@ -183,13 +195,28 @@ async def _document(service: Service, request: Request) -> dict[str, Any]:
 # ---------------------------------------------------------------- what Triton has and we have not
 
 
-@router.api_route("/systemsharedmemory/{rest:path}", methods=["GET", "POST"])
-@router.api_route("/cudasharedmemory/{rest:path}", methods=["GET", "POST"])
-@router.api_route("/trace/{rest:path}", methods=["GET", "POST"])
-@router.api_route("/logging", methods=["GET", "POST"])
-async def unsupported(request: Request) -> Response:
+@router.get("/logging")
+@router.get("/trace/{rest:path}")
+@router.get("/cudasharedmemory/{rest:path}")
+@router.get("/systemsharedmemory/{rest:path}")
+@asks
+async def told_unsupported(request: Request) -> Response:
     """Says so."""
-    raise Unsupported(
+    raise _unsupported(request)
+
+
+@router.post("/logging")
+@router.post("/trace/{rest:path}")
+@router.post("/cudasharedmemory/{rest:path}")
+@router.post("/systemsharedmemory/{rest:path}")
+@orders
+async def ordered_unsupported(request: Request) -> Response:
+    """Says so."""
+    raise _unsupported(request)
+
+
+def _unsupported(request: Request) -> Unsupported:
+    return Unsupported(
         cause=f"imbrex does not have what {request.url.path} is for",
         cure="See the extensions in GET /v2",
     )

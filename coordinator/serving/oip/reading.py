@@ -17,10 +17,18 @@ import grpc.aio
 import structlog
 from starlette.datastructures import Headers
 
-from coordinator.serving.common.access import Access, shown_key
+from coordinator.serving.common.access import (
+    Access,
+    Rule,
+    asks,
+    open_to_all,
+    orders,
+    rule_of,
+    shown_key,
+)
 from coordinator.serving.common.errors import SlowBody
 from coordinator.serving.common.intake import BODIES_HELD, BODY_S, MOST_BODIES
-from coordinator.serving.common.keys import NoKey, NotAllowed, Role
+from coordinator.serving.common.keys import NoKey, NotAllowed
 from coordinator.serving.common.places import Place, Places
 from coordinator.serving.oip.bounds import require_bounded, require_small
 from protos.errors import BadRequest, ImbrexError
@@ -34,14 +42,11 @@ ENVELOPE_BYTES = 1 << 20
 _COPIES = 2
 # Each may hold one message of the largest size.
 MOST_STREAMS = 8
-# Asked before anybody has a key, as over HTTP; and those that change something.
-_OPEN = frozenset({f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady"})
 _HEALTH = "/grpc.health.v1.Health/"
-_ADMIN = frozenset({"RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 _STREAM = f"/{SERVICE}/ModelStreamInfer"
 _WITH_TENSORS = frozenset({f"/{SERVICE}/ModelInfer", _STREAM})
-# Of these the question is empty, or (health's) has the same answer for every service.
-_UNREAD = _OPEN | {f"/{SERVICE}/ServerMetadata"}
+# Of these the question is empty; that of health has the same answer for every service.
+_EMPTY = frozenset(f"/{SERVICE}/{name}" for name in ("ServerLive", "ServerReady", "ServerMetadata"))
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 log = structlog.get_logger(__name__)
@@ -64,32 +69,32 @@ class Reading(Gate):
 
     def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
         """The method in a shape that reads nothing by itself."""
-        method = details.method
-        if method in _UNREAD or method.startswith(_HEALTH):
-            return self._unread(handler, method)
+        method, rule = details.method, _rule(handler, details.method)
+        if method in _EMPTY or method.startswith(_HEALTH):
+            return self._unread(handler, method, rule)
         if handler.request_streaming:
-            return self._stream(handler, method)
-        return self._single(handler, method)
+            return self._stream(handler, method, rule)
+        return self._single(handler, method, rule)
 
-    def _unread(self, handler: Any, method: str) -> Handler:
+    def _unread(self, handler: Any, method: str, rule: Rule) -> Handler:
         parse = handler.request_deserializer or bytes
         if handler.response_streaming:
 
             async def stream(_messages: Any, context: Context) -> None:
-                await self._admit(context, method)
+                await self._admit(context, method, rule)
                 await _write(handler.unary_stream(parse(b""), context), context)
 
             return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
 
         async def single(_messages: Any, context: Context) -> Any:
-            await self._admit(context, method)
+            await self._admit(context, method, rule)
             return await handler.unary_unary(parse(b""), context)
 
         return grpc.stream_unary_rpc_method_handler(single, None, handler.response_serializer)
 
-    def _single(self, handler: Any, method: str) -> Handler:
+    def _single(self, handler: Any, method: str, rule: Rule) -> Handler:
         async def call(_messages: Any, context: Context) -> Any:
-            caller = await self._admit(context, method)
+            caller = await self._admit(context, method, rule)
             place: Place | None = None
             data = b""
             try:
@@ -107,7 +112,7 @@ class Reading(Gate):
 
         return grpc.stream_unary_rpc_method_handler(call, None, handler.response_serializer)
 
-    def _stream(self, handler: Any, method: str) -> Handler:
+    def _stream(self, handler: Any, method: str, rule: Rule) -> Handler:
         async def parsed(context: Context) -> AsyncIterator[Any]:
             while (data := await _next(context)) is not None:
                 try:
@@ -117,7 +122,7 @@ class Reading(Gate):
                 yield message
 
         async def call(_messages: Any, context: Context) -> None:
-            caller = await self._admit(context, method)
+            caller = await self._admit(context, method, rule)
             try:
                 place = await self._streams.take(caller, 1, lambda: None)
             except ImbrexError as error:
@@ -129,15 +134,14 @@ class Reading(Gate):
 
         return grpc.stream_stream_rpc_method_handler(call, None, handler.response_serializer)
 
-    async def _admit(self, context: Context, method: str) -> str:
+    async def _admit(self, context: Context, method: str, rule: Rule) -> str:
         """Who calls; ends the call of somebody who may not."""
         sent = {key: str(value) for key, value in context.invocation_metadata() or ()}
         shown, host = shown_key(Headers(sent)), host_of(context.peer())
-        if method in _OPEN or method.startswith(_HEALTH):
+        if rule.role is None:
             return host
-        role = Role.ADMIN if method.rpartition("/")[2] in _ADMIN else Role.INFER
         try:
-            return self._access.admit(shown, role, host, counted=method != _STREAM)
+            return self._access.admit(shown, rule.role, host, counted=method != _STREAM)
         except (NoKey, NotAllowed) as error:
             log.warning("caller refused", caller=context.peer(), call=method, cause=error.cause)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
@@ -199,6 +203,16 @@ class Reading(Gate):
     def _free(self, place: Place | None) -> None:
         if place is not None:
             self._messages.free(place)
+
+
+def _rule(handler: Any, method: str) -> Rule:
+    """What a call takes; gRPC's own services can change nothing."""
+    if method.startswith(_HEALTH):
+        return open_to_all
+    if not method.startswith(f"/{SERVICE}/"):
+        return asks
+    serve = handler.stream_stream if handler.request_streaming else handler.unary_unary
+    return rule_of(serve) or orders
 
 
 def host_of(peer: str) -> str:

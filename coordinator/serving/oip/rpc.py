@@ -15,7 +15,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from starlette.datastructures import Headers
 
-from coordinator.serving.common.access import Access, shown_key
+from coordinator.serving.common.access import Access, asks, open_to_all, orders, shown_key
 from coordinator.serving.oip.messages import read_request, write_answer
 from coordinator.serving.oip.reading import SERVICE, Reading, host_of
 from coordinator.serving.oip.request import InferRequest
@@ -129,14 +129,17 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
         self._service = service
         self._access = access
 
+    @open_to_all
     async def ServerLive(self, request: Any, context: Context) -> Any:  # noqa: N802
         """This process answers."""
         return pb.ServerLiveResponse(live=True)
 
+    @open_to_all
     async def ServerReady(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Whether every configured model can be asked."""
         return pb.ServerReadyResponse(ready=self._service.ready())
 
+    @asks
     async def ModelReady(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Whether a model can be asked."""
 
@@ -146,10 +149,12 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
         return await self._answer(context, ready)
 
+    @asks
     async def ServerMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Who answers here."""
         return pb.ServerMetadataResponse(**self._service.server())
 
+    @asks
     async def ModelMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
         """A model's versions and tensors."""
 
@@ -159,6 +164,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
         return await self._answer(context, told)
 
+    @asks
     async def ModelConfig(self, request: Any, context: Context) -> Any:  # noqa: N802
         """A model's configuration."""
 
@@ -168,10 +174,12 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
         return await self._answer(context, told)
 
+    @asks
     async def ModelInfer(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Tensors in, tensors out."""
         return await self._answer(context, lambda: self._infer(request))
 
+    @asks
     async def ModelStreamInfer(  # noqa: N802
         self, request_iterator: AsyncIterator[Any], context: Context
     ) -> AsyncIterator[Any]:
@@ -185,6 +193,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
                 failed = pb.ModelInferResponse(id=request.id, model_name=request.model_name)
                 yield pb.ModelStreamInferResponse(error_message=str(error), infer_response=failed)
 
+    @asks
     async def ModelStatistics(self, request: Any, context: Context) -> Any:  # noqa: N802
         """What a model, or every one, has done since the start."""
 
@@ -194,6 +203,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
         return await self._answer(context, told)
 
+    @asks
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Every model that could be asked."""
 
@@ -203,6 +213,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
         return await self._answer(context, told)
 
+    @orders
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Loads a model, or loads it anew."""
 
@@ -212,6 +223,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
         return await self._answer(context, load)
 
+    @orders
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:  # noqa: N802
         """Forgets a model until it is loaded again."""
 

@@ -10,6 +10,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 
 from coordinator.planning.picture import Rect, image_tiles
 from coordinator.planning.strategies import names as strategies
+from coordinator.serving.common.access import asks
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.page.hub import Hub
 from coordinator.serving.v1.plans import Chosen
@@ -43,18 +44,21 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
+@asks
 async def index() -> Response:
     """The page."""
     return _file("index.html")
 
 
 @router.get("/docs")
+@asks
 async def reference() -> Response:
     """The OpenAPI document for people."""
     return _file("reference.html")
 
 
 @router.get("/page/events")
+@asks
 async def events(request: Request) -> Response:
     """What happens, as it happens."""
     hub: Hub = request.app.state.page
@@ -63,18 +67,21 @@ async def events(request: Request) -> Response:
 
 
 @router.get("/page/sample")
+@asks
 async def sample() -> Response:
     """A picture to try it with."""
     return FileResponse(examples()[0].path, media_type="image/png", headers=SECURITY)
 
 
 @router.get("/page/strategies")
+@asks
 async def planners() -> dict[str, Any]:
     """How one can plan."""
     return {"strategies": list(strategies())}
 
 
 @router.post("/page/plans/{model}")
+@asks
 async def plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
     """A plan for people, made if need be: what it promises, and its first block's tiles as shares
     of the model's input, with what each of them reads beyond itself.
@@ -105,6 +112,7 @@ async def plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) ->
 
 
 @router.get("/page/{name}")
+@asks
 async def asset(name: str) -> Response:
     """A file of the page."""
     return _file(name)

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query
 from coordinator.answers import DeviceStatus, ProfileStatus
 from coordinator.costs.regression import Profile
 from coordinator.doctor.findings import Finding
+from coordinator.serving.common.access import asks, orders
 from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.v1.schemas import answer, list_of, object_of, schema_of
 from coordinator.serving.v1.views import device_json, devices_json
@@ -39,24 +40,28 @@ _CLUSTER = answer(
 
 
 @router.get("/v1/devices", responses=_DEVICES)
+@asks
 async def devices(coordinator: TheCoordinator) -> dict[str, Any]:
     """Every device that the coordinator knows of, ready or not, with the reason."""
     return devices_json(coordinator.devices())
 
 
 @router.get("/v1/devices/{device}/profile", responses=_PROFILE)
+@asks
 async def profile(device: str, coordinator: TheCoordinator) -> dict[str, Any]:
     """What was measured of a device (by id or name), and how far measuring is."""
     return _json(coordinator.profile_of(device))
 
 
 @router.post("/v1/devices/{device}/profile", status_code=HTTPStatus.ACCEPTED, responses=_AGAIN)
+@orders
 async def profile_again(device: str, coordinator: TheCoordinator) -> dict[str, Any]:
     """Measures a device anew, whenever no request is computed; GET tells when it is done."""
     return _json(coordinator.profile_again(device))
 
 
 @router.post("/v1/devices/{device}/drain", status_code=HTTPStatus.ACCEPTED, responses=_DRAINED)
+@orders
 async def drain(device: str, coordinator: TheCoordinator) -> dict[str, Any]:
     """Gives a device (by id or name) no more work until it is resumed. Its state is `draining`
     while it finishes what it was given, then `drained`: it can be switched off.
@@ -65,12 +70,14 @@ async def drain(device: str, coordinator: TheCoordinator) -> dict[str, Any]:
 
 
 @router.post("/v1/devices/{device}/resume", responses=_RESUMED)
+@orders
 async def resume(device: str, coordinator: TheCoordinator) -> dict[str, Any]:
     """Uses a device again that was drained, or is in quarantine for wrong results."""
     return device_json(coordinator.resume(device))
 
 
 @router.get("/v1/doctor", responses=_DOCTOR)
+@asks
 async def doctor(coordinator: TheCoordinator) -> dict[str, Any]:
     """What is wrong with devices and network, with cause and cure, the worst first. Asks every
     device, has them try each other and listens for announcements: a few seconds.
@@ -79,6 +86,7 @@ async def doctor(coordinator: TheCoordinator) -> dict[str, Any]:
 
 
 @router.get("/v1/cluster", responses=_CLUSTER)
+@asks
 async def cluster(
     coordinator: TheCoordinator,
     stem: Annotated[

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from coordinator.answers import Answer, ServedModel
 from coordinator.control.choice import Choice
 from coordinator.serving.common import bodies, names
+from coordinator.serving.common.access import asks
 from coordinator.serving.common.errors import NotAcceptable
 from coordinator.serving.common.forms import Form, pictures_of, read_form
 from coordinator.serving.common.pictures import Asked, asked_of, beside, drawn, found
@@ -47,6 +48,7 @@ _BODIES = {
 
 
 @router.post("/v1/models/{model}/infer", openapi_extra=_BODIES, responses=INFERENCE)
+@asks
 async def infer(
     model: ModelName, request: Request, coordinator: TheCoordinator, chosen: Chosen
 ) -> Response:

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from coordinator.answers import Baseline, ModelStatus
+from coordinator.serving.common.access import asks, orders
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.v1.schemas import answer, list_of, object_of, schema_of
 from coordinator.serving.v1.views import baseline_json, models_json
@@ -24,6 +25,7 @@ _BASELINE = answer(schema_of(Baseline), "The best device, and its latency.")
 
 
 @router.get("/v1/models", responses=_MODELS)
+@asks
 async def models(coordinator: TheCoordinator) -> dict[str, Any]:
     """Every model that the coordinator serves."""
     return {
@@ -34,6 +36,7 @@ async def models(coordinator: TheCoordinator) -> dict[str, Any]:
 
 
 @router.post("/v1/models/{model}/baseline", responses=_BASELINE)
+@orders
 async def baseline(model: ModelName, coordinator: TheCoordinator) -> dict[str, Any]:
     """Measures the best device running the whole model, in plain onnxruntime."""
     source = coordinator.names.source(model)

@@ -10,6 +10,7 @@ from coordinator.cluster.membership import MAX_DEVICES
 from coordinator.control.choice import Choice
 from coordinator.planning.plan_json import plan_json, plan_schema
 from coordinator.serving.common import bodies
+from coordinator.serving.common.access import asks, orders
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.v1.schemas import answer, inlined, object_of
 from models.wire import Wire
@@ -48,12 +49,14 @@ Chosen = Annotated[Choice, Depends(choice)]
 
 
 @router.get("/v1/plans/{model}", responses=_PLAN)
+@asks
 async def get_plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
     """The plan in force for a model, or the one that the query chooses, if there is one now."""
     return plan_json(*await coordinator.made_plan(coordinator.names.source(model), chosen))
 
 
 @router.post("/v1/models/{model}/plan", responses=_PLAN)
+@asks
 async def make_plan(
     model: ModelName, coordinator: TheCoordinator, chosen: Chosen
 ) -> dict[str, Any]:
@@ -62,6 +65,7 @@ async def make_plan(
 
 
 @router.post("/v1/plans/{model}", openapi_extra=_TAKES, responses=_KEPT)
+@orders
 async def send_plan(
     model: ModelName, request: Request, coordinator: TheCoordinator
 ) -> dict[str, Any]:
@@ -74,6 +78,7 @@ async def send_plan(
 
 
 @router.put("/v1/plans/{model}", openapi_extra=_TAKES, responses=_PLAN)
+@orders
 async def hold_plan(
     model: ModelName, request: Request, coordinator: TheCoordinator
 ) -> dict[str, Any]:
@@ -84,6 +89,7 @@ async def hold_plan(
 
 
 @router.delete("/v1/plans/{model}", responses=_RELEASED)
+@orders
 async def release_plan(model: ModelName, coordinator: TheCoordinator) -> dict[str, Any]:
     """Lets a held plan go: the coordinator plans for this model by itself again."""
     await coordinator.release_plan(coordinator.names.source(model))

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from coordinator.serving.common.access import asks
 from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.v1.schemas import answer, list_of, object_of
 
@@ -22,6 +23,7 @@ _TRACE = answer(
 
 
 @router.get("/v1/requests/{request_id}/trace", responses=_TRACE)
+@asks
 async def trace(request_id: str, coordinator: TheCoordinator) -> dict[str, Any]:
     """Chrome trace events, a row per device and link: opens in https://ui.perfetto.dev."""
     answer: dict[str, Any] = coordinator.trace(request_id)
