@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
+from pydantic import BeforeValidator, PlainSerializer
 
-from coordinator.costs.regression import Profile
-from coordinator.tasks.plan import TrafficBytes
-from coordinator.tasks.timeline import Timing
-from models.units import Network
-from models.vision.sidecar import Sidecar
 from protos.errors import ImbrexError
+
+if TYPE_CHECKING:  # clients import this, too, and have no use for networks
+    import numpy as np
+
+    from coordinator.costs.regression import Profile
+    from coordinator.tasks.plan import TrafficBytes
+    from coordinator.tasks.timeline import Timing
+    from models.units import Network
+    from models.vision.sidecar import Sidecar
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# JSON knows no infinity: what is not known yet is null there.
+Known = Annotated[
+    float,
+    BeforeValidator(lambda given: math.inf if given is None else given),
+    PlainSerializer(_or_none, return_type=float | None),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +67,9 @@ class LoadStatus:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """A line of the catalogue as this coordinator serves it; `held`: its plan was given."""
+    """A line of the catalogue as this coordinator serves it; `held`: its plan was given. `version`
+    is the public one, which surfaces add.
+    """
 
     name: str
     ready: bool
@@ -60,6 +80,7 @@ class ModelStatus:
     held: bool = False
     load: LoadStatus = LoadStatus()
     weight_bytes: int = 0
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +110,7 @@ class DeviceStatus:
     memory_bytes: int = 0
     pace: float = 1.0
     gflops: float = 0.0
-    mbps: float = 0.0
+    mbps: Known = 0.0
     profiled: bool = False
     correction: float = 1.0
     fingerprint: str = ""

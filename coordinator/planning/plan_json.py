@@ -49,11 +49,6 @@ def plan_json(plan: Plan, network: Network) -> dict[str, Any]:
     }
 
 
-def plan_schema() -> dict[str, Any]:
-    """The JSON schema of a plan, as it is written and read."""
-    return _PlanFile.model_json_schema()
-
-
 def save_plan(plan: Plan, network: Network) -> str:
     """The text of a plan file."""
     return json.dumps(plan_json(plan, network), indent=1, allow_nan=False) + "\n"
@@ -66,7 +61,7 @@ def parse_plan(text: str | bytes, network: Network) -> Plan:
         BadRequest: not a plan, an unknown key, a wrong type, or another network's plan.
     """
     try:
-        file = _PlanFile.model_validate_json(text)
+        file = PlanFile.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -164,7 +159,9 @@ class _BytesFile(_Strict):
     halo: _Count
 
 
-class _PlanFile(_Strict):
+class PlanFile(_Strict):
+    """A plan as it is written and read."""
+
     format: Literal[1] = 1
     model: str
     strategy: str

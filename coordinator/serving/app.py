@@ -22,7 +22,6 @@ from coordinator.serving.oip.service import Service
 from coordinator.serving.page import http as page
 from coordinator.serving.page.hub import Hub
 from coordinator.serving.v1 import devices, health, infer, models, plans, requests
-from coordinator.serving.v1.documented import ERRORS
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
@@ -62,5 +61,5 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     for room in ROOMS:
         for route in room.router.routes:
             assert rule_of(getattr(route, "endpoint", None)), f"{route} says not who may call it"
-        app.include_router(room.router, responses=ERRORS)
+        app.include_router(room.router)
     return app

@@ -21,7 +21,9 @@ def schema(found: dict[str, Any], path: str, method: str = "get") -> dict[str, A
     answers = found["paths"][path][method]["responses"]
     good = answers.get("200") or answers["202"]
     told: dict[str, Any] = good["content"]["application/json"]["schema"]
-    return told
+    if "$ref" in told:
+        told = found["components"]["schemas"][told["$ref"].rpartition("/")[2]]
+    return {**told, "components": found["components"]}
 
 
 async def test_no_answer_of_ours_is_just_an_object(http: httpx.AsyncClient) -> None:

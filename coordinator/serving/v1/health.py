@@ -8,23 +8,25 @@ from fastapi import APIRouter
 
 from coordinator.serving.common.access import open_to_all
 from coordinator.serving.common.state import TheCoordinator
+from coordinator.serving.v1.answers import Health, Ready
+from coordinator.serving.v1.errors import ERRORS
 from protos.errors import Unavailable
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 
 @router.get("/healthz")
 @open_to_all
-async def healthz() -> dict[str, str]:
+async def healthz() -> Health:
     """Whether this process answers."""
-    return {"status": "ok", "version": metadata.version("imbrex")}
+    return Health(version=metadata.version("imbrex"))
 
 
 @router.get("/readyz")
 @open_to_all
-async def readyz(coordinator: TheCoordinator) -> dict[str, str]:
+async def readyz(coordinator: TheCoordinator) -> Ready:
     """Whether requests can be answered; 503 with the reason where they can't."""
     ready, reason = coordinator.served.readiness()
     if not ready:
         raise Unavailable(cause=reason, cure="Wait, and see `imbrex status`")
-    return {"status": "ready"}
+    return Ready()

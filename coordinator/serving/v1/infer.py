@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,12 @@ from coordinator.serving.common.forms import Form, pictures_of, read_form
 from coordinator.serving.common.pictures import Asked, asked_of, beside, drawn, found
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.common.tensors import read_tensors, write_tensors
-from coordinator.serving.v1.documented import INFERENCE
+from coordinator.serving.v1.answers import Inference, Inferences
+from coordinator.serving.v1.errors import ERRORS
 from coordinator.serving.v1.plans import Chosen
-from coordinator.serving.v1.views import answer_json, predictions_json
 from protos.errors import BadRequest
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 _FILE = {"type": "string", "format": "binary"}
 _BODIES = {
@@ -45,9 +46,18 @@ _BODIES = {
         },
     }
 }
+_ANSWERS: dict[str, Any] = {
+    "response_model": Inference | Inferences,
+    "responses": {
+        int(HTTPStatus.OK): {
+            "description": "The answer; of several pictures, one each.",
+            "content": {kind: {"schema": _FILE} for kind in (names.PNG, names.JPEG, names.NPZ)},
+        }
+    },
+}
 
 
-@router.post("/v1/models/{model}/infer", openapi_extra=_BODIES, responses=INFERENCE)
+@router.post("/v1/models/{model}/infer", openapi_extra=_BODIES, **_ANSWERS)
 @asks
 async def infer(
     model: ModelName, request: Request, coordinator: TheCoordinator, chosen: Chosen
@@ -161,8 +171,37 @@ def _document(served: ServedModel, asked: Asked, answer: Answer, decode_s: float
             cause="the answer has values that JSON cannot say (infinite, or not a number)",
             cure=f"Accept {names.NPZ}",
         )
-    seen = predictions_json(found(served, asked, answer))
-    return {**answer_json(served, answer, decode_s), "predictions": seen}
+    seen = [each.as_json() for each in found(served, asked, answer)]
+    return {**_origin(served, answer, decode_s), "predictions": seen}
+
+
+def _origin(served: ServedModel, answer: Answer, decode_s: float) -> dict[str, Any]:
+    """How an answer came about (`Origin`, written out: it is in every request's way).
+
+    `decode_s` is the time from the bytes of the body to the model's input; the request was not
+    yet the cluster's then, so it is part of the total here and not of `answer.timing`.
+    """
+    timing = answer.timing
+    return {
+        "request_id": answer.request_id,
+        "model": served.name,
+        "task": served.sidecar.task if served.sidecar else "tensor",
+        "timing_ms": {
+            "queue": _ms(timing.queue_s),
+            "decode": _ms(decode_s),
+            "scatter": _ms(timing.scatter_s),
+            "compute": _ms(timing.compute_s),
+            "gather": _ms(timing.gather_s),
+            "total": _ms(timing.total_s + decode_s),
+        },
+        "plan_version": answer.plan_version,
+        "devices": list(answer.devices),
+        "bytes": answer.traffic.as_json(),
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
 
 
 def _response(
@@ -171,7 +210,7 @@ def _response(
     headers = {names.REQUEST_ID_HEADER: answer.request_id}
     if accepted == names.JSON:
         return JSONResponse(_document(served, asked, answer, decode_s), headers=headers)
-    headers[names.ANSWER_HEADER] = json.dumps(answer_json(served, answer, decode_s))
+    headers[names.ANSWER_HEADER] = json.dumps(_origin(served, answer, decode_s))
     if accepted == names.NPZ:
         return Response(write_tensors(answer.outputs), media_type=names.NPZ, headers=headers)
     assert asked.picture is not None

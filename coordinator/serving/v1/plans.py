@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel
 
 from coordinator.cluster.membership import MAX_DEVICES
 from coordinator.control.choice import Choice
-from coordinator.planning.plan_json import plan_json, plan_schema
+from coordinator.planning.plan_json import PlanFile, plan_json
 from coordinator.serving.common import bodies
 from coordinator.serving.common.access import asks, orders
 from coordinator.serving.common.state import ModelName, TheCoordinator
-from coordinator.serving.v1.schemas import answer, inlined, object_of
+from coordinator.serving.v1.answers import Released
+from coordinator.serving.v1.errors import ERRORS
 from models.wire import Wire
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 _TAKES = {
     "requestBody": {
@@ -25,10 +27,16 @@ _TAKES = {
     }
 }
 
-_SCHEMA = inlined(plan_schema())
-_PLAN = answer(_SCHEMA, "The plan.")
-_KEPT = answer(object_of(plan_id={"type": "string"}, plan=_SCHEMA), "What it is chosen by.")
-_RELEASED = answer(object_of(model={"type": "string"}, held={"const": False}), "Let go.")
+# What is not set is left out, as in the file that `imbrex plan --save` writes.
+_AS_SET: dict[str, Any] = {"response_model_exclude_unset": True}
+_PLAN: dict[str, Any] = {"response_model": PlanFile, **_AS_SET}
+
+
+class Kept(BaseModel):
+    """A plan, and what it is chosen by."""
+
+    plan_id: str
+    plan: PlanFile
 
 
 def choice(
@@ -48,14 +56,14 @@ def choice(
 Chosen = Annotated[Choice, Depends(choice)]
 
 
-@router.get("/v1/plans/{model}", responses=_PLAN)
+@router.get("/v1/plans/{model}", **_PLAN)
 @asks
 async def get_plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
     """The plan in force for a model, or the one that the query chooses, if there is one now."""
     return plan_json(*await coordinator.made_plan(coordinator.names.source(model), chosen))
 
 
-@router.post("/v1/models/{model}/plan", responses=_PLAN)
+@router.post("/v1/models/{model}/plan", **_PLAN)
 @asks
 async def make_plan(
     model: ModelName, coordinator: TheCoordinator, chosen: Chosen
@@ -64,7 +72,12 @@ async def make_plan(
     return plan_json(*await coordinator.plan(coordinator.names.source(model), chosen))
 
 
-@router.post("/v1/plans/{model}", openapi_extra=_TAKES, responses=_KEPT)
+@router.post(
+    "/v1/plans/{model}",
+    openapi_extra=_TAKES,
+    response_model=Kept,
+    response_model_exclude_unset=True,
+)
 @orders
 async def send_plan(
     model: ModelName, request: Request, coordinator: TheCoordinator
@@ -77,7 +90,7 @@ async def send_plan(
     return {"plan_id": name, "plan": plan_json(plan, network)}
 
 
-@router.put("/v1/plans/{model}", openapi_extra=_TAKES, responses=_PLAN)
+@router.put("/v1/plans/{model}", openapi_extra=_TAKES, **_PLAN)
 @orders
 async def hold_plan(
     model: ModelName, request: Request, coordinator: TheCoordinator
@@ -88,9 +101,9 @@ async def hold_plan(
     return plan_json(plan, network)
 
 
-@router.delete("/v1/plans/{model}", responses=_RELEASED)
+@router.delete("/v1/plans/{model}")
 @orders
-async def release_plan(model: ModelName, coordinator: TheCoordinator) -> dict[str, Any]:
+async def release_plan(model: ModelName, coordinator: TheCoordinator) -> Released:
     """Lets a held plan go: the coordinator plans for this model by itself again."""
     await coordinator.release_plan(coordinator.names.source(model))
-    return {"model": model, "held": False}
+    return Released(model=model)

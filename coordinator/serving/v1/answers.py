@@ -1,0 +1,306 @@
+"""What `/v1` answers: the server documents it from these, and the client reads it into them.
+
+Nothing heavy is imported here: `imbrex status` shall start quickly.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from coordinator.answers import DeviceStatus, ModelStatus
+
+Corners = tuple[float, float, float, float]
+Severity = Literal["error", "warning", "note"]
+ProfileState = Literal["unmeasured", "waiting", "measuring", "measured", "failed"]
+
+
+class Error(BaseModel):
+    """What went wrong: `code` is for programs."""
+
+    code: str
+    cause: str
+    cure: str
+
+
+class ErrorText(Error):
+    """`message` is cause and cure in one sentence for people."""
+
+    message: str
+
+
+class Refusal(BaseModel):
+    """Every answer that is an error."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "error": {
+                        "code": "not_found",
+                        "message": "there is no model 'digit'. Known are digits, vgg16",
+                        "cause": "there is no model 'digit'",
+                        "cure": "Known are digits, vgg16",
+                    }
+                }
+            ]
+        }
+    )
+    error: ErrorText
+
+
+class Health(BaseModel):
+    """This process answers."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+
+
+class Ready(BaseModel):
+    """Requests can be answered."""
+
+    status: Literal["ready"] = "ready"
+
+
+# ---------------------------------------------------------------- inference
+
+
+class _Prediction(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Classification(_Prediction):
+    """One class and its probability."""
+
+    label: str
+    index: int
+    score: float
+
+
+class Detection(Classification):
+    """Something found: `box` is x_min, y_min, x_max, y_max in pixels of the sent image."""
+
+    box: Corners
+
+
+class Mask(BaseModel):
+    """Run lengths, row after row, of pixels that are not set, set, not set, ... of a mask of `size`
+    (rows, columns) over the part `box` of the sent image.
+    """
+
+    box: Corners
+    size: tuple[int, int]
+    counts: list[int]
+
+
+class Segment(_Prediction):
+    """The pixels of one class; `share` of the mask is set, `box` bounds what is."""
+
+    label: str
+    index: int
+    share: float
+    box: Corners
+    mask: Mask
+
+
+class Picture(_Prediction):
+    """A picture that the model made: a PNG in base64."""
+
+    width: int
+    height: int
+    png: str
+
+
+class Tensor(_Prediction):
+    """An output as it is; `data` in row-major order."""
+
+    name: str
+    shape: list[int]
+    data: list[Any]
+
+
+Prediction = Detection | Classification | Segment | Picture | Tensor
+
+
+class TimingMs(BaseModel):
+    """Where the time went; the parts make `total`."""
+
+    queue: float
+    decode: float
+    scatter: float
+    compute: float
+    gather: float
+    total: float
+
+
+class Moved(BaseModel):
+    """Payload bytes: host to devices, devices to host, peer to peer."""
+
+    scatter: int
+    gather: int
+    halo: int
+
+
+class Origin(BaseModel):
+    """How an answer came about."""
+
+    request_id: str
+    model: str
+    task: str
+    timing_ms: TimingMs
+    plan_version: int
+    devices: list[str]
+    bytes: Moved
+
+
+class Inference(Origin):
+    """An answer: what the model saw, best first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "request_id": "3f9c2e81a7b4",
+                    "model": "digits",
+                    "task": "detection",
+                    "timing_ms": {
+                        "queue": 0.1,
+                        "decode": 4.2,
+                        "scatter": 3.9,
+                        "compute": 41.0,
+                        "gather": 1.3,
+                        "total": 50.5,
+                    },
+                    "plan_version": 3,
+                    "devices": ["0123456789abcdef", "fedcba9876543210"],
+                    "bytes": {"scatter": 519168, "gather": 121680, "halo": 0},
+                    "predictions": [
+                        {"label": "7", "index": 7, "score": 0.98, "box": [12.5, 40.0, 60.0, 101.0]}
+                    ],
+                }
+            ]
+        }
+    )
+    predictions: list[Prediction]
+
+
+class Inferences(BaseModel):
+    """Answers to several pictures, in their order."""
+
+    answers: list[Inference]
+
+
+# ---------------------------------------------------------------- models and devices
+
+
+class Models(BaseModel):
+    """Every model; what their weights take, and beyond what models are let go of."""
+
+    models: list[ModelStatus]
+    weight_bytes: int
+    max_models_bytes: int
+
+
+class Alone(BaseModel):
+    """The best device running the whole model in plain onnxruntime with its best threads."""
+
+    model: str
+    device: str
+    latency_s: float
+    threads: int
+
+
+class Devices(BaseModel):
+    """Every device."""
+
+    devices: list[DeviceStatus]
+
+
+class Rates(BaseModel):
+    """Seconds of a layer: `fixed_s` plus seconds per FLOP and per byte read, written, weighed."""
+
+    fixed_s: float
+    flop_s: float
+    input_byte_s: float
+    output_byte_s: float
+    weight_byte_s: float
+
+
+class LayerFit(BaseModel):
+    """The regression of one layer type, with the mean error and the bias of held-out samples."""
+
+    rates: Rates
+    samples: int
+    mape: float
+    bias: float
+
+
+class EndpointCosts(BaseModel):
+    """What handling a message, each of its bytes, and a task costs a machine."""
+
+    message_s: float
+    byte_s: float
+    task_s: float
+
+
+class Profile(BaseModel):
+    """What is known of a device's speed."""
+
+    fingerprint: dict[str, str]
+    fits: dict[str, LayerFit]
+    compute_scale: float
+    light_scale: float
+    blocks: int
+    block_mape: float
+    block_bias: float
+    endpoint: EndpointCosts | None
+
+
+class Profiling(BaseModel):
+    """How far measuring a device is, and what was measured; `profile` is null where nothing was."""
+
+    device: str
+    name: str
+    state: ProfileState
+    progress: float
+    profile: Profile | None
+    error: Error | None
+
+
+class Finding(BaseModel):
+    """One thing that is wrong; `device` is its name, empty for the cluster."""
+
+    code: str
+    severity: Severity
+    device: str
+    cause: str
+    cure: str
+
+
+class Findings(BaseModel):
+    """The worst first."""
+
+    findings: list[Finding]
+
+
+class ClusterFiles(BaseModel):
+    """A cluster file (TOML), and profiles by file name."""
+
+    file: str
+    profiles: dict[str, str]
+
+
+class Released(BaseModel):
+    """The model whose plan is its own again."""
+
+    model: str
+    held: Literal[False] = False
+
+
+class Trace(BaseModel):
+    """A timeline in Chrome's trace event format."""
+
+    traceEvents: list[dict[str, Any]]  # noqa: N815 - the format's names
+    displayTimeUnit: Literal["ms"]  # noqa: N815
+    otherData: dict[str, Any]  # noqa: N815
