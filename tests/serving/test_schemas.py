@@ -57,3 +57,29 @@ async def test_a_link_that_is_not_known_yet_is_null(http: httpx.AsyncClient) -> 
     """The device of these tests has no measured bandwidth."""
     (device,) = (await http.get("/v1/devices")).json()["devices"]
     assert device["mbps"] is None
+
+
+async def test_every_protocol_is_documented_with_its_own_errors(http: httpx.AsyncClient) -> None:
+    found = await document(http)
+    paths = found["paths"]
+    assert {"/v2", "/v2/models/{name}/infer", "/v2/repository/index"} <= paths.keys()
+    assert {"/v1/vision/detection", "/v1/vision/custom/{model}", "/v1/status/ping"} <= paths.keys()
+    assert not any(path.startswith(("/page", "/metrics")) for path in paths)
+    for path, methods in paths.items():
+        for method, told in methods.items():
+            answers = told["responses"]
+            own = path.startswith("/v2") or "/vision/" in path or path.endswith("/ping")
+            assert ("4XX" in answers) == own, (method, path)
+            refusal = answers["4XX" if own else "404"]["content"]["application/json"]["schema"]
+            fields = found["components"]["schemas"][refusal["$ref"].rpartition("/")[2]]
+            assert "error" in fields["required"]
+
+
+async def test_examples_follow_their_schemas(http: httpx.AsyncClient) -> None:
+    found = await document(http)
+    seen = 0
+    for each in found["components"]["schemas"].values():
+        for example in each.get("examples", ()):
+            jsonschema_rs.validate({**each, "components": found["components"]}, example)
+            seen += 1
+    assert seen >= 2

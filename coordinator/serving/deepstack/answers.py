@@ -15,11 +15,76 @@ from typing import Any
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 
 from coordinator.answers import Answer
 from coordinator.serving.common.errors import Fault
 from models.vision.detection import Detection
 
+
+class _Said(BaseModel):
+    """What every answer says, `code` being the HTTP status again."""
+
+    success: bool
+    code: int
+
+
+class Refusal(_Said):
+    """Every answer that is an error."""
+
+    error: str
+
+
+class _ByUs(_Said):
+    moduleId: str  # noqa: N815 - these clients' names
+    moduleName: str  # noqa: N815
+
+
+class Pong(_ByUs):
+    """Whether requests can be answered; why not."""
+
+    message: str
+
+
+class Custom(_ByUs):
+    """The detectors that can be asked."""
+
+    models: list[str]
+    command: str
+
+
+class Seen(BaseModel):
+    """Something found, in pixels of the sent picture."""
+
+    confidence: float
+    label: str
+    x_min: int
+    y_min: int
+    x_max: int
+    y_max: int
+
+
+class Detected(_ByUs):
+    """What was found, best first; `duration` in seconds."""
+
+    message: str = Field(examples=["Found 2 objects"])
+    count: int
+    predictions: list[Seen]
+    duration: float
+    processMs: int  # noqa: N815
+    inferenceMs: int  # noqa: N815
+    analysisRoundTripMs: int  # noqa: N815
+    command: str
+    requestId: str  # noqa: N815
+    inferenceDevice: str  # noqa: N815
+    processedBy: str  # noqa: N815
+    timestampUTC: str  # noqa: N815
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "What was sent cannot be used, or not by you.", "model": Refusal},
+    "5XX": {"description": "Not now; or no detector is configured.", "model": Refusal},
+}
 MODULE = {"moduleId": "imbrex", "moduleName": "imbrex"}
 MOST_DETECTIONS = 20
 # Pascal VOC's names of what COCO has too.

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
@@ -15,6 +16,7 @@ from fastapi.responses import JSONResponse
 from coordinator.answers import ServedModel
 from coordinator.serving.common import bodies, names
 from coordinator.serving.common.access import (
+    FORM_FIELD,
     asks,
     asks_by_form,
     guard_form,
@@ -24,7 +26,16 @@ from coordinator.serving.common.access import (
 from coordinator.serving.common.forms import pictures_of, read_form
 from coordinator.serving.common.pictures import Asked, asked_of, beside, found
 from coordinator.serving.common.state import TheCoordinator
-from coordinator.serving.deepstack.answers import MODULE, as_coco, document, rows
+from coordinator.serving.deepstack.answers import (
+    ERRORS,
+    MODULE,
+    Custom,
+    Detected,
+    Pong,
+    as_coco,
+    document,
+    rows,
+)
 from models.vision.detection import Detection
 from protos.errors import BadConfiguration, BadRequest
 
@@ -32,10 +43,25 @@ MIN_CONFIDENCE = 0.4
 # It reads handwriting: whoever asks what a camera sees must not get digits.
 NO_DETECTOR = "digits"
 
-router = APIRouter(prefix="/v1", include_in_schema=False)
+router = APIRouter(prefix="/v1", responses=ERRORS, tags=["DeepStack"])
+_FORM: dict[str, Any] = {
+    "type": "object",
+    "required": [names.IMAGE_PART],
+    "properties": {
+        names.IMAGE_PART: {"type": "string", "format": "binary"},
+        "min_confidence": {"type": "number", "minimum": 0, "maximum": 1},
+        FORM_FIELD: {"type": "string", "description": "Instead of a header."},
+    },
+}
+_DETECTS: dict[str, Any] = {
+    "response_model": Detected,
+    "openapi_extra": {
+        "requestBody": {"required": True, "content": {names.MULTIPART: {"schema": _FORM}}}
+    },
+}
 
 
-@router.post("/vision/detection")
+@router.post("/vision/detection", **_DETECTS)
 @asks_by_form
 async def detection(request: Request, coordinator: TheCoordinator) -> Response:
     """What the configured object detector sees."""
@@ -45,21 +71,20 @@ async def detection(request: Request, coordinator: TheCoordinator) -> Response:
     return await _answer(coordinator, source, picture, least, started_s, coco=True)
 
 
-@router.post("/vision/custom/list")
-@router.get("/vision/custom/list")
+@router.post("/vision/custom/list", response_model=Custom)
+@router.get("/vision/custom/list", response_model=Custom)
 @asks
-async def custom_list(coordinator: TheCoordinator) -> Response:
+async def custom_list(coordinator: TheCoordinator) -> dict[str, Any]:
     """The detectors that `custom` takes: those that are loaded."""
     listed = [
         coordinator.names.public(status.name)[0]
         for status in coordinator.served.statuses()
         if status.task == "detection"
     ]
-    body = {"success": True, "models": listed, "code": 200, "command": "list-custom", **MODULE}
-    return JSONResponse(body)
+    return {"success": True, "models": listed, "code": 200, "command": "list-custom", **MODULE}
 
 
-@router.post("/vision/custom/{model}")
+@router.post("/vision/custom/{model}", **_DETECTS)
 @asks_by_form
 async def custom(model: str, request: Request, coordinator: TheCoordinator) -> Response:
     """What a detector sees, under its own labels."""
@@ -69,20 +94,19 @@ async def custom(model: str, request: Request, coordinator: TheCoordinator) -> R
     return await _answer(coordinator, source, picture, least, started_s, coco=False)
 
 
-@router.get("/server/status/ping")
+@router.get("/server/status/ping", response_model=Pong)
 @asks
-async def server_ping(coordinator: TheCoordinator) -> Response:
+async def server_ping(coordinator: TheCoordinator) -> dict[str, Any]:
     """The same, where CodeProject.AI has it."""
     return await ping(coordinator)
 
 
-@router.get("/status/ping")
+@router.get("/status/ping", response_model=Pong)
 @open_to_all
-async def ping(coordinator: TheCoordinator) -> Response:
+async def ping(coordinator: TheCoordinator) -> dict[str, Any]:
     """Whether requests can be answered."""
     ready, reason = coordinator.served.readiness()
-    body = {"success": ready, "message": "ready" if ready else reason, "code": 200, **MODULE}
-    return JSONResponse(body)
+    return {"success": ready, "message": "ready" if ready else reason, "code": 200, **MODULE}
 
 
 async def _answer(

@@ -15,6 +15,17 @@ from fastapi.responses import JSONResponse
 from coordinator.serving.common import bodies, names
 from coordinator.serving.common.access import asks, open_to_all, orders
 from coordinator.serving.common.errors import Fault
+from coordinator.serving.oip.answers import (
+    ERRORS,
+    Config,
+    Done,
+    Inference,
+    Model,
+    ModelReady,
+    Row,
+    Server,
+    Statistics,
+)
 from coordinator.serving.oip.json_form import read_json, read_request, split, write_answer
 from coordinator.serving.oip.service import Service
 from protos.errors import Unsupported
@@ -36,7 +47,37 @@ _SAME = frozenset(
     }
 )
 
-router = APIRouter(prefix=PREFIX, include_in_schema=False)
+router = APIRouter(prefix=PREFIX, responses=ERRORS, tags=["Open Inference Protocol"])
+HIDDEN: dict[str, Any] = {"include_in_schema": False}
+# What is not there is left out.
+AS_SET: dict[str, Any] = {"response_model_exclude_unset": True}
+EMPTY: dict[str, Any] = {"response_class": Response}
+_PICTURE = {"name": "image", "datatype": "FP32", "shape": [1, 3, 2, 2], "data": [0.0] * 12}
+_FILE = {"schema": {"type": "string", "format": "binary"}}
+INFER: dict[str, Any] = {
+    "response_model": Inference,
+    "responses": {
+        int(HTTPStatus.OK): {
+            "description": "The outputs; those that are wanted as bytes come behind the JSON, "
+            f"whose length is in `{HEADER_LENGTH}`.",
+            "content": {names.OCTETS: _FILE},
+        }
+    },
+    "openapi_extra": {
+        "requestBody": {
+            "required": True,
+            "content": {
+                names.JSON: {"schema": {"type": "object"}, "example": {"inputs": [_PICTURE]}},
+                names.OCTETS: _FILE,
+            },
+        }
+    },
+}
+READY: dict[str, Any] = {
+    "response_model": ModelReady,
+    "responses": {int(HTTPStatus.BAD_REQUEST): {"description": "It cannot be asked now."}},
+}
+_OBJECT = {"requestBody": {"content": {names.JSON: {"schema": {"type": "object"}}}}}
 MODEL = "/models/{name}"
 VERSION = MODEL + "/versions/{version}"
 
@@ -59,29 +100,29 @@ Asked = Annotated[Service, Depends(_service)]
 
 
 @router.get("")
-@router.get("/")
+@router.get("/", include_in_schema=False)
 @asks
-async def server(service: Asked) -> dict[str, Any]:
+async def server(service: Asked) -> Server:
     """Who answers here."""
-    return service.server()
+    return Server(**service.server())
 
 
-@router.get("/health/live")
+@router.get("/health/live", **EMPTY)
 @open_to_all
 async def live() -> Response:
     """This process answers."""
     return Response()
 
 
-@router.get("/health/ready")
+@router.get("/health/ready", **EMPTY)
 @open_to_all
 async def ready(service: Asked) -> Response:
     """Whether every configured model can be asked."""
     return Response(status_code=HTTPStatus.OK if service.ready() else HTTPStatus.BAD_REQUEST)
 
 
-@router.get(MODEL + "/ready")
-@router.get(VERSION + "/ready")
+@router.get(MODEL + "/ready", **READY)
+@router.get(VERSION + "/ready", **READY)
 @asks
 async def model_ready(service: Asked, name: str, version: str = "") -> Response:
     """Whether a model can be asked; an empty 400 where not."""
@@ -94,34 +135,34 @@ async def model_ready(service: Asked, name: str, version: str = "") -> Response:
 @router.get(MODEL + "/stats")
 @router.get(VERSION + "/stats")
 @asks
-async def stats(service: Asked, name: str = "", version: str = "") -> dict[str, Any]:
+async def stats(service: Asked, name: str = "", version: str = "") -> Statistics:
     """What a model, or every one, has done since the start."""
-    return {"model_stats": service.counts(name, version)}
+    return Statistics.model_validate({"model_stats": service.counts(name, version)})
 
 
 @router.get(MODEL)
 @router.get(VERSION)
 @asks
-async def model(service: Asked, name: str, version: str = "") -> dict[str, Any]:
+async def model(service: Asked, name: str, version: str = "") -> Model:
     """A model's versions and tensors."""
     service.require_loaded(name, version)
-    return await service.metadata(name, version)
+    return Model(**await service.metadata(name, version))
 
 
 @router.get(MODEL + "/config")
 @router.get(VERSION + "/config")
 @asks
-async def config(service: Asked, name: str, version: str = "") -> dict[str, Any]:
+async def config(service: Asked, name: str, version: str = "") -> Config:
     """A model's configuration."""
     service.require_loaded(name, version)
-    return await service.config(name, version)
+    return Config(**await service.config(name, version))
 
 
 # ---------------------------------------------------------------- inference
 
 
-@router.post(MODEL + "/infer")
-@router.post(VERSION + "/infer")
+@router.post(MODEL + "/infer", **INFER)
+@router.post(VERSION + "/infer", **INFER)
 @asks
 async def infer(service: Asked, request: Request, name: str, version: str = "") -> Response:
     """Tensors in, tensors out."""
@@ -158,34 +199,34 @@ def _coded(body: bytes, coding: str) -> bytes:
 # ---------------------------------------------------------------- repository
 
 
-@router.post("/repository/index")
-@router.post("/repository/{repository}/index")
+@router.post("/repository/index", openapi_extra=_OBJECT, **AS_SET)
+@router.post("/repository/{repository}/index", openapi_extra=_OBJECT, **AS_SET)
 @asks
-async def index(service: Asked, request: Request, repository: str = "") -> Response:
+async def index(service: Asked, request: Request, repository: str = "") -> list[Row]:
     """Every model that could be asked. There is one repository, whatever it is called."""
     document = await _document(service, request)
-    return JSONResponse(service.index(only_ready=document.get("ready") is True))
+    return [Row(**each) for each in service.index(only_ready=document.get("ready") is True)]
 
 
-@router.post("/repository/models/{name}/load")
-@router.post("/repository/{repository}/models/{name}/load")
+@router.post("/repository/models/{name}/load", openapi_extra=_OBJECT)
+@router.post("/repository/{repository}/models/{name}/load", openapi_extra=_OBJECT)
 @orders
-async def load(service: Asked, request: Request, name: str, repository: str = "") -> Response:
+async def load(service: Asked, request: Request, name: str, repository: str = "") -> Done:
     """Loads a model, or loads it anew; answers when it is ready."""
     document = await _document(service, request)
     parameters = document.get("parameters")
     await service.load(name, parameters if isinstance(parameters, dict) else {})
-    return JSONResponse({})
+    return Done()
 
 
-@router.post("/repository/models/{name}/unload")
-@router.post("/repository/{repository}/models/{name}/unload")
+@router.post("/repository/models/{name}/unload", openapi_extra=_OBJECT)
+@router.post("/repository/{repository}/models/{name}/unload", openapi_extra=_OBJECT)
 @orders
-async def unload(service: Asked, request: Request, name: str, repository: str = "") -> Response:
+async def unload(service: Asked, request: Request, name: str, repository: str = "") -> Done:
     """Forgets a model until it is loaded again."""
     await _document(service, request)
     service.unload(name)
-    return JSONResponse({})
+    return Done()
 
 
 async def _document(service: Service, request: Request) -> dict[str, Any]:
@@ -195,20 +236,20 @@ async def _document(service: Service, request: Request) -> dict[str, Any]:
 # ---------------------------------------------------------------- what Triton has and we have not
 
 
-@router.get("/logging")
-@router.get("/trace/{rest:path}")
-@router.get("/cudasharedmemory/{rest:path}")
-@router.get("/systemsharedmemory/{rest:path}")
+@router.get("/logging", **HIDDEN)
+@router.get("/trace/{rest:path}", **HIDDEN)
+@router.get("/cudasharedmemory/{rest:path}", **HIDDEN)
+@router.get("/systemsharedmemory/{rest:path}", **HIDDEN)
 @asks
 async def told_unsupported(request: Request) -> Response:
     """Says so."""
     raise _unsupported(request)
 
 
-@router.post("/logging")
-@router.post("/trace/{rest:path}")
-@router.post("/cudasharedmemory/{rest:path}")
-@router.post("/systemsharedmemory/{rest:path}")
+@router.post("/logging", **HIDDEN)
+@router.post("/trace/{rest:path}", **HIDDEN)
+@router.post("/cudasharedmemory/{rest:path}", **HIDDEN)
+@router.post("/systemsharedmemory/{rest:path}", **HIDDEN)
 @orders
 async def ordered_unsupported(request: Request) -> Response:
     """Says so."""

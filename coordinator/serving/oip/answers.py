@@ -1,0 +1,153 @@
+"""What `/v2` answers, as its document has it: the Open Inference Protocol with Triton's extensions.
+
+Tensors of an inference are written by `json_form`, which may put their bytes behind the JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Refusal(BaseModel):
+    """Every answer that is an error."""
+
+    error: str = Field(examples=["there is no model 'digit'. Known are digits, vgg16"])
+
+
+class Server(BaseModel):
+    """Who answers here."""
+
+    name: str = Field(examples=["imbrex"])
+    version: str
+    extensions: list[str]
+
+
+class ModelReady(BaseModel):
+    """A model that can be asked."""
+
+    name: str
+    ready: bool
+
+
+class TensorInfo(BaseModel):
+    """A tensor of a model."""
+
+    name: str
+    datatype: str = Field(examples=["FP32"])
+    shape: list[int] = Field(examples=[[1, 3, 416, 416]])
+
+
+class Model(BaseModel):
+    """A model's versions and tensors."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorInfo]
+    outputs: list[TensorInfo]
+
+
+class ConfigTensor(BaseModel):
+    """A tensor in a configuration of Triton's."""
+
+    name: str
+    data_type: str = Field(examples=["TYPE_FP32"])
+    dims: list[int]
+
+
+class Config(BaseModel):
+    """A model's configuration as Triton would have it."""
+
+    name: str
+    platform: str
+    backend: str
+    version_policy: dict[str, Any]
+    max_batch_size: int
+    input: list[ConfigTensor]
+    output: list[ConfigTensor]
+    default_model_filename: str
+
+
+class Duration(BaseModel):
+    """How often something was done, and what it took in all."""
+
+    count: int
+    ns: int
+
+
+class Phases(BaseModel):
+    """Requests by how they ended, and the phases of those that were answered."""
+
+    success: Duration
+    fail: Duration
+    queue: Duration
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+    cache_hit: Duration
+    cache_miss: Duration
+
+
+class Batch(BaseModel):
+    """The phases of all batches of a size."""
+
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+class Counted(BaseModel):
+    """What a model has done since the start; `last_inference` in ms since 1970."""
+
+    name: str
+    version: str
+    last_inference: int
+    inference_count: int
+    execution_count: int
+    inference_stats: Phases
+    batch_stats: list[Batch]
+
+
+class Statistics(BaseModel):
+    """What a model, or every one, has done."""
+
+    model_stats: list[Counted]
+
+
+class Row(BaseModel):
+    """A model of the repository; without a state if it is not loaded."""
+
+    name: str
+    version: str | None = None
+    state: str | None = Field(None, examples=["READY"])
+    reason: str | None = None
+
+
+class Done(BaseModel):
+    """Nothing more is to be said."""
+
+
+class OutputTensor(TensorInfo):
+    """An output; its data is here, or behind the JSON with a parameter `binary_data_size`."""
+
+    data: list[Any] | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Inference(BaseModel):
+    """The outputs that were asked for, in their order."""
+
+    model_config = ConfigDict(protected_namespaces=())
+    model_name: str
+    model_version: str
+    id: str | None = None
+    outputs: list[OutputTensor]
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "What was sent cannot be used, or not by you.", "model": Refusal},
+    "5XX": {"description": "Not now, or not here.", "model": Refusal},
+}
