@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -109,14 +109,14 @@ def ours(arguments: argparse.Namespace) -> dict[str, Any]:
         client = cluster.client
         url = f"{client.url}/v1/models/digits/infer"
         asyncio.run(crowd(url, 1, 2.0))
-        alone = [client.baseline("digits")["latency_s"] for _ in range(3)]
+        alone = [client.baseline("digits").latency_s for _ in range(3)]
         asyncio.run(crowd(url, arguments.clients, arguments.settle))
         *_, coordinator = (psutil.Process(pid) for pid in cluster.pids)
         before = coordinator.cpu_times()
         seen = asyncio.run(crowd(url, arguments.clients, arguments.seconds))
         after = coordinator.cpu_times()
-        load = next(each["load"] for each in client.models() if each["name"] == "digits")
-        alone += [client.baseline("digits")["latency_s"] for _ in range(3)]
+        load = next(asdict(each.load) for each in client.models() if each.name == "digits")
+        alone += [client.baseline("digits").latency_s for _ in range(3)]
     spent_s = sum(after[:2]) - sum(before[:2])
     allowed = arguments.workers / statistics.median(alone)
     told = seen.as_json()

@@ -1,19 +1,20 @@
-"""A client of the coordinator's HTTP interface, for the command line."""
+"""Clients of a coordinator's HTTP interface: `Client` waits, `AsyncClient` is awaited. What can be
+asked is in `imbrex.calls`; both have it all as methods, with the same arguments and answers.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import ssl
-from typing import Any, ClassVar, Self
-from urllib.parse import quote, urlencode
+from collections.abc import Awaitable, Callable
+from functools import update_wrapper
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
-import numpy as np
 
-from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.serving.common import names
 from coordinator.serving.common.keys import NoKey, NotAllowed
+from imbrex import calls
+from imbrex.calls import Call
 from protos.errors import (
     BadConfiguration,
     BadRequest,
@@ -25,7 +26,9 @@ from protos.errors import (
     Unavailable,
 )
 
+URL = "http://127.0.0.1:8460"
 CONNECT_TIMEOUT_S = 5.0
+URL_VARIABLE = "IMBREX_URL"
 # In the environment and not a flag: a command line is for every user of a machine to see.
 KEY_VARIABLE = "IMBREX_API_KEY"
 # A file of certificates to believe, beside those of the system.
@@ -54,171 +57,84 @@ _BY_STATUS: dict[int, type[ImbrexError]] = {
     503: Unavailable,
 }
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class CoordinatorClient:
-    """Calls one coordinator; raises what the coordinator raised, with the same cause and cure."""
 
-    def __init__(self, url: str, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        self.url = url.rstrip("/")
-        timeout = httpx.Timeout(answer_timeout_s, connect=CONNECT_TIMEOUT_S)
+class NoCoordinator(Unavailable):
+    """Nothing answers at the coordinator's address."""
+
+    code: ClassVar[str] = "no_coordinator"
+
+
+class _Coordinator:
+    """Where a coordinator is, and what its answers mean."""
+
+    def __init__(self, url: str | None, key: str | None, answer_timeout_s: float) -> None:
+        self.url = (url or os.environ.get(URL_VARIABLE) or URL).rstrip("/")
+        self._key = key
+        self._timeout = httpx.Timeout(answer_timeout_s, connect=CONNECT_TIMEOUT_S)
+
+    def _made(self, kind: Callable[..., T]) -> T:
+        """An HTTP client.
+
+        Raises:
+            BadRequest: the URL is none.
+            BadConfiguration: the certificates that the environment names cannot be used.
+        """
         try:
             if httpx.URL(self.url).scheme not in ("http", "https"):
                 raise httpx.InvalidURL("it does not begin with http://")
             # A proxy for the internet would not know the devices of a home.
-            self._http = httpx.Client(
-                base_url=self.url, timeout=timeout, trust_env=False, verify=_believed()
+            return kind(
+                base_url=self.url, timeout=self._timeout, trust_env=False, verify=_believed()
             )
         except httpx.InvalidURL as error:
             raise BadRequest(
-                cause=f"{url!r} is not a URL of a coordinator ({error})",
+                cause=f"{self.url!r} is not a URL of a coordinator ({error})",
                 cure="Write it as http://HOST:PORT",
             ) from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the connection."""
-        self._http.close()
-
-    def infer(
-        self, model: str, body: bytes, media_type: str, choice: Choice = IN_FORCE
-    ) -> dict[str, Any]:
-        """The JSON answer to an image, or to tensors as .npz."""
-        path = f"/v1/models/{model}/infer{_query(choice)}"
-        return self._json("POST", path, body, media_type)
-
-    def infer_raw(
-        self, model: str, body: bytes, media_type: str, choice: Choice = IN_FORCE
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """The model's raw outputs, and how they came about (the JSON without predictions)."""
-        from coordinator.serving.common.tensors import load_tensors
-
-        path = f"/v1/models/{model}/infer{_query(choice)}"
-        response = self._call("POST", path, body, media_type, accept=names.NPZ)
-        return load_tensors(response.content), json.loads(response.headers[names.ANSWER_HEADER])
-
-    def baseline(self, model: str) -> dict[str, Any]:
-        """Measures the best device running the whole model."""
-        return self._json("POST", f"/v1/models/{model}/baseline")
-
-    def plan(self, model: str, choice: Choice = IN_FORCE) -> dict[str, Any]:
-        """The plan in force, or the chosen one; made if need be."""
-        return self._json("POST", f"/v1/models/{model}/plan{_query(choice)}")
-
-    def send_plan(self, model: str, plan: bytes) -> Choice:
-        """Keeps a plan (JSON) there; how to choose it."""
-        sent = self._json("POST", f"/v1/plans/{model}", plan, names.JSON)
-        return Choice(plan=str(sent["plan_id"]))
-
-    def hold_plan(self, model: str, plan: bytes) -> dict[str, Any]:
-        """Puts a plan (JSON) in force, until it is released."""
-        return self._json("PUT", f"/v1/plans/{model}", plan, names.JSON)
-
-    def release_plan(self, model: str) -> None:
-        """Lets a held plan go."""
-        self._call("DELETE", f"/v1/plans/{model}")
-
-    def version(self) -> str:
-        """The coordinator's version."""
-        return str(self._json("GET", "/healthz")["version"])
-
-    def devices(self) -> list[dict[str, Any]]:
-        """Every device that the coordinator knows of."""
-        found: list[dict[str, Any]] = self._json("GET", "/v1/devices")["devices"]
-        return found
-
-    def drain(self, device: str) -> dict[str, Any]:
-        """Gives a device no more work; returns at once, with its state."""
-        return self._json("POST", f"/v1/devices/{quote(device, safe='')}/drain")
-
-    def resume(self, device: str) -> dict[str, Any]:
-        """Uses a device again; its state."""
-        return self._json("POST", f"/v1/devices/{quote(device, safe='')}/resume")
-
-    def profile(self, device: str) -> dict[str, Any]:
-        """What was measured of a device, by id or name."""
-        return self._json("GET", f"/v1/devices/{quote(device, safe='')}/profile")
-
-    def profile_again(self, device: str) -> dict[str, Any]:
-        """Measures a device anew; returns at once."""
-        return self._json("POST", f"/v1/devices/{quote(device, safe='')}/profile")
-
-    def doctor(self) -> list[dict[str, Any]]:
-        """What is wrong with the cluster, the worst first."""
-        found: list[dict[str, Any]] = self._json("GET", "/v1/doctor")["findings"]
-        return found
-
-    def cluster(self, stem: str = "cluster") -> dict[str, Any]:
-        """The cluster as a cluster file, and its profiles by file name."""
-        return self._json("GET", f"/v1/cluster?{urlencode({'stem': stem})}")
-
-    def trace(self, request_id: str) -> dict[str, Any]:
-        """The timeline of one of the latest requests, as Chrome trace events."""
-        return self._json("GET", f"/v1/requests/{quote(request_id, safe='')}/trace")
-
-    def models(self) -> list[dict[str, Any]]:
-        """Every model that the coordinator serves."""
-        found: list[dict[str, Any]] = self.catalogue()["models"]
-        return found
-
-    def catalogue(self) -> dict[str, Any]:
-        """Every model that the coordinator serves, and what their weights take."""
-        return self._json("GET", "/v1/models")
-
-    def not_ready_because(self) -> str:
-        """Why no request can be answered yet; empty when they can."""
-        try:
-            self._call("GET", "/readyz")
-        except NoCoordinator:
-            raise
-        except Unavailable as error:
-            return error.cause
-        return ""
-
-    def _json(
-        self, method: str, path: str, body: bytes = b"", media_type: str = ""
-    ) -> dict[str, Any]:
-        response = self._call(method, path, body, media_type)
-        try:
-            answer: dict[str, Any] = response.json()
-        except ValueError as error:
-            raise self._stranger() from error
-        return answer
-
-    def _call(
-        self, method: str, path: str, body: bytes = b"", media_type: str = "", accept: str = ""
-    ) -> httpx.Response:
-        headers = {"Accept": accept or names.JSON}
-        if key := os.environ.get(KEY_VARIABLE):
+    def _request(self, call: Call[Any]) -> dict[str, Any]:
+        headers = {"Accept": call.accept}
+        if key := self._key or os.environ.get(KEY_VARIABLE):
             headers["X-API-Key"] = key
-        if media_type:
-            headers["Content-Type"] = media_type
+        if call.media_type:
+            headers["Content-Type"] = call.media_type
+        return {"method": call.method, "url": call.path, "content": call.body, "headers": headers}
+
+    def _read(self, call: Call[T], response: httpx.Response) -> T:
+        """The answer.
+
+        Raises:
+            ImbrexError: what the coordinator raised, with the same cause and cure.
+            PeerViolation: it is no coordinator of this version.
+        """
+        if not response.is_success:
+            raise self._error(response)
         try:
-            response = self._http.request(method, path, content=body, headers=headers)
-        except httpx.ConnectError as error:
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                raise BadConfiguration(
-                    cause=f"the certificate of {self.url} is not believed ({error})",
-                    cure="Print the cluster's with `imbrex cluster authority` on the coordinator's "
-                    f"device, and name its file in {CA_VARIABLE}",
-                ) from error
-            raise NoCoordinator(
+            return call.read(response)
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._stranger() from error
+
+    def _lost(self, error: httpx.HTTPError) -> ImbrexError:
+        """Why there is no answer."""
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return BadConfiguration(
+                cause=f"the certificate of {self.url} is not believed ({error})",
+                cure="Print the cluster's with `imbrex cluster authority` on the coordinator's "
+                f"device, and name its file in {CA_VARIABLE}",
+            )
+        if isinstance(error, httpx.ConnectError):
+            return NoCoordinator(
                 cause=f"no coordinator answers at {self.url} ({error})",
                 cure="Start one with `imbrex coordinator`, or give its address with --url",
-            ) from error
-        except httpx.HTTPError as error:
-            raise NoCoordinator(
-                cause=f"the coordinator at {self.url} gave no answer "
-                f"({str(error) or type(error).__name__})",
-                cure="See its log and `imbrex status`",
-            ) from error
-        if response.is_success:
-            return response
-        raise self._error(response)
+            )
+        return NoCoordinator(
+            cause=f"the coordinator at {self.url} gave no answer "
+            f"({str(error) or type(error).__name__})",
+            cure="See its log and `imbrex status`",
+        )
 
     def _error(self, response: httpx.Response) -> ImbrexError:
         """The error that the coordinator sent."""
@@ -236,10 +152,136 @@ class CoordinatorClient:
         )
 
 
-class NoCoordinator(Unavailable):
-    """Nothing answers at the coordinator's address."""
+def _waits(build: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
+    """A method of `Client`."""
 
-    code: ClassVar[str] = "no_coordinator"
+    def method(client: Client, /, *args: P.args, **named: P.kwargs) -> T:
+        return client.ask(build(*args, **named))
+
+    return update_wrapper(method, build)
+
+
+def _awaited(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
+    """A method of `AsyncClient`."""
+
+    async def method(client: AsyncClient, /, *args: P.args, **named: P.kwargs) -> T:
+        return await client.ask(build(*args, **named))
+
+    return update_wrapper(method, build)
+
+
+class Client(_Coordinator):
+    """Calls the coordinator at `url` (else at `IMBREX_URL`, else on this device), with the API key
+    `key` (else `IMBREX_API_KEY`); raises what it raised, with the same cause and cure.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
+        super().__init__(url, key, answer_timeout_s)
+        self._http = self._made(httpx.Client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._http.close()
+
+    def ask(self, call: Call[T]) -> T:
+        """The answer to a call."""
+        try:
+            response = self._http.request(**self._request(call))
+        except httpx.HTTPError as error:
+            raise self._lost(error) from error
+        return self._read(call, response)
+
+    def not_ready_because(self) -> str:
+        """Why no request can be answered yet; empty when they can."""
+        try:
+            self.ready()
+        except NoCoordinator:
+            raise
+        except Unavailable as error:
+            return error.cause
+        return ""
+
+    infer = _waits(calls.infer)
+    outputs = _waits(calls.outputs)
+    models = _waits(calls.models)
+    catalogue = _waits(calls.catalogue)
+    baseline = _waits(calls.baseline)
+    plan = _waits(calls.plan)
+    send_plan = _waits(calls.send_plan)
+    hold_plan = _waits(calls.hold_plan)
+    release_plan = _waits(calls.release_plan)
+    devices = _waits(calls.devices)
+    drain = _waits(calls.drain)
+    resume = _waits(calls.resume)
+    profile = _waits(calls.profile)
+    profile_again = _waits(calls.profile_again)
+    doctor = _waits(calls.doctor)
+    cluster_files = _waits(calls.cluster_files)
+    trace = _waits(calls.trace)
+    version = _waits(calls.version)
+    ready = _waits(calls.ready)
+
+
+class AsyncClient(_Coordinator):
+    """`Client`'s twin for asyncio; one may have many questions on their way at a time."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
+        super().__init__(url, key, answer_timeout_s)
+        self._http = self._made(httpx.AsyncClient)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Ends the connections."""
+        await self._http.aclose()
+
+    async def ask(self, call: Call[T]) -> T:
+        """The answer to a call."""
+        try:
+            response = await self._http.request(**self._request(call))
+        except httpx.HTTPError as error:
+            raise self._lost(error) from error
+        return self._read(call, response)
+
+    infer = _awaited(calls.infer)
+    outputs = _awaited(calls.outputs)
+    models = _awaited(calls.models)
+    catalogue = _awaited(calls.catalogue)
+    baseline = _awaited(calls.baseline)
+    plan = _awaited(calls.plan)
+    send_plan = _awaited(calls.send_plan)
+    hold_plan = _awaited(calls.hold_plan)
+    release_plan = _awaited(calls.release_plan)
+    devices = _awaited(calls.devices)
+    drain = _awaited(calls.drain)
+    resume = _awaited(calls.resume)
+    profile = _awaited(calls.profile)
+    profile_again = _awaited(calls.profile_again)
+    doctor = _awaited(calls.doctor)
+    cluster_files = _awaited(calls.cluster_files)
+    trace = _awaited(calls.trace)
+    version = _awaited(calls.version)
+    ready = _awaited(calls.ready)
 
 
 def _believed() -> ssl.SSLContext:
@@ -258,15 +300,3 @@ def _believed() -> ssl.SSLContext:
                 cure=f"Correct {CA_VARIABLE}: `imbrex cluster authority` prints what belongs there",
             ) from error
     return context
-
-
-def _query(choice: Choice) -> str:
-    """A choice as a URL's query; nothing for the plan in force."""
-    fields = {
-        "strategy": choice.strategy,
-        "devices": choice.devices,
-        "plan": choice.plan,
-        "wire": choice.wire,
-    }
-    asked = {key: value for key, value in fields.items() if value}
-    return f"?{urlencode(asked)}" if asked else ""

@@ -3,44 +3,17 @@
 from __future__ import annotations
 
 import base64
-import mimetypes
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from coordinator.serving.common import names
 from models.vision.class_map import Segment, mask_of
 from models.vision.class_scores import Classification
 from models.vision.detection import Detection
 from models.vision.predictions import Prediction
 from models.vision.repainted import Repainting
-from protos.errors import BadConfiguration, BadRequest, NotFound
-
-
-def read_file(file: Path) -> bytes:
-    """The bytes of a file that the user named.
-
-    Raises:
-        NotFound: there is none.
-        BadRequest: it cannot be read.
-    """
-    try:
-        return file.read_bytes()
-    except FileNotFoundError as error:
-        raise NotFound(cause=f"there is no file {file}", cure="Check its path") from error
-    except OSError as error:
-        raise BadRequest(
-            cause=f"{file} cannot be read ({error.strerror})", cure="Check its permissions"
-        ) from error
-
-
-def media_type(file: Path) -> str:
-    """How a file's bytes are announced; the coordinator looks at the bytes themselves."""
-    if file.suffix.lower() == ".npz":
-        return names.NPZ
-    guessed, _ = mimetypes.guess_type(file.name)
-    return guessed if guessed and guessed.startswith("image/") else names.OCTETS
+from protos.errors import BadConfiguration, BadRequest
 
 
 def save_annotated(body: bytes, predictions: Sequence[Mapping[str, Any]], target: Path) -> None:

@@ -81,15 +81,15 @@ class Stream:
 
     async def _ask(self, feeds: Tensors, whole: Tensors, strategy: str) -> None:
         began = time.monotonic()
-        ask, body, choice = self._client.infer_raw, write_tensors(feeds), Choice(strategy)
+        ask, body, choice = self._client.outputs, write_tensors(feeds), Choice(strategy)
         try:
             async with asyncio.timeout(PATIENCE_S):
-                outputs, _ = await asyncio.to_thread(ask, MODEL, body, names.NPZ, choice)
+                found = await asyncio.to_thread(ask, MODEL, body, names.NPZ, choice)
         except (ImbrexError, TimeoutError) as error:
             self.outcome.lost.append(f"{strategy or 'in force'}: {error or 'no answer in time'}")
             return
         self.outcome.seconds.append(time.monotonic() - began)
-        self.outcome.wrong += not compare(outputs, whole).max_rel_error <= EXACT
+        self.outcome.wrong += not compare(found.arrays, whole).max_rel_error <= EXACT
 
 
 async def measure(minutes: float, seed: int, lab: bool) -> dict[str, Any]:

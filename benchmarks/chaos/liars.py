@@ -12,6 +12,7 @@ from benchmarks.chaos.harm import PACES
 from benchmarks.chaos.lying import LIES
 from benchmarks.chaos.places import Place, here
 from benchmarks.workers import WorkerProcess, questions
+from coordinator.answers import DeviceStatus
 from coordinator.audit.sampling import MOST, YOUNG_CHECKS, YOUNG_SHARE
 from coordinator.control.choice import Choice
 from coordinator.serving.common import names
@@ -82,15 +83,15 @@ async def _try(kind: str, strategy: str, model: str, *, by_doctor: bool) -> dict
             liar = place.workers[0]
 
             async def wrong() -> bool:
-                ask = place.client.infer_raw
-                outputs, _ = await asyncio.to_thread(ask, model, body, names.NPZ, choice)
-                return not compare(outputs, whole).max_rel_error <= EXACT
+                ask = place.client.outputs
+                found = await asyncio.to_thread(ask, model, body, names.NPZ, choice)
+                return not compare(found.arrays, whole).max_rel_error <= EXACT
 
             # As long as it is new, it is checked more often: until it was left alone for longer.
             audited, since = 0, _tasks(place, liar)
             while audited < YOUNG_CHECKS or _tasks(place, liar) - since <= LONGEST_YOUNG_TASKS:
                 assert not await wrong(), "nobody lies yet"
-                if (now := int(_device(place, liar)["audited_tasks"])) != audited:
+                if (now := _device(place, liar).audited_tasks) != audited:
                     audited, since = now, _tasks(place, liar)
             before = _tasks(place, liar)
             lie.write_text(kind)
@@ -100,24 +101,24 @@ async def _try(kind: str, strategy: str, model: str, *, by_doctor: bool) -> dict
             else:
                 while _state(place, liar) != _QUARANTINED and _tasks(place, liar) - before < 2000:
                     answers += await wrong()
-            others = [each for each in place.client.devices() if each["id"] != liar.id]
+            others = [each for each in place.client.devices() if each.id != liar.id]
             return {
                 "kind": kind,
                 "strategy": strategy,
                 "found": _state(place, liar) == _QUARANTINED,
                 "tasks": _tasks(place, liar) - before,
                 "wrong_answers": answers,
-                "accused_wrongly": sum(each["wrong_tasks"] for each in others),
+                "accused_wrongly": sum(each.wrong_tasks for each in others),
             }
 
 
-def _device(place: Place, worker: WorkerProcess) -> dict[str, Any]:
-    return next(each for each in place.client.devices() if each["id"] == worker.id)
+def _device(place: Place, worker: WorkerProcess) -> DeviceStatus:
+    return next(each for each in place.client.devices() if each.id == worker.id)
 
 
 def _state(place: Place, worker: WorkerProcess) -> str:
-    return str(_device(place, worker)["state"])
+    return _device(place, worker).state
 
 
 def _tasks(place: Place, worker: WorkerProcess) -> int:
-    return int(_device(place, worker)["tasks"])
+    return _device(place, worker).tasks

@@ -15,7 +15,7 @@ from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
 from benchmarks.workers import WorkerProcess, running, until
 from coordinator.cluster import children
-from imbrex.client import CoordinatorClient
+from imbrex.client import Client
 
 LOOPBACK = "127.0.0.1"
 # A home's Ethernet; devices reach each other directly, so that halos travel between them.
@@ -29,7 +29,7 @@ class Place:
     """
 
     workers: Sequence[WorkerProcess]
-    client: CoordinatorClient
+    client: Client
     network: Network | None = None
 
 
@@ -91,7 +91,7 @@ async def _asked(
     model: str,
     host: str,
     network: Network | None = None,
-) -> AsyncIterator[CoordinatorClient]:
+) -> AsyncIterator[Client]:
     """A coordinator process that all of the workers have joined, and a client of it."""
     state = folder / "coordinator"
     state.mkdir()
@@ -106,12 +106,12 @@ async def _asked(
     child = children.start("coordinator", arguments, state, state / "ready.json", within)
     try:
         await until(lambda: child.ready() is not None)
-        with CoordinatorClient(str((child.ready() or {})["url"])) as client:
+        with Client(str((child.ready() or {})["url"])) as client:
             await until(lambda: _joined(client) == len(workers))
             yield client
     finally:
         await asyncio.to_thread(children.stop, [child])
 
 
-def _joined(client: CoordinatorClient) -> int:
-    return sum(each["state"] == "ready" for each in client.devices())
+def _joined(client: Client) -> int:
+    return sum(each.state == "ready" for each in client.devices())

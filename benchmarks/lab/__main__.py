@@ -21,6 +21,7 @@ from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.lab.presets import names
 from benchmarks.report import command_line, emit
 from coordinator.control.choice import Choice
+from imbrex.calls import plain
 from imbrex.cli.rounds import Case, Rounds
 from models.check import TOLERANCE
 from protos.errors import ImbrexError
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         if arguments.model:
             result |= _answered(running.lab, arguments.model, arguments.strategy)
             if arguments.trace and "request_id" in result:
-                trace = running.lab.client.trace(result["request_id"])
+                trace = plain(running.lab.client.trace(result["request_id"]))
                 arguments.trace.write_text(json.dumps(trace))
         if arguments.keep:
             where = running.lab.network.host

@@ -19,7 +19,7 @@ from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
 from benchmarks.lab.presets import Preset
 from coordinator.cluster import children
-from imbrex.client import ANSWER_TIMEOUT_S, CoordinatorClient
+from imbrex.client import ANSWER_TIMEOUT_S, Client
 from models.installed import VARIABLE, Store
 
 SECRET = "lab"  # noqa: S105 - of a cluster that nobody else can reach
@@ -61,7 +61,7 @@ class Lab:
     """
 
     network: Network
-    client: CoordinatorClient
+    client: Client
     models: Store
     addresses: tuple[str, ...]
     coordinator: children.Child
@@ -105,14 +105,12 @@ def lab(
         everybody = [*workers, coordinator]
         up = "the coordinator has not come up"
         children.wait_until(lambda: coordinator.ready() is not None, up, everybody, _START_S)
-        client = stack.enter_context(CoordinatorClient(f"http://{HOST}:{HTTP_PORT}"))
+        client = stack.enter_context(Client(f"http://{HOST}:{HTTP_PORT}"))
         found: list[str] = []
 
         def joined() -> bool:
-            ready = [each for each in client.devices() if each["state"] == "ready"]
-            found[:] = [
-                each["address"] for each in sorted(ready, key=lambda each: not each["host"])
-            ]
+            ready = [each for each in client.devices() if each.state == "ready"]
+            found[:] = [each.address for each in sorted(ready, key=lambda each: not each.host)]
             return len(found) == devices
 
         children.wait_until(joined, "not every worker has joined", everybody, _START_S)
@@ -126,7 +124,7 @@ def wait_until_measured(running: Lab, say: Say) -> None:
 
     def measured() -> bool:
         nonlocal said
-        done = sum(bool(each["profiled"]) for each in running.client.devices())
+        done = sum(each.profiled for each in running.client.devices())
         if done != said:
             say(f"{done} of {running.devices} devices measured by the coordinator")
         said = done

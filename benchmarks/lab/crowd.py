@@ -23,7 +23,7 @@ BASELINE_RUNS = 10
 
 def crowd(lab: Lab, question: Question, seconds: float, say: Say) -> dict[str, Any]:
     """Answers per second over `seconds`, once the cluster has settled, beside one device's."""
-    lab.client.infer_raw(question.name, question.body, names.NPZ)
+    lab.client.outputs(question.name, question.body, names.NPZ)
     begin_s = time.monotonic() + SETTLE_S
     end_s = begin_s + seconds
     counted: list[float] = []
@@ -32,9 +32,9 @@ def crowd(lab: Lab, question: Question, seconds: float, say: Say) -> dict[str, A
     def ask_again() -> None:
         nonlocal worst
         while (asked_s := time.monotonic()) < end_s:
-            outputs, _ = lab.client.infer_raw(question.name, question.body, names.NPZ)
+            answer = lab.client.outputs(question.name, question.body, names.NPZ)
             now_s = time.monotonic()
-            found = compare(outputs, question.expected)
+            found = compare(answer.arrays, question.expected)
             with guard:
                 worst = worst.worse(found)
                 if begin_s <= now_s < end_s:

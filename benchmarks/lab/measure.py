@@ -20,6 +20,7 @@ from coordinator.library.loaded import Loaded
 from coordinator.library.loaded import load as load_whole
 from coordinator.planning.strategies import strategy
 from coordinator.serving.common.tensors import write_tensors
+from imbrex.calls import plain
 from imbrex.cli.rounds import Case, Rounds, Sample
 from models import catalogue
 from models.pixels import as_values
@@ -103,7 +104,7 @@ def measure(
             busy, spent_s = psutil.cpu_percent() / 100, _cpu_s(coordinator) - before_s
             lost = lab.network.dropped() - dropped
             sample = case.samples[-1]
-            trace = lab.client.trace(sample.request_id)
+            trace = plain(lab.client.trace(sample.request_id))
             seen[case.label].append(Seen(sample, spent_s, busy, lost, trace))
             say(f"{turn}: {case.label} {sample.latency_s:.3f} s")
             before_s, dropped = _cpu_s(coordinator), lab.network.dropped()
@@ -122,7 +123,7 @@ def measure(
             else _result(case, baseline_s, seen[case.label])
             for case in cases
         },
-        "believed": [{key: each[key] for key in BELIEVED} for each in lab.client.devices()],
+        "believed": [{key: each[key] for key in BELIEVED} for each in plain(lab.client.devices())],
     }
 
 

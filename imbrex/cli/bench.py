@@ -17,11 +17,11 @@ from coordinator.library.naming import public_name
 from coordinator.planning.strategies import STRATEGIES
 from coordinator.serving.common.tensors import write_tensors
 from imbrex import terminal
+from imbrex.calls import plain, read_file
 from imbrex.cli.provenance import provenance
 from imbrex.cli.rounds import WARM_UP, Case, Rounds
-from imbrex.client import CoordinatorClient
+from imbrex.client import Client
 from imbrex.described import network_of
-from imbrex.pictures import read_file
 from models.check import TOLERANCE
 from models.reference import random_inputs
 from protos.errors import BadRequest, Infeasible, Unavailable
@@ -53,8 +53,8 @@ class Asked:
 def bench(model: str, url: str, asked: Asked, form: Form) -> int:
     """Measures and prints; 1 if nothing could be measured or answers differ."""
     body = _question(model, asked.seed)
-    with CoordinatorClient(url) as client:
-        devices = [each for each in client.devices() if each["state"] == "ready"]
+    with Client(url) as client:
+        devices = [each for each in client.devices() if each.state == "ready"]
         if not devices:
             raise Unavailable(cause="no device is ready", cure="See `imbrex status`")
         rounds = Rounds(client, public_name(model), body)
@@ -70,15 +70,15 @@ def bench(model: str, url: str, asked: Asked, form: Form) -> int:
             "warm_up": WARM_UP,
             "seed": asked.seed,
             "reference": f"{able[0].label} on {able[0].devices}",
-            "single_device_latency_s": baseline["latency_s"],
-            "baseline_device": baseline["device"],
+            "single_device_latency_s": baseline.latency_s,
+            "baseline_device": baseline.device,
         }
-        devices = client.devices()
-    called = {str(each["id"]): str(each["name"]) for each in devices}
+        there = plain(client.devices())
+    called = {str(each["id"]): str(each["name"]) for each in there}
     match form:
         case "json":
             results = [_result(case, about, called) for case in cases]
-            prints = [{key: each[key] for key in _FINGERPRINT} for each in devices]
+            prints = [{key: each[key] for key in _FINGERPRINT} for each in there]
             end = {"results": results, "devices": prints, "provenance": provenance()}
             terminal.print_json({**about, **end})
         case "csv":
@@ -100,7 +100,7 @@ def _question(model: str, seed: int) -> bytes:
         return write_tensors(random_inputs(network_of(model).graph, seed))
 
 
-def _cases(asked: Asked, there: int, client: CoordinatorClient, model: str) -> list[Case]:
+def _cases(asked: Asked, there: int, client: Client, model: str) -> list[Case]:
     chosen = STRATEGIES if "all" in asked.strategies else asked.strategies
     counts = asked.counts or [there]
     if counts[-1] > there:
@@ -116,7 +116,7 @@ def _cases(asked: Asked, there: int, client: CoordinatorClient, model: str) -> l
     ]
     if asked.plan is not None:
         choice = client.send_plan(model, read_file(asked.plan))
-        used = len(client.plan(model, choice)["devices_used"])
+        used = len(client.plan(model, choice).devices_used)
         cases.append(Case(asked.plan.name, used, choice))
     return cases
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from coordinator.planning.aofl import aofl
-from coordinator.planning.published import equal_cluster
 from imbrex import terminal
 from imbrex.cli.wire_effect import show, wire_effect
+from imbrex.library import checked, planned_blocks
 from models import catalogue
-from models.check import Blocking, CheckReport
-from models.check import check as run_check
+from models.check import CheckReport
 from models.loading import network_of
 from models.tolerance import told
-from models.units import Network
 from models.wire import Wire
 
 
@@ -26,15 +23,13 @@ def check(
     """
     loaded = catalogue.load(model)
     network = network_of(loaded)
-    planned = planned_blocks(network, grid[0] * grid[1])
     with terminal.progress_bar() as bar:
         task = bar.add_task("", total=1.0)
-        report = run_check(
-            loaded.proto,
+        report = checked(
+            loaded,
             network,
             grid,
-            planned,
-            progress=lambda what, share: bar.update(task, description=what, completed=share),
+            lambda what, share: bar.update(task, description=what, completed=share),
         )
         effect = None
         if wire != "exact":
@@ -42,7 +37,7 @@ def check(
             effect = wire_effect(
                 loaded,
                 network,
-                planned,
+                planned_blocks(network, grid[0] * grid[1]),
                 wire,
                 inputs,
                 lambda share: bar.update(task, completed=share),
@@ -54,11 +49,6 @@ def check(
         if effect:
             show(effect, terminal.out())
     return 0 if report.ok and (effect is None or effect.ok) else 1
-
-
-def planned_blocks(network: Network, count: int) -> Blocking:
-    """The blocks that AOFL chooses for `count` equal devices of the published kind."""
-    return [(block.start, block.stop) for block in aofl(network, equal_cluster(count)).blocks]
 
 
 def _show(report: CheckReport, console: Console) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
+from coordinator.answers import DeviceStatus
 from imbrex import terminal
-from imbrex.client import CoordinatorClient
+from imbrex.calls import plain
+from imbrex.client import Client
 from protos.errors import Unavailable
 
 POLL_S = 0.2
@@ -17,46 +18,46 @@ TIMEOUT_S = 600.0
 
 def drain(device: str, url: str, *, wait: bool, as_json: bool) -> int:
     """Drains, and (`wait`) returns when nothing runs there any more."""
-    with CoordinatorClient(url) as client:
+    with Client(url) as client:
         found = client.drain(device)
         if wait:
-            with terminal.waiting(f"{found['name']} finishes what it was given"):
+            with terminal.waiting(f"{found.name} finishes what it was given"):
                 found = _until_drained(client, found)
-        left = sum(each["state"] == "ready" for each in client.devices())
+        left = sum(each.state == "ready" for each in client.devices())
     if as_json:
-        terminal.print_json(found)
+        terminal.print_json(plain(found))
         return 0
     out = terminal.out()
-    safe = ": it can be switched off" if found["state"] != "draining" else ""
-    out.print(f"{found['name']} is {found['state']}{safe}")
-    out.print(f"until `imbrex resume {found['name']}`, {_rest(left)}")
+    safe = ": it can be switched off" if found.state != "draining" else ""
+    out.print(f"{found.name} is {found.state}{safe}")
+    out.print(f"until `imbrex resume {found.name}`, {_rest(left)}")
     return 0
 
 
 def resume(device: str, url: str, *, as_json: bool) -> int:
     """Uses a device again."""
-    with CoordinatorClient(url) as client:
+    with Client(url) as client:
         found = client.resume(device)
     if as_json:
-        terminal.print_json(found)
+        terminal.print_json(plain(found))
     else:
-        terminal.out().print(f"{found['name']} is {found['state']}, and used again")
+        terminal.out().print(f"{found.name} is {found.state}, and used again")
     return 0
 
 
-def _until_drained(client: CoordinatorClient, asked: dict[str, Any]) -> dict[str, Any]:
+def _until_drained(client: Client, asked: DeviceStatus) -> DeviceStatus:
     """Its state when it has ended everything, or has gone away."""
     pause, deadline = threading.Event(), time.monotonic() + TIMEOUT_S
     found = asked
-    while found["state"] == "draining":
+    while found.state == "draining":
         if time.monotonic() > deadline:
             raise Unavailable(
-                cause=f"{asked['name']} has not ended its work after {TIMEOUT_S:.0f} s",
+                cause=f"{asked.name} has not ended its work after {TIMEOUT_S:.0f} s",
                 cure="See `imbrex status`; it is safe to switch it off: what it computes is "
                 "computed elsewhere then",
             )
         pause.wait(POLL_S)
-        found = next((d for d in client.devices() if d["id"] == asked["id"]), asked)
+        found = next((d for d in client.devices() if d.id == asked.id), asked)
     return found
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from coordinator.control.choice import IN_FORCE, Choice
 from imbrex import terminal
-from imbrex.client import CoordinatorClient
-from imbrex.pictures import media_type, read_file, save_annotated
+from imbrex.calls import media_type, plain, read_file
+from imbrex.client import Client
+from imbrex.pictures import save_annotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Wish:
     choice: Choice = IN_FORCE
     plan: Path | None = None
 
-    def on(self, client: CoordinatorClient, model: str) -> Choice:
+    def on(self, client: Client, model: str) -> Choice:
         """The choice, after the file was sent."""
         return client.send_plan(model, read_file(self.plan)) if self.plan else self.choice
 
@@ -28,8 +29,8 @@ class Wish:
 def infer(file: Path, model: str, url: str, wish: Wish, *, save: Path | None, as_json: bool) -> int:
     """Sends a picture (or tensors as .npz) and prints the answer."""
     body = read_file(file)
-    with CoordinatorClient(url) as client, terminal.waiting(f"{file.name} through {model}"):
-        answer = client.infer(model, body, media_type(file), wish.on(client, model))
+    with Client(url) as client, terminal.waiting(f"{file.name} through {model}"):
+        answer = plain(client.infer(model, body, media_type(file), wish.on(client, model)))
     if save is not None:
         save_annotated(body, answer["predictions"], save)
     if as_json:

@@ -122,16 +122,17 @@ def _made(network: Network, source: Source) -> Shown:
 
 
 def _of_coordinator(model: str, source: Source, *, explain: bool) -> Shown:
-    from imbrex.client import CoordinatorClient
+    from imbrex.calls import plain
+    from imbrex.client import Client
 
-    with CoordinatorClient(source.url) as client:
-        names = {str(each["id"]): str(each["name"]) for each in client.devices()}
-        found = client.plan(model, source.choice)
+    with Client(source.url) as client:
+        names = {each.id: each.name for each in client.devices()}
+        found = plain(client.plan(model, source.choice))
         if not explain:
             return Shown(found, names)
-        described = client.cluster()
+        described = client.cluster_files()
     with tempfile.TemporaryDirectory(prefix="imbrex-plan-") as folder:
-        for name, text in {**described["profiles"], "cluster.toml": described["file"]}.items():
+        for name, text in {**described.profiles, "cluster.toml": described.file}.items():
             write(Path(folder) / Path(name).name, text)
         return Shown(found, names, load_cluster(Path(folder) / "cluster.toml"))
 

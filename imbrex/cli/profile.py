@@ -10,7 +10,8 @@ from typing import Any
 from rich.text import Text
 
 from imbrex import terminal
-from imbrex.client import CoordinatorClient
+from imbrex.calls import plain
+from imbrex.client import Client
 from protos.errors import NotFound, Unavailable
 
 POLL_S = 0.25
@@ -22,12 +23,12 @@ AT_WORK = ("waiting", "measuring")
 
 def profile(devices: Sequence[str], url: str, *, as_json: bool) -> int:
     """Measures and prints; 1 if a device could not be measured."""
-    with CoordinatorClient(url) as client:
-        ready = [str(each["id"]) for each in client.devices() if each["state"] == "ready"]
+    with Client(url) as client:
+        ready = [each.id for each in client.devices() if each.state == "ready"]
         if not ready:
             raise NotFound(cause="no device is ready", cure="See `imbrex status`")
         started = [client.profile_again(each) for each in devices or ready]
-        names = {str(each["device"]): str(each["name"]) for each in started}
+        names = {each.device: each.name for each in started}
         found = _wait(client, names)
     if as_json:
         terminal.print_json({"devices": found})
@@ -37,13 +38,13 @@ def profile(devices: Sequence[str], url: str, *, as_json: bool) -> int:
     return 0 if all(each["state"] == "measured" for each in found) else 1
 
 
-def _wait(client: CoordinatorClient, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def _wait(client: Client, names: Mapping[str, str]) -> list[dict[str, Any]]:
     """Until every device is measured, or cannot be; a bar for each."""
     pause, deadline = threading.Event(), time.monotonic() + TIMEOUT_S
     with terminal.progress_bar() as bar:
         tasks = {device: bar.add_task(name, total=1.0) for device, name in names.items()}
         while True:
-            states = [client.profile(device) for device in tasks]
+            states = [plain(client.profile(device)) for device in tasks]
             for each in states:
                 share = each["progress"] if each["state"] in AT_WORK else 1.0
                 bar.update(tasks[each["device"]], completed=share)

@@ -11,7 +11,8 @@ import numpy as np
 
 from coordinator.control.choice import Choice
 from coordinator.serving.common import names
-from imbrex.client import CoordinatorClient, NoCoordinator
+from imbrex.calls import Outputs, plain
+from imbrex.client import Client, NoCoordinator
 from models.reference import EQUAL, Comparison, compare
 from protos.errors import ImbrexError
 
@@ -70,7 +71,7 @@ class Case:
 class Rounds:
     """Asks one question in all cases, in turns. The first case's first answer is the reference."""
 
-    client: CoordinatorClient
+    client: Client
     model: str
     body: bytes
     reference: Arrays | None = None
@@ -82,9 +83,9 @@ class Rounds:
             try:
                 self.client.plan(self.model, case.choice)
                 for _ in range(WARM_UP):
-                    outputs, _ = self._ask(case)
-                    self.reference = self.reference or outputs
-                case.plan = self.client.plan(self.model, case.choice)
+                    found = self._ask(case)
+                    self.reference = self.reference or found.arrays
+                case.plan = plain(self.client.plan(self.model, case.choice))
             except NoCoordinator:
                 raise
             except ImbrexError as error:
@@ -95,23 +96,24 @@ class Rounds:
         assert self.reference is not None, "warm_up comes first"
         for number in range(repeat):
             for case in cases:
-                case.plan = self.client.plan(self.model, case.choice)
-                outputs, answer = self._ask(case)
-                if answer["plan_version"] != case.plan["version"]:  # replaced meanwhile
-                    case.plan = self.client.plan(self.model, case.choice)
-                timing = answer["timing_ms"]
+                case.plan = plain(self.client.plan(self.model, case.choice))
+                found = self._ask(case)
+                answer = found.origin
+                if answer.plan_version != case.plan["version"]:  # replaced meanwhile
+                    case.plan = plain(self.client.plan(self.model, case.choice))
+                timing = answer.timing_ms
                 case.samples.append(
                     Sample(
                         round=number,
-                        latency_s=round((timing["total"] - timing["decode"]) / 1000, 6),
+                        latency_s=round((timing.total - timing.decode) / 1000, 6),
                         predicted_s=float(case.plan["predicted_latency_s"]),
-                        plan_version=int(answer["plan_version"]),
-                        request_id=str(answer["request_id"]),
-                        bytes=answer["bytes"],
-                        comparison=compare(outputs, self.reference),
+                        plan_version=answer.plan_version,
+                        request_id=answer.request_id,
+                        bytes=plain(answer.bytes),
+                        comparison=compare(found.arrays, self.reference),
                     )
                 )
                 yield case
 
-    def _ask(self, case: Case) -> tuple[Arrays, Mapping[str, Any]]:
-        return self.client.infer_raw(self.model, self.body, names.NPZ, case.choice)
+    def _ask(self, case: Case) -> Outputs:
+        return self.client.outputs(self.model, self.body, names.NPZ, case.choice)

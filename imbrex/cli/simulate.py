@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,20 +12,15 @@ from rich.text import Text
 
 from coordinator.costs.devices import Cluster, Planner, fastest
 from coordinator.planning.cluster_file import load_cluster
-from coordinator.planning.legal import check_plan
-from coordinator.planning.simulator import simulate as simulated
 from coordinator.planning.single import single
-from coordinator.planning.spread import planned
-from coordinator.planning.strategies import names, strategy
-from coordinator.tasks.plan import TrafficBytes
-from imbrex import terminal
+from imbrex import library, terminal
 from imbrex.cli.chart import speedup_svg
 from imbrex.described import find_planners_here, network_of, write
+from imbrex.library import Outcome, Predicted, Refused, predict
 from models.units import Network
-from protos.errors import ImbrexError, Infeasible
+from protos.errors import Infeasible
 
 BAR = 24
-ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,49 +35,10 @@ class Asked:
     plot: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """One strategy's plan for one number of devices, as the simulator sees it."""
-
-    count: int
-    latency_s: float
-    speedup: float
-    traffic: TrafficBytes
-    search_s: float
-    devices: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """The contract's object of a strategy."""
-        return {
-            "latency_s": self.latency_s,
-            "speedup": round(self.speedup, 4),
-            "bytes": self.traffic.as_json(),
-            "search_s": round(self.search_s, 6),
-            "devices": list(self.devices),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A strategy without a plan for this number of devices, and why."""
-
-    count: int
-    reason: str
-
-    def as_json(self) -> dict[str, Any]:
-        """As if it were predicted, with nothing known but the reason."""
-        keys = ("latency_s", "speedup", "bytes", "search_s", "devices")
-        return {**dict.fromkeys(keys), "reason": self.reason}
-
-
-Outcome = Predicted | Refused
-
-
 def simulate(model: str, asked: Asked, *, as_json: bool) -> int:
     """Predicts and prints; 1 if no strategy has a plan."""
     find_planners_here()
-    chosen = names() if ALL in asked.strategies else tuple(asked.strategies)
-    planners = {name: strategy(name) for name in chosen}
+    planners = library.planners(asked.strategies)
     cluster = load_cluster(asked.cluster)
     clusters = [fastest(cluster, count) for count in asked.counts or [len(cluster.devices)]]
     with terminal.waiting(f"reading {model}"):
@@ -122,30 +77,6 @@ def _outcomes(
                 found[name].append(predict(network, cluster, planner))
                 bar.advance(task)
     return found
-
-
-def predict(network: Network, cluster: Cluster, planner: Planner) -> Outcome:
-    """Plans, checks and simulates."""
-    count = len(cluster.devices)
-    began_s = time.perf_counter()
-    try:
-        plan = planned(planner, network, cluster)
-        search_s = time.perf_counter() - began_s
-        check_plan(plan, network, cluster)
-    except ImbrexError as error:
-        return Refused(count, error.cause)
-    except Exception as error:  # planners may be anybody's
-        return Refused(count, f"the planner fails: {type(error).__name__}: {error}")
-    latency_s = simulated(plan, network, cluster).latency_s
-    called = {device.id: device.name for device in cluster.devices}
-    return Predicted(
-        count,
-        latency_s,
-        plan.single_device_latency_s / latency_s,
-        plan.traffic,
-        search_s,
-        tuple(called[device] for device in plan.devices),
-    )
 
 
 def _json(

@@ -11,7 +11,8 @@ from rich.live import Live
 from rich.text import Text
 
 from imbrex import terminal
-from imbrex.client import CoordinatorClient
+from imbrex.calls import plain
+from imbrex.client import Client
 from imbrex.described import write
 from models.memory import megabytes
 from protos.errors import ImbrexError, PeerViolation
@@ -21,7 +22,7 @@ REFRESH_S = 1.0
 
 def status(url: str, *, save: Path | None, as_json: bool) -> int:
     """Prints the state once; saves the cluster as a file."""
-    with CoordinatorClient(url) as client:
+    with Client(url) as client:
         state = _state(client)
         saved = save_cluster(client, save) if save is not None else []
     if as_json:
@@ -33,21 +34,21 @@ def status(url: str, *, save: Path | None, as_json: bool) -> int:
     return 0
 
 
-def save_cluster(client: CoordinatorClient, target: Path) -> list[Path]:
+def save_cluster(client: Client, target: Path) -> list[Path]:
     """Writes the live cluster as a cluster file, its profiles beside it.
 
     Raises:
         BadConfiguration: a file cannot be written.
         PeerViolation: the coordinator names files that it must not name.
     """
-    described = client.cluster(target.stem[:64])
-    files = {target.parent / name: text for name, text in described["profiles"].items()}
-    if any(path.name != name for path, name in zip(files, described["profiles"], strict=True)):
+    described = client.cluster_files(target.stem[:64])
+    files = {target.parent / name: text for name, text in described.profiles.items()}
+    if any(path.name != name for path, name in zip(files, described.profiles, strict=True)):
         raise PeerViolation(
             cause=f"{client.url} names profiles outside the folder of {target}",
             cure="Run the same version of imbrex everywhere",
         )
-    for path, text in {**files, target: described["file"]}.items():
+    for path, text in {**files, target: described.file}.items():
         write(path, text)
     return [target, *files]
 
@@ -55,7 +56,7 @@ def save_cluster(client: CoordinatorClient, target: Path) -> list[Path]:
 def watch(url: str) -> int:
     """Shows the state until Ctrl-C; a coordinator that goes away is waited for."""
     with (
-        CoordinatorClient(url) as client,
+        Client(url) as client,
         Live(Text("..."), console=terminal.out(), auto_refresh=False) as live,
     ):
         pause = threading.Event()
@@ -64,21 +65,21 @@ def watch(url: str) -> int:
             pause.wait(REFRESH_S)
 
 
-def _latest(client: CoordinatorClient) -> RenderableType:
+def _latest(client: Client) -> RenderableType:
     try:
         return _report(_state(client))
     except ImbrexError as error:
         return Text(str(error), style="yellow")
 
 
-def _state(client: CoordinatorClient) -> dict[str, Any]:
+def _state(client: Client) -> dict[str, Any]:
     reason = client.not_ready_because()
     return {
         "url": client.url,
         "ready": not reason,
         "reason": reason,
-        "devices": client.devices(),
-        **client.catalogue(),
+        "devices": plain(client.devices()),
+        **plain(client.catalogue()),
     }
 
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from imbrex import terminal
-from imbrex.client import CoordinatorClient
+from imbrex.calls import plain
+from imbrex.client import Client
 from imbrex.described import write
 
 
@@ -17,8 +18,8 @@ def trace(request_id: str, url: str, output: Path, *, as_json: bool) -> int:
         NotFound: the coordinator knows no such request (any more).
         BadConfiguration: the file cannot be written.
     """
-    with CoordinatorClient(url) as client:
-        found = client.trace(request_id)
+    with Client(url) as client:
+        found = plain(client.trace(request_id))
     write(output, json.dumps(found), "--output")
     events = [each for each in found["traceEvents"] if each["ph"] == "X"]
     rows = {(each["pid"], each["tid"]) for each in events}

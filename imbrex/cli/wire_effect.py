@@ -19,8 +19,9 @@ from models.quality import Picture, Truth, mean_average_precision
 from models.reference import WholeModel, random_inputs
 from models.units import Network
 from models.vision.detection import Detection
+from models.vision.placement import Placement
 from models.vision.predictions import predictions
-from models.vision.preprocess import Placement, image_to_pixels
+from models.vision.preprocess import image_to_pixels
 from models.vision.sidecar import Sidecar
 from models.vision.yolov2 import YoloV2
 from models.wire import Wire

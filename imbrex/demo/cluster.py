@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from coordinator.cluster import children
-from imbrex.client import CoordinatorClient
+from imbrex.client import Client
 
 LOOPBACK = "127.0.0.1"
 # What workers are called, before a dash and their number.
@@ -55,7 +55,7 @@ class DemoCluster:
         _remove_leftovers()
         self._folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self._children: list[children.Child] = []
-        self._client: CoordinatorClient | None = None
+        self._client: Client | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -76,7 +76,7 @@ class DemoCluster:
         self.stop()
 
     @property
-    def client(self) -> CoordinatorClient:
+    def client(self) -> Client:
         """The way to the coordinator, once it listens."""
         assert self._client is not None, "wait_until_listening comes first"
         return self._client
@@ -100,26 +100,24 @@ class DemoCluster:
         def listening() -> bool:
             found = coordinator.ready()
             if found is not None:
-                self._client = CoordinatorClient(found["url"])
+                self._client = Client(found["url"])
             return found is not None
 
         self.wait(listening, "the coordinator has not come up")
 
-    def wait_until_found(self, progress: Progress) -> list[dict[str, Any]]:
+    def wait_until_found(self, progress: Progress) -> None:
         """Until the coordinator has found every worker over mDNS and speaks with it."""
-        found: list[dict[str, Any]] = []
 
         def complete() -> bool:
-            found[:] = [
+            found = [
                 each
                 for each in self.client.devices()
-                if each["state"] == "ready" and each["source"] == "mdns"
+                if each.state == "ready" and each.source == "mdns"
             ]
             progress(f"{len(found)} of {self.form.workers} workers found over mDNS")
             return len(found) >= self.form.workers
 
         self.wait(complete, "not every worker was found over mDNS on loopback")
-        return found
 
     def wait(
         self, done: Callable[[], bool], otherwise: str, timeout_s: float = START_TIMEOUT_S

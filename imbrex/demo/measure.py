@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from imbrex.calls import plain
 from imbrex.demo.cluster import DemoCluster, Progress
 from imbrex.demo.question import Question
 from models.quality import Picture, Truth, exactly_right
@@ -69,15 +70,15 @@ def measure(cluster: DemoCluster, question: Question, progress: Progress) -> Mea
     progress("planning, sending weights, first request")
     cold: Mapping[str, Any] = {}
     for _ in range(MOST_ROUNDS):
-        plan = client.plan(model)
-        first = client.infer(model, question.body, question.media_type)
+        plan = plain(client.plan(model))
+        first = plain(client.infer(model, question.body, question.media_type))
         cold = cold or first
         answers, comparison = [], EQUAL
         for number in range(1, WARM_REQUESTS + 1):
             progress(f"request {number} of {WARM_REQUESTS}")
-            outputs, answer = client.infer_raw(model, question.body, question.media_type)
-            comparison = comparison.worse(compare(outputs, question.expected))
-            answers.append(answer)
+            found = client.outputs(model, question.body, question.media_type)
+            comparison = comparison.worse(compare(found.arrays, question.expected))
+            answers.append(plain(found.origin))
         if {each["plan_version"] for each in (first, *answers)} == {plan["version"]}:
             break
     else:
@@ -86,7 +87,8 @@ def measure(cluster: DemoCluster, question: Question, progress: Progress) -> Mea
             cure="See that nothing else keeps this machine busy, and try again",
         )
     progress("the whole model on the best device alone")
-    return Measured(plan, cold, first, answers, comparison, client.baseline(model))
+    baseline = plain(client.baseline(model))
+    return Measured(plan, cold, first, answers, comparison, baseline)
 
 
 def wait_until_profiled(cluster: DemoCluster, progress: Progress) -> None:
@@ -94,7 +96,7 @@ def wait_until_profiled(cluster: DemoCluster, progress: Progress) -> None:
 
     def profiled() -> bool:
         devices = cluster.client.devices()
-        done = sum(bool(each["profiled"]) for each in devices)
+        done = sum(each.profiled for each in devices)
         progress(f"{done} of {len(devices)} devices measured")
         return done == len(devices)
 

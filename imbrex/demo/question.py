@@ -9,7 +9,7 @@ import numpy as np
 
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
-from imbrex.pictures import media_type, read_file
+from imbrex.calls import media_type, read_file
 from models import catalogue
 from models.digits.examples import examples
 from models.graph import Graph

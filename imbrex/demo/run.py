@@ -18,12 +18,13 @@ from coordinator.planning.published import equal_cluster
 from coordinator.planning.strategies import strategy
 from coordinator.serving.common import names
 from imbrex import terminal
+from imbrex.calls import plain, read_file
 from imbrex.demo.cluster import WORKER, ClusterForm, DemoCluster, Progress
 from imbrex.demo.measure import measure, wait_until_profiled
 from imbrex.demo.question import Question, prepare
 from imbrex.demo.report import Outcome, show
 from imbrex.described import find_planners_here, network_of
-from imbrex.pictures import read_file, save_annotated
+from imbrex.pictures import save_annotated
 
 # Two cores run N workers, the coordinator and this process: what the workers' paces sum up to
 # leaves a fifth of the machine to everything that isn't computing.
@@ -77,7 +78,8 @@ def run(demo: Demo, *, as_json: bool) -> int:
             if given is not None:
                 cluster.client.hold_plan(question.model, given)
             measured = measure(cluster, question, progress)
-            outcome = Outcome(question, cluster.client.devices(), measured, demo.pace)
+            devices = plain(cluster.client.devices())
+            outcome = Outcome(question, devices, measured, demo.pace)
             progress("")
             if demo.save is not None:
                 save_annotated(question.body, measured.first["predictions"], demo.save)

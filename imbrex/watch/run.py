@@ -21,7 +21,8 @@ from typing import Any
 
 from coordinator.serving.common import names
 from imbrex import terminal
-from imbrex.client import CoordinatorClient, NoCoordinator
+from imbrex.calls import plain
+from imbrex.client import Client, NoCoordinator
 from imbrex.watch.folder import Folder
 from imbrex.watch.frames import Frame, Source, Waiting
 from protos.errors import BadRequest, ImbrexError, Unavailable
@@ -154,7 +155,7 @@ class Watch:
         self._waiting.close()
 
     def _answer_all(self) -> None:
-        with CoordinatorClient(self._wanted.url) as client:
+        with Client(self._wanted.url) as client:
             while self._may_take() and (frame := self._waiting.take()) is not None:
                 try:
                     self._tell(self._answer(client, frame))
@@ -183,7 +184,7 @@ class Watch:
             self._stopped.wait(pause_s)
         return not self._stopped.is_set()
 
-    def _answer(self, client: CoordinatorClient, frame: Frame) -> Line:
+    def _answer(self, client: Client, frame: Frame) -> Line:
         body = frame.read()
         started_s = time.monotonic()
         answer = client.infer(self._wanted.model, body, names.OCTETS)
@@ -194,7 +195,7 @@ class Watch:
             "latency_s": round(ended_s - started_s, 4),
             "age_s": round(time.time() - frame.taken_s, 4),
             "dropped": self._waiting.dropped,
-            **answer,
+            **plain(answer),
         }
 
     def _tell(self, line: Line) -> None:

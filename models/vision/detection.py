@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.vision.head import Outputs, Reader, Size, Task, Values, View
-from models.vision.preprocess import Boxes, Placement
+from models.vision.placement import Boxes, Placement
 
 # Suppression compares candidates pairwise; a picture of 1000 boxes is noise.
 MOST_CANDIDATES = 1000

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.vision.preprocess import Placement
+from models.vision.placement import Placement
 
 Task = Literal["classification", "detection", "segmentation", "image-to-image", "tensor"]
 Values = NDArray[np.float32]

@@ -12,7 +12,7 @@ from models.vision.class_map import Segment
 from models.vision.class_scores import Classification
 from models.vision.detection import Detection
 from models.vision.head import ANY, Outputs, Shape, Shapes, Values, View
-from models.vision.preprocess import Placement
+from models.vision.placement import Placement
 from models.vision.repainted import Repainting
 from models.vision.sidecar import Sidecar
 from protos.errors import BadRequest

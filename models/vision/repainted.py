@@ -6,14 +6,16 @@ import base64
 from dataclasses import dataclass as plain
 from dataclasses import field
 from io import BytesIO
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-from PIL import Image
 from pydantic.dataclasses import dataclass
 
 from models.documents import DOCUMENT, Number, Positive
 from models.vision.head import ANY, Outputs, Reader, Shapes, Size, Task, View, first
+
+if TYPE_CHECKING:  # a worker has no Pillow, and lists models, too
+    from PIL import Image
 
 
 @plain(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Repainted(Reader):
 
     def read(self, outputs: Outputs, view: View) -> list[Repainting]:
         """The picture."""
+        from PIL import Image
+
         output = outputs[first(outputs)]
         rows, columns, _ = view.placement.on_map(output.shape[2], output.shape[3], view.size)
         values = output[0][:, rows, columns] * self.scale + self.offset

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from imbrex.client import CoordinatorClient, NoCoordinator
+from imbrex.client import Client, NoCoordinator
 from protos.errors import BadRequest, NotFound, PeerViolation, Unavailable
 
 ANSWERS = {
@@ -36,33 +36,33 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def client() -> Iterator[CoordinatorClient]:
+def client() -> Iterator[Client]:
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        with CoordinatorClient(f"http://127.0.0.1:{server.server_port}/") as made:
+        with Client(f"http://127.0.0.1:{server.server_port}/") as made:
             yield made
         server.shutdown()
         thread.join()
 
 
-def test_the_coordinators_errors_come_back(client: CoordinatorClient) -> None:
+def test_the_coordinators_errors_come_back(client: Client) -> None:
     for model, kind in (("gone", NotFound), ("busy", Unavailable), ("odd", BadRequest)):
         with pytest.raises(kind) as caught:
             client.plan(model)
         assert (caught.value.cause, caught.value.cure) == ("a", "b")
 
 
-def test_a_reason_for_not_being_ready(client: CoordinatorClient) -> None:
+def test_a_reason_for_not_being_ready(client: Client) -> None:
     assert client.not_ready_because() == "no worker"
 
 
-def test_strangers_are_named(client: CoordinatorClient) -> None:
+def test_strangers_are_named(client: Client) -> None:
     for ask in (client.devices, client.models):
         with pytest.raises(PeerViolation, match="not an imbrex coordinator"):
             ask()
 
 
 def test_nobody_is_no_reason_for_not_being_ready() -> None:
-    with CoordinatorClient("http://127.0.0.1:9") as client, pytest.raises(NoCoordinator):
+    with Client("http://127.0.0.1:9") as client, pytest.raises(NoCoordinator):
         client.not_ready_because()

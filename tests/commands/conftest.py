@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.cluster import children
 from coordinator.serving.common.tensors import write_tensors
-from imbrex.client import CoordinatorClient
+from imbrex.client import Client
 from tests.cli.run_cli import Ran, imbrex
 from tests.serving.real import save_tiny, started_workers
 
@@ -24,7 +24,7 @@ from tests.serving.real import save_tiny, started_workers
 class Live:
     """The running cluster; its model is `tiny` over HTTP, `file` here, `tensors` its input."""
 
-    client: CoordinatorClient
+    client: Client
     file: Path
     tensors: Path
 
@@ -59,10 +59,8 @@ def started(folder: Path, workers: int, profile_s: float = 60.0) -> Iterator[Liv
         )
         try:
             wait_for(coordinator.ready)
-            with CoordinatorClient((coordinator.ready() or {})["url"]) as client:
-                wait_for(
-                    lambda: sum(each["state"] == "ready" for each in client.devices()) == workers
-                )
+            with Client((coordinator.ready() or {})["url"]) as client:
+                wait_for(lambda: sum(each.state == "ready" for each in client.devices()) == workers)
                 yield Live(client, file, tensors)
         finally:
             children.stop([coordinator])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from coordinator.control.choice import Choice
+from coordinator.planning.plan_json import PlanFile
+from coordinator.serving.v1.answers import Moved, Origin, TimingMs
+from imbrex.calls import Outputs, plain
 from imbrex.cli.rounds import WARM_UP, Case, Rounds
 from tests.cli.run_cli import refused
 from tests.commands.conftest import Live
@@ -21,7 +22,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 def test_strategies_in_turns(live: Live, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps(live.client.plan("tiny", Choice("lw"))))
+    plan.write_text(json.dumps(plain(live.client.plan("tiny", Choice("lw")))))
     arguments = ("bench", live.file, "--strategies", "single,lw", "--devices", "1..2")
     ran = live.ask(*arguments, "--repeat", 3, "--plan", plan, "--json")
     assert ran.code == 0, ran.err
@@ -59,18 +60,24 @@ class Turns:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def plan(self, model: str, choice: Choice) -> Mapping[str, Any]:
-        return {"version": 1, "predicted_latency_s": 0.1}
+    def plan(self, model: str, choice: Choice) -> PlanFile:
+        return PlanFile.model_construct(version=1, predicted_latency_s=0.1)
 
-    def infer_raw(
-        self, model: str, body: bytes, kind: str, choice: Choice
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def outputs(self, model: str, body: bytes, kind: str, choice: Choice) -> Outputs:
         self.asked.append(choice.strategy)
         wrong = choice.strategy == "b" and self.asked.count("b") == WARM_UP + 2
-        timing = {"total": 9.0, "decode": 1.0}
-        outputs = {"y": np.full(3, 1.5 if wrong else 1.0, np.float32)}
-        about = {"request_id": "r", "plan_version": 1, "timing_ms": timing, "bytes": {}}
-        return outputs, about
+        timing = dict.fromkeys(("queue", "scatter", "compute", "gather"), 0.0)
+        arrays = {"y": np.full(3, 1.5 if wrong else 1.0, np.float32)}
+        origin = Origin(
+            request_id="r",
+            model=model,
+            task="tensor",
+            plan_version=1,
+            timing_ms=TimingMs(total=9.0, decode=1.0, **timing),
+            devices=[],
+            bytes=Moved(scatter=0, gather=0, halo=0),
+        )
+        return Outputs(arrays, origin)
 
 
 def test_rounds_are_interleaved_and_every_answer_is_compared() -> None:
@@ -107,10 +114,10 @@ def test_infer_by_a_choice(live: Live, tmp_path: Path) -> None:
     assert len(lw["devices"]) == 2
     assert lw["plan_version"] != usual["plan_version"]
     file = tmp_path / "lw.json"
-    file.write_text(json.dumps(live.client.plan("tiny", Choice("lw", 1))))
+    file.write_text(json.dumps(plain(live.client.plan("tiny", Choice("lw", 1)))))
     by_plan = live.ask(*ask, "--plan", file).json()
     assert len(by_plan["devices"]) == 1
-    assert live.client.plan("tiny")["strategy"] == "ofl"
+    assert live.client.plan("tiny").strategy == "ofl"
     assert "aolf" in live.refuses(*ask[:-1], "--strategy", "aolf")
     assert "there are 2" in live.refuses(*ask[:-1], "--devices", 3)
     assert live.ask(*ask, "--plan", file, "--devices", 2).code == 2

@@ -10,7 +10,7 @@ from tests.commands.conftest import Live, wait_for
 
 
 def state_of(live: Live, name: str) -> str:
-    return next(each["state"] for each in live.client.devices() if each["name"] == name)
+    return next(each.state for each in live.client.devices() if each.name == name)
 
 
 def test_out_and_back(live: Live) -> None:
@@ -36,7 +36,7 @@ def test_out_and_back(live: Live) -> None:
 
 
 def ident(live: Live) -> str:
-    return next(each["id"] for each in live.client.devices() if each["name"] == "worker-2")
+    return next(each.id for each in live.client.devices() if each.name == "worker-2")
 
 
 def test_wrong_names(live: Live) -> None:

@@ -15,7 +15,9 @@ from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import RegressionCosts
 from coordinator.planning.cluster_file import load_cluster
 from coordinator.runtime.describe import describe
+from coordinator.serving.v1.answers import ClusterFiles
 from coordinator.tasks.plan import DeviceId
+from imbrex.calls import plain
 from models.work import Work
 from protos.errors import PeerViolation
 from tests.cli.run_cli import imbrex, refused
@@ -29,7 +31,7 @@ NOWHERE = "http://127.0.0.1:9"
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A cluster of one worker, measured for a second and a half."""
     with started(tmp_path_factory.mktemp("measured"), 1, profile_s=1.5) as live:
-        assert live.client.profile("worker-1")["state"] == "unmeasured"
+        assert live.client.profile("worker-1").state == "unmeasured"
         yield live
 
 
@@ -38,11 +40,11 @@ def test_a_device_is_measured_saved_and_planned_for(measured: Live, tmp_path: Pa
     assert people.code == 0, people.err
     assert "fused blocks" in people.out
     assert "convolution" in people.out
-    before = measured.client.profile("worker-1")["profile"]
+    before = plain(measured.client.profile("worker-1"))["profile"]
     again = measured.ask("profile", "--json").json()["devices"]
     assert [each["state"] for each in again] == ["measured"]
     assert again[0]["profile"] != before
-    assert measured.client.devices()[0]["profiled"]
+    assert measured.client.devices()[0].profiled
 
     file = tmp_path / "home.toml"
     assert str(file) in measured.ask("status", "--save", file).out
@@ -58,12 +60,12 @@ def test_a_device_is_measured_saved_and_planned_for(measured: Live, tmp_path: Pa
     simulate = imbrex("simulate", measured.file, "--cluster", file, "--json").json()
     live = measured.client.plan("tiny")
     assert simulate["strategies"]["single"]["latency_s"] == pytest.approx(
-        live["predicted_latency_s"], rel=0.5
+        live.predicted_latency_s, rel=0.5
     )
     answer = measured.ask(
         "infer", measured.tensors, "--model", "tiny", "--plan", plan, "--json"
     ).json()
-    assert answer["devices"] == [measured.client.devices()[0]["id"]]
+    assert answer["devices"] == [measured.client.devices()[0].id]
 
 
 def test_devices_that_cannot_be_measured(measured: Live) -> None:
@@ -81,7 +83,7 @@ def test_devices_that_cannot_be_measured(measured: Live) -> None:
 
 def test_what_observation_corrected_is_saved(measured: Live, tmp_path: Path) -> None:
     measured.ask("profile", "--json")
-    profile = parse_profile(_only(measured.client.cluster()["profiles"]))
+    profile = parse_profile(_only(measured.client.cluster_files().profiles))
     link = Link(1e6, 0.001, 0.002)
     costs = (CorrectedCosts(RegressionCosts(profile), 1.5), RateCosts(2.0), RateCosts(3.0))
     names = ("../pi 1", "host", "twin")
@@ -107,8 +109,8 @@ class Stranger:
 
     url = "http://stranger"
 
-    def cluster(self, stem: str) -> dict[str, object]:
-        return {"file": "", "profiles": {"../../escape.json": "{}"}}
+    def cluster_files(self, stem: str) -> ClusterFiles:
+        return ClusterFiles(file="", profiles={"../../escape.json": "{}"})
 
 
 def test_no_file_is_written_elsewhere(tmp_path: Path) -> None:

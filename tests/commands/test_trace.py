@@ -7,13 +7,14 @@ from collections import Counter
 from pathlib import Path
 
 from coordinator.control.choice import Choice
+from imbrex.calls import plain
 from tests.cli.run_cli import refused
 from tests.commands.conftest import Live
 
 
 def exchanging(live: Live, file: Path) -> Path:
     """A plan of two devices whose tiles go from peer to peer."""
-    plan = live.client.plan("tiny", Choice("lw"))
+    plan = plain(live.client.plan("tiny", Choice("lw")))
     for number, block in enumerate(plan["blocks"]):
         assert len({tile["device"] for tile in block["tiles"]}) == 2
         block["barrier"] = False

@@ -37,7 +37,7 @@ def test_a_request_survives_it(harm: str, strategy: str):
     with lab(preset, [SLOW] * 3, print, models=["digits"], profile=False) as running:
 
         def ask() -> list[object]:
-            return running.client.infer("digits", picture, "image/png", choice)["predictions"]
+            return running.client.infer("digits", picture, "image/png", choice).predictions
 
         right = ask()
         assert ask() == right
@@ -61,16 +61,16 @@ def test_clients_that_are_kept_apart_are_found_out_and_planned_without():
     with lab(preset, [SLOW] * 3, print, models=["digits"], profile=False) as running:
 
         def exchanges() -> set[str]:
-            return {block["exchange"] for block in running.client.plan("digits", choice)["blocks"]}
+            return {block.exchange for block in running.client.plan("digits", choice).blocks}
 
         def used() -> set[str]:
-            blocks = running.client.plan("digits", choice)["blocks"]
-            return {tile["device"] for block in blocks for tile in block["tiles"]}
+            blocks = running.client.plan("digits", choice).blocks
+            return {tile.device for block in blocks for tile in block.tiles}
 
         def apart() -> bool:
-            return any(each["unreachable"] for each in running.client.devices())
+            return any(each.unreachable for each in running.client.devices())
 
-        right = running.client.infer("digits", picture, "image/png", choice)["predictions"]
+        right = running.client.infer("digits", picture, "image/png", choice).predictions
         assert "peer" in exchanges()
         assert not apart()
         cut_peers(running.network, 1, 2)
@@ -78,11 +78,11 @@ def test_clients_that_are_kept_apart_are_found_out_and_planned_without():
         wait(lambda: _ready(running) == 2)
         mend()
         wait(apart)
-        unreachable = {each["name"]: each["unreachable"] for each in running.client.devices()}
-        assert unreachable == {"host": [], "device-1": ["device-2"], "device-2": ["device-1"]}
+        unreachable = {each.name: each.unreachable for each in running.client.devices()}
+        assert unreachable == {"host": (), "device-1": ("device-2",), "device-2": ("device-1",)}
         wait(lambda: len(used()) < 3 or exchanges() == {"host"})
         answer = running.client.infer("digits", picture, "image/png", choice)
-        assert answer["predictions"] == right
+        assert answer.predictions == right
 
 
 def _busy(running: Lab) -> bool:
@@ -91,4 +91,4 @@ def _busy(running: Lab) -> bool:
 
 
 def _ready(running: Lab) -> int:
-    return sum(each["state"] == "ready" for each in running.client.devices())
+    return sum(each.state == "ready" for each in running.client.devices())

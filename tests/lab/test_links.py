@@ -19,7 +19,7 @@ MBPS = 40.0
 
 
 def believed(running: Lab) -> list[float]:
-    return [each["mbps"] for each in running.client.devices() if not each["host"]]
+    return [each.mbps for each in running.client.devices() if not each.host]
 
 
 def right(running: Lab) -> bool:

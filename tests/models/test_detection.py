@@ -19,7 +19,7 @@ from models.vision.detection import (
     sigmoid,
     suppressed,
 )
-from models.vision.preprocess import Placement
+from models.vision.placement import Placement
 from models.vision.yolov2 import YoloV2
 
 HEAD = YoloV2("yolov2", ((1.5, 2.0), (3.0, 4.5)), stride=16, min_score=0.3, nms_iou=0.45)

@@ -8,7 +8,7 @@ from onnx import ModelProto, numpy_helper
 
 from benchmarks import light
 from benchmarks.zoo import GRIDS, LEAST_SHARE
-from imbrex.cli.check import planned_blocks
+from imbrex.library import planned_blocks
 from models import catalogue
 from models.check import CheckReport, check
 from models.importer import load_graph

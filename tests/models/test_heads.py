@@ -17,8 +17,9 @@ from models.vision.detection import Candidates
 from models.vision.drawing import annotated, colour_of
 from models.vision.head import Task
 from models.vision.heads import Head
+from models.vision.placement import Placement
 from models.vision.predictions import OutputMismatch, Prediction, check_outputs, predictions
-from models.vision.preprocess import Placement, image_to_pixels
+from models.vision.preprocess import image_to_pixels
 from models.vision.repainted import Repainted, Repainting
 from models.vision.sidecar import Sidecar, load
 from models.vision.ssd import Ssd

@@ -7,8 +7,8 @@ import pytest
 
 from models.digits import SIDECAR
 from models.vision.class_scores import Classification, ClassScores
+from models.vision.placement import Placement
 from models.vision.predictions import OutputMismatch, Tensor, check_outputs, predictions
-from models.vision.preprocess import Placement
 from models.vision.sidecar import Sidecar, load
 
 WHOLE = Placement(width=416, height=416, scale_x=1.0, scale_y=1.0, left=0, top=0)

@@ -13,12 +13,12 @@ from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, Ser
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.library.naming import Names
 from coordinator.planning.aofl import aofl
+from coordinator.planning.published import equal_cluster
 from coordinator.runtime.feeds import Arrays, Reading, read_feeds
 from coordinator.runtime.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import Plan, TrafficBytes
 from coordinator.tasks.timeline import Timing
-from imbrex.cli.check import equal_cluster
 from models.importer import load_graph
 from models.pixels import as_values, with_pixels
 from models.reference import WholeModel

@@ -13,7 +13,7 @@ from cryptography import x509
 from coordinator.cluster import children
 from coordinator.cluster.handshake import Shaken, clock_problem, judged
 from coordinator.cluster.peers import PeerState
-from imbrex.client import CoordinatorClient
+from imbrex.client import Client
 from protos.identity import certificate_end, now_utc
 from tests.cluster.support import watched_pool, worker_process
 from tests.trust.support import DAY, KITCHEN, admit, give_identity, identity, make_trust
@@ -127,7 +127,7 @@ async def cluster(state: Path, tmp_path: Path) -> AsyncIterator[SimpleNamespace]
         )
         try:
             await until(lambda: child.ready() is not None)
-            with CoordinatorClient(child.ready()["url"]) as client:
+            with Client(child.ready()["url"]) as client:
                 yield SimpleNamespace(worker=worker, client=client)
         finally:
             await asyncio.to_thread(children.stop, [child])
@@ -156,8 +156,8 @@ async def test_certificates_are_renewed_between_processes_as_the_years_go_by(
             assert ready(running.client)
 
 
-def ready(client: CoordinatorClient) -> bool:
-    return [each["state"] for each in client.devices()] == ["ready"]
+def ready(client: Client) -> bool:
+    return [each.state for each in client.devices()] == ["ready"]
 
 
 def renewed(path: Path, end: datetime) -> Callable[[], bool]:

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from coordinator.cluster import children
-from imbrex.client import CoordinatorClient
+from imbrex.client import Client
 from models.digits.examples import examples
 from protos.invitation import Invitation
 from tests.cli.run_cli import imbrex
@@ -38,7 +38,7 @@ def cluster(tmp_path):
             invite = ("cluster", "invite", "--state-dir", state, "--address", where)
             tokens[name] = imbrex(*invite).out.strip()
             started.append(start_worker(tmp_path / name, name, tokens[name]))
-        with CoordinatorClient(url) as client:
+        with Client(url) as client:
             yield client, state, tmp_path, tokens
     finally:
         children.stop(started)
@@ -86,7 +86,7 @@ def wait_for(condition, started=(), within_s=90.0):
 
 
 def names(client):
-    return {each["name"] for each in client.devices() if each["state"] == "ready"}
+    return {each.name for each in client.devices() if each.state == "ready"}
 
 
 def test_an_image_is_answered_with_halos_under_tls_and_neither_it_nor_secrets_show(cluster):
@@ -95,17 +95,17 @@ def test_an_image_is_answered_with_halos_under_tls_and_neither_it_nor_secrets_sh
     image = examples()[0].path.read_bytes()
     wait_for(lambda: halo_bytes(client, image) > 0)
     answer = client.infer("digits", image, "image/png")
-    assert len(answer["devices"]) > 1
-    assert answer["predictions"]
+    assert len(answer.devices) > 1
+    assert answer.predictions
 
     imbrex("cluster", "remove", "hall", "--state-dir", state)
     wait_for(lambda: names(client) == {"kitchen", "office"})
     again = client.infer("digits", image, "image/png")
-    seen = [(each["label"], each["box"]) for each in again["predictions"]]
-    assert seen == [(each["label"], each["box"]) for each in answer["predictions"]]
+    seen = [(each.label, each.box) for each in again.predictions]
+    assert seen == [(each.label, each.box) for each in answer.predictions]
 
     pixels = np.random.default_rng(0).integers(0, 256, (416, 416, 3), np.uint8)
-    assert client.infer("digits", as_png(pixels), "image/png")["devices"]
+    assert client.infer("digits", as_png(pixels), "image/png").devices
     disks = [data for name in WORKERS for _, _, data in files_of(folder / name)]
     assert len(disks) > len(WORKERS)
     assert not any(holds(each, pixels) for each in disks)
@@ -143,7 +143,7 @@ def holds(data, pixels):
 
 
 def halo_bytes(client, image):
-    return int(client.infer("digits", image, "image/png")["bytes"]["halo"])
+    return client.infer("digits", image, "image/png").bytes.halo
 
 
 def private_keys(folder):

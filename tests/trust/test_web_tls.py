@@ -18,7 +18,7 @@ from coordinator.serving.common import tls as module
 from coordinator.serving.common.keys import NoKey
 from coordinator.serving.common.tls import WebTls
 from coordinator.settings import CoordinatorSettings, load_settings
-from imbrex.client import CoordinatorClient
+from imbrex.client import Client
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadConfiguration
@@ -64,15 +64,15 @@ def test_a_coordinator_under_tls_answers_whoever_believes_its_authority(tmp_path
         assert url.startswith("https://127.0.0.1:")
         monkeypatch.setenv("IMBREX_CA", str(file))
         monkeypatch.setenv("IMBREX_API_KEY", key)
-        with CoordinatorClient(url) as client:
-            assert [each["name"] for each in client.models()] == ["digits"]
-        with CoordinatorClient(url.replace("127.0.0.1", "localhost")) as client:
+        with Client(url) as client:
+            assert [each.name for each in client.models()] == ["digits"]
+        with Client(url.replace("127.0.0.1", "localhost")) as client:
             assert client.version()
         monkeypatch.setenv("IMBREX_API_KEY", "imbrex_wrong")
-        with CoordinatorClient(url) as client, pytest.raises(NoKey):
+        with Client(url) as client, pytest.raises(NoKey):
             client.models()
         monkeypatch.delenv("IMBREX_CA")
-        with CoordinatorClient(url) as client, pytest.raises(BadConfiguration) as stranger:
+        with Client(url) as client, pytest.raises(BadConfiguration) as stranger:
             client.version()
         assert "imbrex cluster authority" in stranger.value.cure
         with pytest.raises((urllib.error.URLError, OSError)):
@@ -203,4 +203,4 @@ def test_what_clients_see_proves_nothing_among_daemons(authority):
 def test_a_ca_file_that_is_none_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("IMBREX_CA", str(tmp_path / "none.pem"))
     with pytest.raises(BadConfiguration, match="cannot be used"):
-        CoordinatorClient("https://127.0.0.1:1")
+        Client("https://127.0.0.1:1")

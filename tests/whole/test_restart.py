@@ -8,7 +8,7 @@ import time
 import pytest
 
 from coordinator.cluster import children
-from imbrex.client import CoordinatorClient, NoCoordinator
+from imbrex.client import Client, NoCoordinator
 from models.digits.examples import examples
 from protos.errors import Unavailable
 from tests.serving.processes import wait
@@ -22,19 +22,19 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def answer_after_retries(client: CoordinatorClient, picture: bytes) -> list[object]:
+def answer_after_retries(client: Client, picture: bytes) -> list[object]:
     """As a client that retries: when nobody answers, or not yet."""
     pause, deadline = threading.Event(), time.monotonic() + 60
     while True:
         try:
-            return client.infer(MODEL, picture, "image/png")["predictions"]
+            return client.infer(MODEL, picture, "image/png").predictions
         except (NoCoordinator, Unavailable):
             assert time.monotonic() < deadline
             pause.wait(0.1)
 
 
-def states(client: CoordinatorClient) -> dict[str, str]:
-    return {each["name"]: each["state"] for each in client.devices()}
+def states(client: Client) -> dict[str, str]:
+    return {each.name: each.state for each in client.devices()}
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_a_killed_coordinator_comes_back_to_what_it_knew(tmp_path) -> None:
         running = started()
         try:
             url = str(wait(running.ready)["url"])
-            with CoordinatorClient(url) as client:
+            with Client(url) as client:
                 wait(lambda: list(states(client).values()) == ["ready"] * 3)
                 right = answer_after_retries(client, picture)
                 client.drain("worker-3")

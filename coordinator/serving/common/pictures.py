@@ -20,8 +20,9 @@ import numpy as np
 from coordinator.answers import Answer, ServedModel
 from coordinator.serving.common import names
 from models.vision.drawing import annotated
+from models.vision.placement import Placement
 from models.vision.predictions import Prediction, Tensor, predictions
-from models.vision.preprocess import Placement, decode_image, image_to_pixels, image_to_tensor
+from models.vision.preprocess import decode_image, image_to_pixels, image_to_tensor
 from models.vision.sidecar import Sidecar
 
 # Level 1: a photograph takes a tenth of the time, and only a little more space.

@@ -1,0 +1,244 @@
+"""What can be asked of a coordinator over HTTP: each call's request, and how its answer is read.
+
+`imbrex.client` makes methods of them, for a client that waits and for one that is awaited.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from urllib.parse import quote, urlencode
+
+from pydantic import BaseModel, TypeAdapter
+
+from coordinator.answers import DeviceStatus, ModelStatus
+from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.serving.common import names
+from coordinator.serving.v1 import answers
+from protos.errors import BadRequest, NotFound
+
+if TYPE_CHECKING:
+    import httpx
+    import numpy as np
+
+    from coordinator.planning.plan_json import PlanFile
+
+Answered = TypeVar("Answered")
+# A picture's or an archive's path, its bytes, or arrays by name.
+Source: TypeAlias = "str | Path | bytes | Mapping[str, np.ndarray]"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answered]):
+    """A request, and how its answer is read; `read` raises ValueError or KeyError where it is none
+    of a coordinator's.
+    """
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], Answered]
+    body: bytes = field(default=b"", repr=False)
+    media_type: str = ""
+    accept: str = names.JSON
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outputs:
+    """A model's raw outputs by name, and how they came about."""
+
+    arrays: Mapping[str, np.ndarray]
+    origin: answers.Origin
+
+
+def infer(
+    model: str, source: Source, media_type: str = "", choice: Choice = IN_FORCE
+) -> Call[answers.Inference]:
+    """What a model sees in a picture (a path, or a file's bytes), or its answer to tensors (arrays
+    by name, or an .npz).
+
+    Raises:
+        NotFound, BadRequest: no such file, or it cannot be read.
+    """
+    body, kind = _sent(source, media_type)
+    path = f"/v1/models/{model}/infer{_query(choice)}"
+    return Call("POST", path, _as(answers.Inference), body, kind)
+
+
+def outputs(
+    model: str, source: Source, media_type: str = "", choice: Choice = IN_FORCE
+) -> Call[Outputs]:
+    """The model's raw outputs for a picture or tensors, as `infer` takes them.
+
+    Raises:
+        NotFound, BadRequest: no such file, or it cannot be read.
+    """
+
+    def read(response: httpx.Response) -> Outputs:
+        from coordinator.serving.common.tensors import load_tensors
+
+        told = response.headers[names.ANSWER_HEADER]
+        return Outputs(load_tensors(response.content), answers.Origin.model_validate_json(told))
+
+    body, kind = _sent(source, media_type)
+    path = f"/v1/models/{model}/infer{_query(choice)}"
+    return Call("POST", path, read, body, kind, names.NPZ)
+
+
+def models() -> Call[list[ModelStatus]]:
+    """Every model that the coordinator serves."""
+    return Call("GET", "/v1/models", lambda response: _as(answers.Models)(response).models)
+
+
+def catalogue() -> Call[answers.Models]:
+    """Every model that the coordinator serves, and what their weights take."""
+    return Call("GET", "/v1/models", _as(answers.Models))
+
+
+def baseline(model: str) -> Call[answers.Alone]:
+    """Measures the best device running the whole model."""
+    return Call("POST", f"/v1/models/{model}/baseline", _as(answers.Alone))
+
+
+def plan(model: str, choice: Choice = IN_FORCE) -> Call[PlanFile]:
+    """The plan in force, or the chosen one; made if need be."""
+    return Call("POST", f"/v1/models/{model}/plan{_query(choice)}", _as_plan)
+
+
+def send_plan(model: str, plan: bytes) -> Call[Choice]:
+    """Keeps a plan (JSON) there; how to choose it."""
+    path = f"/v1/plans/{model}"
+    return Call("POST", path, lambda each: Choice(plan=each.json()["plan_id"]), plan, names.JSON)
+
+
+def hold_plan(model: str, plan: bytes) -> Call[PlanFile]:
+    """Puts a plan (JSON) in force, until it is released."""
+    return Call("PUT", f"/v1/plans/{model}", _as_plan, plan, names.JSON)
+
+
+def release_plan(model: str) -> Call[answers.Released]:
+    """Lets a held plan go."""
+    return Call("DELETE", f"/v1/plans/{model}", _as(answers.Released))
+
+
+def devices() -> Call[list[DeviceStatus]]:
+    """Every device that the coordinator knows of."""
+    return Call("GET", "/v1/devices", lambda response: _as(answers.Devices)(response).devices)
+
+
+def drain(device: str) -> Call[DeviceStatus]:
+    """Gives a device no more work; returns at once, with its state."""
+    return Call("POST", f"{_device(device)}/drain", _as(DeviceStatus))
+
+
+def resume(device: str) -> Call[DeviceStatus]:
+    """Uses a device again; its state."""
+    return Call("POST", f"{_device(device)}/resume", _as(DeviceStatus))
+
+
+def profile(device: str) -> Call[answers.Profiling]:
+    """What was measured of a device, by id or name."""
+    return Call("GET", f"{_device(device)}/profile", _as(answers.Profiling))
+
+
+def profile_again(device: str) -> Call[answers.Profiling]:
+    """Measures a device anew; returns at once."""
+    return Call("POST", f"{_device(device)}/profile", _as(answers.Profiling))
+
+
+def doctor() -> Call[list[answers.Finding]]:
+    """What is wrong with the cluster, the worst first."""
+    return Call("GET", "/v1/doctor", lambda response: _as(answers.Findings)(response).findings)
+
+
+def cluster_files(stem: str = "cluster") -> Call[answers.ClusterFiles]:
+    """The cluster as a cluster file, and its profiles by file name."""
+    return Call("GET", f"/v1/cluster?{urlencode({'stem': stem})}", _as(answers.ClusterFiles))
+
+
+def trace(request_id: str) -> Call[answers.Trace]:
+    """The timeline of one of the latest requests, as Chrome trace events."""
+    return Call("GET", f"/v1/requests/{quote(request_id, safe='')}/trace", _as(answers.Trace))
+
+
+def version() -> Call[str]:
+    """The coordinator's version."""
+    return Call("GET", "/healthz", lambda response: _as(answers.Health)(response).version)
+
+
+def ready() -> Call[answers.Ready]:
+    """Nothing, where requests can be answered; else it raises Unavailable with the reason."""
+    return Call("GET", "/readyz", _as(answers.Ready))
+
+
+def plain(answer: Any) -> Any:
+    """An answer as the plain values that were sent."""
+    if isinstance(answer, list):
+        return [plain(each) for each in answer]
+    if isinstance(answer, BaseModel):
+        return answer.model_dump(mode="json", exclude_unset=True)
+    return TypeAdapter(type(answer)).dump_python(answer, mode="json")
+
+
+def read_file(file: Path) -> bytes:
+    """The bytes of a file that the user named.
+
+    Raises:
+        NotFound: there is none.
+        BadRequest: it cannot be read.
+    """
+    try:
+        return file.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFound(cause=f"there is no file {file}", cure="Check its path") from error
+    except OSError as error:
+        raise BadRequest(
+            cause=f"{file} cannot be read ({error.strerror})", cure="Check its permissions"
+        ) from error
+
+
+def media_type(file: Path) -> str:
+    """How a file's bytes are announced; the coordinator looks at the bytes themselves."""
+    if file.suffix.lower() == ".npz":
+        return names.NPZ
+    guessed, _ = mimetypes.guess_type(file.name)
+    return guessed if guessed and guessed.startswith("image/") else names.OCTETS
+
+
+def _sent(source: Source, kind: str) -> tuple[bytes, str]:
+    """A body and its type."""
+    if isinstance(source, bytes):
+        return source, kind or names.OCTETS
+    if isinstance(source, Mapping):
+        from coordinator.serving.common.tensors import write_tensors
+
+        return write_tensors(source), names.NPZ
+    return read_file(Path(source)), kind or media_type(Path(source))
+
+
+def _as(kind: type[Answered]) -> Callable[[httpx.Response], Answered]:
+    return lambda response: TypeAdapter(kind).validate_json(response.content)
+
+
+def _as_plan(response: httpx.Response) -> PlanFile:
+    from coordinator.planning.plan_json import PlanFile
+
+    return PlanFile.model_validate_json(response.content)
+
+
+def _device(device: str) -> str:
+    return f"/v1/devices/{quote(device, safe='')}"
+
+
+def _query(choice: Choice) -> str:
+    """A choice as a URL's query; nothing for the plan in force."""
+    fields = {
+        "strategy": choice.strategy,
+        "devices": choice.devices,
+        "plan": choice.plan,
+        "wire": choice.wire,
+    }
+    asked = {key: value for key, value in fields.items() if value}
+    return f"?{urlencode(asked)}" if asked else ""
