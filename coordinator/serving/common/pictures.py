@@ -1,4 +1,4 @@
-"""A picture through a model: what every surface that takes pictures shares.
+"""From what was sent to an answer, the one way of every surface: decode, infer, read.
 
 Decoding and drawing take tens of milliseconds of CPU: they run `beside` the event loop, which keeps
 moving other requests' tiles; few at a time, since a decoded photograph is ten times its file. What
@@ -8,22 +8,26 @@ waits for its answer is the file and the model's input, never the decoded pictur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
-from typing import TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
 from coordinator.answers import Answer, ServedModel
+from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.serving.common import names
 from models.vision.drawing import annotated
 from models.vision.placement import Placement
 from models.vision.predictions import Prediction, Tensor, predictions
 from models.vision.preprocess import decode_image, image_to_pixels, image_to_tensor
-from models.vision.sidecar import Sidecar
+
+if TYPE_CHECKING:
+    from coordinator.service import Coordinator
 
 # Level 1: a photograph takes a tenth of the time, and only a little more space.
 PNG_LEVEL = 1
@@ -35,6 +39,7 @@ AT_A_TIME = 2
 _THREADS = ThreadPoolExecutor(AT_A_TIME, "pictures")
 
 Result = TypeVar("Result")
+Read = TypeVar("Read", bound="Sent")
 
 
 async def beside(work: Callable[..., Result], *arguments: object) -> Result:
@@ -46,17 +51,51 @@ async def beside(work: Callable[..., Result], *arguments: object) -> Result:
 class Asked:
     """A request's input tensors, and the file of the picture that they were made of, if any."""
 
-    feeds: dict[str, np.ndarray]
+    feeds: Mapping[str, np.ndarray]
     picture: bytes | None = None
     placement: Placement | None = None
 
 
-def asked_of(body: bytes, served: ServedModel, sidecar: Sidecar) -> Asked:
-    """The model's input from the bytes of a picture.
+class Sent(Protocol):
+    """What a request's body becomes."""
+
+    @property
+    def feeds(self) -> Mapping[str, np.ndarray]:
+        """The model's input tensors."""
+
+
+async def answered(
+    coordinator: Coordinator, source: str, read: Callable[[], Read], choice: Choice = IN_FORCE
+) -> tuple[Read, Answer, float]:
+    """What `read` returns, its answer, and the seconds from the body to the model's input. It is
+    read `beside` when its turn has come: what waits is the body.
+
+    Raises:
+        ImbrexError: as `read`, and `Coordinator.infer`.
+    """
+    sent: Read | None = None
+    seconds = 0.0
+
+    async def feeds() -> Mapping[str, np.ndarray]:
+        nonlocal sent, seconds
+        started_s = time.perf_counter()
+        sent = await beside(read)
+        seconds = time.perf_counter() - started_s
+        return sent.feeds
+
+    answer = await coordinator.infer(source, feeds, choice=choice)
+    assert sent is not None, "it was read before it was answered"
+    return sent, answer, seconds
+
+
+def asked_of(body: bytes, served: ServedModel) -> Asked:
+    """The input of a model that takes pictures, from the bytes of one.
 
     Raises:
         BadImage: they are no picture that can be used.
     """
+    sidecar = served.sidecar
+    assert sidecar is not None
     picture, name = decode_image(body), sidecar.input.name
     tensor: np.ndarray
     if any(each.dtype == np.uint8 for each in served.network.graph.tensors[name].accepted):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
@@ -24,7 +22,7 @@ from coordinator.serving.common.access import (
     require_key_seen,
 )
 from coordinator.serving.common.forms import pictures_of, read_form
-from coordinator.serving.common.pictures import Asked, asked_of, beside, found
+from coordinator.serving.common.pictures import answered, asked_of, found
 from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.deepstack.answers import (
     ERRORS,
@@ -120,15 +118,7 @@ async def _answer(
 ) -> Response:
     served = await coordinator.served.get(source)
     _require_detector(served)
-    assert served.sidecar is not None
-    sidecar, asked = served.sidecar, Asked({})
-
-    async def feeds() -> Mapping[str, np.ndarray]:
-        nonlocal asked
-        asked = await beside(asked_of, picture, served, sidecar)
-        return asked.feeds
-
-    answer = await coordinator.infer(source, feeds)
+    asked, answer, _ = await answered(coordinator, source, partial(asked_of, picture, served))
     seen = await asyncio.to_thread(found, served, asked, answer)
     listed = rows([each for each in seen if isinstance(each, Detection)], least)
     command = "detect" if coco else "custom"

@@ -109,7 +109,7 @@ def refuse_unsupported(parameters: Mapping[str, object]) -> None:
         )
 
 
-def answered(outputs: Mapping[str, np.ndarray], each: Wanted, labels: Sequence[str]) -> np.ndarray:
+def wanted(outputs: Mapping[str, np.ndarray], each: Wanted, labels: Sequence[str]) -> np.ndarray:
     """One wanted output as it is sent."""
     array = outputs[each.name]
     return classes(array, each.classes, labels) if each.classes else array

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from coordinator.answers import ServedModel
-from coordinator.serving.common.pictures import beside
-from coordinator.serving.oip.request import InferAnswer, InferRequest, answered
+from coordinator.serving.common.pictures import answered
+from coordinator.serving.oip.request import InferAnswer, InferRequest, wanted
 from coordinator.serving.oip.statistics import Statistics
 from coordinator.serving.oip.tensors import datatype_of
 from models.graph import Graph
@@ -116,19 +115,12 @@ class Service:
             BadRequest, NotFound, Unavailable: as `Coordinator.infer`.
         """
         source, served = await self.model(name, version)
-        request: InferRequest | None = None
-
-        async def feeds() -> Mapping[str, np.ndarray]:
-            nonlocal request
-            request = await beside(read, served.network.graph)
-            return request.feeds
-
-        answer = await self.coordinator.infer(source, feeds)
-        assert request is not None, "it was read before it was answered"
+        read_it = partial(read, served.network.graph)
+        request, answer, _ = await answered(self.coordinator, source, read_it)
         outputs = []
         for each in request.wanted:
             labels = self._labels(source, served, each.name)
-            outputs.append((each, answered(answer.outputs, each, labels)))
+            outputs.append((each, wanted(answer.outputs, each, labels)))
         answered_by = self.coordinator.names.public(source)[1]
         return InferAnswer(request.id, name, answered_by, tuple(outputs))
 

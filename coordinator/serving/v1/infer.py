@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -20,7 +18,7 @@ from coordinator.serving.common import bodies, names
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.errors import NotAcceptable
 from coordinator.serving.common.forms import Form, pictures_of, read_form
-from coordinator.serving.common.pictures import Asked, asked_of, beside, drawn, found
+from coordinator.serving.common.pictures import Asked, answered, asked_of, beside, drawn, found
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.common.tensors import read_tensors, write_tensors
 from coordinator.serving.v1.answers import Inference, Inferences
@@ -84,12 +82,15 @@ async def infer(
     several = len(pictures) > 1
     offered = (names.JSON,) if several else (names.JSON, names.PNG, names.JPEG, names.NPZ)
     accepted = bodies.chosen_type(request, offered)
-    answered = await _all(
-        [_picture(each, source, served, coordinator, chosen) for each in pictures]
+    all_answered = await _all(
+        [
+            answered(coordinator, source, partial(asked_of, each, served), chosen)
+            for each in pictures
+        ]
     )
     if not several:
-        return await beside(_response, accepted, served, *answered[0])
-    documents = [await asyncio.to_thread(_document, served, *each) for each in answered]
+        return await beside(_response, accepted, served, *all_answered[0])
+    documents = [await asyncio.to_thread(_document, served, *each) for each in all_answered]
     return JSONResponse({"answers": documents})
 
 
@@ -108,10 +109,10 @@ async def _tensors(
             cure=f"Accept {names.JSON} or {names.NPZ}",
         )
 
-    async def read() -> Asked:
-        return Asked(await beside(read_tensors, body, served.network.graph))
+    def read() -> Asked:
+        return Asked(read_tensors(body, served.network.graph))
 
-    asked, answer, decode_s = await _answered(read, source, coordinator, chosen)
+    asked, answer, decode_s = await answered(coordinator, source, read, chosen)
     return await asyncio.to_thread(_response, accepted, served, asked, answer, decode_s)
 
 
@@ -124,34 +125,6 @@ def _pictures(sent: str, body: bytes, form: Form | None, served: ServedModel) ->
     if not (sent.startswith("image/") or sent in ("", names.OCTETS)):
         raise bodies.wrong_type(sent, ("image/jpeg, image/png, ...", names.OCTETS, "a form"))
     return [body]
-
-
-async def _picture(
-    body: bytes, source: str, served: ServedModel, coordinator: TheCoordinator, chosen: Choice
-) -> tuple[Asked, Answer, float]:
-    """A picture and its answer."""
-    assert served.sidecar is not None
-    read = partial(beside, asked_of, body, served, served.sidecar)
-    return await _answered(read, source, coordinator, chosen)
-
-
-async def _answered(
-    read: Callable[[], Awaitable[Asked]], source: str, coordinator: TheCoordinator, chosen: Choice
-) -> tuple[Asked, Answer, float]:
-    """What was asked, its answer, and the seconds from the body to the model's input. It is read
-    when its turn has come: what waits is the body.
-    """
-    asked, seconds = Asked({}), 0.0
-
-    async def feeds() -> Mapping[str, np.ndarray]:
-        nonlocal asked, seconds
-        started_s = time.perf_counter()
-        asked = await read()
-        seconds = time.perf_counter() - started_s
-        return asked.feeds
-
-    answer = await coordinator.infer(source, feeds, choice=chosen)
-    return asked, answer, seconds
 
 
 async def _all(asking: list[Any]) -> list[tuple[Asked, Answer, float]]:
