@@ -22,15 +22,17 @@ from imbrex.cli.options import (
     Cluster,
     Config,
     Host,
-    Interface,
+    Interfaces,
     Json,
     Mdns,
     Model,
     PlanFile,
     Save,
     StateDir,
+    Strategy,
     WireOption,
     known_wire,
+    said,
 )
 from imbrex.cli.planning import add_planning
 from imbrex.cli.watching import add_watch
@@ -94,7 +96,7 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     ] = None,
     model: Model = "digits",
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many worker processes.")] = 4,
-    strategy: Annotated[str | None, typer.Option(help="How to plan. [default: auto]")] = None,
+    strategy: Strategy = None,
     plan: PlanFile = None,
     wire: WireOption = None,
     throttle: Annotated[
@@ -156,7 +158,7 @@ def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameter
     ] = False,
     cluster: Cluster = None,
     mdns: Mdns = None,
-    interface: Interface = None,
+    mdns_interfaces: Interfaces = None,
     state_dir: StateDir = None,
 ) -> None:
     """Computes for a coordinator, which finds it over mDNS.
@@ -171,21 +173,13 @@ def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameter
     """
     if join_only and join is None:
         raise typer.BadParameter("needs --join", param_hint="--join-only")
+    flags = said(locals())
+    del flags["join_only"]
+    if join == "-":
+        flags["join"] = sys.stdin.readline().strip()
     from worker.daemon import join_cluster
     from worker.daemon import main as run
 
-    flags = {
-        "host": host,
-        "port": port,
-        "name": name,
-        "pace": pace,
-        "memory_mb": memory_mb,
-        "join": sys.stdin.readline().strip() if join == "-" else join,
-        "cluster": cluster,
-        "mdns": mdns,
-        "mdns_interfaces": tuple(interface) if interface else None,
-        "state_dir": state_dir,
-    }
     raise typer.Exit((join_cluster if join_only else run)(config, flags))
 
 

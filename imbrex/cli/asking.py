@@ -11,6 +11,8 @@ import typer
 
 from imbrex.cli.options import (
     URL,
+    ChosenStrategy,
+    DeviceArgument,
     Devices,
     Json,
     Model,
@@ -37,9 +39,7 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture, or tensors as .npz.")],
     model: Model = "digits",
     url: Url = URL,
-    strategy: Annotated[
-        str | None, typer.Option(help="How to plan it. [default: as the coordinator does]")
-    ] = None,
+    strategy: ChosenStrategy = None,
     devices: Devices = None,
     plan: PlanFile = None,
     wire: WireOption = None,
@@ -109,9 +109,6 @@ def doctor(url: Url = URL, as_json: Json = False) -> None:
     from imbrex.cli import doctor as command
 
     raise typer.Exit(command.doctor(url, as_json=as_json))
-
-
-DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="Its name or id.")]
 
 
 def drain(

@@ -11,11 +11,13 @@ from imbrex.cli.options import (
     Cluster,
     Config,
     Host,
-    Interface,
+    Interfaces,
     Mdns,
     StateDir,
+    Strategy,
     WireOption,
     known_wire,
+    said,
 )
 
 
@@ -31,12 +33,15 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     grpc_port: Annotated[
         int | None, typer.Option(help="Of the Open Inference Protocol. [default: 8461]")
     ] = None,
-    worker: Annotated[
+    workers: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="A worker that mDNS can't find; repeatable."),
+        typer.Option(
+            "--worker", metavar="HOST:PORT", help="A worker that mDNS can't find; repeatable."
+        ),
     ] = None,
-    model: Annotated[
-        list[str] | None, typer.Option(help="A model to make ready at start; repeatable.")
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="A model to make ready at start; repeatable."),
     ] = None,
     model_repository: Annotated[
         Path | None,
@@ -45,11 +50,13 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     detector: Annotated[
         str | None, typer.Option(help="The model that Frigate and Blue Iris get (DeepStack).")
     ] = None,
-    strategy: Annotated[str | None, typer.Option(help="How to plan. [default: auto]")] = None,
-    planner: Annotated[
+    strategy: Strategy = None,
+    planners: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="MODULE:FUNCTION", help="A strategy that requests may name; repeatable."
+            "--planner",
+            metavar="MODULE:FUNCTION",
+            help="A strategy that requests may name; repeatable.",
         ),
     ] = None,
     objective: Annotated[
@@ -69,10 +76,12 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         bool | None,
         typer.Option("--profile/--no-profile", help="Whether idle devices are measured."),
     ] = None,
-    host_name: Annotated[
+    host_names: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="A name that clients ask for, beside this device's; repeatable."
+            "--host-name",
+            metavar="NAME",
+            help="A name that clients ask for, beside this device's; repeatable.",
         ),
     ] = None,
     tls: Annotated[
@@ -83,15 +92,17 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         Path | None, typer.Option(metavar="PEM", help="Clients speak TLS, by this certificate.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key.")] = None,
-    rate: Annotated[
+    rate_per_s: Annotated[
         float | None,
         typer.Option(
-            metavar="PER_S", help="Requests a second per key or address; 0: any. [default: 200]"
+            "--rate",
+            metavar="PER_S",
+            help="Requests a second per key or address; 0: any. [default: 200]",
         ),
     ] = None,
     cluster: Cluster = None,
     mdns: Mdns = None,
-    interface: Interface = None,
+    interfaces: Interfaces = None,
     state_dir: StateDir = None,
 ) -> None:
     """Finds workers, plans, and answers over HTTP.
@@ -103,31 +114,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     imbrex coordinator --worker 192.168.1.20:8470 --model digits --model yolov2
     imbrex coordinator --config coordinator.toml --host 0.0.0.0
     """
+    flags = said(locals()) | {"wire": known_wire(wire) or None}
     from imbrex.cli import serve as command
 
-    flags = {
-        "host": host,
-        "port": port,
-        "grpc_port": grpc_port,
-        "workers": tuple(worker) if worker else None,
-        "models": tuple(model) if model else None,
-        "model_repository": model_repository,
-        "detector": detector,
-        "strategy": strategy,
-        "wire": known_wire(wire) or None,
-        "planners": tuple(planner) if planner else None,
-        "objective": objective,
-        "replan": replan,
-        "host_computes": host_computes,
-        "profile": profile,
-        "host_names": tuple(host_name) if host_name else None,
-        "tls": tls,
-        "tls_cert": tls_cert,
-        "tls_key": tls_key,
-        "rate_per_s": rate,
-        "cluster": cluster,
-        "mdns": mdns,
-        "interfaces": tuple(interface) if interface else None,
-        "state_dir": state_dir,
-    }
     raise typer.Exit(command.serve(config, flags))

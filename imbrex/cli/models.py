@@ -7,14 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from imbrex.cli.options import Json, ModelArgument
+from imbrex.cli.options import Default, Json, ModelArgument, Name
 
 _models = typer.Typer(help="The networks that imbrex knows by name.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As in `imbrex models list`.")]
-Default = Annotated[
-    bool, typer.Option("--default", help="Let it answer for its task where none is named.")
-]
 TaskName = Literal["classification", "detection", "segmentation", "image-to-image", "tensor"]
 
 

@@ -4,8 +4,9 @@ stays fast.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,8 +31,9 @@ Config = Annotated[
 Host = Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")]
 Cluster = Annotated[str | None, typer.Option(help="Its name on mDNS. [default: home]")]
 Mdns = Annotated[bool | None, typer.Option("--mdns/--no-mdns", help="Use multicast DNS.")]
-Interface = Annotated[
-    list[str] | None, typer.Option(metavar="ADDRESS", help="Where to use mDNS; repeatable.")
+Interfaces = Annotated[
+    list[str] | None,
+    typer.Option("--interface", metavar="ADDRESS", help="Where to use mDNS; repeatable."),
 ]
 StateDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep its state.")]
 Model = Annotated[
@@ -49,6 +51,15 @@ ModelArgument = Annotated[
         help="A name (`imbrex models list`) or an .onnx file.",
         autocompletion=model_names,
     ),
+]
+DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="Its name or id.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="As in `imbrex models list`.")]
+Default = Annotated[
+    bool, typer.Option("--default", help="Let it answer for its task where none is named.")
+]
+Strategy = Annotated[str | None, typer.Option(help="How to plan. [default: auto]")]
+ChosenStrategy = Annotated[
+    str | None, typer.Option(help="How to plan. [default: auto, or as the coordinator does]")
 ]
 Devices = Annotated[
     int | None, typer.Option(min=1, help="Over so many of the fastest. [default: all]")
@@ -75,6 +86,17 @@ WireOption = Annotated[
 Save = Annotated[
     Path | None, typer.Option("--save", metavar="OUT.png", help="Write the annotated picture.")
 ]
+
+
+def said(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A daemon's flags, by the settings that its parameters are named after: those that were
+    given, lists as tuples.
+    """
+    given = {name: value for name, value in parameters.items() if value not in (None, [])}
+    given.pop("config", None)
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+    }
 
 
 def known_wire(wire: str | None) -> str:

@@ -13,6 +13,7 @@ import typer
 from imbrex.cli import ranges
 from imbrex.cli.options import (
     URL,
+    ChosenStrategy,
     DeviceCounts,
     Devices,
     Json,
@@ -39,10 +40,7 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     cluster: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="A described cluster.")
     ] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(help="How to plan. [default: auto, or as the coordinator does]"),
-    ] = None,
+    strategy: ChosenStrategy = None,
     devices: Devices = None,
     wire: WireOption = None,
     url: Url = URL,
