@@ -40,6 +40,7 @@ from coordinator.planning.strategies import planner_of, strategy
 from coordinator.planning.unit_plan import best_alone
 from coordinator.runtime.describe import Described, describe
 from coordinator.runtime.feeds import Arrays, Entrances, Reading, read_feeds
+from coordinator.runtime.hardware import Hardware
 from coordinator.runtime.journal import Ended, Journal
 from coordinator.runtime.live import LiveCluster
 from coordinator.runtime.served import Parts, Served
@@ -59,7 +60,7 @@ WEIGHTS_FOLDER = "weights"
 class Coordinator:
     """One per process. All methods run on its event loop."""
 
-    def __init__(self, settings: CoordinatorSettings) -> None:
+    def __init__(self, settings: CoordinatorSettings, hardware: Hardware | None = None) -> None:
         for name in (settings.strategy, *settings.planners):
             strategy(name)  # a wrong name is refused at start
         self._settings = settings
@@ -73,7 +74,7 @@ class Coordinator:
         )
         self._admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self._live = LiveCluster(
-            settings, self._changed, self._received, self._admission.idle, self._judged
+            settings, self._changed, self._received, self._admission.idle, self._judged, hardware
         )
         self._driver = Driver(self._live, self._live.expectations, self._accused, self._hold)
         self._auditor = Auditor(

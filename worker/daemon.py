@@ -20,7 +20,6 @@ from zeroconf import Error as ZeroconfError
 
 from models.memory import tensors_cap_bytes, weights_cap_bytes
 from protos.channels import Caller, make_gate, make_server, require_proof
-from protos.endpoint import Endpoint
 from protos.files import alone_in, write_atomically
 from protos.heap import keep_buffers
 from protos.logs import log_to_stderr
@@ -30,18 +29,19 @@ from protos.supervision import serving
 from worker.advertise import Advertisement, interfaces, service_info
 from worker.compute import Compute
 from worker.cores import settled
-from worker.engine import Engine
+from worker.engines.base import Engine, Place
+from worker.exchange import Exchange
+from worker.hardware import Hardware
 from worker.hosts import Hosts
-from worker.identity import cpu_fingerprint, device_id, facts
+from worker.identity import device_id, facts
 from worker.machine import Machine
 from worker.measure import Measurer
 from worker.membership import Membership, credentials_in, watch_clock
-from worker.optimise import OptimisedPrograms, remove_leftovers
 from worker.ports import listen
+from worker.programs.store import BlobStore
 from worker.service import Parts, Service
 from worker.sessions import Sessions
 from worker.settings import WorkerSettings, load
-from worker.store import BlobStore
 from worker.tasks import Tasks
 
 READY_FILE = "ready.json"
@@ -52,13 +52,16 @@ _DRAIN_S = 5.0
 _log = structlog.get_logger()
 
 
-async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> None:
-    """Serves until `stop` is set, or SIGTERM or SIGINT comes.
+async def run(
+    settings: WorkerSettings, stop: asyncio.Event | None = None, hardware: Hardware | None = None
+) -> None:
+    """Serves until `stop` is set, or SIGTERM or SIGINT comes; on this computer, or as `hardware`.
 
     Raises:
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
     stop = stop or _stop_on_signals()
+    hardware = hardware or Hardware.of(settings)
     own_id = device_id(settings.state_dir)
     version = installed_version("imbrex")
     keep_buffers()
@@ -71,34 +74,37 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
         if credentials is not None:
             watching = asyncio.create_task(watch_clock(credentials))
             stack.callback(watching.cancel)
-        settings = await asyncio.to_thread(settled, settings)
-        compute = Compute(settings.pace, settings.nice, settings.emulation, settings.concurrency)
+        store = BlobStore(settings.state_dir, settings.disk_mb * 1_000_000)
+        settings, engine = await asyncio.to_thread(_engine, settings, store, hardware)
+        compute = Compute(hardware.throttle, settings.nice, settings.concurrency)
         stack.callback(compute.close)
-        sessions, store = _programs(settings)
+        memory_bytes = engine.memory_bytes(settings.memory_bytes)
+        sessions = Sessions(engine, store, weights_cap_bytes(memory_bytes))
+        store.in_use = sessions.blobs_in_use
         # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.
-        tasks = Tasks(own_id, tensors_cap_bytes(settings.memory_bytes))
-        endpoint = Endpoint(settings.message_ms * 1e-3, settings.byte_ns * 1e-9)
+        tasks = Tasks(own_id, tensors_cap_bytes(memory_bytes))
+        endpoint = hardware.endpoint
         caller = Caller(own_id, settings.secret, endpoint, credentials)
         gate = make_gate(settings.secret, credentials)
-        engine = Engine(tasks, sessions, compute, caller, version)
-        stack.push_async_callback(engine.close)
+        exchange = Exchange(tasks, sessions, compute, caller, version)
+        stack.push_async_callback(exchange.close)
         # A wrong address is found before anybody relies on us; the network itself may come later.
         where = interfaces(settings.host, settings.mdns_interfaces) if settings.mdns else []
         parts = Parts(
-            facts=lambda: facts(settings, own_id),
+            facts=lambda: facts(settings, own_id, engine),
             version=version,
             store=store,
             sessions=sessions,
-            measurer=Measurer(store, compute, as_on_arm=settings.as_on_arm),
-            engine=engine,
+            measurer=Measurer(store, compute, engine),
+            exchange=exchange,
             endpoint=endpoint,
             counters=lambda: {
                 **tasks.dropped,
-                "tasks_run": engine.tasks_run,
+                "tasks_run": exchange.tasks_run,
                 "overruns": compute.throttle.overruns,
                 "messages": endpoint.handled,
             },
-            membership=Membership(caller, gate, engine.keep_peers, settings.state_dir),
+            membership=Membership(caller, gate, exchange.keep_peers, settings.state_dir),
             hosts=Hosts(),
             condition=lambda: Machine().condition(settings.state_dir, bool(where)),
         )
@@ -112,13 +118,14 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
         port = listen(server, settings.host, settings.port, credentials)
         await server.start()
         stack.push_async_callback(server.stop, 1.0)
-        stack.push_async_callback(engine.drain, _DRAIN_S)
+        stack.push_async_callback(exchange.drain, _DRAIN_S)
         await _say(healthy, health_pb2.HealthCheckResponse.SERVING)
         stack.enter_context(_ready_file(settings, port, own_id))
         _log.info(
             "ready",
             address=f"{settings.host}:{port}",
             id=own_id,
+            engine=engine.traits.name,
             pace=settings.pace,
             threads=settings.task_threads,
             concurrency=settings.concurrency,
@@ -139,9 +146,18 @@ def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
     settings = load(file, overrides)
+    return serve(settings, Hardware.of(settings))
+
+
+def serve(settings: WorkerSettings, hardware: Hardware) -> int:
+    """Runs a worker, as the computer that `hardware` says; the exit code.
+
+    Raises:
+        BadConfiguration: a setting, the state directory or the port cannot be used.
+    """
     log_to_stderr(as_json=settings.log_json, level=settings.log_level)
     cap_memory(settings.memory_bytes)
-    uvloop.run(run(settings))
+    uvloop.run(run(settings, hardware=hardware))
     return 0
 
 
@@ -159,22 +175,16 @@ def join_cluster(file: Path | None = None, overrides: Mapping[str, Any] | None =
     return 0
 
 
-def _programs(settings: WorkerSettings) -> tuple[Sessions, BlobStore]:
-    def in_use() -> frozenset[str]:
-        return sessions.blobs_in_use()
+def _engine(
+    settings: WorkerSettings, store: BlobStore, hardware: Hardware
+) -> tuple[WorkerSettings, Engine]:
+    """The engine, and the settings with threads and concurrency as they are best for it."""
 
-    store = BlobStore(settings.state_dir, settings.disk_mb * 1_000_000, in_use)
-    directory = settings.state_dir / "optimised"
-    optimised = OptimisedPrograms(
-        directory,
-        store,
-        cpu_fingerprint(),
-        settings.task_threads,
-        as_on_arm=settings.as_on_arm,
-    )
-    remove_leftovers(directory)
-    sessions = Sessions(optimised, store, weights_cap_bytes(settings.memory_bytes))
-    return sessions, store
+    def made(threads: int) -> Engine:
+        return hardware.engine(Place(settings.state_dir / "optimised", store, threads))
+
+    settings = settled(settings, made(1))
+    return settings, made(settings.task_threads)
 
 
 async def _advertise(stack: AsyncExitStack, advertisement: Advertisement) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from protos.channels import Caller
 from protos.client import ExchangeStream, WorkerClient
 from protos.errors import ImbrexError, LostWorker, PeerViolation
+from protos.failures import SendFailed
 from worker.actions import SendToPeer
-from worker.failures import SendFailed
 from worker.wire import messages
 
 # More neighbours than any plan of a home gives one device.

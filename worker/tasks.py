@@ -21,6 +21,7 @@ from enum import Enum, auto
 import numpy as np
 
 from models.boxes import Box
+from protos.failures import BadInput, NoOutput, OutOfMemory
 from worker.actions import (
     HOST,
     Action,
@@ -36,9 +37,8 @@ from worker.actions import (
     TaskKey,
     TaskSpec,
 )
-from worker.arrays import aligned_empty
 from worker.early import EarlyPieces
-from worker.failures import BadInput, NoOutput, OutOfMemory
+from worker.programs.arrays import aligned_empty
 from worker.subtract import minus
 
 # Requests end within seconds; more open tasks than this on one device is a runaway host.

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.lab.guard import guarded
@@ -20,6 +20,7 @@ from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, requ
 from benchmarks.lab.presets import Preset
 from coordinator.cluster import children
 from imbrex.client import ANSWER_TIMEOUT_S, CoordinatorClient
+from imbrex.demo.emulation.settings import command
 from models.installed import VARIABLE, Store
 
 SECRET = "lab"  # noqa: S105 - of a cluster that nobody else can reach
@@ -146,12 +147,10 @@ def _worker(network: Network, number: int, computer: Computer, folder: Path) -> 
         "secret": SECRET,
         "mdns": False,
         "pace": computer.pace,
-        "message_ms": computer.message_ms,
-        "byte_ns": computer.byte_ns,
-        **_computing(computer, folder),
     }
     file = _settings_file(folder / f"{name}.toml", told)
-    within = network.inside(network.device(number))
+    emulation = _emulation(folder / f"{name}-emulation.toml", computer)
+    within = (*network.inside(network.device(number)), *command(emulation))
     state = folder / name
     return children.start(
         name, ["worker", "--config", str(file)], state, state / "ready.json", within
@@ -177,9 +176,6 @@ def _coordinator(
         "models": [],
         "host_worker": HOST,
         "host_pace": computer.pace,
-        "message_ms": computer.message_ms,
-        "byte_ns": computer.byte_ns,
-        **_computing(computer, folder),
         "medium": preset.medium,
         "replan": 0,
         # A crowd's clients wait until every device has the weights.
@@ -187,7 +183,9 @@ def _coordinator(
         **settings,
     }
     file = _settings_file(folder / "coordinator.toml", told)
-    within = (*network.inside(network.host), "env", f"{VARIABLE}={_models(folder).root}")
+    models = ("env", f"{VARIABLE}={_models(folder).root}")
+    emulation = _emulation(folder / "coordinator-emulation.toml", computer)
+    within = (*network.inside(network.host), *models, *command(emulation))
     arguments = ["coordinator", "--config", str(file)]
     return children.start("coordinator", arguments, state, state / "ready.json", within)
 
@@ -196,13 +194,10 @@ def _models(folder: Path) -> Store:
     return Store(folder / "models")
 
 
-def _computing(computer: Computer, folder: Path) -> dict[str, object]:
-    return {
-        "task_ms": computer.task_ms,
-        "weight_ns": computer.weight_ns,
-        "turns": folder / "turns",
-        "as_on_arm": True,
-    }
+def _emulation(path: Path, computer: Computer) -> Path:
+    told = asdict(computer) | {"turns": path.parent / "turns", "as_on_arm": True}
+    del told["pace"]
+    return _settings_file(path, told)
 
 
 def _settings_file(path: Path, told: Mapping[str, object]) -> Path:

@@ -13,10 +13,10 @@ from coordinator.audit.arbiter import Arbiter
 from coordinator.audit.collector import Collector
 from coordinator.audit.exam import Devices, entrance, of_task, tasks_to_try
 from coordinator.audit.verdict import Verdict
-from coordinator.cluster.facts import Facts
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
+from protos.facts import Facts
 
 log = structlog.get_logger(__name__)
 

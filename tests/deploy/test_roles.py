@@ -23,11 +23,8 @@ ROOT = Path(__file__).parents[2]
 ANSIBLE = ROOT / "deploy" / "ansible"
 ROLES = ("imbrex", "worker", "coordinator")
 # The unit says where the state is; a token is used once; certificates make the secret
-# superfluous; the others emulate slower computers.
-NOT_IN_FILES = {
-    *("state_dir", "join", "secret"),
-    *("message_ms", "byte_ns", "task_ms", "weight_ns", "turns", "as_on_arm"),
-}
+# superfluous.
+NOT_IN_FILES = {"state_dir", "join", "secret"}
 GROUPS = {"workers": ["kitchen", "hall", "attic"], "coordinator": ["living-room"]}
 HOSTS = {
     "kitchen": {"ansible_host": "192.168.1.21"},

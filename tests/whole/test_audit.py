@@ -26,7 +26,7 @@ from tests.whole.cluster import (
     state_of,
 )
 from tests.worker.support import in_process
-from worker.runtime import Session
+from worker.engines.base import Runnable
 
 MOST_TASKS = 400  # of one device without a check, by default
 PACE = 0.02
@@ -65,9 +65,9 @@ class Liar:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.spoil: Callable[[np.ndarray], np.ndarray] | None = None
         self.lies = 0
-        bound = Session.bound
+        bound = Runnable.bound
 
-        def wrong(session: Session, inputs: Any, shapes: Any) -> Any:
+        def wrong(session: Runnable, inputs: Any, shapes: Any) -> Any:
             ready = bound(session, inputs, shapes)
 
             def compute() -> dict[str, np.ndarray]:
@@ -79,7 +79,7 @@ class Liar:
 
             return replace(ready, compute=compute)
 
-        monkeypatch.setattr(Session, "bound", wrong)
+        monkeypatch.setattr(Runnable, "bound", wrong)
 
 
 @asynccontextmanager

@@ -210,10 +210,12 @@ def environment(state_dir, **changes):
 
 
 @contextlib.contextmanager
-def process(state_dir, *, before=None, **changes):
-    """A worker in a process of its own; killed at the end if it still runs."""
+def process(state_dir, *, before=None, within=(), **changes):
+    """A worker in a process of its own, executed by the command `within`; killed at the end if it
+    still runs.
+    """
     started = subprocess.Popen(
-        [sys.executable, "-m", "worker"],
+        [*within, sys.executable, "-m", *(("imbrex",) if within else ()), "worker"],
         cwd=ROOT,
         env=environment(state_dir, **changes),
         stderr=subprocess.PIPE,

@@ -15,10 +15,11 @@ from models.finite import is_finite
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.errors import ImbrexError, PeerViolation
+from protos.failures import NotFinite, RunError, SendFailed
 from protos.frames import decode
 from worker.actions import Action, Discard, Failed, Run, SendToHost, SendToPeer, TaskKey
-from worker.compute import Compute, Ready
-from worker.failures import NotFinite, RunError, SendFailed
+from worker.compute import Compute
+from worker.engines.base import Ready
 from worker.outbox import Outbox
 from worker.peers import Peers
 from worker.sessions import Sessions
@@ -44,7 +45,7 @@ _MOST_PEER_HEADER_BYTES = 256 << 10
 _log = structlog.get_logger()
 
 
-class Engine:
+class Exchange:
     """Streams, the task state, the compute thread and the peers of one worker; all its methods
     run on the event loop.
     """
