@@ -1,5 +1,5 @@
 """Where programs run: one task at a time at the worker's pace, or several at once, a thread for
-each. Another thread sets the next task up meanwhile: that is Python, which kernels leave time for.
+each. One more thread sets the next task up meanwhile: that is Python, which kernels leave time for.
 """
 
 import asyncio
@@ -8,9 +8,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import structlog
 
 from worker.engines.base import Ready
 
@@ -19,6 +22,8 @@ _PR_SET_TIMERSLACK = 29
 _TIMER_SLACK_NS = 1_000
 
 T = TypeVar("T")
+
+_log = structlog.get_logger()
 
 
 # Sets up a run.
@@ -119,30 +124,115 @@ class Throttle:
         """Gives back what it holds."""
 
 
+@dataclass(slots=True, eq=False)
+class Job:
+    """A run that was handed over: who computes it calls `ended` with its result or its error."""
+
+    begin: Work[Any]
+    ended: Callable[[Timed[Any] | Exception], None]
+    is_wanted: bool = True
+
+
 class Compute:
-    """The threads that set programs up and run them, first come, first served: `concurrency` at
-    once. A pace below 1 is for one at a time.
+    """Threads that set programs up and run them, first come, first served: `concurrency` at once,
+    while one more is set up. Who computed delivers in the same thread. A pace below 1 is for one at
+    a time.
     """
 
     def __init__(self, throttle: Throttle, nice: int = 0, concurrency: int = 1) -> None:
         self.throttle = throttle
         self._nice = nice
-        self._setting_up = ThreadPoolExecutor(1, "set up", initializer=self._settle)
-        self._computing = ThreadPoolExecutor(concurrency, "compute", initializer=self._settle)
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        # Held by the thread that takes the next job and sets it up, until it may compute.
+        self._turn = threading.Lock()
+        self._cores = threading.Semaphore(concurrency)
+        self._threads = [
+            threading.Thread(target=self._work, name=f"compute {number}", daemon=True)
+            for number in range(concurrency + 1)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, begin: Work[T], ended: Callable[[Timed[T] | Exception], None]) -> Job:
+        """Runs it in its turn; `ended` is called in the thread that ran it. From any thread. One
+        that is not wanted any more when its turn comes is not run, and has no end.
+        """
+        job = Job(begin, ended)
+        self._jobs.put(job)
+        return job
 
     async def run(self, begin: Work[T]) -> Timed[T]:
-        """Sets up and runs in its turn. Cancelling the caller takes it out of the queue, unless it
-        runs already.
+        """The same for a caller on an event loop. Cancelling it takes it out of the queue, unless
+        it runs already.
         """
         loop = asyncio.get_running_loop()
-        ready = await loop.run_in_executor(self._setting_up, self.throttle.set_up, begin)
-        return await loop.run_in_executor(self._computing, self.throttle.run, ready)
+        result: asyncio.Future[Timed[T]] = loop.create_future()
+
+        def tell(outcome: Timed[T] | Exception) -> None:
+            if result.done():
+                return
+            if isinstance(outcome, Exception):
+                result.set_exception(outcome)
+            else:
+                result.set_result(outcome)
+
+        def ended(outcome: Timed[T] | Exception) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(tell, outcome)
+
+        job = self.submit(begin, ended)
+        try:
+            return await result
+        finally:
+            job.is_wanted = False
 
     def close(self) -> None:
         """Waits for the runs in progress; drops what is queued."""
-        for threads in (self._setting_up, self._computing):
-            threads.shutdown(wait=True, cancel_futures=True)
+        while True:
+            try:
+                self._jobs.get_nowait()
+            except Empty:
+                break
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
         self.throttle.close()
+
+    def _work(self) -> None:
+        self._settle()
+        while True:
+            outcome: Ready[Any] | Timed[Any] | Exception | None = None
+            with self._turn:
+                job = self._jobs.get()
+                if job is None:
+                    return
+                if job.is_wanted:
+                    outcome = self._set_up(job)
+                if isinstance(outcome, Ready):
+                    self._cores.acquire()
+            if isinstance(outcome, Ready):
+                outcome = self._run(outcome)
+            try:
+                if outcome is not None:
+                    job.ended(outcome)
+            except Exception:
+                _log.exception("what a task made could not be delivered")
+            del job  # tensors live no longer than their tasks
+
+    def _set_up(self, job: Job) -> Ready[Any] | Exception:
+        try:
+            return self.throttle.set_up(job.begin)
+        except Exception as error:
+            return error
+
+    def _run(self, ready: Ready[Any]) -> Timed[Any] | Exception:
+        try:
+            return self.throttle.run(ready)
+        except Exception as error:
+            return error
+        finally:
+            self._cores.release()
 
     def _settle(self) -> None:
         prctl = getattr(ctypes.CDLL(None), "prctl", None)

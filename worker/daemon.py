@@ -1,6 +1,6 @@
 """The worker daemon: puts the parts together, says when it is ready, and stops cleanly.
 
-When it is ready, `ready.json` in the state directory says {"address", "id", "pid"}.
+When it is ready, `ready.json` in the state directory says {"address", "data_port", "id", "pid"}.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from protos.supervision import serving
 from worker.advertise import Advertisement, interfaces, service_info
 from worker.compute import Compute
 from worker.cores import settled
+from worker.data.listener import Listener
 from worker.engines.base import Engine, Place
 from worker.exchange import Exchange
 from worker.hardware import Hardware
@@ -42,7 +43,7 @@ from worker.programs.store import BlobStore
 from worker.service import Parts, Service
 from worker.sessions import Sessions
 from worker.settings import WorkerSettings, load
-from worker.tasks import Tasks
+from worker.tasks.state import Tasks
 
 READY_FILE = "ready.json"
 
@@ -72,8 +73,7 @@ async def run(
         )
         require_proof(settings.host, settings.secret, credentials)
         if credentials is not None:
-            watching = asyncio.create_task(watch_clock(credentials))
-            stack.callback(watching.cancel)
+            stack.callback(asyncio.create_task(watch_clock(credentials)).cancel)
         store = BlobStore(settings.state_dir, settings.disk_mb * 1_000_000)
         settings, engine = await asyncio.to_thread(_engine, settings, store, hardware)
         compute = Compute(hardware.throttle, settings.nice, settings.concurrency)
@@ -83,11 +83,13 @@ async def run(
         store.in_use = sessions.blobs_in_use
         # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.
         tasks = Tasks(own_id, tensors_cap_bytes(memory_bytes))
-        endpoint = hardware.endpoint
-        caller = Caller(own_id, settings.secret, endpoint, credentials)
+        caller = Caller(own_id, settings.secret, hardware.endpoint, credentials)
         gate = make_gate(settings.secret, credentials)
         exchange = Exchange(tasks, sessions, compute, caller, version)
         stack.push_async_callback(exchange.close)
+        port = settings.wanted_data_port
+        listener = Listener(settings.host, port, caller, exchange.receive_piece)
+        stack.callback(listener.close)
         # A wrong address is found before anybody relies on us; the network itself may come later.
         where = interfaces(settings.host, settings.mdns_interfaces) if settings.mdns else []
         parts = Parts(
@@ -97,22 +99,22 @@ async def run(
             sessions=sessions,
             measurer=Measurer(store, compute, engine),
             exchange=exchange,
-            endpoint=endpoint,
+            endpoint=hardware.endpoint,
             counters=lambda: {
-                **tasks.dropped,
+                **exchange.counts(),
                 "tasks_run": exchange.tasks_run,
                 "overruns": compute.throttle.overruns,
-                "messages": endpoint.handled,
+                "messages": hardware.endpoint.handled,
             },
-            membership=Membership(caller, gate, exchange.keep_peers, settings.state_dir),
+            membership=Membership(caller, gate, (exchange, listener), settings.state_dir),
             hosts=Hosts(),
             condition=lambda: Machine().condition(settings.state_dir, bool(where)),
+            data_port=listener.port,
         )
         service = Service(parts, settings.nice)
         stack.callback(service.close)
-        server = make_server(gate)
+        server, healthy = make_server(gate), _health()
         register(service, server)
-        healthy = health.aio.HealthServicer()  # type: ignore[attr-defined, unused-ignore]
         health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
         await _say(healthy, health_pb2.HealthCheckResponse.NOT_SERVING)
         port = listen(server, settings.host, settings.port, credentials)
@@ -120,7 +122,8 @@ async def run(
         stack.push_async_callback(server.stop, 1.0)
         stack.push_async_callback(exchange.drain, _DRAIN_S)
         await _say(healthy, health_pb2.HealthCheckResponse.SERVING)
-        stack.enter_context(_ready_file(settings, port, own_id))
+        told = {"address": f"{settings.host}:{port}", "data_port": listener.port, "id": own_id}
+        stack.enter_context(_ready_file(settings.state_dir / READY_FILE, told))
         _log.info(
             "ready",
             address=f"{settings.host}:{port}",
@@ -199,6 +202,10 @@ async def _advertise(stack: AsyncExitStack, advertisement: Advertisement) -> Non
         )
 
 
+def _health() -> Any:
+    return health.aio.HealthServicer()  # type: ignore[attr-defined, unused-ignore]
+
+
 async def _say(healthy: Any, status: int) -> None:
     for name in ("", SERVICE):
         await healthy.set(name, status)
@@ -213,10 +220,8 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 @contextmanager
-def _ready_file(settings: WorkerSettings, port: int, own_id: str) -> Iterator[None]:
-    path = settings.state_dir / READY_FILE
-    content = {"address": f"{settings.host}:{port}", "id": own_id, "pid": os.getpid()}
-    write_atomically(path, json.dumps(content).encode())
+def _ready_file(path: Path, told: Mapping[str, Any]) -> Iterator[None]:
+    write_atomically(path, json.dumps({**told, "pid": os.getpid()}).encode())
     try:
         yield
     finally:

@@ -62,6 +62,7 @@ class Parts:
     membership: Membership
     hosts: Hosts
     condition: Callable[[], pb.Condition]
+    data_port: int
 
 
 def _answers(method: Call) -> Call:
@@ -117,6 +118,7 @@ class Service:
             resident_bytes=_resident_bytes(),
             coordinators=others,
             generation=generation,
+            data_port=self._parts.data_port,
         )
 
     @_answers

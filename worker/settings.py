@@ -40,6 +40,12 @@ class WorkerSettings(BaseSettings):
         "127.0.0.1", description="address to listen on; others than loopback need a certificate"
     )
     port: int = Field(DEFAULT_PORT, ge=0, le=65535, description="0 takes any free port")
+    data_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="where neighbours send borders; default: the port after `port`, or a free one",
+    )
     state_dir: Path = Field(
         default_factory=lambda: platformdirs.user_state_path("imbrex") / "worker",
         description="identity, weights, optimised programs",
@@ -87,6 +93,13 @@ class WorkerSettings(BaseSettings):
     def shown_name(self) -> str:
         """The device's name for people."""
         return self.name or socket.gethostname()
+
+    @property
+    def wanted_data_port(self) -> int:
+        """Where to listen for neighbours; 0 for any free port."""
+        if self.data_port is not None:
+            return self.data_port
+        return self.port + 1 if 0 < self.port < 65535 else 0
 
     @property
     def usable_cores(self) -> int:

@@ -181,6 +181,7 @@ class Running:
     id: str
     state_dir: Path
     process: subprocess.Popen | None = None
+    data_port: int = 0
 
 
 @contextlib.asynccontextmanager
@@ -197,7 +198,8 @@ async def in_process(state_dir, **changes):
         await asyncio.sleep(0.005)
     content = json.loads(ready.read_text())
     try:
-        yield Running(content["address"], content["id"], state_dir)
+        own = Running(content["address"], content["id"], state_dir, None, content["data_port"])
+        yield own
     finally:
         stop.set()
         await daemon
@@ -230,7 +232,7 @@ def process(state_dir, *, before=None, within=(), **changes):
             assert time.monotonic() < deadline, "the worker does not get ready"
             time.sleep(0.02)
         content = json.loads(ready.read_text())
-        yield Running(content["address"], content["id"], state_dir, started)
+        yield Running(content["address"], content["id"], state_dir, started, content["data_port"])
     finally:
         started.kill()
         started.wait()

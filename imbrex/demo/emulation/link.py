@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -18,17 +19,31 @@ class SlowEndpoint(Endpoint):
     serial resource of its process, beside the computation, as an event loop is.
     """
 
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _free_s: float = field(default=0.0, repr=False)
     _late_s: float = field(default=0.0, repr=False)
 
     async def handle(self, size_bytes: int) -> None:
         """Returns when a message that is due now has been handled, after those before it."""
-        self.handled += 1
-        cost_s = self.message_s + size_bytes * self.byte_s
-        if not cost_s:
+        due_s = self._due_s(size_bytes, self._late_s)
+        if not due_s:
             return
-        # An absolute moment, and what the last timer was late or early: it must not add up.
-        now_s = time.monotonic()
-        self._free_s = due_s = max(self._free_s, now_s - self._late_s) + cost_s
-        await asyncio.sleep(due_s - now_s)
+        await asyncio.sleep(due_s - time.monotonic())
+        # What the last timer was late or early must not add up.
         self._late_s = min(time.monotonic() - due_s, _COARSE_S)
+
+    def charge(self, size_bytes: int) -> None:
+        """The same in a thread that is no event loop."""
+        due_s = self._due_s(size_bytes, 0.0)
+        while (left_s := due_s - time.monotonic()) > 0:
+            time.sleep(left_s)
+
+    def _due_s(self, size_bytes: int, late_s: float) -> float:
+        """When a message has been handled; 0: at once."""
+        cost_s = self.message_s + size_bytes * self.byte_s
+        with self._lock:
+            self.handled += 1
+            if not cost_s:
+                return 0.0
+            self._free_s = max(self._free_s, time.monotonic() - late_s) + cost_s
+            return self._free_s
