@@ -109,7 +109,7 @@ def test_a_playbook_without_variables_keeps_the_daemons_defaults(
 ) -> None:
     settings = accepted(daemon, rendered(daemon), tmp_path).model_dump()
     plain = accepted(daemon, {}, tmp_path).model_dump()
-    chosen = {"host", "host_worker", "name", "workers", "grpc_port"}
+    chosen = {"host", "host_worker", "name", "workers", "grpc_port", "data_port"}
     assert {key: settings[key] for key in settings.keys() - chosen} == {
         key: plain[key] for key in plain.keys() - chosen
     }
