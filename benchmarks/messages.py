@@ -122,9 +122,9 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="imbrex-messages-") as name, ExitStack() as stack:
         folder = Path(name)
-        plain, plain_pid = stack.enter_context(_worker(folder / "plain"))
+        plain, plain_pid = stack.enter_context(worker(folder / "plain"))
         caller = _members(folder)
-        tls, tls_pid = stack.enter_context(_worker(folder / "tls"))
+        tls, tls_pid = stack.enter_context(worker(folder / "tls"))
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         loop.run_until_complete(_admit(tls["address"], folder))
@@ -186,7 +186,8 @@ def _spent(worker: int, do: Callable[[], None]) -> tuple[float, float]:
 
 
 @contextmanager
-def _worker(state: Path) -> Iterator[tuple[dict[str, Any], int]]:
+def worker(state: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """A worker process: what its ready file says, and its id."""
     arguments = ["worker", "--port", "0", "--no-mdns", "--state-dir", str(state)]
     child = children.start("worker", arguments, state, state / "ready.json")
     try:
