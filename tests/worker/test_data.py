@@ -4,7 +4,6 @@ import random
 import socket
 import struct
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -205,17 +204,10 @@ async def test_a_neighbour_has_few_streams(heard):
         each.close()
 
 
-async def test_strangers_who_say_nothing_keep_nobody_out_for_long(heard):
+async def test_strangers_who_say_nothing_keep_nobody_out(heard):
     listener, pieces = heard
     silent = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(64)]
-    until_s = time.monotonic() + 10
-    link = None
-    while link is None and time.monotonic() < until_s:
-        try:
-            link = link_to(listener)
-        except LostWorker:
-            continue
-    assert link is not None
+    link = link_to(listener)
     assert link.send(action(piece(np.zeros((1, 2), np.float32))))
     await until(lambda: len(pieces) == 1)
     link.close()

@@ -54,7 +54,7 @@ class Listener:
         self._deliver = deliver
         self._members: frozenset[str] | None = None
         self._lock = threading.Lock()
-        self._streams: set[_Stream] = set()
+        self._streams: dict[_Stream, None] = {}
         self._socket = _listening(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._accepting = threading.Thread(target=self._accept, name="data accept", daemon=True)
@@ -89,11 +89,14 @@ class Listener:
                 return
             stream = _Stream(accepted)
             with self._lock:
-                strangers = sum(not each.sender for each in self._streams)
-                if strangers >= _MOST_STRANGERS or len(self._streams) >= _MOST_STREAMS:
+                strangers = [each for each in self._streams if not each.sender]
+                if len(self._streams) >= _MOST_STREAMS:
                     accepted.close()
                     continue
-                self._streams.add(stream)
+                if len(strangers) >= _MOST_STRANGERS:
+                    # A neighbour greets at once: whoever has been here for the longest is none.
+                    _hang_up(strangers[0].socket)
+                self._streams[stream] = None
             stream.thread = threading.Thread(
                 target=self._serve, args=(stream,), name="data reader", daemon=True
             )
@@ -110,7 +113,7 @@ class Listener:
                 _log.warning("data stream refused", cause=str(error))
         finally:
             with self._lock:
-                self._streams.discard(stream)
+                self._streams.pop(stream, None)
             stream.socket.close()
 
     def _greet(self, stream: _Stream) -> None:
