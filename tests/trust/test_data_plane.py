@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import threading
 import time
 
 import numpy as np
@@ -24,6 +25,7 @@ from tests.worker.support import (
     whole,
 )
 from worker.data.link import Link, connect
+from worker.data.listener import Listener
 from worker.tasks.actions import Piece, SendToPeer, TaskKey
 
 IN = Box.whole((1, 16, 12, 10))
@@ -117,6 +119,32 @@ async def test_the_streams_of_a_revoked_device_end_at_once(cluster, tmp_path):
     link.close()
     with pytest.raises(LostWorker):
         await asyncio.to_thread(connect, at(kitchen), KITCHEN, own)
+
+
+async def test_what_the_socket_does_not_take_at_once_follows_under_tls(tmp_path):
+    trust = make_trust(tmp_path / "host")
+    own, other = (caller(trust.certified, each, tmp_path / each) for each in (KITCHEN, HALL))
+    heard = []
+    listener = Listener("127.0.0.1", 0, own, heard.append)
+    listener.keep({HALL})
+    opened = await asyncio.to_thread(connect, f"127.0.0.1:{listener.port}", KITCHEN, other)
+    link = Link(opened, Endpoint(), print)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, 64, rows, 100), np.float32) for rows in (1, 150, 3) * 12]
+    senders = [
+        threading.Thread(target=link.send, args=(SendToPeer("", "", (part,), part.key, 1),))
+        for number, array in enumerate(arrays)
+        for part in [Piece(TaskKey("r", 1, number, 0), "y", Box.whole(array.shape), array)]
+    ]
+    for each in senders:
+        each.start()
+    for each in senders:
+        each.join()
+    await until(lambda: len(heard) == len(arrays))
+    assert {piece.sender for piece in heard} == {HALL}
+    assert all(np.array_equal(piece.array, arrays[piece.key.task]) for piece in heard)
+    link.close()
+    listener.close()
 
 
 async def test_no_session_is_resumed(cluster, tmp_path):
