@@ -21,6 +21,6 @@ class Endpoint:
         self.handled += 1
 
     def charge(self, size_bytes: int) -> None:
-        """The same in a thread that is no event loop."""
+        """The same of a message between workers, in a thread that is no event loop."""
         del size_bytes
         self.handled += 1

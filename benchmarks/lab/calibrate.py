@@ -20,6 +20,7 @@ from benchmarks.lab import probes
 from benchmarks.lab.cluster import SECRET, Computer, Lab
 from benchmarks.lab.network import HOST as HOST_ADDRESS
 from benchmarks.lab.presets import Preset
+from benchmarks.lab.software import software
 from coordinator.cluster import children
 from imbrex.demo.emulation.link import SlowEndpoint
 from imbrex.demo.emulation.settings import command
@@ -54,8 +55,17 @@ class Machine:
                 "ms per message) is slower than what it should emulate",
                 cure="Choose a smaller --scale",
             )
-        byte_ns = round(max(0.0, preset.byte_ns - self.byte_ns), 4)
-        return Computer(pace, round(message_ms, 4), byte_ns, preset.task_ms, preset.weight_ns)
+        own = software()
+        return Computer(
+            pace=pace,
+            message_ms=round(message_ms, 4),
+            byte_ns=round(max(0.0, preset.byte_ns - self.byte_ns), 4),
+            task_ms=preset.task_ms,
+            weight_ns=preset.weight_ns,
+            # As measured on a quiet machine like this one.
+            peer_message_ms=round(max(0.0, preset.peer_message_ms - own.peer_message_ms), 4),
+            peer_byte_ns=round(max(0.0, preset.peer_byte_ns - own.peer_byte_ns), 4),
+        )
 
 
 @dataclass(frozen=True, slots=True)

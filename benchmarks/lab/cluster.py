@@ -43,6 +43,8 @@ class Computer:
     byte_ns: float
     task_ms: float
     weight_ns: float = 0.0
+    peer_message_ms: float = 0.0
+    peer_byte_ns: float = 0.0
 
     def clocked(self, clock: float) -> Computer:
         """The same computer at another clock: kernels and Python are slower alike, memory isn't."""
@@ -52,6 +54,8 @@ class Computer:
             message_ms=self.message_ms / clock,
             byte_ns=self.byte_ns / clock,
             task_ms=self.task_ms / clock,
+            peer_message_ms=self.peer_message_ms / clock,
+            peer_byte_ns=self.peer_byte_ns / clock,
         )
 
 

@@ -41,7 +41,12 @@ def worker_hardware(settings: WorkerSettings, emulation: Emulation) -> WorkerHar
 
 def endpoint(emulation: Emulation) -> SlowEndpoint:
     """What messages cost an emulated computer."""
-    return SlowEndpoint(message_s=emulation.message_ms * 1e-3, byte_s=emulation.byte_ns * 1e-9)
+    return SlowEndpoint(
+        message_s=emulation.message_ms * 1e-3,
+        byte_s=emulation.byte_ns * 1e-9,
+        peer_message_s=emulation.peer_message_ms * 1e-3,
+        peer_byte_s=emulation.peer_byte_ns * 1e-9,
+    )
 
 
 def main() -> int:

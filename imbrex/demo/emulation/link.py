@@ -16,8 +16,12 @@ _COARSE_S = 1e-3
 @dataclass(slots=True)
 class SlowEndpoint(Endpoint):
     """Charges `message_s`, and `byte_s` per byte, on top of what this computer needs itself: as a
-    serial resource of its process, beside the computation, as an event loop is.
+    serial resource of its process, beside the computation, as an event loop is. Messages between
+    workers are charged `peer_message_s` and `peer_byte_s`.
     """
+
+    peer_message_s: float = 0.0
+    peer_byte_s: float = 0.0
 
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _free_s: float = field(default=0.0, repr=False)
@@ -25,7 +29,7 @@ class SlowEndpoint(Endpoint):
 
     async def handle(self, size_bytes: int) -> None:
         """Returns when a message that is due now has been handled, after those before it."""
-        due_s = self._due_s(size_bytes, self._late_s)
+        due_s = self._due_s(self.message_s + size_bytes * self.byte_s, self._late_s)
         if not due_s:
             return
         await asyncio.sleep(due_s - time.monotonic())
@@ -33,14 +37,13 @@ class SlowEndpoint(Endpoint):
         self._late_s = min(time.monotonic() - due_s, _COARSE_S)
 
     def charge(self, size_bytes: int) -> None:
-        """The same in a thread that is no event loop."""
-        due_s = self._due_s(size_bytes, 0.0)
+        """The same of a message between workers, in a thread that is no event loop."""
+        due_s = self._due_s(self.peer_message_s + size_bytes * self.peer_byte_s, 0.0)
         while (left_s := due_s - time.monotonic()) > 0:
             time.sleep(left_s)
 
-    def _due_s(self, size_bytes: int, late_s: float) -> float:
+    def _due_s(self, cost_s: float, late_s: float) -> float:
         """When a message has been handled; 0: at once."""
-        cost_s = self.message_s + size_bytes * self.byte_s
         with self._lock:
             self.handled += 1
             if not cost_s:

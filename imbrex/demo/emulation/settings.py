@@ -17,7 +17,8 @@ _Charge = Annotated[float, Field(ge=0, le=1000)]
 class Emulation(BaseModel):
     """What costs more than it does here; the share of a core that computes is the worker's `pace`.
 
-    A message costs `message_ms` and each of its bytes `byte_ns` at either side, setting a task up
+    A message costs `message_ms` and each of its bytes `byte_ns` at either side, one from worker to
+    worker `peer_message_ms` and `peer_byte_ns`; setting a task up
     takes `task_ms`, reading a byte of weights `weight_ns`. Workers that name the same folder
     `turns` compute in turns, and their kernels take the least CPU time that they have taken on any
     of them: emulated computers share no caches and no cores. `as_on_arm` leaves out the layout that
@@ -28,6 +29,8 @@ class Emulation(BaseModel):
 
     message_ms: _Charge = 0.0
     byte_ns: _Charge = 0.0
+    peer_message_ms: _Charge = 0.0
+    peer_byte_ns: _Charge = 0.0
     task_ms: _Charge = 0.0
     weight_ns: _Charge = 0.0
     turns: Path | None = None
