@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +34,11 @@ from models.program import BlobSource
 from models.tiles import MapTile, grid, tile_boxes
 from models.units import Network, divide
 from worker.cores import measured
-from worker.graphs import embed_weight
-from worker.runtime import make_session, options
+from worker.engines.base import Place
+from worker.engines.onnxruntime import OnnxRuntime
+from worker.engines.ort_session import make_session, options
+from worker.programs.graphs import embed_weight
+from worker.programs.store import BlobStore
 
 NETWORKS = ("vgg16-conv", "yolov2", "resnet50")
 # Strips that a map is divided into, as for so many devices.
@@ -108,7 +112,9 @@ def main() -> None:
             "most": round(ratios[-1], 3),
             "tiles": len(ratios),
         }
-    timing = measured(len(os.sched_getaffinity(0)), 0)
+    with tempfile.TemporaryDirectory() as folder:
+        engine = OnnxRuntime(Place(Path(folder), BlobStore(Path(folder), 1), 1))
+        timing = measured(engine, len(os.sched_getaffinity(0)), 0)
     worker = {**asdict(timing), "is_faster_apart": timing.is_faster_apart} if timing else None
     lines = [
         f"{name:12} {each['apart_over_together']:.2f} ({each['least']:.2f} to {each['most']:.2f})"

@@ -33,7 +33,7 @@ from models.program import BlobSource, Program
 from models.tiles import MapTile, even_spans, map_size, tile_boxes
 from models.units import Network, divide
 from models.work import Work, works
-from worker.runtime import make_session
+from worker.engines.ort_session import BLOCKED_LAYOUT, make_session
 
 NETWORKS = ("vgg16-conv", "yolov2", "resnet50", "digits")
 TILES = 20
@@ -89,7 +89,9 @@ def run_s(
         tensor.raw_data = bytes(blobs.bytes_of(ref.sha256)) if known else values.tobytes()
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    session = make_session(model.SerializeToString(), options, as_on_arm=as_on_arm)
+    session = make_session(
+        model.SerializeToString(), options, (BLOCKED_LAYOUT,) if as_on_arm else ()
+    )
     feeds = {name: rng.standard_normal(dims, dtype=np.float32) for name, dims in inputs.items()}
     session.run(None, feeds)
     seconds = []

@@ -44,6 +44,8 @@ def cluster_of(preset: Preset, count: int) -> Cluster:
     computer = (
         f"gflops = {preset.gflops}\nendpoint_ms_per_message = {preset.message_ms}\n"
         f"endpoint_ns_per_byte = {preset.byte_ns}\nendpoint_ms_per_task = {preset.task_ms}\n"
+        f"endpoint_ms_per_peer_message = {preset.peer_message_ms}\n"
+        f"endpoint_ns_per_peer_byte = {preset.peer_byte_ns}\n"
         f"weight_ns = {preset.weight_ns * _WEIGHT_BYTES}\n"
     )
     text = (

@@ -1,124 +1,232 @@
-"""What a message between two daemons costs either of them in CPU: the root of the lab's charges.
+"""What a message between two workers costs either of them in CPU: the root of the lab's charges.
 
-A worker process takes tensors from a client on the daemons' event loop, over two connections, one
-on each every ten milliseconds: as halos come from two neighbours and go to two, with the wakeups of
-pairs and not those of a stream. What both processes need in the same time without messages is taken
-off. Meanwhile programs of the lowest priority keep every core awake: to
-wake a virtual machine's core that was put to sleep is the hypervisor's work, which no Pi does.
+A worker process takes tensors over two connections, one on each every ten milliseconds: as halos
+come from two neighbours and go to two, with the wakeups of pairs and not those of a stream; over
+gRPC on the daemons' event loop, over the data plane, and over the data plane under mutual TLS, in
+turns. What both processes need in the same time without messages is taken off. Meanwhile programs
+of the lowest priority keep every core awake: to wake a virtual machine's core that was put to sleep
+is the hypervisor's work, which no Pi does.
 
-    python -m benchmarks.messages [--json] [--messages 300]
+    python -m benchmarks.messages [--json] [--messages 300] [--rounds 3]
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import uvloop
 
 from benchmarks.report import command_line, emit
 from coordinator.cluster import children
+from coordinator.cluster.authority import Authority
+from coordinator.cluster.trust import Trust
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import HOST, Caller
+from protos.channels import Caller
 from protos.client import ExchangeStream, WorkerClient
 from protos.convert import box_message, data_type_of
+from protos.credentials import Credentials
+from protos.endpoint import Endpoint
+from protos.facts import DeviceId
+from protos.identity import certified, device_name, keep_identity, new_key, now_utc, signing_request
+from worker.data.link import Link, connect
+from worker.membership import IDENTITY_FILE
+from worker.tasks.actions import Piece, SendToPeer, TaskKey
 
 # Halos of common networks, and the tile of one.
 SHAPES = ((1, 64, 1, 16), (1, 64, 1, 256), (1, 256, 2, 256))
 GAP_S = 0.01
 _START_S = 60.0
+_RECEIVER, _SENDER = "b" * 16, "a" * 16
+
+
+class Transport(Protocol):
+    """Sends one tensor over each of two connections, every ten milliseconds."""
+
+    def send(self, shape: tuple[int, ...], pairs: int) -> None:
+        """So many pairs; returns when they have left."""
+        ...
+
+
+class Grpc:
+    """Exchange streams, as between a host and a worker."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, running: dict[str, Any], caller: Caller
+    ) -> None:
+        self._loop = loop
+        self._address = running["address"]
+        self._caller = caller
+        self._streams: list[ExchangeStream] = []
+
+    def send(self, shape: tuple[int, ...], pairs: int) -> None:
+        """On an event loop."""
+        self._loop.run_until_complete(self._send(shape, pairs))
+
+    async def _send(self, shape: tuple[int, ...], pairs: int) -> None:
+        while len(self._streams) < 2:
+            self._streams.append(WorkerClient(self._address, self._caller).exchange())
+        values = np.zeros(shape, np.float32)
+        for _ in range(pairs):
+            await asyncio.sleep(GAP_S)
+            for number, stream in enumerate(self._streams):
+                header = pb.Tensor(
+                    request=_request(),
+                    task=number,
+                    tensor="halo",
+                    box=box_message(Box.whole(shape).spans),
+                    data_type=data_type_of(values.dtype),
+                )
+                await stream.write([pb.Item(tensor=header)], [values])
+
+
+class Data:
+    """The data plane, plain or under TLS."""
+
+    def __init__(self, running: dict[str, Any], caller: Caller) -> None:
+        address = f"127.0.0.1:{running['data_port']}"
+        self._links = [
+            Link(connect(address, running["id"], caller), Endpoint(), _broken) for _ in range(2)
+        ]
+
+    def send(self, shape: tuple[int, ...], pairs: int) -> None:
+        """In this thread, as who computes does."""
+        values = np.zeros(shape, np.float32)
+        pause = threading.Event()
+        for _ in range(pairs):
+            pause.wait(GAP_S)
+            for number, link in enumerate(self._links):
+                key = TaskKey(_request(), 1, number, 0)
+                piece = Piece(key, "halo", Box.whole(shape), values)
+                assert link.send(SendToPeer("", "", (piece,), key, 1))
 
 
 def main() -> int:
     """Prints the result."""
     parser = command_line(__doc__)
     parser.add_argument("--messages", type=int, default=300)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="imbrex-messages-") as name:
-        state = Path(name)
-        arguments_of_worker = ["worker", "--port", "0", "--no-mdns", "--state-dir", name]
-        child = children.start("worker", arguments_of_worker, state, state / "ready.json")
-        try:
-            up = "the worker has not started"
-            children.wait_until(lambda: child.ready() is not None, up, [child], _START_S)
-            ready = child.ready() or {}
-            with _awake():
-                found = uvloop.run(measure(ready["address"], ready["pid"], arguments.messages))
-        finally:
-            children.stop([child])
-    lines = (
-        f"{each['bytes']:>9} bytes: {each['sender_ms']:.3f} ms to send, "
-        f"{each['receiver_ms']:.3f} ms to receive"
-        for each in found["sizes"]
-    )
-    emit(found, arguments, "\n".join(lines))
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="imbrex-messages-") as name, ExitStack() as stack:
+        folder = Path(name)
+        plain, plain_pid = stack.enter_context(worker(folder / "plain"))
+        caller = _members(folder)
+        tls, tls_pid = stack.enter_context(worker(folder / "tls"))
+        loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(_admit(tls["address"], folder))
+        transports: dict[str, tuple[Transport, int]] = {
+            "grpc": (Grpc(loop, plain, Caller(_SENDER)), plain_pid),
+            "data": (Data(plain, Caller(_SENDER)), plain_pid),
+            "data_tls": (Data(tls, caller), tls_pid),
+        }
+        with _awake():
+            found = measure(transports, given.messages // 2, given.rounds)
+    rows = [
+        f"{name:9} {row['bytes']:>7} bytes: {row['sender_ms']:.3f} ms to send, "
+        f"{row['receiver_ms']:.3f} ms to receive, {row['of_grpc']:.2f} of gRPC's"
+        for name, sizes in found["transports"].items()
+        for row in sizes
+    ]
+    emit(found, given, "\n".join(rows))
     return 0
 
 
-async def measure(address: str, worker: int, messages: int) -> dict[str, Any]:
-    """CPU milliseconds of either side per message, by size."""
-    async with (
-        WorkerClient(address, Caller(HOST)) as one,
-        WorkerClient(address, Caller(HOST)) as other,
-    ):
-        streams = (one.exchange(), other.exchange())
-        await _send(streams, SHAPES[0], messages)  # connects, and warms both sides up
-        sizes = []
+def measure(
+    transports: dict[str, tuple[Transport, int]], pairs: int, rounds: int
+) -> dict[str, Any]:
+    """CPU milliseconds of either side per message, by transport and size: medians of rounds that
+    take turns.
+    """
+    spent: dict[tuple[str, tuple[int, ...]], list[tuple[float, float]]] = {}
+    for transport, _ in transports.values():
+        transport.send(SHAPES[0], pairs)  # connects, and warms both sides up
+    for _ in range(rounds):
         for shape in SHAPES:
-            idle = await _spent(worker, (), shape, messages)
-            busy = await _spent(worker, streams, shape, messages)
-            sender, receiver = (
-                (after - before) / messages * 1e3 for after, before in zip(busy, idle, strict=True)
-            )
-            sizes.append(
-                {
-                    "bytes": 4 * int(np.prod(shape)),
-                    "sender_ms": round(sender, 4),
-                    "receiver_ms": round(receiver, 4),
-                }
-            )
-        for stream in streams:
-            stream.cancel()
-    return {"messages": messages, "gap_s": GAP_S, "sizes": sizes}
+            for name, (transport, pid) in transports.items():
+                idle = _spent(pid, lambda: time.sleep(pairs * GAP_S))
+                busy = _spent(pid, partial(transport.send, shape, pairs))
+                sides = tuple((b - i) / (2 * pairs) * 1e3 for b, i in zip(busy, idle, strict=True))
+                spent.setdefault((name, shape), []).append((sides[0], sides[1]))
+    found: dict[str, list[dict[str, float]]] = {}
+    for name in transports:
+        for shape in SHAPES:
+            sender, receiver = map(statistics.median, zip(*spent[name, shape], strict=True))
+            grpc = map(statistics.median, zip(*spent["grpc", shape], strict=True))
+            row = {
+                "bytes": 4 * int(np.prod(shape)),
+                "sender_ms": round(sender, 4),
+                "receiver_ms": round(receiver, 4),
+                "of_grpc": round((sender + receiver) / sum(grpc), 3),
+            }
+            found.setdefault(name, []).append(row)
+    return {"messages": 2 * pairs, "rounds": rounds, "gap_s": GAP_S, "transports": found}
 
 
-async def _spent(
-    worker: int, streams: Sequence[ExchangeStream], shape: tuple[int, ...], messages: int
-) -> tuple[float, float]:
+def _spent(worker: int, do: Callable[[], None]) -> tuple[float, float]:
     """CPU seconds of this process and of the worker."""
     before = cpu_s(os.getpid()), cpu_s(worker)
-    await _send(streams, shape, messages)
+    do()
+    time.sleep(0.05)  # what was sent last is taken
     after = cpu_s(os.getpid()), cpu_s(worker)
     return after[0] - before[0], after[1] - before[1]
 
 
-async def _send(streams: Sequence[ExchangeStream], shape: tuple[int, ...], messages: int) -> None:
-    """So many messages, one over each stream at a time."""
-    values = np.zeros(shape, np.float32)
+@contextmanager
+def worker(state: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """A worker process: what its ready file says, and its id."""
+    arguments = ["worker", "--port", "0", "--no-mdns", "--state-dir", str(state)]
+    child = children.start("worker", arguments, state, state / "ready.json")
+    try:
+        up = "the worker has not started"
+        children.wait_until(lambda: child.ready() is not None, up, [child], _START_S)
+        yield child.ready() or {}, child.process.pid
+    finally:
+        children.stop([child])
 
-    async def send(stream: ExchangeStream, name: str) -> None:
-        header = pb.Tensor(
-            request=name,
-            tensor="halo",
-            box=box_message(Box.whole(shape).spans),
-            data_type=data_type_of(values.dtype),
-        )
-        await stream.write([pb.Item(tensor=header)], [values])
 
-    for number in range(messages // 2):
-        await asyncio.sleep(GAP_S)
-        await asyncio.gather(
-            *(send(each, f"{shape}-{number}-{k}") for k, each in enumerate(streams))
-        )
+def _members(folder: Path) -> Caller:
+    """Makes a cluster of a host, a receiver and a sender; the sender's way to call."""
+    authority = Authority.make(folder, now_utc())
+
+    def give(device: str, path: Path) -> Credentials:
+        key = new_key()
+        signed = authority.sign(signing_request(key, device), DeviceId(device), now_utc())
+        own = certified(key, signed, authority.certificate_pem, device_name(device))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        keep_identity(path, own)
+        return Credentials(path, own)
+
+    give(_RECEIVER, folder / "tls" / IDENTITY_FILE)
+    (folder / "tls" / "id").write_text(f"{_RECEIVER}\n")
+    return Caller(_SENDER, credentials=give(_SENDER, folder / "sender.pem"))
+
+
+async def _admit(address: str, folder: Path) -> None:
+    """The host says who is a member."""
+    async with WorkerClient(address, Trust.load(folder).caller, _RECEIVER) as client:
+        await client.hello("benchmark", members=[_RECEIVER, _SENDER])
+
+
+def _request() -> str:
+    return f"r{time.monotonic_ns()}"
+
+
+def _broken(_: Sequence[object], error: Exception) -> None:
+    raise SystemExit(str(error))
 
 
 @contextmanager

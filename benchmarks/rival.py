@@ -17,7 +17,8 @@ from fastapi import FastAPI, Request
 from models.vision.predictions import predictions
 from models.vision.preprocess import decode_image, image_to_tensor
 from models.vision.sidecar import load, sidecar_path
-from worker.compute import Compute, Ready
+from worker.compute import Compute, Throttle
+from worker.engines.base import Ready
 
 
 def rival(model: Path, pace: float) -> FastAPI:
@@ -27,7 +28,7 @@ def rival(model: Path, pace: float) -> FastAPI:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    compute = Compute(pace)
+    compute = Compute(Throttle(pace))
     app = FastAPI()
 
     @app.post("/infer")

@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 import uvicorn
 
+from coordinator.runtime.hardware import Hardware
 from coordinator.service import WEIGHTS_FOLDER, Coordinator
 from coordinator.serving.app import create_app
 from coordinator.serving.common.connections import Connection
@@ -40,8 +41,8 @@ KEEP_ALIVE_S = 75
 log = structlog.get_logger(__name__)
 
 
-async def run(settings: CoordinatorSettings) -> None:
-    """Serves until SIGTERM or SIGINT.
+async def run(settings: CoordinatorSettings, hardware: Hardware | None = None) -> None:
+    """Serves until SIGTERM or SIGINT; on this computer, or as `hardware`.
 
     Raises:
         BadConfiguration: a port is taken, or the state directory can't be used.
@@ -51,7 +52,7 @@ async def run(settings: CoordinatorSettings) -> None:
     with alone_in(settings.state_dir, "coordinator"), _listening(settings) as listener:
         remove_leftovers(settings.state_dir / WEIGHTS_FOLDER)
         tls = WebTls.of(settings)
-        coordinator = Coordinator(settings)
+        coordinator = Coordinator(settings, hardware=hardware)
         await coordinator.start()
         try:
             await _serve(coordinator, listener, tls)

@@ -40,6 +40,7 @@ from coordinator.planning.strategies import planner_of, strategy
 from coordinator.planning.unit_plan import best_alone
 from coordinator.runtime.describe import Described, describe
 from coordinator.runtime.feeds import Arrays, Entrances, Reading, read_feeds
+from coordinator.runtime.hardware import Hardware
 from coordinator.runtime.journal import Ended, Journal
 from coordinator.runtime.live import LiveCluster
 from coordinator.runtime.served import Parts, Served
@@ -47,6 +48,7 @@ from coordinator.runtime.statuses import away
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.events import RequestId
+from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId, Plan
 from models.units import Network
 from protos import imbrex_pb2 as pb
@@ -59,7 +61,7 @@ WEIGHTS_FOLDER = "weights"
 class Coordinator:
     """One per process. All methods run on its event loop."""
 
-    def __init__(self, settings: CoordinatorSettings) -> None:
+    def __init__(self, settings: CoordinatorSettings, hardware: Hardware | None = None) -> None:
         for name in (settings.strategy, *settings.planners):
             strategy(name)  # a wrong name is refused at start
         self._settings = settings
@@ -73,7 +75,7 @@ class Coordinator:
         )
         self._admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self._live = LiveCluster(
-            settings, self._changed, self._received, self._admission.idle, self._judged
+            settings, self._changed, self._received, self._admission.idle, self._judged, hardware
         )
         self._driver = Driver(self._live, self._live.expectations, self._accused, self._hold)
         self._auditor = Auditor(
@@ -289,16 +291,26 @@ class Coordinator:
             self.journal.add(Ended(request, model, arrived_s, time.monotonic(), None, (), error))
             raise
         ended_s = time.monotonic()
-        self._live.observe(graph, times)
-        self._follow(model, ended_s)
         queue_s = started_s - arrived_s - read_s
         timing = replace(answer.timing, queue_s=queue_s, total_s=answer.timing.total_s + queue_s)
         answer = replace(answer, timing=timing)
         kept = replace(answer, outputs={})
-        self.journal.add(
-            Ended(request, model, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch)
+        ended = Ended(
+            request, model, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch
         )
+        # The answer goes out first.
+        asyncio.get_running_loop().call_soon(self._learn, graph, ended)
         return answer
+
+    def _learn(self, graph: TaskGraph, ended: Ended) -> None:
+        """Takes in what a request that was answered showed."""
+        self._live.observe(graph, ended.tasks)
+        if self._settings.replan:
+            observed = self._live.observed(ended.ended_s)
+            # Another plan is looked for where devices or links are not what it was made for.
+            if self._switching.is_due(ended.model, observed, ended.ended_s):
+                self._plans.refresh(DRIFT, ended.model)
+        self.journal.add(ended)
 
     def trace(self, request_id: str) -> dict[str, Any]:
         """The timeline of one of the latest requests, as Chrome trace events.
@@ -362,11 +374,6 @@ class Coordinator:
     def _accused(self, device: DeviceId, cause: str) -> None:
         self._auditor.sampling.suspected(device)
         self._withdrawal.accuse(device, cause)
-
-    def _follow(self, model: str, now: float) -> None:
-        """Looks for another plan where devices or links are not what its plan was made for."""
-        if self._settings.replan and self._switching.is_due(model, self._live.observed(now), now):
-            self._plans.refresh(DRIFT, model)
 
     def _received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None

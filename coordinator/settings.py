@@ -54,9 +54,7 @@ class CoordinatorSettings(BaseSettings):
     devices reach, where they are to send it their borders. `objective`: where several images come
     at a time, `auto` gives whole ones to groups of devices if that answers them sooner; `latency`
     computes each on all devices, `throughput` answers most per second. `medium` says what the
-    links share, as in cluster files. `message_ms` and `byte_ns` emulate a slower computer: what a
-    message and each of its bytes cost more than they do here; `task_ms`, `weight_ns`, `turns`
-    and `as_on_arm` are for its worker. `rate_per_s` is how often one API key, or address without
+    links share, as in cluster files. `rate_per_s` is how often one API key, or address without
     one, may ask; 0 is no limit. A body slower than `min_body_bytes_per_s` loses its place to who
     waits for one. `max_json_bytes` bounds JSON alone: tensors as text grow in memory, larger ones
     travel as bytes. Of one address at most `max_connections` are open; this device's own may speak
@@ -91,12 +89,6 @@ class CoordinatorSettings(BaseSettings):
     replan: OffOrSeconds = 60.0
     profile: bool = True
     profile_s: float = Field(default=60.0, gt=0, le=60.0)
-    task_ms: float = Field(default=0.0, ge=0, le=1000)
-    weight_ns: float = Field(default=0.0, ge=0, le=1000)
-    turns: Path | None = None
-    as_on_arm: bool = False
-    message_ms: float = Field(default=0.0, ge=0, le=1000)
-    byte_ns: float = Field(default=0.0, ge=0, le=1000)
     max_queue: int = 64
     max_wait_s: float = Field(default=30.0, gt=0)
     objective: Objective = "auto"

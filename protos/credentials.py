@@ -1,11 +1,15 @@
 """What proves an identity on connections: TLS in both directions, renewed while they run."""
 
+import ssl
 from pathlib import Path
 from typing import Self
 
 import grpc
 
 from protos.identity import Identity, keep_identity, read_identity
+
+# What sockets of the data plane say in their handshake.
+DATA_PROTOCOL = "imbrex-data"
 
 
 class Credentials:
@@ -46,6 +50,29 @@ class Credentials:
         """For a connection that we open: both sides show certificates of our authority."""
         own = self._identity
         return grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
+
+    def tls_client(self) -> ssl.SSLContext:
+        """For a plain socket that we open: both sides show certificates of our authority, and the
+        other one is who it is called.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        return self._context(context)
+
+    def tls_server(self) -> ssl.SSLContext:
+        """For a plain socket that was accepted. No session is resumed: nobody reads what a sender
+        would be sent for that.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.num_tickets = 0
+        return self._context(context)
+
+    def _context(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.set_alpn_protocols([DATA_PROTOCOL])
+        context.load_verify_locations(cadata=self._identity.authority_pem.decode())
+        context.load_cert_chain(self._path)
+        return context
 
     def of_server(self, *, strangers: bool = False) -> grpc.ServerCredentials:
         """For a server: callers show certificates of our authority, unless `strangers` may call

@@ -1,37 +1,26 @@
-"""What messages cost the computer at either end, as slow as one that is emulated.
-
-A small computer spends milliseconds of one core on every message: Python, gRPC, copies. An endpoint
-charges that time as a serial resource of its process, beside the computation, as an event loop is.
-"""
+"""What handles messages at either end of a connection."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from dataclasses import dataclass, field
-
-# What an event loop's timers are rounded to; what is later than that has another cause.
-_COARSE_S = 1e-3
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Endpoint:
-    """Charges `message_s` and `byte_s` per byte, on top of what this computer needs itself."""
+    """Counts the messages of a process. `message_s` and `byte_s` are what each of them, and of
+    their bytes, costs beyond what they do on this computer.
+    """
 
+    handled: int = 0
     message_s: float = 0.0
     byte_s: float = 0.0
-    handled: int = 0
-    _free_s: float = field(default=0.0, repr=False)
-    _late_s: float = field(default=0.0, repr=False)
 
     async def handle(self, size_bytes: int) -> None:
-        """Returns when a message that is due now has been handled, after those before it."""
+        """Returns when a message that is due now has been handled."""
+        del size_bytes
         self.handled += 1
-        cost_s = self.message_s + size_bytes * self.byte_s
-        if not cost_s:
-            return
-        # An absolute moment, and what the last timer was late or early: it must not add up.
-        now_s = time.monotonic()
-        self._free_s = due_s = max(self._free_s, now_s - self._late_s) + cost_s
-        await asyncio.sleep(due_s - now_s)
-        self._late_s = min(time.monotonic() - due_s, _COARSE_S)
+
+    def charge(self, size_bytes: int) -> None:
+        """The same of a message between workers, in a thread that is no event loop."""
+        del size_bytes
+        self.handled += 1

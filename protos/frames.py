@@ -52,7 +52,7 @@ def encode(items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> bytes:
         payload = next(left)
         size = payload.nbytes if not isinstance(payload, bytes) else len(payload)
         getattr(item, kind).payload_bytes = size
-        parts.extend(_runs(payload))
+        parts.extend(runs(payload))
         parts.append(_PAD[: -size % _ALIGN])
     assert next(left, None) is None, "a payload without an item"
     header = pb.Frame(items=items).SerializeToString()
@@ -141,7 +141,7 @@ def _array(tensor: pb.Tensor, payload: memoryview) -> np.ndarray:
     return np.frombuffer(payload, dtype).reshape(shape)
 
 
-def _runs(payload: Payload) -> Iterator[bytes | memoryview]:
+def runs(payload: Payload) -> Iterator[bytes | memoryview]:
     """The payload's bytes in order, as few contiguous runs as its strides allow; copied into one
     run first where the runs would be short.
     """

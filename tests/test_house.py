@@ -23,7 +23,7 @@ PURE = (
     "coordinator/costs",
     "coordinator/planning",
     "coordinator/cluster/membership.py",
-    "worker/tasks.py",
+    "worker/tasks",
 )
 PROTOS = ("protos/imbrex.proto", "protos/inference.proto")
 EDGES = {"asyncio", "grpc", "socket", "structlog", "logging", "time", "threading"}

@@ -11,7 +11,7 @@ from zeroconf import IPVersion, ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 
 from protos.errors import BadConfiguration
-from worker.identity import Facts
+from protos.facts import Facts
 
 SERVICE_TYPE = "_imbrex._tcp.local."
 

@@ -1,5 +1,5 @@
 """Where programs run: one task at a time at the worker's pace, or several at once, a thread for
-each. Another thread sets the next task up meanwhile: that is Python, which kernels leave time for.
+each. One more thread sets the next task up meanwhile: that is Python, which kernels leave time for.
 """
 
 import asyncio
@@ -8,13 +8,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from worker.turns import Turns
+import structlog
+
+from worker.engines.base import Ready
 
 _PR_SET_TIMERSLACK = 29
 # The kernel's default of 50 us would lengthen every paced run.
@@ -22,38 +23,11 @@ _TIMER_SLACK_NS = 1_000
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class Ready(Generic[T]):
-    """A run that is set up: what computes, how many bytes of weights it reads, what tells its
-    kernels from others (empty: nothing), and what looks at its result, which is not kernels and no
-    part of its time.
-    """
-
-    compute: Callable[[], T]
-    weight_bytes: int = 0
-    kernels: tuple[object, ...] = ()
-    check: Callable[[T], None] | None = None
+_log = structlog.get_logger()
 
 
 # Sets up a run.
 Work: TypeAlias = Callable[[], Ready[T]]
-
-
-@dataclass(frozen=True, slots=True)
-class Emulation:
-    """In what else than its pace a worker is like a smaller computer.
-
-    `task_s` is how long setting up a task takes, `weight_byte_s` how long reading a byte of
-    weights does: kernels are then timed with warm caches, since a pace would stretch their waiting
-    for memory as much as their arithmetic. Workers of one machine that name the same folder `turns`
-    compute in turns, and kernels take the least CPU time that they have taken on any of them:
-    emulated computers share no caches and no cores.
-    """
-
-    task_s: float = 0.0
-    weight_byte_s: float = 0.0
-    turns: Path | None = None
 
 
 class Clock(Protocol):
@@ -89,6 +63,9 @@ class RealClock:
             time.sleep(left)
 
 
+REAL = RealClock()
+
+
 @dataclass(frozen=True, slots=True)
 class Timed(Generic[T]):
     """A result and when its computation began and ended, sleep of the pace included."""
@@ -104,93 +81,158 @@ class Throttle:
     A run that took `cpu` seconds of this thread's CPU time ends `cpu / pace` after it began, by
     sleeping until that absolute moment. A run that other load made even slower isn't stretched
     further; such overruns are counted, since measurements then are not of the emulated device.
-
-    Setting up is Python, by which a small computer is not slower in the same measure as by its
-    kernels: it takes as long as it takes here, or as is emulated.
     """
 
-    def __init__(self, pace: float, clock: Clock, emulation: Emulation = Emulation()) -> None:
+    def __init__(self, pace: float, clock: Clock = REAL) -> None:
         self._pace = pace
         self._clock = clock
-        self._emulation = emulation
-        self._turns = Turns(emulation.turns) if emulation.turns else None
         self.overruns = 0
 
     def set_up(self, begin: Work[T]) -> Ready[T]:
-        """Sets a run up in the calling thread."""
-        begun = self._clock.now_s()
-        ready = begin()
-        if self._emulation.task_s:
-            self._clock.sleep_until(begun + self._emulation.task_s)
-        return ready
+        """Sets a run up in the calling thread: Python, by which a small computer is not slower in
+        the same measure as by its kernels, so it is not stretched.
+        """
+        return begin()
 
     def run(self, ready: Ready[T]) -> Timed[T]:
         """Runs it in the calling thread; exceptions pass, unstretched."""
         clock = self._clock
         start = clock.now_s()
-        with self._turn():
-            value, cpu_s = self._computed(ready)
+        value, cpu_s = self.computed(ready)
         if ready.check:
             ready.check(value)
         if self._pace < 1:
-            weights_s = ready.weight_bytes * self._emulation.weight_byte_s
-            deadline = start + cpu_s / self._pace + weights_s
+            deadline = start + cpu_s / self._pace + self.waiting_s(ready)
             if clock.now_s() > deadline:
                 self.overruns += 1
             else:
                 clock.sleep_until(deadline)
         return Timed(value, start, clock.now_s())
 
-    def close(self) -> None:
-        """Gives back what it holds."""
-        if self._turns:
-            self._turns.close()
-
-    def _computed(self, ready: Ready[T]) -> tuple[T, float]:
+    def computed(self, ready: Ready[T]) -> tuple[T, float]:
         """The result and its CPU seconds."""
-        if self._emulation.weight_byte_s:
-            ready.compute()
         before = self._clock.cpu_s()
         value = ready.compute()
-        cpu_s = self._clock.cpu_s() - before
-        if self._turns and ready.kernels:
-            cpu_s = self._turns.least(ready.kernels, cpu_s)
-        return value, cpu_s
+        return value, self._clock.cpu_s() - before
 
-    def _turn(self) -> AbstractContextManager[None]:
-        return self._turns.turn() if self._turns else nullcontext()
+    def waiting_s(self, ready: Ready[T]) -> float:
+        """What a run takes beside its CPU time."""
+        del ready
+        return 0.0
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A run that was handed over: who computes it calls `ended` with its result or its error."""
+
+    begin: Work[Any]
+    ended: Callable[[Timed[Any] | Exception], None]
+    is_wanted: bool = True
 
 
 class Compute:
-    """The threads that set programs up and run them, first come, first served: `concurrency` at
-    once. A pace below 1 and emulation are for one at a time.
+    """Threads that set programs up and run them, first come, first served: `concurrency` at once,
+    while one more is set up. Who computed delivers in the same thread. A pace below 1 is for one at
+    a time.
     """
 
-    def __init__(
-        self,
-        pace: float,
-        nice: int = 0,
-        emulation: Emulation = Emulation(),
-        concurrency: int = 1,
-    ) -> None:
-        self.throttle = Throttle(pace, RealClock(), emulation)
+    def __init__(self, throttle: Throttle, nice: int = 0, concurrency: int = 1) -> None:
+        self.throttle = throttle
         self._nice = nice
-        self._setting_up = ThreadPoolExecutor(1, "set up", initializer=self._settle)
-        self._computing = ThreadPoolExecutor(concurrency, "compute", initializer=self._settle)
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        # Held by the thread that takes the next job and sets it up, until it may compute.
+        self._turn = threading.Lock()
+        self._cores = threading.Semaphore(concurrency)
+        self._threads = [
+            threading.Thread(target=self._work, name=f"compute {number}", daemon=True)
+            for number in range(concurrency + 1)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, begin: Work[T], ended: Callable[[Timed[T] | Exception], None]) -> Job:
+        """Runs it in its turn; `ended` is called in the thread that ran it. From any thread. One
+        that is not wanted any more when its turn comes is not run, and has no end.
+        """
+        job = Job(begin, ended)
+        self._jobs.put(job)
+        return job
 
     async def run(self, begin: Work[T]) -> Timed[T]:
-        """Sets up and runs in its turn. Cancelling the caller takes it out of the queue, unless it
-        runs already.
+        """The same for a caller on an event loop. Cancelling it takes it out of the queue, unless
+        it runs already.
         """
         loop = asyncio.get_running_loop()
-        ready = await loop.run_in_executor(self._setting_up, self.throttle.set_up, begin)
-        return await loop.run_in_executor(self._computing, self.throttle.run, ready)
+        result: asyncio.Future[Timed[T]] = loop.create_future()
+
+        def tell(outcome: Timed[T] | Exception) -> None:
+            if result.done():
+                return
+            if isinstance(outcome, Exception):
+                result.set_exception(outcome)
+            else:
+                result.set_result(outcome)
+
+        def ended(outcome: Timed[T] | Exception) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(tell, outcome)
+
+        job = self.submit(begin, ended)
+        try:
+            return await result
+        finally:
+            job.is_wanted = False
 
     def close(self) -> None:
         """Waits for the runs in progress; drops what is queued."""
-        for threads in (self._setting_up, self._computing):
-            threads.shutdown(wait=True, cancel_futures=True)
+        while True:
+            try:
+                self._jobs.get_nowait()
+            except Empty:
+                break
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
         self.throttle.close()
+
+    def _work(self) -> None:
+        self._settle()
+        while True:
+            outcome: Ready[Any] | Timed[Any] | Exception | None = None
+            with self._turn:
+                job = self._jobs.get()
+                if job is None:
+                    return
+                if job.is_wanted:
+                    outcome = self._set_up(job)
+                if isinstance(outcome, Ready):
+                    self._cores.acquire()
+            if isinstance(outcome, Ready):
+                outcome = self._run(outcome)
+            try:
+                if outcome is not None:
+                    job.ended(outcome)
+            except Exception:
+                _log.exception("what a task made could not be delivered")
+            del job  # tensors live no longer than their tasks
+
+    def _set_up(self, job: Job) -> Ready[Any] | Exception:
+        try:
+            return self.throttle.set_up(job.begin)
+        except Exception as error:
+            return error
+
+    def _run(self, ready: Ready[Any]) -> Timed[Any] | Exception:
+        try:
+            return self.throttle.run(ready)
+        except Exception as error:
+            return error
+        finally:
+            self._cores.release()
 
     def _settle(self) -> None:
         prctl = getattr(ctypes.CDLL(None), "prctl", None)

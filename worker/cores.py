@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-import onnxruntime as ort
 import structlog
 from onnx import TensorProto, helper
 
+from models.program import Program
 from models.tiles import even_spans
 from protos.files import write_atomically
 from protos.heap import give_back_memory
 from worker.compute import yield_to_others
-from worker.identity import cpu_fingerprint
-from worker.runtime import make_session, options
+from worker.engines.base import Engine, Runnable
 from worker.settings import WorkerSettings
 
 FILE = "cores.json"
@@ -44,6 +43,8 @@ _MEASURE_S = 0.5
 _QUIET = 0.9
 _SEED = 20_240_601
 
+# Of an engine, the cores, and how nice to be.
+Measure: TypeAlias = Callable[[Engine, int, int], "Timing | None"]
 # Seconds together, seconds apart, and the least share of a core that a thread of the latter had.
 _Round: TypeAlias = tuple[float, float, float]
 
@@ -66,24 +67,24 @@ class Timing:
 
 
 def settled(
-    settings: WorkerSettings, measure: Callable[[int, int], Timing | None] | None = None
+    settings: WorkerSettings, engine: Engine, measure: Measure | None = None
 ) -> WorkerSettings:
     """The settings with `threads` and `concurrency` as they are from here on.
 
     What they leave open, if there are several cores and memory for as many programs, is measured at
-    the first start by `measure` (of the cores, and how nice to be; None: the machine was busy with
-    something else), and after that again only for another processor or onnxruntime.
+    the first start by `measure` (None: the machine was busy with something else), and after that
+    again only for another engine or processor.
     """
-    if settings.threads or settings.concurrency or not settings.is_whole:
+    if settings.threads or settings.concurrency or settings.pace < 1:
         return _divided(settings, settings.concurrency or 1)
     cores = settings.usable_cores
     if cores == 1 or settings.memory_bytes < cores * _TASK_BYTES:
         return _divided(settings, 1)
     path = settings.state_dir / FILE
-    key = hashlib.sha256(f"{ort.__version__}|{cpu_fingerprint()}|{cores}".encode()).hexdigest()
+    key = hashlib.sha256(f"{engine.traits.fingerprint}|{cores}".encode()).hexdigest()
     timing = _kept(path, key)
     if timing is None:
-        timing = (measure or measured)(cores, settings.nice)
+        timing = (measure or measured)(engine, cores, settings.nice)
         if timing is None:
             _log.info("cores not measured", cause="other programs use them", cure="Start again")
             return _divided(settings, 1)
@@ -93,9 +94,9 @@ def settled(
     return _divided(settings, cores if timing.is_faster_apart else 1)
 
 
-def measured(cores: int, nice: int) -> Timing | None:
+def measured(engine: Engine, cores: int, nice: int) -> Timing | None:
     """Times both in turns for about half a second: the fastest of each, of the rounds in which no
-    other program took part of a core; None for too few of these.
+    other program took part of a core; None for too few of these. The threads are so `nice`.
     """
     random = np.random.default_rng(_SEED)
     size = (1, _CHANNELS, _ROWS + 2 * _LAYERS, _COLS)
@@ -105,11 +106,11 @@ def measured(cores: int, nice: int) -> Timing | None:
         for rows in even_spans(_ROWS, cores)
         if len(rows)
     ]
-    model = _convolutions()
+    program = Program(_convolutions(), ())
     with ThreadPoolExecutor(cores, "measure", yield_to_others, (nice,)) as pool:
 
-        def session(threads: int) -> ort.InferenceSession:
-            return make_session(model, options(Path(), threads, optimise=True, shared=False))
+        def session(threads: int) -> Runnable:
+            return engine.trial(program, {}, threads)
 
         def one_round() -> _Round:
             began_s = time.perf_counter()
@@ -154,10 +155,11 @@ def _kept(path: Path, key: str) -> Timing | None:
     return None
 
 
-def _share(session: ort.InferenceSession, feed: np.ndarray) -> float:
+def _share(program: Runnable, feed: np.ndarray) -> float:
     """Runs it; the share of a core that the calling thread had meanwhile."""
+    ready = program.bound({"x": feed}, {})
     began_s, cpu_s = time.perf_counter(), time.thread_time()
-    session.run(None, {"x": feed})
+    ready.compute()
     return (time.thread_time() - cpu_s) / (time.perf_counter() - began_s)
 
 

@@ -1,6 +1,6 @@
 """The worker daemon: puts the parts together, says when it is ready, and stops cleanly.
 
-When it is ready, `ready.json` in the state directory says {"address", "id", "pid"}.
+When it is ready, `ready.json` in the state directory says {"address", "data_port", "id", "pid"}.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from zeroconf import Error as ZeroconfError
 
 from models.memory import tensors_cap_bytes, weights_cap_bytes
 from protos.channels import Caller, make_gate, make_server, require_proof
-from protos.endpoint import Endpoint
 from protos.files import alone_in, write_atomically
 from protos.heap import keep_buffers
 from protos.logs import log_to_stderr
@@ -30,19 +29,21 @@ from protos.supervision import serving
 from worker.advertise import Advertisement, interfaces, service_info
 from worker.compute import Compute
 from worker.cores import settled
-from worker.engine import Engine
+from worker.data.listener import Listener
+from worker.engines.base import Engine, Place
+from worker.exchange import Exchange
+from worker.hardware import Hardware
 from worker.hosts import Hosts
-from worker.identity import cpu_fingerprint, device_id, facts
+from worker.identity import device_id, facts
 from worker.machine import Machine
 from worker.measure import Measurer
 from worker.membership import Membership, credentials_in, watch_clock
-from worker.optimise import OptimisedPrograms, remove_leftovers
 from worker.ports import listen
+from worker.programs.store import BlobStore
 from worker.service import Parts, Service
 from worker.sessions import Sessions
 from worker.settings import WorkerSettings, load
-from worker.store import BlobStore
-from worker.tasks import Tasks
+from worker.tasks.state import Tasks
 
 READY_FILE = "ready.json"
 
@@ -52,13 +53,16 @@ _DRAIN_S = 5.0
 _log = structlog.get_logger()
 
 
-async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> None:
-    """Serves until `stop` is set, or SIGTERM or SIGINT comes.
+async def run(
+    settings: WorkerSettings, stop: asyncio.Event | None = None, hardware: Hardware | None = None
+) -> None:
+    """Serves until `stop` is set, or SIGTERM or SIGINT comes; on this computer, or as `hardware`.
 
     Raises:
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
     stop = stop or _stop_on_signals()
+    hardware = hardware or Hardware.of(settings)
     own_id = device_id(settings.state_dir)
     version = installed_version("imbrex")
     keep_buffers()
@@ -69,56 +73,62 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> No
         )
         require_proof(settings.host, settings.secret, credentials)
         if credentials is not None:
-            watching = asyncio.create_task(watch_clock(credentials))
-            stack.callback(watching.cancel)
-        settings = await asyncio.to_thread(settled, settings)
-        compute = Compute(settings.pace, settings.nice, settings.emulation, settings.concurrency)
+            stack.callback(asyncio.create_task(watch_clock(credentials)).cancel)
+        store = BlobStore(settings.state_dir, settings.disk_mb * 1_000_000)
+        settings, engine = await asyncio.to_thread(_engine, settings, store, hardware)
+        compute = Compute(hardware.throttle, settings.nice, settings.concurrency)
         stack.callback(compute.close)
-        sessions, store = _programs(settings)
+        memory_bytes = engine.memory_bytes(settings.memory_bytes)
+        sessions = Sessions(engine, store, weights_cap_bytes(memory_bytes))
+        store.in_use = sessions.blobs_in_use
         # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.
-        tasks = Tasks(own_id, tensors_cap_bytes(settings.memory_bytes))
-        endpoint = Endpoint(settings.message_ms * 1e-3, settings.byte_ns * 1e-9)
-        caller = Caller(own_id, settings.secret, endpoint, credentials)
+        tasks = Tasks(own_id, tensors_cap_bytes(memory_bytes))
+        caller = Caller(own_id, settings.secret, hardware.endpoint, credentials)
         gate = make_gate(settings.secret, credentials)
-        engine = Engine(tasks, sessions, compute, caller, version)
-        stack.push_async_callback(engine.close)
+        exchange = Exchange(tasks, sessions, compute, caller, version)
+        stack.push_async_callback(exchange.close)
+        port = settings.wanted_data_port
+        listener = Listener(settings.host, port, caller, exchange.receive_piece)
+        stack.callback(listener.close)
         # A wrong address is found before anybody relies on us; the network itself may come later.
         where = interfaces(settings.host, settings.mdns_interfaces) if settings.mdns else []
         parts = Parts(
-            facts=lambda: facts(settings, own_id),
+            facts=lambda: facts(settings, own_id, engine),
             version=version,
             store=store,
             sessions=sessions,
-            measurer=Measurer(store, compute, as_on_arm=settings.as_on_arm),
-            engine=engine,
-            endpoint=endpoint,
+            measurer=Measurer(store, compute, engine),
+            exchange=exchange,
+            endpoint=hardware.endpoint,
             counters=lambda: {
-                **tasks.dropped,
-                "tasks_run": engine.tasks_run,
+                **exchange.counts(),
+                "tasks_run": exchange.tasks_run,
                 "overruns": compute.throttle.overruns,
-                "messages": endpoint.handled,
+                "messages": hardware.endpoint.handled,
             },
-            membership=Membership(caller, gate, engine.keep_peers, settings.state_dir),
+            membership=Membership(caller, gate, (exchange, listener), settings.state_dir),
             hosts=Hosts(),
             condition=lambda: Machine().condition(settings.state_dir, bool(where)),
+            data_port=listener.port,
         )
         service = Service(parts, settings.nice)
         stack.callback(service.close)
-        server = make_server(gate)
+        server, healthy = make_server(gate), _health()
         register(service, server)
-        healthy = health.aio.HealthServicer()  # type: ignore[attr-defined, unused-ignore]
         health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
         await _say(healthy, health_pb2.HealthCheckResponse.NOT_SERVING)
         port = listen(server, settings.host, settings.port, credentials)
         await server.start()
         stack.push_async_callback(server.stop, 1.0)
-        stack.push_async_callback(engine.drain, _DRAIN_S)
+        stack.push_async_callback(exchange.drain, _DRAIN_S)
         await _say(healthy, health_pb2.HealthCheckResponse.SERVING)
-        stack.enter_context(_ready_file(settings, port, own_id))
+        told = {"address": f"{settings.host}:{port}", "data_port": listener.port, "id": own_id}
+        stack.enter_context(_ready_file(settings.state_dir / READY_FILE, told))
         _log.info(
             "ready",
             address=f"{settings.host}:{port}",
             id=own_id,
+            engine=engine.traits.name,
             pace=settings.pace,
             threads=settings.task_threads,
             concurrency=settings.concurrency,
@@ -139,9 +149,18 @@ def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
     settings = load(file, overrides)
+    return serve(settings, Hardware.of(settings))
+
+
+def serve(settings: WorkerSettings, hardware: Hardware) -> int:
+    """Runs a worker, as the computer that `hardware` says; the exit code.
+
+    Raises:
+        BadConfiguration: a setting, the state directory or the port cannot be used.
+    """
     log_to_stderr(as_json=settings.log_json, level=settings.log_level)
     cap_memory(settings.memory_bytes)
-    uvloop.run(run(settings))
+    uvloop.run(run(settings, hardware=hardware))
     return 0
 
 
@@ -159,22 +178,16 @@ def join_cluster(file: Path | None = None, overrides: Mapping[str, Any] | None =
     return 0
 
 
-def _programs(settings: WorkerSettings) -> tuple[Sessions, BlobStore]:
-    def in_use() -> frozenset[str]:
-        return sessions.blobs_in_use()
+def _engine(
+    settings: WorkerSettings, store: BlobStore, hardware: Hardware
+) -> tuple[WorkerSettings, Engine]:
+    """The engine, and the settings with threads and concurrency as they are best for it."""
 
-    store = BlobStore(settings.state_dir, settings.disk_mb * 1_000_000, in_use)
-    directory = settings.state_dir / "optimised"
-    optimised = OptimisedPrograms(
-        directory,
-        store,
-        cpu_fingerprint(),
-        settings.task_threads,
-        as_on_arm=settings.as_on_arm,
-    )
-    remove_leftovers(directory)
-    sessions = Sessions(optimised, store, weights_cap_bytes(settings.memory_bytes))
-    return sessions, store
+    def made(threads: int) -> Engine:
+        return hardware.engine(Place(settings.state_dir / "optimised", store, threads))
+
+    settings = settled(settings, made(1))
+    return settings, made(settings.task_threads)
 
 
 async def _advertise(stack: AsyncExitStack, advertisement: Advertisement) -> None:
@@ -187,6 +200,10 @@ async def _advertise(stack: AsyncExitStack, advertisement: Advertisement) -> Non
             cause=str(error) or type(error).__name__,
             cure="Name this worker's address in the coordinator's settings",
         )
+
+
+def _health() -> Any:
+    return health.aio.HealthServicer()  # type: ignore[attr-defined, unused-ignore]
 
 
 async def _say(healthy: Any, status: int) -> None:
@@ -203,10 +220,8 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 @contextmanager
-def _ready_file(settings: WorkerSettings, port: int, own_id: str) -> Iterator[None]:
-    path = settings.state_dir / READY_FILE
-    content = {"address": f"{settings.host}:{port}", "id": own_id, "pid": os.getpid()}
-    write_atomically(path, json.dumps(content).encode())
+def _ready_file(path: Path, told: Mapping[str, Any]) -> Iterator[None]:
+    write_atomically(path, json.dumps({**told, "pid": os.getpid()}).encode())
     try:
         yield
     finally:

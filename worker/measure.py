@@ -2,40 +2,30 @@
 
 import asyncio
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from models.memory import megabytes
 from models.program import Program, WeightRef
 from protos.convert import MAX_DIMS, dtype_of
 from protos.errors import BadRequest
+from protos.failures import OutOfMemory
 from protos.heap import give_back_memory
 from protos.memory import free_bytes
 from worker.compute import Compute
-from worker.failures import OutOfMemory, from_runtime
-from worker.graphs import (
-    EMBED_BELOW_BYTES,
-    checked_model,
-    declare_weight,
-    embed_weight,
-    weight_bytes,
-)
-from worker.runtime import Session, make_session, options
-from worker.store import BlobStore
+from worker.engines.base import Engine, Runnable
+from worker.programs.graphs import checked_model, weight_bytes
+from worker.programs.store import BlobStore
 
 _SEED = 20_240_601
 # Large weights repeat a pattern of this many values: drawing 100 million takes seconds.
 _PATTERN = 1 << 16
 _MAX_REPEATS = 1000
 _MAX_S = 120.0
-_PLACEHOLDER = "random"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +49,10 @@ class Measured:
 class Measurer:
     """Measures programs whose weights are in the store or random."""
 
-    def __init__(self, store: BlobStore, compute: Compute, *, as_on_arm: bool = False) -> None:
+    def __init__(self, store: BlobStore, compute: Compute, engine: Engine) -> None:
         self._store = store
         self._compute = compute
-        self._as_on_arm = as_on_arm
+        self._engine = engine
         self._one_at_a_time = asyncio.Lock()
 
     async def measure(
@@ -108,8 +98,8 @@ class Measurer:
 
     def _ready(
         self, program: Program, inputs: Sequence[TensorShape], threads: int
-    ) -> tuple[Session, dict[str, np.ndarray]]:
-        model = checked_model(program)
+    ) -> tuple[Runnable, dict[str, np.ndarray]]:
+        checked_model(program)
         needed = sum(weight_bytes(ref) for ref in program.weights)
         needed += sum(int(np.prod(entry.dims)) * entry.dtype.itemsize for entry in inputs)
         if needed > free_bytes():
@@ -117,31 +107,10 @@ class Measurer:
                 cause=f"measuring needs at least {megabytes(needed)}, more than is free",
                 cure="Measure smaller programs on this device",
             )
-        # onnxruntime checks that the file exists even for weights handed over in memory.
-        with tempfile.TemporaryDirectory(dir=self._store.blobs.parent, prefix=".measure") as name:
-            folder = Path(name)
-            chosen = options(folder, threads, optimise=True, shared=False)
-            largest = max((weight_bytes(ref) for ref in program.weights), default=0)
-            with (folder / _PLACEHOLDER).open("wb") as sparse:
-                sparse.truncate(largest)
-            values = []
-            for ref in program.weights:
-                array = self._array(ref)
-                if array.nbytes < EMBED_BELOW_BYTES:
-                    embed_weight(model, ref, array.tobytes())
-                    continue
-                declare_weight(model, ref, _PLACEHOLDER)
-                try:
-                    value = ort.OrtValue.ortvalue_from_numpy(array)
-                    chosen.add_initializer(ref.name, value)
-                except Exception as error:
-                    raise from_runtime(error, "giving weights to a program") from error
-                values.append(value)
-            inference = make_session(model.SerializeToString(), chosen, as_on_arm=self._as_on_arm)
+        weights = {ref.name: self._array(ref) for ref in program.weights}
         random = np.random.default_rng(_SEED)
         feed = {entry.tensor: _random(entry.dims, entry.dtype, random) for entry in inputs}
-        # Plain onnxruntime packs weights, sessions of tasks do not: other kernels.
-        return Session(f"plain {program.sha256} on {threads}", inference, values), feed
+        return self._engine.trial(program, weights, threads), feed
 
     def _array(self, ref: WeightRef) -> np.ndarray:
         dtype = dtype_of(ref.data_type)

@@ -1,8 +1,9 @@
 """A worker's part in its cluster's trust: joining by a token, and changing its certificate."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 from cryptography import x509
@@ -73,16 +74,24 @@ async def watch_clock(credentials: Credentials) -> None:
         await asyncio.sleep(WATCH_CLOCK_S)
 
 
+class Streams(Protocol):
+    """Has streams with neighbours."""
+
+    def keep(self, members: Collection[str]) -> None:
+        """Only these devices are members from now on; the streams of others end."""
+        ...
+
+
 class Membership:
-    """Tells the gate and the streams to neighbours who the members are, and renews the
-    certificate when the host asks. `state_dir` keeps which list of members was the newest.
+    """Tells the gate and those who have `streams` with neighbours who the members are, and renews
+    the certificate when the host asks. `state_dir` keeps which list of members was the newest.
     """
 
     def __init__(
         self,
         caller: Caller,
         gate: Gate,
-        keep_peers: Callable[[Collection[str]], None],
+        streams: Sequence[Streams],
         state_dir: Path,
     ) -> None:
         self._caller = caller
@@ -90,7 +99,7 @@ class Membership:
         self._generation = self._kept_generation()
         self._refused = 0
         self._gate = gate
-        self._keep_peers = keep_peers
+        self._streams = streams
         self._next_key: bytes | None = None
 
     def learn(self, members: Iterable[str], generation: int) -> int:
@@ -101,7 +110,8 @@ class Membership:
         found = frozenset(members)
         if found and isinstance(self._gate, CertificateGate) and self._is_taken(generation):
             self._gate.allow(found)
-            self._keep_peers(found)
+            for each in self._streams:
+                each.keep(found)
         return self._generation
 
     def _is_taken(self, generation: int) -> bool:

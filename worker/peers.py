@@ -1,40 +1,71 @@
-"""Streams to neighbours: opened when first needed, kept, one writer each."""
+"""Streams to neighbours: opened when first needed, kept. Over the data plane where the neighbour
+has one that can be reached, else by gRPC, with one writer each.
+"""
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
 
 from protos.channels import Caller
 from protos.client import ExchangeStream, WorkerClient
 from protos.errors import ImbrexError, LostWorker, PeerViolation
-from worker.actions import SendToPeer
-from worker.failures import SendFailed
+from protos.failures import SendFailed
+from worker.data.link import MAX_WAITING, PATIENCE_S, SLOWEST_BYTES_PER_S, Link, connect
+from worker.tasks.actions import SendToPeer
 from worker.wire import messages
 
 # More neighbours than any plan of a home gives one device.
 _MAX_PEERS = 64
-_MAX_WAITING = 4096
 _CONNECT_S = 2.0
-# A neighbour that takes nothing for so long, and then more slowly than any link of use (0.8 Mbps),
-# hangs: what waits for it is memory, and somebody waits for what waits.
-PATIENCE_S = 5.0
-_SLOWEST_BYTES_PER_S = 1e5
 
 OnFailure = Callable[[SendToPeer, ImbrexError], None]
+_Key = tuple[str, str]
+_Unsent = Sequence[tuple[SendToPeer, bool]]
+
+_log = structlog.get_logger()
 
 
 class Peers:
-    """Delivers pieces to other workers. What cannot be sent is handed to `on_failure`."""
+    """Delivers pieces to other workers. What cannot be sent is handed to `on_failure`. Made on the
+    event loop; where not said otherwise, its methods run there.
+    """
 
     def __init__(self, caller: Caller, version: str, on_failure: OnFailure) -> None:
-        self._caller = caller
+        self.caller = caller
+        # Messages by the way they went.
+        self.sent: Counter[str] = Counter()
         self._version = version
         self._on_failure = on_failure
-        self._peers: OrderedDict[tuple[str, str], _Peer] = OrderedDict()
+        self._peers: OrderedDict[_Key, _Peer] = OrderedDict()
+        # Read by any thread.
+        self._links: dict[_Key, Link] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
 
     def send(self, action: SendToPeer) -> None:
-        """Queues pieces for a neighbour."""
+        """Sends pieces to a neighbour, at once where there is a stream; in any thread."""
+        link = self._links.get((action.device, action.address))
+        if link is not None and link.send(action):
+            self.sent["data_messages"] += 1
+        else:
+            self.on_loop(self._queue, action)
+
+    def on_loop(self, do: Callable[..., None], *about: object) -> None:
+        """Has the event loop do something: at once, if it is its thread that asks."""
+        if threading.get_ident() == self._loop_thread:
+            do(*about)
+            return
+        with suppress(RuntimeError):  # it is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(do, *about)
+
+    def _queue(self, action: SendToPeer) -> None:
         key = (action.device, action.address)
         peer = self._peers.get(key)
         if peer is None:
@@ -42,11 +73,11 @@ class Peers:
             peer = _Peer(action.device, action.address, self)
             self._peers[key] = peer
         self._peers.move_to_end(key)
-        if not peer.add(action):
+        if not peer.add(_Waiting(action)):
             self.fail(
                 action,
                 SendFailed(
-                    cause=f"{_MAX_WAITING} messages wait for {action.device}",
+                    cause=f"{MAX_WAITING} messages wait for {action.device}",
                     cure="See whether that worker hangs, and restart it",
                 ),
             )
@@ -55,13 +86,23 @@ class Peers:
         """Reports what could not be sent."""
         self._on_failure(action, error)
 
-    async def connect(self, device: str, address: str) -> tuple[WorkerClient, ExchangeStream]:
-        """A stream to the neighbour, whose identity is checked.
+    async def reach(self, device: str, address: str) -> None:
+        """Returns when a neighbour has answered over a connection of its own.
+
+        Raises:
+            ImbrexError: it does not answer, or is somebody else.
+        """
+        client, _ = await self.greet(device, address)
+        await client.close()
+
+    async def greet(self, device: str, address: str) -> tuple[WorkerClient, str]:
+        """A client of the neighbour, whose identity is checked, and the address of its data plane;
+        empty where it has none.
 
         Raises:
             ImbrexError: it does not answer, speaks another protocol, or is somebody else.
         """
-        client = WorkerClient(address, self._caller, device)
+        client = WorkerClient(address, self.caller, device)
         try:
             reply = await client.hello(self._version, timeout_s=_CONNECT_S)
             if reply.facts.id != device:
@@ -69,10 +110,18 @@ class Peers:
                     cause=f"{address} is device {reply.facts.id}, not {device}",
                     cure="The plan is replaced when the coordinator learns the new address",
                 )
-            return client, client.exchange()
         except BaseException:
             await client.close()
             raise
+        host = address.rpartition(":")[0]
+        return client, f"{host}:{reply.data_port}" if reply.data_port else ""
+
+    def linked(self, key: _Key, link: Link | None) -> None:
+        """From now on pieces for this neighbour go over `link`; None: not any more."""
+        if link is None:
+            self._links.pop(key, None)
+        else:
+            self._links[key] = link
 
     def keep(self, members: Collection[str]) -> None:
         """Drops the streams to devices that are not among these."""
@@ -99,24 +148,36 @@ class Peers:
         closing.add_done_callback(self._closing.discard)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """Pieces to be sent. Those that broke with a stream are sent again once: what then arrives
+    twice is dropped there.
+    """
+
+    action: SendToPeer
+    is_second: bool = False
+
+
 class _Peer:
-    """One neighbour and the task that writes to it."""
+    """One neighbour, and the task that opens streams to it and writes to those of gRPC."""
 
     def __init__(self, device: str, address: str, peers: Peers) -> None:
         self._device = device
         self._address = address
         self._peers = peers
-        self._waiting: deque[SendToPeer] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._changed = asyncio.Event()
+        self._link: Link | None = None
+        self._number = 0  # of the link: one that broke before is not the present one
         self._client: WorkerClient | None = None
         self._stream: ExchangeStream | None = None
         self._writer = asyncio.get_running_loop().create_task(self._write_all())
 
-    def add(self, action: SendToPeer) -> bool:
+    def add(self, waiting: _Waiting) -> bool:
         """Queues; False when too much waits."""
-        if len(self._waiting) >= _MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             return False
-        self._waiting.append(action)
+        self._waiting.append(waiting)
         self._changed.set()
         return True
 
@@ -133,29 +194,32 @@ class _Peer:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _deliver(self, action: SendToPeer) -> None:
-        """Sends; a kept stream that broke meanwhile is opened again once. What then arrives twice
-        is dropped there.
-        """
-        fresh = self._stream is None
+    async def _deliver(self, waiting: _Waiting) -> None:
+        """Sends; a kept stream that broke meanwhile is opened again once."""
+        is_fresh = self._stream is None and self._link is None
         try:
-            await self._send(action)
+            await self._send(waiting)
         except ImbrexError as error:
             await self._disconnect()
-            if fresh:
-                self._peers.fail(action, error)
-                return
-            try:
-                await self._send(action)
-            except ImbrexError as again:
-                await self._disconnect()
-                self._peers.fail(action, again)
+            if is_fresh or waiting.is_second:
+                self._peers.fail(waiting.action, error)
+            else:
+                self._waiting.appendleft(_Waiting(waiting.action, is_second=True))
 
-    async def _send(self, action: SendToPeer) -> None:
-        if self._stream is None:
-            self._client, self._stream = await self._peers.connect(self._device, self._address)
+    async def _send(self, waiting: _Waiting) -> None:
+        action = waiting.action
+        if self._stream is None and self._link is None:
+            await self._connect()
+        if self._link is not None:
+            if not self._link.send(action, is_second=waiting.is_second):
+                raise LostWorker(
+                    cause=f"the data stream to {self._address} is closed", cure="Connect again"
+                )
+            self._peers.sent["data_messages"] += 1
+            return
+        assert self._stream is not None
         size = sum(piece.array.nbytes for piece in action.pieces)
-        patience_s = PATIENCE_S + size / _SLOWEST_BYTES_PER_S
+        patience_s = PATIENCE_S + size / SLOWEST_BYTES_PER_S
         for items, payloads in messages(action.pieces):
             try:
                 async with asyncio.timeout(patience_s):
@@ -165,10 +229,45 @@ class _Peer:
                     cause=f"{self._address} has not taken {size} bytes for {patience_s:.0f} s",
                     cure="See whether that worker hangs, and restart it",
                 ) from None
+        self._peers.sent["grpc_messages"] += 1
+
+    async def _connect(self) -> None:
+        client, data = await self._peers.greet(self._device, self._address)
+        if data:
+            try:
+                opened = await asyncio.to_thread(connect, data, self._device, self._peers.caller)
+            except ImbrexError as error:
+                _log.warning(
+                    "borders go by gRPC", device=self._device, cause=error.cause, cure=error.cure
+                )
+            else:
+                await client.close()
+                self._number += 1
+                broke = partial(self._broke, self._number)
+                self._link = Link(opened, self._peers.caller.endpoint, broke)
+                self._peers.linked((self._device, self._address), self._link)
+                return
+        self._client, self._stream = client, client.exchange()
+
+    def _broke(self, number: int, unsent: _Unsent, error: ImbrexError) -> None:
+        """A data stream broke; in any thread."""
+        self._peers.on_loop(self._again, number, unsent, error)
+
+    def _again(self, number: int, unsent: _Unsent, error: ImbrexError) -> None:
+        if self._link is not None and number == self._number:
+            self._peers.linked((self._device, self._address), None)
+            self._link.close()
+            self._link = None
+        for action, was_second in unsent:
+            if was_second or not self.add(_Waiting(action, is_second=True)):
+                self._peers.fail(action, error)
 
     async def _disconnect(self) -> None:
+        if self._link is not None:
+            self._peers.linked((self._device, self._address), None)
+            await asyncio.to_thread(self._link.close)
         if self._stream is not None:
             self._stream.cancel()
         if self._client is not None:
             await self._client.close()
-        self._client = self._stream = None
+        self._link = self._client = self._stream = None

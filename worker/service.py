@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -19,18 +19,18 @@ from protos import versions
 from protos.channels import HOST, SENDER_KEY
 from protos.endpoint import Endpoint
 from protos.errors import BadRequest, ImbrexError, PeerViolation
+from protos.facts import Facts
 from protos.serving import Context
 from protos.status import STREAM_ENDED, fail, own_cancellation
 from worker.compute import yield_to_others
-from worker.engine import Engine
-from worker.graphs import checked_model, program_of
+from worker.exchange import Exchange
 from worker.hosts import Hosts
-from worker.identity import Facts
 from worker.measure import Measurer, input_shape
 from worker.membership import Membership
 from worker.outbox import Outbox
+from worker.programs.graphs import checked_model, program_of
+from worker.programs.store import BlobStore
 from worker.sessions import Sessions
-from worker.store import BlobStore
 
 # One chunk of a blob is 1 MB; a message is 64 MB at most.
 _MAX_BLOB_BYTES = 8 << 30
@@ -56,12 +56,13 @@ class Parts:
     store: BlobStore
     sessions: Sessions
     measurer: Measurer
-    engine: Engine
+    exchange: Exchange
     endpoint: Endpoint
     counters: Callable[[], dict[str, int]]
     membership: Membership
     hosts: Hosts
     condition: Callable[[], pb.Condition]
+    data_port: int
 
 
 def _answers(method: Call) -> Call:
@@ -111,12 +112,13 @@ class Service:
         return pb.HelloReply(
             protocol=protocol,
             version=self._parts.version,
-            facts=pb.DeviceFacts(**asdict(self._parts.facts())),
+            facts=self._parts.facts().message(),
             received_s=received_s,
             counters=self._parts.counters(),
             resident_bytes=_resident_bytes(),
             coordinators=others,
             generation=generation,
+            data_port=self._parts.data_port,
         )
 
     @_answers
@@ -213,7 +215,7 @@ class Service:
 
     async def _reach(self, device: str, address: str) -> pb.ExamineReply.Reached:
         try:
-            await self._parts.engine.reach(device, address)
+            await self._parts.exchange.reach(device, address)
         except ImbrexError as error:
             return pb.ExamineReply.Reached(device=device, error=error.cause)
         return pb.ExamineReply.Reached(device=device)
@@ -235,7 +237,7 @@ class Service:
             context.set_details("too many streams")
             return
         self._streams += 1
-        number, outbox = self._parts.engine.open_stream()
+        number, outbox = self._parts.exchange.open_stream()
         # Says that the stream stands, before there is anything to write.
         await context.send_initial_metadata(())
         tasks = {
@@ -247,7 +249,7 @@ class Service:
             violation = next((error for task in done if (error := task.result())), None)
         finally:
             self._streams -= 1
-            self._parts.engine.close_stream(number)
+            self._parts.exchange.close_stream(number)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -268,9 +270,9 @@ class Service:
             await self._parts.endpoint.handle(len(message))
             try:
                 if sender == HOST:
-                    self._parts.engine.receive(number, message)
+                    self._parts.exchange.receive(number, message)
                 else:
-                    self._parts.engine.receive_of_peer(sender, message)
+                    self._parts.exchange.receive_of_peer(sender, message)
             except PeerViolation as violation:
                 return violation
 

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 
 from models.memory import megabytes
 from models.program import Program
+from protos.failures import BadInput, NoProgram, OutOfMemory
 from protos.heap import give_back_memory
-from worker.failures import NoProgram, OutOfMemory
-from worker.optimise import OptimisedPrograms
-from worker.runtime import Session
-from worker.store import BlobStore
+from worker.engines.base import Engine, Runnable
+from worker.programs.store import BlobStore
 
 # A session without its weights and activations takes about a megabyte.
 _MAX_LOADED = 256
@@ -19,19 +18,17 @@ _MAX_PREPARED = 4096
 
 
 class Sessions:
-    """Sessions by program hash. Safe to call from several threads.
+    """Runnable programs by hash. Safe to call from several threads.
 
-    A prepared program whose session was evicted is loaded again when a task names it: that takes
-    milliseconds, since its optimised form is on disk.
+    A prepared program that was evicted is loaded again when a task names it: that takes
+    milliseconds, since the engine keeps what it made of it.
     """
 
-    def __init__(
-        self, optimised: OptimisedPrograms, store: BlobStore, weights_cap_bytes: int
-    ) -> None:
-        self._optimised = optimised
+    def __init__(self, engine: Engine, store: BlobStore, weights_cap_bytes: int) -> None:
+        self._engine = engine
         self._store = store
         self._cap_bytes = weights_cap_bytes
-        self._loaded: OrderedDict[str, Session] = OrderedDict()
+        self._loaded: OrderedDict[str, Runnable] = OrderedDict()
         self._prepared: OrderedDict[str, None] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._pinned: frozenset[str] = frozenset()
@@ -40,13 +37,13 @@ class Sessions:
         self._lock = threading.RLock()
 
     def missing(self, programs: Iterable[Program]) -> list[str]:
-        """Blobs to fetch before these programs can be prepared; none for programs whose
-        optimised form is here.
+        """Blobs to fetch before these programs can be prepared; none for those that the engine has
+        prepared.
         """
         needed = [
             ref.sha256
             for program in programs
-            if not self._optimised.has(program.sha256)
+            if not self._engine.is_prepared(program.sha256)
             for ref in program.weights
         ]
         return self._store.missing(needed)
@@ -59,16 +56,26 @@ class Sessions:
         """
         sha256 = program.sha256
         with self._building:
-            if sha256 not in self._loaded and not self._optimised.has(sha256):
+            if sha256 not in self._loaded and not self._engine.is_prepared(sha256):
                 with self._pin(program):
-                    self._optimised.build(program)
+                    self._engine.prepare(program)
         with self._lock:
             self._prepared[sha256] = None
             while len(self._prepared) > _MAX_PREPARED:
                 self._loaded.pop(self._prepared.popitem(last=False)[0], None)
-        self.get(sha256)
+        self._check_types(self.get(sha256))
 
-    def get(self, sha256: str) -> Session:
+    def _check_types(self, runnable: Runnable) -> None:
+        traits = self._engine.traits
+        signatures = (*runnable.inputs.values(), *runnable.outputs.values())
+        odd = {str(each.dtype) for each in signatures} - traits.dtypes
+        if odd:
+            raise BadInput(
+                cause=f"the engine {traits.name!r} does not take {', '.join(sorted(odd))}",
+                cure="Plan this block on another device, or set another engine there",
+            )
+
+    def get(self, sha256: str) -> Runnable:
         """The session of a prepared program.
 
         Raises:
@@ -103,8 +110,8 @@ class Sessions:
         """Bytes of the weights of all loaded sessions, shared ones once."""
         return sum(self._size(blob) for blob in self.blobs_in_use())
 
-    def _load(self, sha256: str) -> Session:
-        session = self._optimised.load(sha256)
+    def _load(self, sha256: str) -> Runnable:
+        session = self._engine.load(sha256)
         if session is None:
             raise _no_program(sha256)
         self._loaded[sha256] = session

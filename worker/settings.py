@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from protos.errors import BadConfiguration
-from worker.compute import Emulation
+from worker.engines.registry import DEFAULT
 
 ENV_PREFIX = "IMBREX_WORKER_"
 DEFAULT_PORT = 8470
@@ -27,16 +27,6 @@ MOST_AT_ONCE = 256
 
 # The system, gRPC and the page cache need the rest.
 _SHARE_OF_MEMORY = 0.75
-
-
-# Settings that make a worker like a smaller computer, and what they are where nothing does.
-_SMALLER: Mapping[str, Any] = {
-    "pace": 1.0,
-    "task_ms": 0.0,
-    "weight_ns": 0.0,
-    "turns": None,
-    "as_on_arm": False,
-}
 
 
 class WorkerSettings(BaseSettings):
@@ -50,30 +40,19 @@ class WorkerSettings(BaseSettings):
         "127.0.0.1", description="address to listen on; others than loopback need a certificate"
     )
     port: int = Field(DEFAULT_PORT, ge=0, le=65535, description="0 takes any free port")
+    data_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="where neighbours send borders; default: the port after `port`, or a free one",
+    )
     state_dir: Path = Field(
         default_factory=lambda: platformdirs.user_state_path("imbrex") / "worker",
         description="identity, weights, optimised programs",
     )
     name: str = Field("", max_length=60, description="for people; default: the host's name")
     pace: float = Field(1.0, gt=0, le=1, description="share of one core that computation takes")
-    task_ms: float = Field(
-        0.0, ge=0, le=1000, description="emulation: how long setting up a task takes"
-    )
-    weight_ns: float = Field(
-        0.0, ge=0, le=1000, description="emulation: how long reading a byte of weights takes"
-    )
-    turns: Path | None = Field(
-        None, description="emulation: workers that name the same folder compute in turns"
-    )
-    as_on_arm: bool = Field(
-        False, description="emulation: without the layout that onnxruntime has for x86-64 only"
-    )
-    message_ms: float = Field(
-        0.0, ge=0, le=1000, description="emulation: what a message costs more than it does here"
-    )
-    byte_ns: float = Field(
-        0.0, ge=0, le=1000, description="emulation: what a byte of a message costs more"
-    )
+    engine: str = Field(DEFAULT, description="what computes: see docs/architecture.md")
     cores: int = Field(0, ge=0, description="cores that computation may use; 0: all")
     threads: int = Field(
         0, ge=0, description="threads of one task; 0: as measured, with `concurrency`"
@@ -105,20 +84,22 @@ class WorkerSettings(BaseSettings):
 
     @field_validator("concurrency")
     @classmethod
-    def _one_at_a_time_where_emulated(cls, value: int, info: ValidationInfo) -> int:
-        if value > 1 and not _is_whole(info.data):
-            raise ValueError("a pace, and emulation, are of one task at a time")
+    def _one_at_a_time_where_paced(cls, value: int, info: ValidationInfo) -> int:
+        if value > 1 and info.data.get("pace", 1.0) < 1:
+            raise ValueError("a pace is of one task at a time")
         return value
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it computes as fast as it can, and not like a smaller computer."""
-        return _is_whole(self.model_dump(include={*_SMALLER}))
 
     @property
     def shown_name(self) -> str:
         """The device's name for people."""
         return self.name or socket.gethostname()
+
+    @property
+    def wanted_data_port(self) -> int:
+        """Where to listen for neighbours; 0 for any free port."""
+        if self.data_port is not None:
+            return self.data_port
+        return self.port + 1 if 0 < self.port < 65535 else 0
 
     @property
     def usable_cores(self) -> int:
@@ -134,11 +115,6 @@ class WorkerSettings(BaseSettings):
         if self.pace < 1:
             return 1
         return self.threads or self.usable_cores
-
-    @property
-    def emulation(self) -> Emulation:
-        """In what computing is like that of a smaller computer."""
-        return Emulation(self.task_ms * 1e-3, self.weight_ns * 1e-9, self.turns)
 
     @property
     def memory_bytes(self) -> int:
@@ -158,10 +134,6 @@ class WorkerSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """`load` merges file, environment and overrides itself, to name every unknown key."""
         return (init_settings,)
-
-
-def _is_whole(values: Mapping[str, Any]) -> bool:
-    return all(values.get(key, usual) == usual for key, usual in _SMALLER.items())
 
 
 def load(

@@ -9,7 +9,7 @@ from models.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.convert import box_message, data_type_of, dtype_of, ranges
 from protos.frames import MAX_TENSOR_BYTES, Payload, pieces
-from worker.actions import Done, Failed, InputSpec, OutputSpec, Piece, TaskKey, TaskSpec
+from worker.tasks.actions import Done, Failed, InputSpec, OutputSpec, Piece, TaskKey, TaskSpec
 
 Message = tuple[list[pb.Item], list[Payload]]
 

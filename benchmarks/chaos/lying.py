@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from worker.runtime import Session
+from worker.engines.base import Runnable
 
 
 def noise(array: np.ndarray) -> np.ndarray:
@@ -35,11 +35,11 @@ LIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"noise": noise, "zeroed":
 
 
 def lie_as_told(file: Path) -> None:
-    """Spoils what this process's sessions compute, as `file` says."""
-    bound = Session.bound
+    """Spoils what this process's programs compute, as `file` says."""
+    bound = Runnable.bound
 
-    def spoilt(session: Session, inputs: Any, shapes: Any) -> Any:
-        ready = bound(session, inputs, shapes)
+    def spoilt(program: Runnable, inputs: Any, shapes: Any) -> Any:
+        ready = bound(program, inputs, shapes)
 
         def compute() -> dict[str, np.ndarray]:
             made: dict[str, np.ndarray] = ready.compute()
@@ -48,7 +48,7 @@ def lie_as_told(file: Path) -> None:
 
         return replace(ready, compute=compute)
 
-    setattr(Session, "bound", spoilt)  # noqa: B010 - mypy knows no other way
+    setattr(Runnable, "bound", spoilt)  # noqa: B010 - mypy knows no other way
 
 
 def main() -> None:

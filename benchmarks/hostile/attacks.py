@@ -18,7 +18,7 @@ MOST_GROWN_BYTES = 3 * 64 * MB
 # Files of attacks, one for each family.
 FAMILIES = (
     *("decoders", "slow", "callers", "crowds"),
-    *("plans", "lies", "announcements", "authorities", "sharing"),
+    *("plans", "lies", "announcements", "authorities", "sharing", "streams"),
 )
 # In a place's folder: what its liar reads, and the state of the worker that comes late.
 LIE, LATE = "lie", "late"

@@ -20,6 +20,15 @@ from benchmarks.report import ROOT
 _INSTALLED = f"{ROOT}/.venv"
 
 
+# What runs beside requests, or after them: what these call does not count.
+ASIDE = frozenset(
+    {
+        *("Coordinator._learn", "Pool._tick", "Pool._follow_members", "Driver._tick"),
+        *("Connection._until_ping_is_due", "Pinger.ping", "Auditor._audit"),
+    }
+)
+
+
 class Recorder:
     """What is called between `begin` and `end`, in all threads."""
 
@@ -29,8 +38,9 @@ class Recorder:
 
     def called(self, frame: FrameType, event: str, _: Any) -> None:
         """What `sys.setprofile` wants."""
-        if self._open is not None and event == "call":
-            self._open.add(frame.f_code)
+        window = self._open  # a signal may close it meanwhile
+        if window is not None and event == "call" and not _is_aside(frame):
+            window.add(frame.f_code)
 
     def begin(self, *_: Any) -> None:
         """Opens a window."""
@@ -55,6 +65,15 @@ class Recorder:
             and not code.co_name.startswith("<")
         }
         return sorted(each for each in found if not each[0].startswith("benchmarks/"))
+
+
+def _is_aside(frame: FrameType) -> bool:
+    caller: FrameType | None = frame
+    while caller is not None:
+        if caller.f_code.co_qualname in ASIDE:
+            return True
+        caller = caller.f_back
+    return False
 
 
 def main() -> int:

@@ -20,9 +20,11 @@ from benchmarks.lab import probes
 from benchmarks.lab.cluster import SECRET, Computer, Lab
 from benchmarks.lab.network import HOST as HOST_ADDRESS
 from benchmarks.lab.presets import Preset
+from benchmarks.lab.software import software
 from coordinator.cluster import children
+from imbrex.demo.emulation.link import SlowEndpoint
+from imbrex.demo.emulation.settings import command
 from protos.channels import HOST, Caller
-from protos.endpoint import Endpoint
 from protos.errors import Unavailable
 
 TOLERANCE = 0.1
@@ -53,8 +55,17 @@ class Machine:
                 "ms per message) is slower than what it should emulate",
                 cure="Choose a smaller --scale",
             )
-        byte_ns = round(max(0.0, preset.byte_ns - self.byte_ns), 4)
-        return Computer(pace, round(message_ms, 4), byte_ns, preset.task_ms, preset.weight_ns)
+        own = software()
+        return Computer(
+            pace=pace,
+            message_ms=round(message_ms, 4),
+            byte_ns=round(max(0.0, preset.byte_ns - self.byte_ns), 4),
+            task_ms=preset.task_ms,
+            weight_ns=preset.weight_ns,
+            # As measured on a quiet machine like this one.
+            peer_message_ms=round(max(0.0, preset.peer_message_ms - own.peer_message_ms), 4),
+            peer_byte_ns=round(max(0.0, preset.peer_byte_ns - own.peer_byte_ns), 4),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +124,16 @@ def machine(core_gflops: float, wanted: Preset) -> Machine:
     """Measures what messages cost here beside what they are charged, with a worker on loopback.
     They are charged what is wanted of them: a core that waits longer wakes up more slowly.
     """
-    charged = Endpoint(wanted.message_ms * 1e-3)
+    charged = SlowEndpoint(message_s=wanted.message_ms * 1e-3)
     with tempfile.TemporaryDirectory(prefix="imbrex-lab-machine-") as name:
         state = Path(name)
         file = state / "worker.toml"
-        file.write_text(
-            f"host = '127.0.0.1'\nport = 0\nmdns = false\nstate_dir = '{name}'\n"
-            f"message_ms = {wanted.message_ms}\n"
-        )
+        file.write_text(f"host = '127.0.0.1'\nport = 0\nmdns = false\nstate_dir = '{name}'\n")
+        emulation = state / "emulation.toml"
+        emulation.write_text(f"message_ms = {wanted.message_ms}\n")
         arguments = ["worker", "--config", str(file)]
-        child = children.start("machine", arguments, state, state / "ready.json")
+        ready = state / "ready.json"
+        child = children.start("machine", arguments, state, ready, command(emulation))
         try:
             children.wait_until(
                 lambda: child.ready() is not None, "a worker has not started", [child], _START_S
@@ -145,7 +156,9 @@ def emulated(lab: Lab, wanted: Preset, host: Computer, clocks: Sequence[float]) 
         down.append(_carried_mbps(network.host, there, own))
         up.append(_carried_mbps(there, network.host, HOST_ADDRESS))
         wire_s.append(probes.round_trip_s(network.host, there, own))
-    caller = Caller(HOST, SECRET, Endpoint(host.message_ms * 1e-3, host.byte_ns * 1e-9))
+    caller = Caller(
+        HOST, SECRET, SlowEndpoint(message_s=host.message_ms * 1e-3, byte_s=host.byte_ns * 1e-9)
+    )
     rates, sides_s = uvloop.run(_through_daemons(lab.addresses, caller))
     # Two of a round trip's four sides are the host's, whose clock is the preset's.
     messages = [

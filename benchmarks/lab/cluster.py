@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.lab.guard import guarded
@@ -20,6 +20,7 @@ from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, requ
 from benchmarks.lab.presets import Preset
 from coordinator.cluster import children
 from imbrex.client import ANSWER_TIMEOUT_S, Client
+from imbrex.demo.emulation.settings import command
 from models.installed import VARIABLE, Store
 
 SECRET = "lab"  # noqa: S105 - of a cluster that nobody else can reach
@@ -42,6 +43,8 @@ class Computer:
     byte_ns: float
     task_ms: float
     weight_ns: float = 0.0
+    peer_message_ms: float = 0.0
+    peer_byte_ns: float = 0.0
 
     def clocked(self, clock: float) -> Computer:
         """The same computer at another clock: kernels and Python are slower alike, memory isn't."""
@@ -51,6 +54,8 @@ class Computer:
             message_ms=self.message_ms / clock,
             byte_ns=self.byte_ns / clock,
             task_ms=self.task_ms / clock,
+            peer_message_ms=self.peer_message_ms / clock,
+            peer_byte_ns=self.peer_byte_ns / clock,
         )
 
 
@@ -144,12 +149,10 @@ def _worker(network: Network, number: int, computer: Computer, folder: Path) -> 
         "secret": SECRET,
         "mdns": False,
         "pace": computer.pace,
-        "message_ms": computer.message_ms,
-        "byte_ns": computer.byte_ns,
-        **_computing(computer, folder),
     }
     file = _settings_file(folder / f"{name}.toml", told)
-    within = network.inside(network.device(number))
+    emulation = _emulation(folder / f"{name}-emulation.toml", computer)
+    within = (*network.inside(network.device(number)), *command(emulation))
     state = folder / name
     return children.start(
         name, ["worker", "--config", str(file)], state, state / "ready.json", within
@@ -175,9 +178,6 @@ def _coordinator(
         "models": [],
         "host_worker": HOST,
         "host_pace": computer.pace,
-        "message_ms": computer.message_ms,
-        "byte_ns": computer.byte_ns,
-        **_computing(computer, folder),
         "medium": preset.medium,
         "replan": 0,
         # A crowd's clients wait until every device has the weights.
@@ -185,7 +185,9 @@ def _coordinator(
         **settings,
     }
     file = _settings_file(folder / "coordinator.toml", told)
-    within = (*network.inside(network.host), "env", f"{VARIABLE}={_models(folder).root}")
+    models = ("env", f"{VARIABLE}={_models(folder).root}")
+    emulation = _emulation(folder / "coordinator-emulation.toml", computer)
+    within = (*network.inside(network.host), *models, *command(emulation))
     arguments = ["coordinator", "--config", str(file)]
     return children.start("coordinator", arguments, state, state / "ready.json", within)
 
@@ -194,13 +196,10 @@ def _models(folder: Path) -> Store:
     return Store(folder / "models")
 
 
-def _computing(computer: Computer, folder: Path) -> dict[str, object]:
-    return {
-        "task_ms": computer.task_ms,
-        "weight_ns": computer.weight_ns,
-        "turns": folder / "turns",
-        "as_on_arm": True,
-    }
+def _emulation(path: Path, computer: Computer) -> Path:
+    told = asdict(computer) | {"turns": path.parent / "turns", "as_on_arm": True}
+    del told["pace"]
+    return _settings_file(path, told)
 
 
 def _settings_file(path: Path, told: Mapping[str, object]) -> Path:

@@ -11,10 +11,11 @@ import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from benchmarks.lab.software import software
 from coordinator.costs.devices import Medium
 from protos.errors import BadRequest, NotFound
 
@@ -35,8 +36,11 @@ _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Preset(BaseModel):
     """One kind of device, and how they are connected. `gflops` is what a convolution gets,
     `mbps` what a TCP stream gets, `message_ms` and `byte_ns` what messages cost at each side,
-    `task_ms` what setting up a task costs beside its kernels, `weight_ns` what reading a byte of
-    weights does.
+    `peer_message_ms` and `peer_byte_ns` those between workers, `task_ms` what setting up a task
+    costs beside its kernels, `weight_ns` what reading a byte of weights does.
+
+    A file may say `software` in place of what software costs: how many times slower it is than on
+    the server's core on which it was measured.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,9 +49,20 @@ class Preset(BaseModel):
     mbps: _Positive
     message_ms: _NotNegative
     byte_ns: _NotNegative = 0.0
+    peer_message_ms: _NotNegative = 0.0
+    peer_byte_ns: _NotNegative = 0.0
     task_ms: _NotNegative = 0.0
     weight_ns: _NotNegative = 0.0
     medium: Medium = "star"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _software(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "software" in values:
+            times = TypeAdapter(_Positive).validate_python(values["software"])
+            rest = {key: value for key, value in values.items() if key != "software"}
+            return {**software().slower(times), **rest}
+        return values
 
     def scaled(self, scale: float) -> Preset:
         """The same devices in a world that runs `scale` times as fast."""
@@ -57,6 +72,8 @@ class Preset(BaseModel):
                 "mbps": self.mbps * scale,
                 "message_ms": self.message_ms / scale,
                 "byte_ns": self.byte_ns / scale,
+                "peer_message_ms": self.peer_message_ms / scale,
+                "peer_byte_ns": self.peer_byte_ns / scale,
                 "task_ms": self.task_ms / scale,
                 "weight_ns": self.weight_ns / scale,
             }

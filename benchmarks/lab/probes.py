@@ -25,7 +25,7 @@ from models.zoo.vgg import vgg16
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
-from worker.runtime import make_session
+from worker.engines.ort_session import BLOCKED_LAYOUT, make_session
 
 # VGG-16's convolutions at this side run at the rate of those at 256 (measured: 111 and 112
 # GFLOP/s on x86-64), in a quarter of the time.
@@ -50,7 +50,7 @@ def core_gflops() -> float:
     chosen = ort.SessionOptions()
     chosen.intra_op_num_threads = 1
     model = vgg16(_SIDE, classifier=False).complete()
-    session = make_session(model.SerializeToString(), chosen, as_on_arm=True)
+    session = make_session(model.SerializeToString(), chosen, (BLOCKED_LAYOUT,))
     feeds = random_inputs(load_graph(model, model.graph.name))
     session.run(None, feeds)
     seconds = []

@@ -13,10 +13,11 @@ from coordinator.audit.arbiter import Arbiter
 from coordinator.audit.collector import Collector
 from coordinator.audit.exam import Devices, entrance, of_task, tasks_to_try
 from coordinator.audit.verdict import Verdict
-from coordinator.cluster.facts import Facts
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId
+from models.tolerance import PLAIN
 from protos.errors import ImbrexError
+from protos.facts import Facts
 
 log = structlog.get_logger(__name__)
 
@@ -113,6 +114,12 @@ class Examiner:
 
     async def _enter(self, device: DeviceId) -> None:
         while (facts := self._known(device)) is not None:
+            if facts.tolerance > PLAIN:
+                self._failures[device] = (
+                    f"its engine {facts.engine} promises {facts.tolerance:g} of the largest "
+                    f"magnitude, and answers {PLAIN:g}: set another engine there"
+                )
+                return
             try:
                 verdict = await entrance(device, self._devices, self._collector)
             except ImbrexError as error:

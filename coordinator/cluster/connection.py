@@ -12,7 +12,6 @@ from typing import TypeVar
 import numpy as np
 import structlog
 
-from coordinator.cluster.facts import Facts
 from coordinator.cluster.handshake import clock_problem
 from coordinator.cluster.others import Other
 from coordinator.cluster.pings import Pinger, PingPace, Probe, RoundTrip
@@ -26,6 +25,7 @@ from protos import versions
 from protos.channels import is_loopback
 from protos.client import WorkerClient
 from protos.errors import BadConfiguration, ImbrexError, LostWorker, PeerViolation
+from protos.facts import Facts
 from protos.frames import Payload
 
 PING_INTERVAL_S = 0.5

@@ -7,13 +7,15 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
 from coordinator.cluster.children import PARENT_VARIABLE
+
+WORKER = (sys.executable, "-m", "imbrex", "worker")
 
 # A worker that dies at once is tried again ever more slowly; one that lived long enough to be of
 # use is started anew at once.
@@ -37,6 +39,7 @@ class HostWorker:
     and starts it again until `stop`.
 
     `environment` is all that the worker is told: this process's own `IMBREX_*` are not handed on.
+    `command` starts it.
     """
 
     def __init__(
@@ -45,9 +48,11 @@ class HostWorker:
         environment: Mapping[str, str],
         up: Callable[[str], None],
         down: Callable[[str], None],
+        command: Sequence[str] = WORKER,
     ) -> None:
         self._state_dir = state_dir
         self._environment = environment
+        self._command = command
         self._up = up
         self._down = down
         self._supervisor: asyncio.Task[None] | None = None
@@ -84,7 +89,7 @@ class HostWorker:
         ready_file = self._state_dir / "ready.json"
         ready_file.unlink(missing_ok=True)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "imbrex", "worker"),
+            *self._command,
             env=_environment(self._environment),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=_OUR_LOG,

@@ -13,7 +13,6 @@ from pathlib import Path
 import structlog
 
 from coordinator.cluster.connection import Connection
-from coordinator.cluster.facts import Facts
 from coordinator.cluster.programs import program_message
 from coordinator.costs.devices import Endpoint
 from coordinator.costs.profile_json import parse_profile, save_profile
@@ -23,6 +22,7 @@ from coordinator.costs.sampling import Sampling
 from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, LostWorker
+from protos.facts import Facts
 
 # A single sample: the median of three runs, or of what fits.
 REPEATS = 3

@@ -22,12 +22,24 @@ class Endpoint:
 
     One event loop does it, one thing after the other: `message_s + bytes * byte_s` for a message
     that is sent or received, `task_s` for a task: at the host until it is described, on a device
-    until it runs.
+    until it runs. Messages between devices, which pass neither gRPC nor an event loop, cost
+    `peer_message_s` and `peer_byte_s`; None: as any message.
     """
 
     message_s: float = 0.0
     byte_s: float = 0.0
     task_s: float = 0.0
+    peer_message_s: float | None = None
+    peer_byte_s: float | None = None
+
+    @property
+    def to_peers(self) -> Endpoint:
+        """The same for messages between devices."""
+        return Endpoint(
+            self.message_s if self.peer_message_s is None else self.peer_message_s,
+            self.byte_s if self.peer_byte_s is None else self.peer_byte_s,
+            self.task_s,
+        )
 
     def message_of_s(self, size_bytes: int) -> float:
         """Seconds for one message of this size."""

@@ -18,7 +18,13 @@ from coordinator.costs.devices import Endpoint
 # What an x86-64 core needs (gRPC streams and asyncio over loopback): the prior for any machine.
 # The host's: 1.1 ms for 530 KB; and 40 us per task, whose boxes and peers it writes down.
 HOST_ENDPOINT = Endpoint(message_s=0.0004, byte_s=1 / 0.75e9, task_s=0.00004)
-DEVICE_ENDPOINT = Endpoint(message_s=0.0004, byte_s=1 / 0.75e9, task_s=0.0005)
+DEVICE_ENDPOINT = Endpoint(
+    message_s=0.0004,
+    byte_s=1 / 0.75e9,
+    task_s=0.0002,
+    peer_message_s=0.0001,
+    peer_byte_s=1 / 3e9,
+)
 
 # Half of a lasting change is believed after about this long.
 _TIME_CONSTANT_S = 20.0
@@ -38,9 +44,7 @@ class EndpointEstimate:
     updated_s: float = 0.0
 
     def probed(self, message_s: float) -> EndpointEstimate:
-        """After a probe, which counts until requests have shown more."""
-        if self.observations:
-            return self
+        """After a probe of what a message of the host's costs: requests don't show it."""
         return replace(self, endpoint=replace(self.endpoint, message_s=min(_MOST_S, message_s)))
 
     def of_bytes(self, byte_s: float) -> EndpointEstimate:
@@ -62,7 +66,7 @@ class EndpointEstimate:
             replace(
                 before,
                 task_s=_moved(before.task_s, waits_s, weight),
-                message_s=_moved(before.message_s, messages_s, weight),
+                peer_message_s=_moved(before.to_peers.message_s, messages_s, weight),
             ),
             self.observations + 1,
             now,

@@ -69,6 +69,8 @@ class _EndpointFile(_Strict):
     message_s: float = Field(ge=0)
     byte_s: float = Field(ge=0)
     task_s: float = Field(ge=0)
+    peer_message_s: float | None = Field(default=None, ge=0)
+    peer_byte_s: float | None = Field(default=None, ge=0)
 
 
 class _ProfileFile(_Strict):

@@ -8,13 +8,12 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from coordinator.cluster.connection import Connection
-from coordinator.cluster.facts import Facts
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts, Corrections
 from coordinator.costs.devices import Device, Endpoint, Link
 from coordinator.costs.endpoints import HOST_ENDPOINT, EndpointEstimate
 from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, fit_line, prior_link
-from coordinator.costs.rates import flop_per_s, prior_costs
+from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.measuring.lone import lone_transfers
 from coordinator.measuring.switching import LINK_DRIFT, Observed
@@ -22,6 +21,7 @@ from coordinator.measuring.waits import message_waits, task_waits
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.timeline import TaskTimes
+from protos.facts import Facts
 
 # Fitting a link takes milliseconds.
 LINKS_EVERY_S = 1.0
@@ -125,17 +125,7 @@ class Measured:
         """A device's costs: its profile (a prior without one), corrected by observed tasks; those
         of `graph`, if that has run.
         """
-        costs: Costs = (
-            RegressionCosts(profile)
-            if profile
-            else prior_costs(
-                facts.mhz_max,
-                facts.cores,
-                machine=facts.machine,
-                pace=facts.pace,
-                threads=facts.threads,
-            )
-        )
+        costs: Costs = RegressionCosts(profile) if profile else RateCosts(facts.gflops)
         return CorrectedCosts(costs, self.correction(facts.id, graph))
 
     def correction(self, device: DeviceId, graph: TaskGraph | None = None) -> float:

@@ -52,7 +52,7 @@ def message_waits(
             continue
         size, between = sources[last], [links[each] for each in ends]
         wire_s = max(link.occupied_s(size) + link.latency_s for link in between)
-        byte_s = sum(link.far.byte_s for link in between)
+        byte_s = sum(link.far.to_peers.byte_s for link in between)
         rest_s = times_of.ready_s - by_task[last].stop_s - wire_s - size * byte_s
         for each in ends:
             found.setdefault(each, []).append(rest_s / 2)

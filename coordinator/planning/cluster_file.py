@@ -46,6 +46,8 @@ class _Computer(_Strict):
     endpoint_ns_per_byte: _NotNegative = 0.0
     endpoint_ms_per_message: _NotNegative = 0.0
     endpoint_ms_per_task: _NotNegative = 0.0
+    endpoint_ms_per_peer_message: _NotNegative | None = None
+    endpoint_ns_per_peer_byte: _NotNegative | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -54,6 +56,8 @@ class _Computer(_Strict):
             message_s=self.endpoint_ms_per_message * 1e-3,
             byte_s=self.endpoint_ns_per_byte * 1e-9,
             task_s=self.endpoint_ms_per_task * 1e-3,
+            peer_message_s=_scaled(self.endpoint_ms_per_peer_message, 1e-3),
+            peer_byte_s=_scaled(self.endpoint_ns_per_peer_byte, 1e-9),
         )
 
 
@@ -241,5 +245,15 @@ def _endpoint_lines(end: Endpoint) -> list[str]:
         "endpoint_ns_per_byte": end.byte_s * 1e9,
         "endpoint_ms_per_message": end.message_s * 1e3,
         "endpoint_ms_per_task": end.task_s * 1e3,
+        "endpoint_ms_per_peer_message": _scaled(end.peer_message_s, 1e3),
+        "endpoint_ns_per_peer_byte": _scaled(end.peer_byte_s, 1e9),
     }
-    return [f"{key} = {rate!r}" for key, rate in rates.items() if rate]
+    # Without a line messages between devices cost what any message does; all else costs nothing.
+    said = (
+        each for each in rates.items() if each[1] or ("peer" in each[0] and each[1] is not None)
+    )
+    return [f"{key} = {rate!r}" for key, rate in said]
+
+
+def _scaled(value: float | None, times: float) -> float | None:
+    return None if value is None else value * times

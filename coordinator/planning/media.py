@@ -38,6 +38,7 @@ class Media:
         self._is_host = [device.host for device in cluster.devices]
         # Devices whose event loops take no time.
         self._quiet = [link.far == _NOTHING for link in self._links]
+        self._to_peers = [link.far.to_peers for link in self._links]
         self._air, self._star = cluster.medium == "air", cluster.medium == "star"
         self._free: dict[_Name, float] = {}
         self._ways: dict[tuple[int, int], _Way] = {}
@@ -79,7 +80,7 @@ class Media:
         if self._quiet[d]:
             self._across_wires(message)
         else:
-            self._handled(d, self._links[d].far, size, self._across_wires, message)
+            self._handled(d, self._to_peers[d], size, self._across_wires, message)
 
     def compute(self, d: int, seconds: float, happens: Happens, what: object) -> None:
         """A task whose inputs a device has; it happens when the task is done."""
@@ -197,4 +198,4 @@ class Media:
 
     def _across_end(self, message: tuple[int, int, int, Happens, object]) -> None:
         _, to, size, happens, what = message
-        self._handled(to, self._links[to].far, size, happens, what)
+        self._handled(to, self._to_peers[to], size, happens, what)

@@ -16,7 +16,6 @@ from coordinator.audit.verdict import Verdict
 from coordinator.cluster.aside import Aside
 from coordinator.cluster.connection import Connection, Sink
 from coordinator.cluster.enrolment import Enrolment
-from coordinator.cluster.facts import Facts
 from coordinator.cluster.host_worker import HostWorker
 from coordinator.cluster.link_file import load_links, save_links
 from coordinator.cluster.pool import Pool
@@ -35,6 +34,7 @@ from coordinator.measuring.measured import Measured
 from coordinator.measuring.probing import Probing
 from coordinator.measuring.switching import Observed
 from coordinator.runtime import own_worker
+from coordinator.runtime.hardware import Hardware
 from coordinator.runtime.statuses import Statuses
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
@@ -42,8 +42,8 @@ from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.timeline import TaskTimes
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
-from protos.endpoint import Endpoint
 from protos.errors import ImbrexError, LostWorker
+from protos.facts import Facts
 from protos.frames import Payload
 
 # Requests after which what they showed of a device's event loop is kept with its profile.
@@ -60,11 +60,13 @@ class LiveCluster:
         sink: Sink,
         idle: Callable[[], Awaitable[None]],
         judged: Callable[[Verdict], None] = lambda _: None,
+        hardware: Hardware | None = None,
     ) -> None:
         """`sink` gets what devices send, `judged` what came out of their exams."""
         self._settings = settings
         self._changed = changed
-        endpoint = Endpoint(settings.message_ms * 1e-3, settings.byte_ns * 1e-9)
+        self._hardware = hardware or Hardware()
+        endpoint = self._hardware.endpoint
         self._trust = Trust.load(settings.state_dir, settings.secret, endpoint)
         certified = self._trust.certified
         self._enrolment = (
@@ -104,6 +106,7 @@ class LiveCluster:
                 own_worker.environment(settings, own_worker.token(self._trust, settings, port)),
                 up=lambda address: self._pool.sighted(address, "host"),
                 down=self._pool.withdrawn,
+                command=self._hardware.worker,
             )
             await self._host.start()
 

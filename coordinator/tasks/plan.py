@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NewType, cast
+from typing import Literal, cast
 
 from models.boxes import Box
 from models.geometry import Extent
@@ -19,8 +19,8 @@ from models.units import Network
 from models.wire import Wire
 from models.work import Work
 from models.worked import MOST_KEPT, Worked, block_worked
+from protos.facts import DeviceId as DeviceId  # noqa: PLC0414 - what plans name devices by
 
-DeviceId = NewType("DeviceId", str)
 Exchange = Literal["none", "host", "peer"]
 
 

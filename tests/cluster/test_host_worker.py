@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from coordinator.cluster.host_worker import HostWorker
+from coordinator.cluster.host_worker import WORKER, HostWorker
 from tests.cluster.support import Watched
 from tests.waiting import until
 from tests.worker.support import ROOT
@@ -24,12 +24,13 @@ def told(state_dir, **changes):
 class Log(list):
     """What the supervisor told: ("up" or "down", address)."""
 
-    def host(self, state_dir, **changes):
+    def host(self, state_dir, command=WORKER, **changes):
         return HostWorker(
             state_dir,
             told(state_dir, **changes),
             lambda address: self.append(("up", address)),
             lambda address: self.append(("down", address)),
+            command,
         )
 
 
@@ -68,11 +69,7 @@ async def test_it_is_in_the_pool_as_host_and_restarted_when_killed(tmp_path):
 async def test_one_that_cannot_start_is_tried_ever_more_slowly(tmp_path, log, monkeypatch):
     monkeypatch.setattr("coordinator.cluster.host_worker.FIRST_RETRY_S", 0.01)
     lives = tmp_path / "lives"
-    # Counts its lives in the place of the worker, which the environment points elsewhere.
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    (tmp_path / "python").write_text(f"#!/bin/sh\necho x >> {lives}\nexit 3\n")
-    (tmp_path / "python").chmod(0o755)
-    host = log.host(tmp_path)
+    host = log.host(tmp_path, ("sh", "-c", f"echo x >> {lives}; exit 3"))
     await host.start()
     await until(lambda: lives.exists() and len(lives.read_text().split()) >= 4)
     await host.stop()
@@ -81,10 +78,12 @@ async def test_one_that_cannot_start_is_tried_ever_more_slowly(tmp_path, log, mo
 
 async def test_a_missing_program_does_not_end_supervision(tmp_path, log, monkeypatch):
     monkeypatch.setattr("coordinator.cluster.host_worker.FIRST_RETRY_S", 0.01)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
-    host = log.host(tmp_path)
+    python = tmp_path / "python"
+    host = log.host(tmp_path, (str(python), *WORKER[1:]))
     await host.start()
-    monkeypatch.undo()
+    python.with_suffix(".new").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.with_suffix(".new").chmod(0o755)
+    python.with_suffix(".new").rename(python)
     await until(lambda: log)
     await host.stop()
     assert [what for what, _ in log] == ["up", "down"]

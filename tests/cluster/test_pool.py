@@ -11,6 +11,7 @@ import pytest
 from coordinator.cluster.connection import LOST_AFTER_S, PING_INTERVAL_S, QUEUE_MESSAGES
 from coordinator.cluster.peers import PeerState
 from coordinator.cluster.trust import Trust
+from imbrex.demo.emulation.settings import command
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
@@ -154,10 +155,12 @@ async def test_the_clock_offset_and_the_link_are_measured(tmp_path):
         assert all(0 <= each.seconds < 1 for each in probe.messages)
 
 
-async def probed(tmp_path, **settings):
-    """What a probe shows of a worker with these settings."""
+async def probed(tmp_path, charge):
+    """What a probe shows of an emulated worker."""
+    emulation = tmp_path / "emulation.toml"
+    emulation.write_text(charge)
     async with (
-        worker_process(tmp_path, **settings) as running,
+        worker_process(tmp_path, within=command(emulation)) as running,
         watched_pool(running.address) as watched,
     ):
         await watched.joined(running)
@@ -165,12 +168,12 @@ async def probed(tmp_path, **settings):
 
 
 async def test_a_burst_of_pings_tells_what_a_slow_end_needs_per_message(tmp_path):
-    probe = await probed(tmp_path, MESSAGE_MS="12")
+    probe = await probed(tmp_path, "message_ms = 12")
     assert 0.0115 < probe.handling_s < 0.03
 
 
 async def test_a_train_of_pings_tells_how_fast_bytes_get_through(tmp_path):
-    probe = await probed(tmp_path, BYTE_NS="500")
+    probe = await probed(tmp_path, "byte_ns = 500")
     assert 4.9e-7 < probe.stream_byte_s < 1e-6
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.costs.affine import LayerRates
-from coordinator.costs.rates import RateCosts, prior_costs, prior_gflops
+from coordinator.costs.rates import RateCosts
 from models.work import Work
 
 CONV = Work("convolution", 10**9, 4000, 8000, 4 * 10**6, taps=9)
@@ -34,15 +34,3 @@ def test_1x1_convolutions_and_weights() -> None:
 def test_scaled_rates_scale_seconds(rates: tuple[float, ...], factor: float) -> None:
     layer = LayerRates(*rates)
     assert layer.scaled(factor).seconds(CONV) == pytest.approx(factor * layer.seconds(CONV))
-
-
-def test_the_prior_grows_with_frequency_and_cores() -> None:
-    one = prior_gflops(1000, 1)
-    assert one == pytest.approx(1.85), "a core of AOFL's testbed"
-    assert prior_gflops(1400, 1) > one
-    assert one < prior_gflops(1000, 2) < 2 * one
-    assert prior_gflops(1000, 4, threads=1) == one
-    assert prior_gflops(1000, 4, pace=0.5) == pytest.approx(one / 2)
-    assert prior_gflops(0, 1) == one, "an unknown frequency"
-    assert prior_gflops(1000, 1, machine="x86_64") > prior_gflops(1000, 1, machine="aarch64")
-    assert prior_costs(1400, 4).block_s([CONV]) > 0

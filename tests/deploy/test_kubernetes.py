@@ -30,7 +30,7 @@ VERSIONS = ("1.29", "1.33", "1.37")
 KINDS = {"coordinator": "Deployment", "worker": "DaemonSet"}
 PORTS = {
     "coordinator": {"https": HTTP_PORT, "inference": GRPC_PORT, "enrol": ENROL_PORT},
-    "worker": {"worker": DEFAULT_PORT},
+    "worker": {"worker": DEFAULT_PORT, "data": DEFAULT_PORT + 1},
 }
 
 

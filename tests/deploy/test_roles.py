@@ -23,11 +23,8 @@ ROOT = Path(__file__).parents[2]
 ANSIBLE = ROOT / "deploy" / "ansible"
 ROLES = ("imbrex", "worker", "coordinator")
 # The unit says where the state is; a token is used once; certificates make the secret
-# superfluous; the others emulate slower computers.
-NOT_IN_FILES = {
-    *("state_dir", "join", "secret"),
-    *("message_ms", "byte_ns", "task_ms", "weight_ns", "turns", "as_on_arm"),
-}
+# superfluous.
+NOT_IN_FILES = {"state_dir", "join", "secret"}
 GROUPS = {"workers": ["kitchen", "hall", "attic"], "coordinator": ["living-room"]}
 HOSTS = {
     "kitchen": {"ansible_host": "192.168.1.21"},
@@ -112,7 +109,7 @@ def test_a_playbook_without_variables_keeps_the_daemons_defaults(
 ) -> None:
     settings = accepted(daemon, rendered(daemon), tmp_path).model_dump()
     plain = accepted(daemon, {}, tmp_path).model_dump()
-    chosen = {"host", "host_worker", "name", "workers", "grpc_port"}
+    chosen = {"host", "host_worker", "name", "workers", "grpc_port", "data_port"}
     assert {key: settings[key] for key in settings.keys() - chosen} == {
         key: plain[key] for key in plain.keys() - chosen
     }

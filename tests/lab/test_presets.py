@@ -1,6 +1,10 @@
+import json
+import tomllib
+
 import pytest
 
 from benchmarks.lab.presets import FOLDER, fitting_scale, load_kind, names
+from benchmarks.lab.software import HANDOVER, MESSAGES
 from protos.errors import BadRequest, NotFound
 
 FOUR_GFLOPS = FOLDER.parent / "four-gflops.toml"
@@ -14,13 +18,30 @@ def test_the_presets_of_the_papers_devices_are_there():
 @pytest.mark.parametrize("name", names())
 def test_every_preset_says_where_its_rates_come_from(name):
     lines = (FOLDER / f"{name}.toml").read_text().splitlines()
-    assert all("#" in line for line in lines if line.startswith(("gflops", "mbps", "message_ms")))
+    assert all("#" in line for line in lines if line.startswith(("gflops", "mbps", "software")))
     assert load_kind(name).preset.gflops > 0
 
 
 def test_four_gflops_are_all_that_the_targets_second_column_changes():
     fast, slow = (load_kind(each).preset for each in (str(FOUR_GFLOPS), "pi3-1ghz"))
     assert fast == slow.model_copy(update={"gflops": 4.0})
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_software_costs_is_what_was_measured_times_a_factor(name):
+    times = tomllib.loads((FOLDER / f"{name}.toml").read_text())["software"]
+    grpc, data = (json.loads(MESSAGES.read_text())["transports"][way] for way in ("grpc", "data"))
+    task_ms = json.loads(HANDOVER.read_text())["sizes"][0]["full_to_start_ms"]
+    preset = load_kind(name).preset
+
+    def side_ms(size):
+        return times * (size["sender_ms"] + size["receiver_ms"]) / 2
+
+    assert preset.message_ms == pytest.approx(side_ms(grpc[0]), abs=1e-3)
+    assert preset.peer_message_ms == pytest.approx(side_ms(data[0]), abs=1e-3)
+    large_ms = preset.message_ms + (grpc[-1]["bytes"] - grpc[0]["bytes"]) * preset.byte_ns * 1e-6
+    assert large_ms == pytest.approx(side_ms(grpc[-1]), rel=0.01)
+    assert preset.task_ms == pytest.approx(times * task_ms, abs=1e-3)
 
 
 def test_a_scale_changes_no_ratio():

@@ -99,6 +99,10 @@ def test_messages_and_tasks_cost_the_machines_at_the_ends() -> None:
     plain = parse_cluster(GOOD).devices[1].link
     assert (plain.near, plain.far) == (Endpoint(), Endpoint())
     assert link.transfer_s(1) == pytest.approx(plain.transfer_s(1) + 1.2e-3)
+    peers = text.replace("memory_mb", "endpoint_ms_per_peer_message = 0.0\nmemory_mb")
+    peers = peers.replace("memory_mb", "endpoint_ms_per_message = 1.0\nmemory_mb")
+    between = parse_cluster(dump_cluster(parse_cluster(peers))).devices[1].link.far
+    assert (between.to_peers.message_s, between.message_s) == (0.0, pytest.approx(1e-3))
     again = parse_cluster(dump_cluster(parse_cluster(text))).devices[1].link
     assert (again.near.task_s, again.near.message_s) == (pytest.approx(3e-5), pytest.approx(4e-4))
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import httpx
 import jsonschema_rs
 import pytest
+from pydantic import BaseModel, ValidationError
+
+from coordinator.costs.affine import LayerRates
+from coordinator.costs.devices import Endpoint
+from coordinator.costs.regression import LayerFit, Profile
+from coordinator.doctor.findings import Finding
+from coordinator.serving.v1 import answers
+from coordinator.tasks.plan import TrafficBytes
 
 # What has no one shape: an answer of any kind, or another party's contract.
 ANY = {"/metrics", "/", "/page/sample"}
@@ -24,6 +33,28 @@ def schema(found: dict[str, Any], path: str, method: str = "get") -> dict[str, A
     if "$ref" in told:
         told = found["components"]["schemas"][told["$ref"].rpartition("/")[2]]
     return {**told, "components": found["components"]}
+
+
+@pytest.mark.parametrize(
+    ("answered", "known"),
+    [
+        (answers.Profile, Profile),
+        (answers.LayerFit, LayerFit),
+        (answers.Rates, LayerRates),
+        (answers.EndpointCosts, Endpoint),
+        (answers.Finding, Finding),
+        (answers.Moved, TrafficBytes),
+    ],
+)
+def test_an_answer_leaves_out_nothing_that_is_known(
+    answered: type[BaseModel], known: type[Any]
+) -> None:
+    assert list(answered.model_fields) == [each.name for each in fields(known)]
+
+
+def test_an_answer_that_is_not_of_its_schema_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        answers.Finding.model_validate({"code": "x", "severity": "loud", "device": ""})
 
 
 async def test_no_answer_of_ours_is_just_an_object(http: httpx.AsyncClient) -> None:

@@ -44,8 +44,9 @@ def admit(certified_: Certified, device, *, expires=None):
 def caller(certified_: Certified, device, folder, **how):
     """A device's own way to call others."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "caller.pem"
-    return Caller(device, credentials=Credentials(path, identity(certified_, device, **how)))
+    credentials = Credentials(folder / "caller.pem", identity(certified_, device, **how))
+    keep_identity(credentials.path, credentials.identity)
+    return Caller(device, credentials=credentials)
 
 
 def host(trust, running):

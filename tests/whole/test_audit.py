@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.whole.cluster import (
     state_of,
 )
 from tests.worker.support import in_process
-from worker.runtime import Session
+from worker.engines.base import Runnable, Traits
 
 MOST_TASKS = 400  # of one device without a check, by default
 PACE = 0.02
@@ -65,9 +66,9 @@ class Liar:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.spoil: Callable[[np.ndarray], np.ndarray] | None = None
         self.lies = 0
-        bound = Session.bound
+        bound = Runnable.bound
 
-        def wrong(session: Session, inputs: Any, shapes: Any) -> Any:
+        def wrong(session: Runnable, inputs: Any, shapes: Any) -> Any:
             ready = bound(session, inputs, shapes)
 
             def compute() -> dict[str, np.ndarray]:
@@ -79,7 +80,7 @@ class Liar:
 
             return replace(ready, compute=compute)
 
-        monkeypatch.setattr(Session, "bound", wrong)
+        monkeypatch.setattr(Runnable, "bound", wrong)
 
 
 @asynccontextmanager
@@ -129,6 +130,25 @@ async def test_a_liar_is_found_by_the_audit_alone(
         assert wrong.request_id in named["requests"]
         await until(lambda: bad not in plan_devices(host, model))
         assert_right(await host.infer(model, feeds), whole)
+
+
+async def test_a_device_whose_engine_promises_less_is_not_computed_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, feeds, whole = network(tmp_path)
+    good, rough, state = (tmp_path / name for name in ("good", "rough", "host"))
+    async with in_process(good) as exact:
+        with monkeypatch.context() as there:
+            there.setattr("worker.engines.onnxruntime.Traits", partial(Traits, tolerance=0.01))
+            async with (
+                in_process(rough) as other,
+                coordinator(state, [exact.address, other.address], "halo", 1) as host,
+            ):
+                assert_right(await host.infer(model, feeds), whole)
+                assert plan_devices(host, model) == (exact.id,)
+                (told,) = [each for each in host.devices() if each.id == other.id]
+                assert told.state == "checking"
+                assert "onnxruntime promises 0.01" in told.reason
 
 
 @pytest.mark.parametrize("wire", ["exact", "fp16", "int8"])

@@ -21,7 +21,7 @@ from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, plan_devices, question, ready, running
 from tests.worker.support import in_process
 from worker.compute import RealClock, Throttle
-from worker.runtime import Session
+from worker.engines.base import Runnable
 
 MODEL = "digits"
 # Slow enough that plans divide the work, and that a fault can come in the middle of it.
@@ -175,7 +175,7 @@ async def test_a_straggler_that_answers_pings_is_hedged(tmp_path, monkeypatch) -
     """Its computation hangs, its event loop does not: only a deadline can notice."""
     feeds, whole = question(MODEL)
     hangs, goes_on = threading.Event(), threading.Event()
-    bound = Session.bound
+    bound = Runnable.bound
 
     def stuck(self, inputs, shapes):
         if not hangs.is_set():
@@ -190,7 +190,7 @@ async def test_a_straggler_that_answers_pings_is_hedged(tmp_path, monkeypatch) -
     ):
         assert_right(await host.infer(MODEL, feeds), whole)
         assert here.id in plan_devices(host, MODEL)
-        monkeypatch.setattr(Session, "bound", stuck)  # of this process's worker alone
+        monkeypatch.setattr(Runnable, "bound", stuck)  # of this process's worker alone
         try:
             answer = await host.infer(MODEL, feeds)
             assert_right(answer, whole)

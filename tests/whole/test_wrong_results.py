@@ -18,7 +18,7 @@ from tests.whole.cluster import (
     state_of,
 )
 from tests.worker.support import in_process
-from worker.runtime import Session
+from worker.engines.base import Runnable
 
 MODEL = "digits"
 
@@ -40,7 +40,7 @@ async def test_its_results_are_refused_and_at_last_it_is_left_out(
     monkeypatch, tmp_path, spoil, strategy
 ) -> None:
     feeds, whole = question(MODEL)
-    bound = Session.bound
+    bound = Runnable.bound
 
     def wrong(self, inputs, shapes):
         ready = bound(self, inputs, shapes)
@@ -57,7 +57,7 @@ async def test_its_results_are_refused_and_at_last_it_is_left_out(
             assert_right(await host.infer(MODEL, feeds), whole)
             assert bad.id in plan_devices(host, MODEL)
             await settled(host)
-            monkeypatch.setattr(Session, "bound", wrong)  # of this process's worker alone
+            monkeypatch.setattr(Runnable, "bound", wrong)  # of this process's worker alone
             retried = 0
             async with asyncio.timeout(60):
                 while state_of(host, bad.id) == "ready":

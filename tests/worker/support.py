@@ -181,6 +181,7 @@ class Running:
     id: str
     state_dir: Path
     process: subprocess.Popen | None = None
+    data_port: int = 0
 
 
 @contextlib.asynccontextmanager
@@ -197,7 +198,8 @@ async def in_process(state_dir, **changes):
         await asyncio.sleep(0.005)
     content = json.loads(ready.read_text())
     try:
-        yield Running(content["address"], content["id"], state_dir)
+        own = Running(content["address"], content["id"], state_dir, None, content["data_port"])
+        yield own
     finally:
         stop.set()
         await daemon
@@ -210,10 +212,12 @@ def environment(state_dir, **changes):
 
 
 @contextlib.contextmanager
-def process(state_dir, *, before=None, **changes):
-    """A worker in a process of its own; killed at the end if it still runs."""
+def process(state_dir, *, before=None, within=(), **changes):
+    """A worker in a process of its own, executed by the command `within`; killed at the end if it
+    still runs.
+    """
     started = subprocess.Popen(
-        [sys.executable, "-m", "worker"],
+        [*within, sys.executable, "-m", *(("imbrex",) if within else ()), "worker"],
         cwd=ROOT,
         env=environment(state_dir, **changes),
         stderr=subprocess.PIPE,
@@ -228,7 +232,7 @@ def process(state_dir, *, before=None, **changes):
             assert time.monotonic() < deadline, "the worker does not get ready"
             time.sleep(0.02)
         content = json.loads(ready.read_text())
-        yield Running(content["address"], content["id"], state_dir, started)
+        yield Running(content["address"], content["id"], state_dir, started, content["data_port"])
     finally:
         started.kill()
         started.wait()

@@ -4,9 +4,9 @@ import pytest
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from protos.errors import BadConfiguration
+from protos.facts import Facts
 from tests.worker.support import in_process
 from worker.advertise import SERVICE_TYPE, Interface, interfaces, service_info
-from worker.identity import Facts
 
 FACTS = Facts(
     id="0123456789abcdef",

@@ -1,11 +1,18 @@
 """How cores are used: measured once, kept, and never decided by chance."""
 
 import os
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from worker.cores import FILE, Timing, _quiet, measured, settled
+from worker.engines.base import Place, Traits
+from worker.engines.onnxruntime import OnnxRuntime
+from worker.programs.store import BlobStore
 from worker.settings import load
+
+ENGINE = SimpleNamespace(traits=Traits("onnxruntime", "1", "cpu", "this processor"))
 
 TOGETHER = Timing(together_s=1.0, apart_s=0.9)
 APART = Timing(together_s=1.0, apart_s=0.5)
@@ -17,7 +24,7 @@ class Measuring:
     def __init__(self, timing):
         self.timing, self.asked = timing, []
 
-    def __call__(self, cores, nice):
+    def __call__(self, engine, cores, nice):
         self.asked.append((cores, nice))
         return self.timing
 
@@ -40,37 +47,35 @@ def use(settings):
 @pytest.mark.parametrize(("timing", "used"), [(TOGETHER, (4, 1)), (APART, (1, 4)), (None, (4, 1))])
 def test_the_faster_way_is_taken(tmp_path, cores, timing, used):
     measuring = Measuring(timing)
-    assert use(settled(told(tmp_path), measuring)) == used
+    assert use(settled(told(tmp_path), ENGINE, measuring)) == used
     assert measuring.asked == [(cores, 5)]
 
 
 def test_what_was_measured_is_kept(tmp_path, cores):
-    settled(told(tmp_path), Measuring(APART))
+    settled(told(tmp_path), ENGINE, Measuring(APART))
     again = Measuring(TOGETHER)
-    assert use(settled(told(tmp_path), again)) == (1, cores)
+    assert use(settled(told(tmp_path), ENGINE, again)) == (1, cores)
     assert not again.asked
-    assert use(settled(told(tmp_path, cores=2), again)) == (2, 1)
+    assert use(settled(told(tmp_path, cores=2), ENGINE, again)) == (2, 1)
     assert again.asked == [(2, 5)]
 
 
-def test_another_processor_or_runtime_is_measured(tmp_path, cores, monkeypatch):
-    settled(told(tmp_path), Measuring(APART))
-    monkeypatch.setattr("worker.cores.cpu_fingerprint", lambda: "another")
-    assert use(settled(told(tmp_path), Measuring(TOGETHER))) == (cores, 1)
-    monkeypatch.setattr("onnxruntime.__version__", "0.1")
-    assert use(settled(told(tmp_path), Measuring(APART))) == (1, cores)
+def test_another_processor_or_engine_is_measured(tmp_path, cores):
+    settled(told(tmp_path), ENGINE, Measuring(APART))
+    another = SimpleNamespace(traits=replace(ENGINE.traits, fingerprint="another"))
+    assert use(settled(told(tmp_path), another, Measuring(TOGETHER))) == (cores, 1)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"key": "another"}'])
 def test_what_cannot_be_read_is_measured_again(tmp_path, cores, content):
     (tmp_path / FILE).write_bytes(content)
     measuring = Measuring(APART)
-    assert use(settled(told(tmp_path), measuring)) == (1, cores)
+    assert use(settled(told(tmp_path), ENGINE, measuring)) == (1, cores)
     assert measuring.asked
 
 
 def test_a_busy_machine_decides_nothing(tmp_path, cores):
-    settled(told(tmp_path), Measuring(None))
+    settled(told(tmp_path), ENGINE, Measuring(None))
     assert not (tmp_path / FILE).exists()
     busy, quiet = (1.0, 0.1, 0.5), (3.0, 2.0, 0.99)
     assert _quiet([busy] * 9 + [quiet] * 2) is None
@@ -86,18 +91,18 @@ def test_a_busy_machine_decides_nothing(tmp_path, cores):
         ({"concurrency": 9}, (1, 9)),
         ({"concurrency": 1}, (4, 1)),
         ({"pace": 0.5}, (1, 1)),
-        ({"task_ms": 1}, (4, 1)),
         ({"cores": 1}, (1, 1)),
         ({"memory_mb": 1800}, (4, 1)),
     ],
 )
 def test_what_is_set_is_not_measured(tmp_path, cores, changes, used):
     measuring = Measuring(APART)
-    assert use(settled(told(tmp_path, **changes), measuring)) == used
+    assert use(settled(told(tmp_path, **changes), ENGINE, measuring)) == used
     assert not measuring.asked
 
 
-def test_real_convolutions_are_timed():
-    timing = measured(2, 0)
+def test_real_convolutions_are_timed(tmp_path):
+    engine = OnnxRuntime(Place(tmp_path / "programs", BlobStore(tmp_path, 1), 1))
+    timing = measured(engine, 2, 0)
     # Where other programs compute meanwhile there may be none.
     assert timing is None or min(timing.together_s, timing.apart_s) > 0

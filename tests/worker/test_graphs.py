@@ -5,7 +5,7 @@ from onnx import TensorProto, helper
 from models.program import Program, WeightRef
 from protos.errors import BadRequest
 from tests.worker.support import conv_model, conv_program, message_of
-from worker.graphs import checked_model, program_of
+from worker.programs.graphs import checked_model, program_of
 
 
 def test_a_program_is_what_its_message_says():

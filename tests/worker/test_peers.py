@@ -1,4 +1,6 @@
 import asyncio
+import gc
+import threading
 
 import numpy as np
 import pytest
@@ -20,9 +22,10 @@ from tests.worker.support import (
     whole,
 )
 from tests.worker.test_service import same
-from worker.actions import Piece, SendToPeer, TaskKey
+from worker.data.listener import Listener
 from worker.peers import Peers
 from worker.service import Service
+from worker.tasks.actions import Piece, SendToPeer, TaskKey
 
 IN = Box.whole((1, 16, 12, 10))
 TOP, BOTTOM = Box.of((0, 1), (0, 16), (0, 6), (0, 10)), Box.of((0, 1), (0, 16), (6, 12), (0, 10))
@@ -101,6 +104,44 @@ async def test_a_neighbour_that_is_somebody_else_or_gone_is_told_to_the_host(two
         assert device in failed.message
 
 
+async def test_where_the_data_plane_cannot_be_reached_borders_go_by_grpc(two, monkeypatch):
+    a, b, to_a, to_b, first, second = two
+    x = picture()
+    last = {"tensor": "z", "box": IN, "yields": IN}
+    there = output(IN, to=b.id, address=b.address, to_task=1)
+    for request, way in (("r1", "data"), ("r2", "data"), ("r3", "grpc"), ("r4", "grpc")):
+        if request == "r3":
+            monkeypatch.setattr("worker.peers.connect", out_of_reach)
+            # Its stream ends: the next is opened in vain.
+            await asyncio.to_thread(hang_up, b)
+        before = await sent(a)
+        await to_b.write([task_item(second, {"y": IN}, [last], request=request, task=1)])
+        await to_a.write([task_item(first, {"x": IN}, [there], request=request)])
+        await send(to_a, "x", IN, x, request=request)
+        pieces, _ = await until_done(to_b)
+        same(joined(pieces, IN), whole(whole(x), seed=1))
+        await until_done(to_a)
+        assert {key for key, count in (await sent(a)).items() if count > before[key]} == {way}
+
+
+def out_of_reach(*_):
+    raise LostWorker(cause="a firewall", cure="open the port")
+
+
+def hang_up(running):
+    """Ends the streams that neighbours have to a worker of this process."""
+    for listener in [each for each in gc.get_objects() if isinstance(each, Listener)]:
+        if running.data_port == listener.port:
+            listener.keep(())
+
+
+async def sent(running):
+    """How many messages a worker has sent to neighbours, by their way."""
+    async with WorkerClient(running.address, Caller("host", "s")) as client:
+        counters = (await client.hello("test")).counters
+    return {way: counters.get(f"{way}_messages", 0) for way in ("data", "grpc")}
+
+
 async def test_outputs_to_itself_feed_the_next_task(two):
     a, _, to_a, _, first, second = two
     x = picture()
@@ -118,13 +159,19 @@ async def test_outputs_to_itself_feed_the_next_task(two):
     same(joined(pieces, IN), whole(whole(x), seed=1))
 
 
-async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch):
+@pytest.mark.parametrize("way", ["data", "grpc"])
+async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch, way):
     async def never(*_):
         await asyncio.Event().wait()
 
+    ended = threading.Event()
+    module = {"data": "worker.data.link", "grpc": "worker.peers"}[way]
+    monkeypatch.setattr(f"{module}.PATIENCE_S", 0.2)
+    monkeypatch.setattr(f"{module}.SLOWEST_BYTES_PER_S", 1e9)
     monkeypatch.setattr(Service, "_read", never)
-    monkeypatch.setattr("worker.peers.PATIENCE_S", 0.2)
-    monkeypatch.setattr("worker.peers._SLOWEST_BYTES_PER_S", 1e9)
+    monkeypatch.setattr(Listener, "_read", lambda *_: ended.wait(20))
+    if way == "grpc":
+        monkeypatch.setattr("worker.peers.connect", out_of_reach)
     failed: list[tuple[SendToPeer, ImbrexError]] = []
     given_up = asyncio.Event()
 
@@ -141,5 +188,6 @@ async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch)
             peers.send(SendToPeer(b.id, b.address, (piece,), key, 1))
         await given_up.wait()
         await peers.close()
+        ended.set()
     assert isinstance(failed[0][1], LostWorker)
     assert "has not taken" in failed[0][1].cause

@@ -5,27 +5,24 @@ import onnx
 import pytest
 
 from protos.errors import BadRequest, Unavailable
+from protos.failures import BadInput, NoProgram, OutOfMemory
 from tests.worker.support import conv_program, picture, whole
-from worker.failures import BadInput, NoProgram, OutOfMemory
-from worker.optimise import OptimisedPrograms
+from worker.engines.base import Place
+from worker.engines.onnxruntime import OnnxRuntime
+from worker.engines.ort_session import BLOCKED_LAYOUT
+from worker.programs.store import BlobStore
 from worker.sessions import Sessions
-from worker.store import BlobStore
 
 
 class Room:
     """A store, its optimised programs and sessions, as one daemon has them."""
 
-    def __init__(
-        self, directory, cap_bytes=1 << 20, disk_bytes=1 << 20, fingerprint="cpu", as_on_arm=False
-    ):
-        self.store = BlobStore(directory, disk_bytes, self._in_use)
-        self.optimised = OptimisedPrograms(
-            directory / "optimised", self.store, fingerprint, 1, as_on_arm=as_on_arm
-        )
-        self.sessions = Sessions(self.optimised, self.store, cap_bytes)
-
-    def _in_use(self):
-        return self.sessions.blobs_in_use()
+    def __init__(self, directory, cap_bytes=1 << 20, disk_bytes=1 << 20, as_on_arm=False):
+        self.store = BlobStore(directory, disk_bytes)
+        place = Place(directory / "optimised", self.store, 1)
+        self.engine = OnnxRuntime(place, (BLOCKED_LAYOUT,) if as_on_arm else ())
+        self.sessions = Sessions(self.engine, self.store, cap_bytes)
+        self.store.in_use = self.sessions.blobs_in_use
 
     def install(self, program, blobs):
         for sha256 in self.sessions.missing([program]):
@@ -72,10 +69,22 @@ def test_as_on_arm_no_graph_is_in_the_blocked_layout_and_answers_are_the_same(tm
     assert np.abs(y - whole(x)).max() <= 1e-5 * np.abs(y).max()
 
 
+def test_what_a_new_device_says_of_itself_follows_its_clock_and_cores(tmp_path, monkeypatch):
+    engine = Room(tmp_path).engine
+    one = engine.gflops(1, 1000)
+    assert engine.gflops(1, 1400) > one
+    assert one < engine.gflops(2, 1000) < 2 * one
+    assert engine.gflops(1, 0) == one, "an unknown frequency"
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    arm = engine.gflops(1, 1000)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert engine.gflops(1, 1000) > arm
+
+
 def test_emulating_arm_means_building_again(tmp_path):
     program, blobs = conv_program()
     Room(tmp_path).install(program, blobs)
-    assert not Room(tmp_path, as_on_arm=True).optimised.has(program.sha256)
+    assert not Room(tmp_path, as_on_arm=True).engine.is_prepared(program.sha256)
 
 
 def test_border_classes_of_one_block_share_their_weights(room):
@@ -96,24 +105,26 @@ def test_a_restart_uses_the_optimised_form_and_needs_no_weights(tmp_path, monkey
     # On x86-64 kernels want them in another order, on Arm as they are.
     for sha256 in {ref.sha256 for ref in program.weights} - set(first.sessions.blobs_in_use()):
         again.store.path(sha256).unlink()
-    monkeypatch.setattr(OptimisedPrograms, "build", None)
+    monkeypatch.setattr(OnnxRuntime, "prepare", None)
     assert again.sessions.missing([program]) == []
     again.sessions.prepare(program)
     x = picture()
     assert np.allclose(run(again, program, x, 12, 10), whole(x), atol=1e-5)
 
 
-def test_another_processor_or_a_lost_blob_means_building_again(tmp_path):
+def test_another_processor_or_a_lost_blob_means_building_again(tmp_path, monkeypatch):
     program, blobs = conv_program()
     room = Room(tmp_path)
     room.install(program, blobs)
-    assert not Room(tmp_path, fingerprint="another cpu").optimised.has(program.sha256)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("worker.engines.onnxruntime.cpu_fingerprint", lambda: "another")
+        assert not Room(tmp_path).engine.is_prepared(program.sha256)
     (relaid,) = room.sessions.blobs_in_use()
     room.store.path(relaid).unlink()
     again = Room(tmp_path)
-    assert not again.optimised.has(program.sha256)
+    assert not again.engine.is_prepared(program.sha256)
     again.install(program, blobs)
-    assert again.optimised.has(program.sha256)
+    assert again.engine.is_prepared(program.sha256)
 
 
 def test_a_kept_graph_that_is_damaged_is_built_again(tmp_path):

@@ -2,6 +2,7 @@ import pytest
 
 from protos.errors import BadConfiguration
 from worker.daemon import run
+from worker.hardware import Hardware
 from worker.settings import load
 
 
@@ -68,13 +69,15 @@ def test_tasks_at_once_are_a_count(value):
         load(None, None, {"IMBREX_WORKER_CONCURRENCY": value})
 
 
-@pytest.mark.parametrize(
-    "change", [{"pace": 0.5}, {"task_ms": 1}, {"turns": "turns"}, {"as_on_arm": True}]
-)
-def test_smaller_computers_compute_one_task_at_a_time(change):
+def test_at_a_pace_tasks_are_computed_one_at_a_time():
     with pytest.raises(BadConfiguration, match=r"'concurrency' .* of one task at a time"):
-        load(None, {"concurrency": 2} | change, {})
-    assert load(None, {"concurrency": 1} | change, {}).concurrency == 1
+        load(None, {"concurrency": 2, "pace": 0.5}, {})
+    assert load(None, {"concurrency": 1, "pace": 0.5}, {}).concurrency == 1
+
+
+def test_an_engine_that_nobody_has_is_named_with_those_that_there_are():
+    with pytest.raises(BadConfiguration, match=r"no engine 'abacus'.*onnxruntime"):
+        Hardware.of(load(None, {"engine": "abacus"}, {}))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::ffff:127.0.0.1", "127.1", "", "example.org"])

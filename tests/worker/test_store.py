@@ -5,8 +5,8 @@ import os
 import pytest
 
 from protos.errors import BadRequest, Unavailable
-from worker import store as store_module
-from worker.store import BlobStore
+from worker.programs import store as store_module
+from worker.programs.store import BlobStore
 
 DATA = bytes(range(256)) * 40
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -81,7 +81,8 @@ def test_only_hashes_reach_the_disk(store, name):
 
 def test_what_nothing_names_is_evicted_oldest_first(tmp_path):
     used = set()
-    store = BlobStore(tmp_path, 1000, lambda: used)
+    store = BlobStore(tmp_path, 1000)
+    store.in_use = lambda: used
     first, second, third = (add(store, bytes([n]) * 300) for n in range(3))
     used.add(first)
     for age, sha256 in enumerate((first, second, third)):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.boxes import Box, covers_exactly
-from worker.actions import (
+from worker.tasks.actions import (
     Discard,
     Done,
     Failed,
@@ -17,9 +17,9 @@ from worker.actions import (
     TaskKey,
     TaskSpec,
 )
-from worker.early import EARLY_FOR_S, PIECE_BYTES
-from worker.subtract import minus
-from worker.tasks import Tasks
+from worker.tasks.early import EARLY_FOR_S, PIECE_BYTES
+from worker.tasks.state import Tasks
+from worker.tasks.subtract import minus
 
 F32 = np.dtype(np.float32)
 IN = Box.of((0, 2), (4, 8))

@@ -237,11 +237,15 @@ class LayerFit(BaseModel):
 
 
 class EndpointCosts(BaseModel):
-    """What handling a message, each of its bytes, and a task costs a machine."""
+    """What handling a message, each of its bytes, and a task costs a machine; messages between
+    devices, where they differ.
+    """
 
     message_s: float
     byte_s: float
     task_s: float
+    peer_message_s: float | None
+    peer_byte_s: float | None
 
 
 class Profile(BaseModel):

@@ -1,4 +1,4 @@
-"""Programs in the form that runs here: optimised once per processor and onnxruntime version.
+"""onnxruntime: programs are optimised once per processor and version, and their weights shared.
 
 onnxruntime optimises a graph (fusions, the blocked layout of convolution weights) while it makes
 a session, and would keep private weights for each. So a program is optimised once, its optimised
@@ -9,10 +9,13 @@ about a millisecond, also after a restart. The optimised form belongs to this pr
 
 import hashlib
 import mmap
+import platform
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 from google.protobuf.message import DecodeError
@@ -22,11 +25,14 @@ from models.memory import PEAK_OVER_WEIGHTS, megabytes
 from models.program import Program, WeightRef, sha256_of
 from protos.convert import dtype_of
 from protos.errors import BadRequest
+from protos.failures import OutOfMemory
 from protos.files import write_atomically
 from protos.heap import give_back_memory
 from protos.memory import free_bytes
-from worker.failures import OutOfMemory
-from worker.graphs import (
+from worker.engines.base import Place, Traits
+from worker.engines.ort_session import Session, SharedWeights, from_runtime, make_session, options
+from worker.engines.processor import cpu_fingerprint
+from worker.programs.graphs import (
     EMBED_BELOW_BYTES,
     checked_model,
     declare_weight,
@@ -34,44 +40,54 @@ from worker.graphs import (
     refer,
     weight_bytes,
 )
-from worker.runtime import Session, SharedWeights, make_session, options
-from worker.store import BlobStore
+
+NAME = "onnxruntime"
 
 # Light graphs, a few kilobytes each.
 _MAX_KEPT = 4096
+_PLACEHOLDER = "given"
+
+# FLOPs per clock and core that it sustains on 3x3 convolutions: a Pi 3's Cortex-A53 does 1.85,
+# out-of-order Arm cores about twice that; x86-64 with AVX2 an order of magnitude more.
+_FLOP_PER_CLOCK = {"aarch64": 2.5, "armv7l": 1.85, "x86_64": 24.0}
+_UNKNOWN_MACHINE = 1.85
+# What further cores add to the first, on convolutions of the size of a tile.
+_CORE_EFFICIENCY = 0.85
 
 
-class OptimisedPrograms:
-    """Optimised graphs on disk, and sessions made of them."""
+class OnnxRuntime:
+    """onnxruntime on the processor's cores: the reference, and what every device has.
 
-    def __init__(
-        self,
-        directory: Path,
-        store: BlobStore,
-        fingerprint: str,
-        threads: int,
-        *,
-        as_on_arm: bool = False,
-    ) -> None:
-        self._directory = directory
-        self._store = store
-        self._fingerprint = f"{ort.__version__}|{fingerprint}{'|arm' * as_on_arm}"
-        self._threads = threads
-        self._as_on_arm = as_on_arm
+    `without` are passes of its optimiser that are left out.
+    """
+
+    def __init__(self, place: Place, without: Sequence[str] = ()) -> None:
+        self._directory = place.folder
+        self._store = place.store
+        self._threads = place.threads
+        self._without = tuple(without)
         self._weights = SharedWeights()
-        directory.mkdir(parents=True, exist_ok=True)
+        fingerprint = "|".join((ort.__version__, cpu_fingerprint(), *without))
+        self.traits = Traits(NAME, ort.__version__, "cpu", fingerprint)
+        place.folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(place.folder)
 
-    def has(self, sha256: str) -> bool:
+    def gflops(self, cores: int, mhz: float) -> float:
+        """Frequency x cores; an unknown frequency counts as 1 GHz."""
+        per_clock = _FLOP_PER_CLOCK.get(platform.machine(), _UNKNOWN_MACHINE)
+        return (mhz or 1000.0) * 1e-3 * per_clock * (1.0 + _CORE_EFFICIENCY * (cores - 1))
+
+    def memory_bytes(self, allowed_bytes: int) -> int:
+        """All that the worker may use: it is the same memory."""
+        return allowed_bytes
+
+    def is_prepared(self, sha256: str) -> bool:
         """Whether the program's optimised form is here, with all its weights."""
         model = self._kept(sha256)
         return model is not None
 
-    def build(self, program: Program) -> None:
-        """Optimises a program whose weights are in the store, and keeps the result.
-
-        Raises:
-            ImbrexError: the program is refused, or memory or disk are short.
-        """
+    def prepare(self, program: Program) -> None:
+        """Optimises a program, and keeps the result."""
         model = checked_model(program)
         self._check_memory(program)
         for ref in program.weights:
@@ -88,7 +104,7 @@ class OptimisedPrograms:
                 ),
             ):
                 chosen.add_session_config_entry(key, value)
-            make_session(model.SerializeToString(), chosen, as_on_arm=self._as_on_arm)
+            make_session(model.SerializeToString(), chosen, self._without)
             del model
             graph = self._split(built)
         write_atomically(self._path(program.sha256), graph)
@@ -117,8 +133,32 @@ class OptimisedPrograms:
         inference = make_session(model.SerializeToString(), chosen)
         return Session(sha256, inference, values, frozenset(blobs))
 
+    def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Session:
+        """Plain onnxruntime, which packs weights for itself: other kernels than those of tasks."""
+        model = checked_model(program)
+        # onnxruntime checks that the file exists even for weights handed over in memory.
+        with tempfile.TemporaryDirectory(dir=self._directory, prefix=".trial") as name:
+            chosen = options(Path(name), threads, optimise=True, shared=False)
+            with (Path(name) / _PLACEHOLDER).open("wb") as sparse:
+                sparse.truncate(max((weight_bytes(ref) for ref in program.weights), default=0))
+            values = []
+            for ref in program.weights:
+                array = weights[ref.name]
+                if array.nbytes < EMBED_BELOW_BYTES:
+                    embed_weight(model, ref, array.tobytes())
+                    continue
+                declare_weight(model, ref, _PLACEHOLDER)
+                try:
+                    value = ort.OrtValue.ortvalue_from_numpy(array)
+                    chosen.add_initializer(ref.name, value)
+                except Exception as error:
+                    raise from_runtime(error, "giving weights to a program") from error
+                values.append(value)
+            inference = make_session(model.SerializeToString(), chosen, self._without)
+        return Session(f"plain {program.sha256} on {threads}", inference, values)
+
     def _path(self, sha256: str) -> Path:
-        key = hashlib.sha256(f"{sha256}|{self._fingerprint}".encode()).hexdigest()
+        key = hashlib.sha256(f"{sha256}|{self.traits.fingerprint}".encode()).hexdigest()
         return self._directory / f"{key}.onnx"
 
     def _kept(self, sha256: str) -> onnx.ModelProto | None:
@@ -186,10 +226,11 @@ class OptimisedPrograms:
             file.unlink(missing_ok=True)
 
 
-def remove_leftovers(directory: Path) -> None:
+def _remove_leftovers(directory: Path) -> None:
     """Removes what a killed worker left half-built."""
-    for path in directory.glob(".building*"):
-        shutil.rmtree(path, ignore_errors=True)
+    for pattern in (".building*", ".trial*"):
+        for path in directory.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _location(tensor: TensorProto) -> str:

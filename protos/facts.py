@@ -1,18 +1,24 @@
-"""What a worker says about itself, as plain data."""
+"""What a worker says about itself. A fact is declared here and on the wire (`DeviceFacts`, by the
+same name), and found out in `worker/identity.py`: nothing else has to know of it.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import NewType, Self
 
-from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.errors import PeerViolation
+
+DeviceId = NewType("DeviceId", str)
 
 # A device id is made by us and is much shorter; this bounds keys in every table.
 MAX_ID_CHARS = 64
 # A task at once for each core of the largest computers.
 MOST_AT_ONCE = 256
+# For an older worker, which does not say what it does: per clock of a core.
+_FLOP_PER_CLOCK = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +26,10 @@ class Facts:
     """One worker's description of itself at its last Hello.
 
     `memory_bytes` is what it may use, `pace` the share of a core that computation may take
-    (1 = unpaced), `boot_id` tells two machines with one copied id apart. It computes `concurrency`
-    tasks at once, each with `threads` threads.
+    (1 = unpaced), `boot_id` tells two machines with one copied id apart. Its `engine` of version
+    `runtime` computes `concurrency` tasks at once, each with `threads` threads, on its `processor`;
+    `gflops` is what it probably does before it is measured, `tolerance` how far it may be from
+    onnxruntime, relative to the largest magnitude.
     """
 
     id: DeviceId
@@ -39,10 +47,14 @@ class Facts:
     concurrency: int = 1
     celsius: float = 0.0
     throttled: bool = False
+    engine: str = "onnxruntime"
+    processor: str = "cpu"
+    gflops: float = 0.0
+    tolerance: float = 1e-5
 
     @classmethod
-    def of(cls, message: pb.DeviceFacts) -> Facts:
-        """The facts in a HelloReply.
+    def of(cls, message: pb.DeviceFacts) -> Self:
+        """The facts in a HelloReply; those that an older worker leaves out are as they were then.
 
         Raises:
             PeerViolation: without a usable id, or with numbers that no machine has.
@@ -53,23 +65,16 @@ class Facts:
             raise _violation(f"{message.cores} cores at a pace of {message.pace}")
         if message.concurrency > MOST_AT_ONCE:
             raise _violation(f"{message.concurrency} tasks at once")
-        return cls(
-            id=DeviceId(message.id),
-            name=message.name or message.id,
-            machine=message.machine,
-            cpu=message.cpu,
-            cores=message.cores,
-            mhz_now=message.mhz_now,
-            mhz_max=message.mhz_max,
-            memory_bytes=message.memory_bytes,
-            pace=message.pace,
-            runtime=message.runtime,
-            boot_id=message.boot_id,
-            threads=message.threads,
-            concurrency=message.concurrency or 1,
-            celsius=message.celsius,
-            throttled=message.throttled,
-        )
+        if not 0 <= message.gflops < float("inf") or not 0 <= message.tolerance < float("inf"):
+            raise _violation(f"{message.gflops} GFLOP/s within {message.tolerance}")
+        told = {each.name: getattr(message, each.name) for each in fields(cls)}
+        guess = max(message.mhz_max, 1000.0) * 1e-3 * _FLOP_PER_CLOCK * message.cores * message.pace
+        usual = {"name": message.id, "gflops": guess, **_USUAL}
+        return cls(**{name: value or usual.get(name, value) for name, value in told.items()})
+
+    def message(self) -> pb.DeviceFacts:
+        """As they travel."""
+        return pb.DeviceFacts(**asdict(self))
 
     @property
     def fingerprint(self) -> str:
@@ -85,8 +90,13 @@ class Facts:
             self.threads,
             round(self.pace, 4),
             self.runtime,
+            *((self.engine, self.processor) if self.engine != _USUAL["engine"] else ()),
         )
         return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+# What has a default was added later.
+_USUAL = {each.name: each.default for each in fields(Facts) if each.default}
 
 
 def _violation(what: str) -> PeerViolation:

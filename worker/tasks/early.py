@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from sys import getsizeof
 
-from worker.actions import Piece, TaskKey
+from worker.tasks.actions import Piece, TaskKey
 
 # The host's task message is at most a few round trips behind its peers' data.
 EARLY_FOR_S = 30.0

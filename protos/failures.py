@@ -4,9 +4,6 @@ from typing import ClassVar
 
 from protos.errors import BadRequest, ImbrexError, NotFound, Unavailable
 
-# How onnxruntime words it: most of its errors come as plain RuntimeError.
-_NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "Available memory of")
-
 
 class OutOfMemory(Unavailable):
     """It does not fit the memory that this worker may use."""
@@ -27,7 +24,7 @@ class NoProgram(NotFound):
 
 
 class RunError(ImbrexError):
-    """onnxruntime failed for a reason of its own."""
+    """The engine failed for a reason of its own."""
 
     code: ClassVar[str] = "runtime"
 
@@ -50,18 +47,3 @@ class NotFinite(ImbrexError):
     """
 
     code: ClassVar[str] = "not_finite"
-
-
-def from_runtime(error: Exception, doing: str) -> ImbrexError:
-    """The branch for what onnxruntime raised; it has no class of its own for memory."""
-    text = " ".join(str(error).split())
-    if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
-        return OutOfMemory(
-            cause=f"{doing}: not enough memory ({text[:200]})",
-            cure="Lower the memory that other programs of this device use, or plan smaller tiles",
-        )
-    if "INVALID_ARGUMENT" in text or type(error).__name__ == "InvalidArgument":
-        return BadInput(
-            cause=f"{doing}: {text[:400]}", cure="Send tensors of the shapes that the program takes"
-        )
-    return RunError(cause=f"{doing}: {text[:400]}", cure="See this worker's log")

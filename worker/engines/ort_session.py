@@ -5,7 +5,6 @@ Measured in docs/adr/0002-sessions.md.
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,23 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from protos.errors import Unavailable
-from worker.arrays import aligned_empty
-from worker.compute import Ready
-from worker.failures import BadInput, from_runtime
+from protos.errors import ImbrexError, Unavailable
+from protos.failures import BadInput, OutOfMemory, RunError
+from worker.engines.base import Ready, Runnable, Signature
+from worker.programs.arrays import aligned_empty
 
 _LEVELS = ort.GraphOptimizationLevel
 _PROVIDERS = ["CPUExecutionProvider"]
 
-# What lays convolutions' maps and weights out in blocks of channels. The wheels for x86-64 have it,
-# those for Arm do not.
-_BLOCKED_LAYOUT = "NchwcTransformer"
+# The pass that lays convolutions' maps and weights out in blocks of channels. The wheels for x86-64
+# have it, those for Arm do not.
+BLOCKED_LAYOUT = "NchwcTransformer"
 
 # OrtArenaCfg: grow by what was asked for, not by powers of two: a Pi has 1 GB.
 _SAME_AS_REQUESTED = 1
+
+# How onnxruntime words it: most of its errors come as plain RuntimeError.
+_NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "Available memory of")
 
 _NUMPY_TYPES: dict[str, np.dtype] = {
     "tensor(float)": np.dtype(np.float32),
@@ -73,9 +75,9 @@ def options(
 
 
 def make_session(
-    model: bytes, chosen: ort.SessionOptions, *, as_on_arm: bool = False
+    model: bytes, chosen: ort.SessionOptions, without: Sequence[str] = ()
 ) -> ort.InferenceSession:
-    """A session of a serialised model; `as_on_arm` leaves out what onnxruntime has for x86-64 only.
+    """A session of a serialised model, optimised `without` the passes of these names.
 
     Raises:
         ImbrexError: the graph is invalid, or memory is short.
@@ -85,7 +87,7 @@ def make_session(
             model,
             chosen,
             providers=_PROVIDERS,
-            disabled_optimizers=[_BLOCKED_LAYOUT] if as_on_arm else [],
+            disabled_optimizers=[*without],
         )
     except Exception as error:
         raise from_runtime(error, "making a session") from error
@@ -100,27 +102,9 @@ def _share_allocator() -> None:
     ort.create_and_register_allocator(info, ort.OrtArenaCfg(0, _SAME_AS_REQUESTED, -1, -1))
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """An input or output of a program; symbolic sizes are None."""
-
-    dtype: np.dtype
-    dims: tuple[int | None, ...]
-
-    def fits(self, array: np.ndarray) -> bool:
-        """Whether the program can take this array."""
-        return (
-            array.dtype == self.dtype
-            and array.ndim == len(self.dims)
-            and all(
-                fixed in (None, size) for fixed, size in zip(self.dims, array.shape, strict=True)
-            )
-        )
-
-
-class Session:
-    """A program ready to run. `name` tells its kernels from those of other sessions; `weights` are
-    referred to by onnxruntime and kept alive here; `blobs` names the files that hold them.
+class Session(Runnable):
+    """A session of a program. `name` tells its kernels from those of other sessions; `weights` are
+    referred to by onnxruntime and kept alive here.
     """
 
     def __init__(
@@ -130,36 +114,29 @@ class Session:
         weights: Sequence[ort.OrtValue] = (),
         blobs: frozenset[str] = frozenset(),
     ) -> None:
-        self.blobs = blobs
+        super().__init__(
+            {entry.name: _signature(entry) for entry in inference.get_inputs()},
+            {entry.name: _signature(entry) for entry in inference.get_outputs()},
+            blobs,
+        )
         self._name = name
         self._inference = inference
         self._weights = tuple(weights)
         self._weight_bytes = sum(value.tensor_size_in_bytes() for value in self._weights)
-        self._inputs = {entry.name: _signature(entry) for entry in inference.get_inputs()}
-        self._outputs = {entry.name: _signature(entry) for entry in inference.get_outputs()}
 
-    def bound(
+    def _bind(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
     ) -> Ready[dict[str, np.ndarray]]:
-        """Computes the outputs named in `shapes`, straight into fresh arrays of those shapes.
-
-        `inputs` are C-contiguous. All but the kernels is done before this returns.
-
-        Raises:
-            ImbrexError: inputs or shapes that don't fit, too little memory; when run, a failed
-                kernel.
-        """
-        self._check(inputs, shapes)
         try:
             binding = self._inference.io_binding()
             for name, array in inputs.items():
                 binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
             results: dict[str, np.ndarray] = {}
             for name, shape in shapes.items():
-                results[name] = aligned_empty(shape, self._outputs[name].dtype)
+                results[name] = aligned_empty(shape, self.outputs[name].dtype)
                 value = ort.OrtValue.ortvalue_from_numpy(results[name])
                 binding.bind_ortvalue_output(name, value)
-            for name in self._outputs.keys() - shapes.keys():
+            for name in self.outputs.keys() - shapes.keys():
                 binding.bind_output(name, "cpu")
         except Exception as error:
             raise from_runtime(error, "running a program") from error
@@ -171,26 +148,8 @@ class Session:
                 raise from_runtime(error, "running a program") from error
             return results
 
-        sizes = (inputs[name].shape for name in self._inputs)
+        sizes = (inputs[name].shape for name in self.inputs)
         return Ready(compute, self._weight_bytes, (self._name, *sizes))
-
-    def _check(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
-    ) -> None:
-        if inputs.keys() != self._inputs.keys() or not shapes.keys() <= self._outputs.keys():
-            raise BadInput(
-                cause=f"the task has inputs {sorted(inputs)} and outputs {sorted(shapes)}, the "
-                f"program {sorted(self._inputs)} and {sorted(self._outputs)}",
-                cure="Send tasks that fit their program",
-            )
-        for name, array in inputs.items():
-            wanted = self._inputs[name]
-            if not wanted.fits(array):
-                raise BadInput(
-                    cause=f"the input {name!r} is {array.dtype} of shape {array.shape}, the "
-                    f"program takes {wanted.dtype} of shape {wanted.dims}",
-                    cure="Send tasks that fit their program",
-                )
 
 
 def _signature(entry: Any) -> Signature:
@@ -230,3 +189,18 @@ class SharedWeights:
             value = ort.OrtValue.ortvalue_from_numpy(array)
             self._values[key] = value
         return value
+
+
+def from_runtime(error: Exception, doing: str) -> ImbrexError:
+    """The branch for what onnxruntime raised; it has no class of its own for memory."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
+        return OutOfMemory(
+            cause=f"{doing}: not enough memory ({text[:200]})",
+            cure="Lower the memory that other programs of this device use, or plan smaller tiles",
+        )
+    if "INVALID_ARGUMENT" in text or type(error).__name__ == "InvalidArgument":
+        return BadInput(
+            cause=f"{doing}: {text[:400]}", cure="Send tensors of the shapes that the program takes"
+        )
+    return RunError(cause=f"{doing}: {text[:400]}", cure="See this worker's log")

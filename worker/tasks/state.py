@@ -21,7 +21,9 @@ from enum import Enum, auto
 import numpy as np
 
 from models.boxes import Box
-from worker.actions import (
+from protos.failures import BadInput, NoOutput, OutOfMemory
+from worker.programs.arrays import aligned_empty
+from worker.tasks.actions import (
     HOST,
     Action,
     Discard,
@@ -36,10 +38,8 @@ from worker.actions import (
     TaskKey,
     TaskSpec,
 )
-from worker.arrays import aligned_empty
-from worker.early import EarlyPieces
-from worker.failures import BadInput, NoOutput, OutOfMemory
-from worker.subtract import minus
+from worker.tasks.early import EarlyPieces
+from worker.tasks.subtract import minus
 
 # Requests end within seconds; more open tasks than this on one device is a runaway host.
 MAX_TASKS = 4096

@@ -33,16 +33,11 @@ class BlobStore:
     be called from any thread, but one blob has one writer.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        capacity_bytes: int,
-        in_use: Callable[[], Collection[str]] = frozenset,
-    ) -> None:
+    def __init__(self, directory: Path, capacity_bytes: int) -> None:
         self.blobs = directory / "blobs"
         self._partial = directory / "partial"
         self._capacity_bytes = capacity_bytes
-        self._in_use = in_use
+        self.in_use: Callable[[], Collection[str]] = frozenset
         for path in (self.blobs, self._partial):
             path.mkdir(parents=True, exist_ok=True)
 
@@ -156,7 +151,7 @@ class BlobStore:
         used = sum(size for _, size, _ in entries)
         if used + needed_bytes <= self._capacity_bytes:
             return
-        keep = self._in_use()
+        keep = self.in_use()
         for _, size, name in sorted(entries):
             if name in keep:
                 continue

@@ -1,0 +1,69 @@
+"""The data plane between workers: strangers and mangled packets."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from contextlib import ExitStack, suppress
+
+import numpy as np
+
+from benchmarks.hostile.attacks import MB, Happened, Target, attack
+from models.boxes import Box
+from protos.channels import Caller
+from protos.errors import LostWorker
+from worker.data.link import connect
+from worker.data.packets import WELCOME, greeting, packets
+from worker.tasks.actions import Piece, TaskKey
+
+_SILENT, _STREAMS, _PACKETS = 200, 40, 50
+_PATIENCE_S = 2.0
+
+
+def _ports(target: Target) -> list[int]:
+    """Where its workers listen for their neighbours."""
+    told = (json.loads(each.read_text()) for each in target.folder.glob("worker-*/ready.json"))
+    return [each["data_port"] for each in told]
+
+
+@attack(
+    "data plane",
+    "requests go on, who makes no sense is hung up on",
+    most_grown_bytes=32 * MB,
+)
+def mangled_packets_and_silence(target: Target) -> Happened:
+    """Connections that say nothing, and packets with a few wrong bytes, at every worker."""
+    rng, hung_up = random.Random(1), 0
+    box = Box.whole((1, 8, 2, 100))
+    piece = Piece(TaskKey("r", 1, 1, 0), "y", box, np.zeros(box.shape, np.float32))
+    whole = b"".join(packets([piece]))
+    ports = _ports(target)
+    with ExitStack() as stack:
+        for port in ports:
+            for _ in range(_SILENT):
+                with suppress(OSError):
+                    stack.enter_context(socket.create_connection(("127.0.0.1", port), 1.0))
+        for number in range(_STREAMS * len(ports)):
+            address = ("127.0.0.1", ports[number % len(ports)])
+            try:
+                with socket.create_connection(address, _PATIENCE_S) as stream:
+                    stream.sendall(greeting(f"evil-{number}", ""))
+                    if stream.recv(1) != WELCOME:
+                        hung_up += 1
+                        continue
+                    for _ in range(_PACKETS):
+                        mangled = bytearray(whole)
+                        for _ in range(3):
+                            mangled[rng.randrange(60)] = rng.randrange(256)
+                        stream.sendall(mangled)
+                    hung_up += stream.recv(1) == b""
+            except OSError:
+                hung_up += 1
+        reached = 0
+        for port in ports:
+            with suppress(LostWorker):
+                connect(f"127.0.0.1:{port}", "", Caller("neighbour")).close()
+                reached += 1
+    ok = bool(ports) and hung_up == _STREAMS * len(ports) and reached == len(ports)
+    return Happened(ok, f"{hung_up} streams hung up on, {reached} of {len(ports)} still listen")

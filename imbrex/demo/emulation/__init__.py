@@ -1,0 +1,1 @@
+"""Daemons on computers that are emulated: as slow as another's processor, software and memory."""

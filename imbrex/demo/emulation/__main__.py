@@ -1,0 +1,74 @@
+"""A daemon on a computer that is emulated: executes `imbrex worker --config FILE`, or the same of a
+coordinator and its own worker, as slow as a file says (its keys: `Emulation`).
+
+    python -m imbrex.demo.emulation EMULATION.toml python -m imbrex worker --config worker.toml
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+import uvloop
+
+from coordinator.cluster.children import follow_parent
+from coordinator.cluster.host_worker import WORKER
+from coordinator.daemon import run as run_coordinator
+from coordinator.runtime.hardware import Hardware as CoordinatorHardware
+from coordinator.settings import load_settings
+from imbrex.demo.emulation.link import SlowEndpoint
+from imbrex.demo.emulation.settings import Emulation, command, load_emulation
+from imbrex.demo.emulation.throttle import EmulatedThrottle
+from protos.logs import log_to_stderr
+from worker.daemon import serve as serve_worker
+from worker.engines.onnxruntime import OnnxRuntime
+from worker.engines.ort_session import BLOCKED_LAYOUT
+from worker.hardware import Hardware as WorkerHardware
+from worker.settings import WorkerSettings, load
+
+
+def worker_hardware(settings: WorkerSettings, emulation: Emulation) -> WorkerHardware:
+    """What an emulated worker computes and speaks by."""
+    without = (BLOCKED_LAYOUT,) if emulation.as_on_arm else ()
+    return WorkerHardware(
+        throttle=EmulatedThrottle(settings.pace, emulation),
+        endpoint=endpoint(emulation),
+        engine=partial(OnnxRuntime, without=without),
+    )
+
+
+def endpoint(emulation: Emulation) -> SlowEndpoint:
+    """What messages cost an emulated computer."""
+    return SlowEndpoint(
+        message_s=emulation.message_ms * 1e-3,
+        byte_s=emulation.byte_ns * 1e-9,
+        peer_message_s=emulation.peer_message_ms * 1e-3,
+        peer_byte_s=emulation.peer_byte_ns * 1e-9,
+    )
+
+
+def main() -> int:
+    """Runs the daemon; the exit code."""
+    file = Path(sys.argv[1])
+    told = sys.argv[2:]
+    parser = argparse.ArgumentParser(prog=f"imbrex (emulated as {file} says)")
+    parser.add_argument("daemon", choices=("worker", "coordinator"))
+    parser.add_argument("--config", type=Path)
+    said = parser.parse_args(told[told.index("imbrex") + 1 :])
+    emulation = load_emulation(file)
+    follow_parent()
+    if said.daemon == "worker":
+        settings = load(said.config, {"concurrency": 1})
+        return serve_worker(settings, worker_hardware(settings, emulation))
+    settings_of_all = load_settings({}, said.config)
+    log_to_stderr(as_json=settings_of_all.log == "json")
+    own_worker = (*command(file), *WORKER)
+    hardware = CoordinatorHardware(endpoint(emulation), own_worker)
+    uvloop.run(run_coordinator(settings_of_all, hardware))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

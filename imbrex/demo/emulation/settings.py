@@ -1,0 +1,61 @@
+"""In what an emulated computer is unlike this one."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from protos.errors import BadConfiguration
+
+_Charge = Annotated[float, Field(ge=0, le=1000)]
+
+
+class Emulation(BaseModel):
+    """What costs more than it does here; the share of a core that computes is the worker's `pace`.
+
+    A message costs `message_ms` and each of its bytes `byte_ns` at either side, one from worker to
+    worker `peer_message_ms` and `peer_byte_ns`; setting a task up
+    takes `task_ms`, reading a byte of weights `weight_ns`. Workers that name the same folder
+    `turns` compute in turns, and their kernels take the least CPU time that they have taken on any
+    of them: emulated computers share no caches and no cores. `as_on_arm` leaves out the layout that
+    onnxruntime has for x86-64 alone.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    message_ms: _Charge = 0.0
+    byte_ns: _Charge = 0.0
+    peer_message_ms: _Charge = 0.0
+    peer_byte_ns: _Charge = 0.0
+    task_ms: _Charge = 0.0
+    weight_ns: _Charge = 0.0
+    turns: Path | None = None
+    as_on_arm: bool = False
+
+
+def command(file: Path) -> tuple[str, ...]:
+    """What executes the command of a daemon (`... imbrex worker --config FILE`) as `file` says."""
+    return (sys.executable, "-m", __package__ or "", str(file))
+
+
+def load_emulation(file: Path) -> Emulation:
+    """What a TOML file says.
+
+    Raises:
+        BadConfiguration: it cannot be read, or has an unknown key or a value out of range.
+    """
+    try:
+        return Emulation(**tomllib.loads(file.read_text()))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        cause = str(error)
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    known = ", ".join(Emulation.model_fields)
+    raise BadConfiguration(
+        cause=f"the emulation file {file} cannot be used: {cause}", cure=f"It may say: {known}"
+    )

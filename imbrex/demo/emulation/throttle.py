@@ -1,0 +1,57 @@
+"""Computing like a smaller computer: the throttle of a worker that is emulated."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+from imbrex.demo.emulation.settings import Emulation
+from imbrex.demo.emulation.turns import Turns
+from worker.compute import REAL, Clock, Throttle, Work
+from worker.engines.base import Ready
+
+T = TypeVar("T")
+
+
+class EmulatedThrottle(Throttle):
+    """Beside the pace: setting a task up takes `task_ms`, reading weights takes its time, and where
+    `turns` are taken, equal kernels take equal time on all workers of this machine.
+
+    Kernels are timed with warm caches if reading weights is charged: a pace would stretch their
+    waiting for memory as much as their arithmetic.
+    """
+
+    def __init__(self, pace: float, emulation: Emulation, clock: Clock = REAL) -> None:
+        super().__init__(pace, clock)
+        self._emulation = emulation
+        self._turns = Turns(emulation.turns) if emulation.turns else None
+
+    def set_up(self, begin: Work[T]) -> Ready[T]:
+        """As long as it takes here, or as is emulated."""
+        begun = self._clock.now_s()
+        ready = begin()
+        if self._emulation.task_ms:
+            self._clock.sleep_until(begun + self._emulation.task_ms * 1e-3)
+        return ready
+
+    def computed(self, ready: Ready[T]) -> tuple[T, float]:
+        """In its turn."""
+        with self._turn():
+            if self._emulation.weight_ns:
+                ready.compute()
+            value, cpu_s = super().computed(ready)
+            if self._turns and ready.kernels:
+                cpu_s = self._turns.least(ready.kernels, cpu_s)
+        return value, cpu_s
+
+    def waiting_s(self, ready: Ready[T]) -> float:
+        """Reading the weights."""
+        return ready.weight_bytes * self._emulation.weight_ns * 1e-9
+
+    def close(self) -> None:
+        """Takes no more turns."""
+        if self._turns:
+            self._turns.close()
+
+    def _turn(self) -> AbstractContextManager[None]:
+        return self._turns.turn() if self._turns else nullcontext()

@@ -1,0 +1,213 @@
+"""Where neighbours send their borders: a thread reads each stream, and hands every box over."""
+
+from __future__ import annotations
+
+import hmac
+import io
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import structlog
+
+from protos.channels import Caller
+from protos.errors import BadConfiguration, PeerViolation
+from protos.identity import device_of
+from worker.data.link import tune
+from worker.data.packets import WELCOME, read_greeting, read_packet
+from worker.tasks.actions import Piece
+
+# A greeting takes a round trip or two.
+_GREET_S = 2.0
+# Strangers that are about to greet, and streams of one neighbour: its own, and those that it had
+# before its cable was pulled. Each may hold a packet of 4 MB while it is read.
+_MOST_STRANGERS = 16
+MOST_STREAMS_OF_A_PEER = 4
+_MOST_STREAMS = 256
+# Read ahead: a header with a small border is one call of the kernel.
+_BUFFER_BYTES = 64 << 10
+
+Deliver = Callable[[Piece], None]
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """A connection, and whose it is once it has greeted."""
+
+    socket: socket.socket
+    sender: str = ""
+    thread: threading.Thread = field(init=False)
+
+
+class Listener:
+    """Listens from its making on. `deliver` is called in the reading threads."""
+
+    def __init__(self, host: str, port: int, caller: Caller, deliver: Deliver) -> None:
+        self._caller = caller
+        self._deliver = deliver
+        self._members: frozenset[str] | None = None
+        self._lock = threading.Lock()
+        self._streams: dict[_Stream, None] = {}
+        self._socket = _listening(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        self._accepting = threading.Thread(target=self._accept, name="data accept", daemon=True)
+        self._accepting.start()
+
+    def keep(self, members: Collection[str]) -> None:
+        """Only these devices are members from now on; the streams of others end."""
+        with self._lock:
+            self._members = frozenset(members)
+            gone = [each for each in self._streams if each.sender not in self._members]
+        for stream in gone:
+            if stream.sender:
+                _hang_up(stream.socket)
+
+    def close(self) -> None:
+        """Ends every stream, and listens no more."""
+        _hang_up(self._socket)
+        self._accepting.join()
+        self._socket.close()
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            _hang_up(stream.socket)
+        for stream in streams:
+            stream.thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._socket.accept()
+            except OSError:
+                return
+            stream = _Stream(accepted)
+            with self._lock:
+                strangers = [each for each in self._streams if not each.sender]
+                if len(self._streams) >= _MOST_STREAMS:
+                    accepted.close()
+                    continue
+                if len(strangers) >= _MOST_STRANGERS:
+                    # A neighbour greets at once: whoever has been here for the longest is none.
+                    _hang_up(strangers[0].socket)
+                self._streams[stream] = None
+            stream.thread = threading.Thread(
+                target=self._serve, args=(stream,), name="data reader", daemon=True
+            )
+            stream.thread.start()
+
+    def _serve(self, stream: _Stream) -> None:
+        try:
+            self._greet(stream)
+            self._read(stream)
+        except PeerViolation as violation:
+            _log.warning("data stream refused", sender=stream.sender, cause=violation.cause)
+        except OSError as error:
+            if not stream.sender:
+                _log.warning("data stream refused", cause=str(error))
+        finally:
+            with self._lock:
+                self._streams.pop(stream, None)
+            stream.socket.close()
+
+    def _greet(self, stream: _Stream) -> None:
+        """Lets it in; its sender is known then.
+
+        Raises:
+            PeerViolation: it may not send here.
+            OSError: it broke off, or proves nothing.
+        """
+        stream.socket.settimeout(_GREET_S)
+        tune(stream.socket)
+        credentials = self._caller.credentials
+        if credentials is not None:
+            secured = credentials.tls_server().wrap_socket(stream.socket, server_side=True)
+            with self._lock:
+                stream.socket = secured
+        sender, secret = read_greeting(partial(_exactly, stream.socket))
+        with self._lock:
+            if objection := self._objection(stream.socket, sender, secret):
+                raise PeerViolation(cause=objection, cure="See `imbrex cluster members`")
+            stream.sender = sender
+        stream.socket.sendall(WELCOME)
+        stream.socket.settimeout(None)
+
+    def _objection(self, stream: socket.socket, sender: str, secret: str) -> str:
+        """What speaks against a stream; empty: nothing."""
+        if isinstance(stream, ssl.SSLSocket):
+            shown: dict[str, Any] = dict(stream.getpeercert() or {})
+            names = shown.get("subjectAltName", ())
+            own = device_of(tuple(name for kind, name in names if kind == "DNS"))
+            if own != sender or not own:
+                return f"its certificate is for {own!r}, it says that it is {sender!r}"
+            if sender not in (self._members or ()):
+                return f"device {sender} is not a member of the cluster"
+        elif not hmac.compare_digest(secret.encode(), self._caller.secret.encode()):
+            return "the cluster secret is missing or wrong"
+        if sum(each.sender == sender for each in self._streams) >= MOST_STREAMS_OF_A_PEER:
+            return f"device {sender} has {MOST_STREAMS_OF_A_PEER} streams open already"
+        return ""
+
+    def _read(self, stream: _Stream) -> None:
+        endpoint = self._caller.endpoint
+        file = cast("io.BufferedReader", stream.socket.makefile("rb", _BUFFER_BYTES))
+        with file as buffered:
+
+            def read(size: int) -> bytes:
+                return buffered.read(size) or b""
+
+            def read_into(view: memoryview) -> int:
+                done = 0
+                while done < len(view) and (got := buffered.readinto(view[done:])):
+                    done += got
+                return done
+
+            size = 0
+            while (found := read_packet(read, read_into, stream.sender)) is not None:
+                piece, is_last = found
+                size += piece.array.nbytes
+                if is_last:
+                    endpoint.charge(size)
+                    size = 0
+                self._deliver(piece)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """The given port, else any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for each in dict.fromkeys((port, 0)):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host.strip("[]"), each))
+            listener.listen(_MOST_STRANGERS)
+        except OSError as error:
+            listener.close()
+            if each == 0:
+                raise BadConfiguration(
+                    cause=f"cannot listen on {host} for neighbours: {error.strerror}",
+                    cure="Set host to an address of this machine",
+                ) from error
+        else:
+            return listener
+    raise AssertionError("any free port was tried")
+
+
+def _exactly(stream: socket.socket, size: int) -> bytes:
+    """So many bytes, or less at the end; nothing behind them is read."""
+    found = b""
+    while len(found) < size and (got := stream.recv(size - len(found))):
+        found += got
+    return found
+
+
+def _hang_up(stream: socket.socket) -> None:
+    """Whoever reads it sees its end; TLS has no say in it."""
+    with suppress(OSError):
+        socket.socket.shutdown(stream, socket.SHUT_RDWR)

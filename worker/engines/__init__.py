@@ -1,0 +1,1 @@
+"""What computes: the interface of engines, which there are, and onnxruntime."""

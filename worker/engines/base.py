@@ -1,0 +1,182 @@
+"""What a worker asks of an engine, the library that computes: programs made ready, runs set up, and
+what it is. Everything else (weights, memory, turns, messages) is the worker's own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+from models.program import Program
+from protos.failures import BadInput
+from worker.programs.store import BlobStore
+
+T = TypeVar("T")
+
+Processor: TypeAlias = Literal["cpu", "gpu", "npu"]
+
+# Every type that travels between devices.
+ALL_TYPES = frozenset(
+    {
+        *("float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64"),
+        *("uint8", "uint16", "uint32", "uint64"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What an engine is.
+
+    `fingerprint` tells apart whatever computes otherwise, or keeps programs in another form: its
+    version, the processor's kernels, options. `dtypes` (numpy's names) may be the inputs and
+    outputs of its programs. `tolerance` is how far it may be from onnxruntime, relative to the
+    largest magnitude of what a program makes.
+    """
+
+    name: str
+    version: str
+    processor: Processor
+    fingerprint: str
+    dtypes: frozenset[str] = ALL_TYPES
+    tolerance: float = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Generic[T]):
+    """A run that is set up: what computes, how many bytes of weights it reads, what tells its
+    kernels from others (empty: nothing), and what looks at its result, which is not kernels and no
+    part of its time.
+    """
+
+    compute: Callable[[], T]
+    weight_bytes: int = 0
+    kernels: tuple[object, ...] = ()
+    check: Callable[[T], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """An input or output of a program; sizes that are free are None."""
+
+    dtype: np.dtype
+    dims: tuple[int | None, ...]
+
+    def fits(self, array: np.ndarray) -> bool:
+        """Whether the program can take this array."""
+        return (
+            array.dtype == self.dtype
+            and array.ndim == len(self.dims)
+            and all(
+                fixed in (None, size) for fixed, size in zip(self.dims, array.shape, strict=True)
+            )
+        )
+
+
+class Runnable(ABC):
+    """A program that can run. `blobs` names the weights in the store that it refers to."""
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Signature],
+        outputs: Mapping[str, Signature],
+        blobs: frozenset[str] = frozenset(),
+    ) -> None:
+        self.inputs = dict(inputs)
+        self.outputs = dict(outputs)
+        self.blobs = blobs
+
+    def bound(
+        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+    ) -> Ready[dict[str, np.ndarray]]:
+        """A run that computes the outputs named in `shapes` into fresh arrays of those shapes.
+
+        `inputs` are C-contiguous, and stay untouched until it has ended.
+
+        Raises:
+            ImbrexError: inputs or shapes that don't fit, too little memory; when run, a failed
+                kernel.
+        """
+        if inputs.keys() != self.inputs.keys() or not shapes.keys() <= self.outputs.keys():
+            raise BadInput(
+                cause=f"the task has inputs {sorted(inputs)} and outputs {sorted(shapes)}, the "
+                f"program {sorted(self.inputs)} and {sorted(self.outputs)}",
+                cure="Send tasks that fit their program",
+            )
+        for name, array in inputs.items():
+            wanted = self.inputs[name]
+            if not wanted.fits(array):
+                raise BadInput(
+                    cause=f"the input {name!r} is {array.dtype} of shape {array.shape}, the "
+                    f"program takes {wanted.dtype} of shape {wanted.dims}",
+                    cure="Send tasks that fit their program",
+                )
+        return self._bind(inputs, shapes)
+
+    @abstractmethod
+    def _bind(
+        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+    ) -> Ready[dict[str, np.ndarray]]:
+        """As `bound`, of what fits. All but the kernels is done before this returns."""
+
+
+class Engine(Protocol):
+    """Makes programs ready. What takes long, `prepare` and `trial`, is called by one thread at a
+    time; `load` may be called meanwhile.
+    """
+
+    traits: Traits
+
+    def gflops(self, cores: int, mhz: float) -> float:
+        """What it probably does on a convolution, by `cores` threads of cores at `mhz` (0: not
+        known), before anybody has measured it.
+        """
+        ...
+
+    def memory_bytes(self, allowed_bytes: int) -> int:
+        """What programs and tensors may take, where the worker may use `allowed_bytes`."""
+        ...
+
+    def is_prepared(self, sha256: str) -> bool:
+        """Whether `load` has all that it needs of a program."""
+        ...
+
+    def prepare(self, program: Program) -> None:
+        """Makes a program ready to be loaded, now and after a restart; its weights are in the
+        store.
+
+        Raises:
+            ImbrexError: the program is refused, or memory or disk are short.
+        """
+        ...
+
+    def load(self, sha256: str) -> Runnable | None:
+        """A prepared program, quickly; None where what was prepared is gone."""
+        ...
+
+    def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
+        """The program with these weights by name and so many threads, to be timed and let go of.
+
+        Raises:
+            ImbrexError: the program is refused, or memory is short.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an engine works: a folder of its own for what it makes of programs, the store of
+    weights, and the threads of one task.
+    """
+
+    folder: Path
+    store: BlobStore
+    threads: int
+
+
+Maker: TypeAlias = Callable[[Place], Engine]

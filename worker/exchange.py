@@ -1,0 +1,287 @@
+"""Carries out what the task state decides: the one place where its actions become I/O.
+
+Events come from three sides, each in threads of its own: hosts' messages (the event loop), borders
+from neighbours (the data plane's readers) and ends of runs (those who compute). Each thread changes
+the state under a lock, and carries out by itself what came of that: no lock is held while anything
+is sent, received or computed.
+"""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, assert_never
+
+import numpy as np
+import structlog
+
+from models.finite import is_finite
+from protos import imbrex_pb2 as pb
+from protos.channels import Caller
+from protos.errors import ImbrexError, PeerViolation
+from protos.failures import NotFinite, RunError, SendFailed
+from protos.frames import decode
+from worker.compute import Compute, Job, Timed
+from worker.engines.base import Ready
+from worker.outbox import Outbox
+from worker.peers import Peers
+from worker.sessions import Sessions
+from worker.tasks.actions import (
+    Action,
+    Discard,
+    Failed,
+    Piece,
+    Run,
+    SendToHost,
+    SendToPeer,
+    TaskKey,
+)
+from worker.tasks.state import Tasks
+from worker.wire import (
+    Message,
+    box_of,
+    done_item,
+    failed_item,
+    key_of,
+    messages,
+    output_specs,
+    piece_of,
+    task_spec,
+)
+
+# A probe longer than this measures nothing better and would hold up tensors behind it.
+_MAX_PROBE_BYTES = 16 << 20
+# What describes the tensors of a neighbour's message, 100 to 300 bytes each: the loop stands still
+# while it is read, 10 ms for so much.
+_MOST_PEER_HEADER_BYTES = 256 << 10
+
+_log = structlog.get_logger()
+
+
+class Exchange:
+    """Streams, the task state, the compute threads and the peers of one worker. Made on the event
+    loop; where not said otherwise, its methods run there.
+    """
+
+    def __init__(
+        self, tasks: Tasks, sessions: Sessions, compute: Compute, caller: Caller, version: str
+    ) -> None:
+        self.tasks_run = 0
+        self._tasks = tasks
+        self._lock = threading.Lock()
+        self._sessions = sessions
+        self._compute = compute
+        self._peers = Peers(caller, version, self._not_sent)
+        self._streams: dict[int, Outbox] = {}
+        self._numbers = itertools.count(1)
+        self._runs: dict[TaskKey, Job] = {}
+        self._idle = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+
+    def open_stream(self) -> tuple[int, Outbox]:
+        """A new Exchange stream: its number, and where its outgoing messages wait."""
+        number, outbox = next(self._numbers), Outbox()
+        self._streams[number] = outbox
+        return number, outbox
+
+    def close_stream(self, number: int) -> None:
+        """The stream ended; tasks that came over it are not wanted any more."""
+        self._streams.pop(number, None)
+        self._change(self._tasks.stream_closed, number)
+
+    def receive(self, number: int, message: bytes) -> None:
+        """Takes one message of a host.
+
+        Raises:
+            PeerViolation: it makes no sense, or is a worker's to send.
+        """
+        now = time.monotonic()
+        for item, payload in decode(message):
+            kind = item.WhichOneof("kind")
+            if kind == "tensor":
+                assert isinstance(payload, np.ndarray)
+                self._change(self._tasks.add_piece, piece_of(item.tensor, payload), now)
+            elif kind == "ping":
+                self._pong(number, item.ping, now)
+            elif kind == "pong":
+                continue
+            else:
+                self._order(number, item, now)
+
+    def receive_of_peer(self, sender: str, message: bytes) -> None:
+        """Takes one message of a neighbour that came by gRPC: tensors alone.
+
+        Raises:
+            PeerViolation: it makes no sense, or has what only a host may send.
+        """
+        for item, payload in decode(message, _MOST_PEER_HEADER_BYTES):
+            kind = item.WhichOneof("kind")
+            if kind != "tensor":
+                raise PeerViolation(
+                    cause=f"a peer sent {kind!r}, which only a host may",
+                    cure="Run the same version of imbrex on every device",
+                )
+            assert isinstance(payload, np.ndarray)
+            # Kept pieces keep their message: it must not be much more than they are.
+            small = 2 * payload.nbytes < len(message)
+            self.receive_piece(piece_of(item.tensor, payload.copy() if small else payload, sender))
+
+    def receive_piece(self, piece: Piece) -> None:
+        """Takes a border, in any thread."""
+        self._change(self._tasks.add_piece, piece, time.monotonic())
+
+    def keep(self, members: Collection[str]) -> None:
+        """Ends the streams to devices that are not members."""
+        self._peers.keep(members)
+
+    def counts(self) -> dict[str, int]:
+        """Frames that were of no use by reason, and messages to neighbours by their way."""
+        with self._lock:
+            return {**self._tasks.dropped, **self._peers.sent}
+
+    async def reach(self, device: str, address: str) -> None:
+        """Returns when a neighbour has answered over a connection of its own.
+
+        Raises:
+            ImbrexError: it does not answer, or is somebody else.
+        """
+        await self._peers.reach(device, address)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Lets running tasks finish, writes what waits, then ends every stream."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._runs:
+                    self._idle.clear()
+                    await self._idle.wait()
+        for outbox in self._streams.values():
+            outbox.close()
+
+    async def close(self) -> None:
+        """Starts no more runs, and ends the streams to neighbours."""
+        for job in list(self._runs.values()):
+            job.is_wanted = False
+        await self._peers.close()
+
+    # ------------------------------------------------------------ in any thread
+
+    def _change(self, change: Callable[..., list[Action]], *about: Any) -> None:
+        """Tells the state of an event, and does what comes of it."""
+        with self._lock:
+            actions = change(*about)
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Run(key):
+                self._runs[key] = self._compute.submit(
+                    partial(self._begin, action), partial(self._ended, key)
+                )
+            case SendToHost(stream, pieces, done, more):
+                last = [done_item(done)] if done is not None else []
+                if pieces or not more:
+                    self._on_loop(self._write, stream, messages(pieces, last))
+                else:
+                    self._on_loop(self._write_with_next, stream, last)
+            case SendToPeer():
+                self._peers.send(action)
+            case Failed(stream):
+                self._on_loop(self._write, stream, [([failed_item(action)], [])])
+            case Discard(key):
+                job = self._runs.pop(key, None)
+                if job is not None:
+                    job.is_wanted = False
+            case _:
+                assert_never(action)
+
+    def _begin(self, action: Run) -> Ready[dict[str, np.ndarray]]:
+        shapes = {name: box.shape for name, box in action.yields.items()}
+        bound = self._sessions.get(action.program).bound(action.inputs, shapes)
+        return replace(bound, check=lambda made: _require_finite(made, action.passed))
+
+    def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> None:
+        """A task was run, in the thread that ran it."""
+        if isinstance(outcome, Timed):
+            self.tasks_run += 1
+            self._change(self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s)
+        elif isinstance(outcome, ImbrexError):
+            _log.warning("task failed", code=outcome.code, cause=outcome.cause)
+            self._change(self._tasks.failed, key, outcome.code, str(outcome))
+        else:
+            _log.error("task failed for a reason of our own", exc_info=outcome)
+            self._change(self._tasks.failed, key, RunError.code, repr(outcome))
+        self._runs.pop(key, None)
+        if not self._runs:
+            self._on_loop(self._idle.set)
+
+    def _not_sent(self, action: SendToPeer, error: ImbrexError) -> None:
+        _log.warning("pieces not sent", device=action.device, cause=error.cause)
+        why = f"device {action.device} at {action.address}: {error}"
+        self._change(self._tasks.failed, action.source, SendFailed.code, why)
+
+    def _on_loop(self, do: Callable[..., None], *about: Any) -> None:
+        """Has the event loop do something: at once, if it is its thread that asks."""
+        if threading.get_ident() == self._loop_thread:
+            do(*about)
+            return
+        with suppress(RuntimeError):  # it is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(do, *about)
+
+    # ------------------------------------------------------------ on the event loop
+
+    def _order(self, number: int, item: pb.Item, now: float) -> None:
+        """What only a host says."""
+        kind, tasks = item.WhichOneof("kind"), self._tasks
+        if kind == "task":
+            self._change(tasks.add_task, task_spec(item.task, number), now)
+        elif kind == "release":
+            self._change(tasks.release, item.release.requests)
+        elif kind == "cancel":
+            order = item.cancel
+            self._change(tasks.cancel, order.request, order.task, order.attempt)
+        elif kind == "resend":
+            outputs = output_specs(item.resend.outputs)
+            self._change(tasks.resend, key_of(item.resend), outputs, number, now)
+        elif kind == "show":
+            show = item.show
+            self._change(tasks.show, key_of(show), show.tensor, box_of(show.box), number)
+        else:
+            raise PeerViolation(
+                cause=f"a host sent {kind!r}, which only a worker may",
+                cure="Run the same version of imbrex on every device",
+            )
+
+    def _write(self, stream: int, waiting: Iterable[Message]) -> None:
+        outbox = self._streams.get(stream)
+        if outbox is None:
+            return
+        try:
+            outbox.add(waiting)
+        except ImbrexError as error:
+            _log.error("host does not read", cause=error.cause, cure=error.cure)
+            outbox.close()
+
+    def _write_with_next(self, stream: int, items: Sequence[pb.Item]) -> None:
+        if stream in self._streams:
+            self._streams[stream].add_with_next(items)
+
+    def _pong(self, number: int, ping: pb.Ping, now: float) -> None:
+        payload = bytes(min(ping.reply_bytes, _MAX_PROBE_BYTES))
+        pong = pb.Ping(number=ping.number, sent_s=ping.sent_s, received_s=now)
+        self._write(number, [([pb.Item(pong=pong)], [payload])])
+
+
+def _require_finite(outputs: dict[str, np.ndarray], passed: Iterable[str]) -> None:
+    """Raises NotFinite unless the outputs that nobody else checks are finite."""
+    for name in passed:
+        if not is_finite(outputs[name]):
+            raise NotFinite(
+                cause=f"the program made values of {name!r} that are not finite",
+                cure="If only this device does, check its memory and its power supply",
+            )

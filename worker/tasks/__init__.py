@@ -1,0 +1,1 @@
+"""The tasks of a worker as pure state: events in, actions out."""
