@@ -93,7 +93,8 @@ class DeviceStatus:
     that could not be a task's result; of its `tasks`, `audited_tasks` were computed again, and
     `wrong_tasks` it had computed wrongly; a `celsius` of 0 is not known; `unreachable`
     are names of devices that it cannot send borders to, `shared_with` those of other coordinators
-    that it works for. What only a device can say is empty while it is not connected.
+    that it works for. `facts` is all that the device says of itself (`protos.facts`). What only a
+    device can say is empty while it is not connected.
     """
 
     id: str
@@ -124,6 +125,7 @@ class DeviceStatus:
     unreachable: tuple[str, ...] = ()
     threads: int = 0
     concurrency: int = 0
+    facts: Mapping[str, str | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 from coordinator.answers import DeviceStatus
 from coordinator.audit.examiner import Examiner
@@ -95,6 +96,7 @@ class Statuses:
             threads=facts.threads,
             concurrency=facts.concurrency,
             shared_with=tuple(map(str, connection.coordinators)),
+            facts=asdict(facts),
         )
 
     def _names_apart(self, device: DeviceId) -> tuple[str, ...]:

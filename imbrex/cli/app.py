@@ -142,7 +142,13 @@ def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameter
     config: Config = None,
     host: Host = None,
     port: Annotated[int | None, typer.Option(help="0 takes any free one. [default: 8470]")] = None,
+    data_port: Annotated[
+        int | None, typer.Option(help="Where neighbours send borders. [default: the one after]")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="For people. [default: the host's]")] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What computes. [default: onnxruntime]")
+    ] = None,
     pace: Annotated[
         float | None, typer.Option(metavar="F", help="Compute at F of a core, as 0.4.")
     ] = None,

@@ -1,0 +1,54 @@
+"""A protocol more is a package and a line in `app.py`."""
+
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from fastapi import APIRouter
+
+from coordinator.serving import app as application
+from coordinator.serving.common.access import asks
+from coordinator.serving.common.keys import Keys, Role
+from coordinator.serving.common.state import TheCoordinator
+from coordinator.settings import CoordinatorSettings
+from tests.serving.in_place import InPlace
+
+toy = APIRouter()
+
+
+@toy.get("/toy/devices")
+@asks
+async def devices(coordinator: TheCoordinator) -> list[str]:
+    """The names of all devices."""
+    return [each.name for each in coordinator.devices()]
+
+
+silent = APIRouter()
+
+
+@silent.get("/toy/silent")
+async def says_nothing() -> str:
+    """Whoever may call it."""
+    return "?"
+
+
+async def test_a_protocol_is_a_package_and_a_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(application, "ROOMS", (*application.ROOMS, SimpleNamespace(router=toy)))
+    settings = CoordinatorSettings(state_dir=tmp_path, host_names=("test",))
+    key = Keys(tmp_path).add("someone", Role.INFER)
+    app = application.create_app(InPlace(settings))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        refused = await client.get("/toy/devices")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "unauthorised")
+        answered = await client.get("/toy/devices", headers={"Authorization": f"Bearer {key}"})
+        assert answered.status_code == 200
+        document = (await client.get("/openapi.json")).json()
+        assert "/toy/devices" in document["paths"]
+
+
+def test_a_protocol_that_says_not_who_may_call_does_not_start(monkeypatch, tmp_path):
+    rooms = (*application.ROOMS, SimpleNamespace(router=silent))
+    monkeypatch.setattr(application, "ROOMS", rooms)
+    with pytest.raises(AssertionError, match="says not who may call"):
+        application.create_app(InPlace(CoordinatorSettings(state_dir=tmp_path)))  # type: ignore[arg-type]
