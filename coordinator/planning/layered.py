@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.costs.affine import Costs
 from coordinator.costs.devices import Device
-from coordinator.planning.layouts import Layout, Layouts, divider_of
+from coordinator.planning.layouts import Layout, Layouts, UnitTile, divider_of
 from models.boxes import Box
 from models.units import Network
 
@@ -66,10 +67,20 @@ class Wire:
 
 
 def compute_s(layouts: Sequence[Layout], devices: Sequence[Device]) -> Floats:
-    """t_c of each layout."""
+    """t_c of each layout. Devices that share their costs, and tiles of units that are alike, are
+    costed once.
+    """
+    known: dict[tuple[int, int], float] = {}
+
+    def seconds(costs: Costs, tile: UnitTile) -> float:
+        key = id(costs), id(tile.computing)
+        if key not in known:
+            known[key] = costs.block_s(tile.work)
+        return known[key]
+
     return np.array(
         [
-            max(devices[d].costs.block_s(tile.work) for d, tile in layout.tiles.items())
+            max(seconds(devices[d].costs, tile) for d, tile in layout.tiles.items())
             for layout in layouts
         ]
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from coordinator.planning.graphsearch.kcut import Operation
 from coordinator.planning.layouts import UnitTile
 from coordinator.planning.unit_cut import TILINGS, Cut, Setting
@@ -48,10 +46,8 @@ class UnitFlow:
         index = {name: place for place, name in enumerate(self.own)}
         found = []
         for unit in cut.active:
-            names, by_form = cut.conversions(unit)
-            fixed, *moved = (np.stack(parts) for parts in zip(*by_form.values(), strict=True))
-            tensors = tuple(index[name] for name in names)
-            found.append(Operation(tensors, tuple(moved), fixed[:, 0]))
+            names, (fixed, *moved) = cut.operation(unit)
+            found.append(Operation(tuple(map(index.__getitem__, names)), tuple(moved), fixed[:, 0]))
         return found
 
     def part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> UnitFlow:
@@ -60,13 +56,7 @@ class UnitFlow:
         chosen = dict(zip(self.own, tilings, strict=True))
         tiles: list[UnitTile | None] = [None] * len(self.tiles)
         for unit in cut.active:
-            names, by_form = cut.conversions(unit)
-            moved = {
-                form: parts[0][0]
-                + sum(part[chosen[name]] for name, part in zip(names, parts[1:], strict=True))
-                for form, parts in by_form.items()
-            }
-            tiles[unit] = cut.forms[unit][min(moved, key=moved.__getitem__)][index]
+            tiles[unit] = cut.halves(unit, cut.cheapest(unit, chosen))[index]
         own = {name: cut.owned(name, tiling)[index] for name, tiling in chosen.items()}
         return UnitFlow(self.setting, tiles, own)
 

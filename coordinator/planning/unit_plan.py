@@ -30,16 +30,24 @@ def fastest_first(network: Network, devices: Sequence[Device]) -> tuple[Device, 
     """Devices in the order of their seconds for the whole network's computation, whatever their
     links; the host before equals.
     """
+    pairs = zip(computing_s(network, devices), devices, strict=True)
+    ranked = sorted(pairs, key=lambda pair: (pair[0], not pair[1].host, pair[1].id))
+    return tuple(device for _, device in ranked)
+
+
+def computing_s(network: Network, devices: Sequence[Device]) -> list[float]:
+    """Seconds that each device computes if it computes everything."""
     work = _all_work(network)
-    return tuple(
-        sorted(devices, key=lambda device: (device.costs.block_s(work), not device.host, device.id))
-    )
+    known: dict[int, float] = {}
+    for device in devices:
+        if id(device.costs) not in known:
+            known[id(device.costs)] = device.costs.block_s(work)
+    return [known[id(device.costs)] for device in devices]
 
 
 def rates_of(network: Network, devices: Sequence[Device]) -> tuple[float, ...]:
     """Networks per second that each device computes: the weights of its tiles."""
-    work = _all_work(network)
-    return tuple(1.0 / device.costs.block_s(work) for device in devices)
+    return tuple(1.0 / seconds for seconds in computing_s(network, devices))
 
 
 def shares_of(network: Network, devices: Sequence[Device]) -> list[tuple[float, ...]]:
@@ -56,15 +64,25 @@ def best_alone(network: Network, devices: Sequence[Device]) -> Alone:
     preferred to one that has not.
     """
     weights = sum(each.weight_bytes for each in _all_work(network))
+    pairs = zip(devices, computing_s(network, devices), strict=True)
     found = [
-        Alone(device, alone_s(network, device), weights <= weight_room_bytes(device))
-        for device in devices
+        Alone(
+            device,
+            computed_s + _moving_s(network, device),
+            weights <= weight_room_bytes(device),
+        )
+        for device, computed_s in pairs
     ]
     return min(found, key=lambda each: (not each.fits, each.seconds, not each.device.host))
 
 
 def alone_s(network: Network, device: Device) -> float:
     """Seconds of a device that computes everything, transfers included."""
+    return device.costs.block_s(_all_work(network)) + _moving_s(network, device)
+
+
+def _moving_s(network: Network, device: Device) -> float:
+    """Seconds of the transfers from and to a device that computes everything."""
     graph, divider = network.graph, divider_of(network)
     read: dict[str, Box] = {}
     for unit in network.units:
@@ -75,8 +93,7 @@ def alone_s(network: Network, device: Device) -> float:
     sizes += [
         graph.tensors[name].on_wire.nbytes for name in graph.outputs if name in graph.producer
     ]
-    transfers = sum(device.link.transfer_s(size) for size in sizes)
-    return device.costs.block_s(_all_work(network)) + transfers
+    return sum(device.link.transfer_s(size) for size in sizes)
 
 
 def alone_plan(network: Network, devices: Sequence[Device], strategy: str) -> Plan:

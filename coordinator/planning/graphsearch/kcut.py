@@ -25,7 +25,6 @@ from coordinator.planning.graphsearch.minsum import (
     greedy_order,
     minimise,
     total_of,
-    widest,
 )
 
 # States of a level beyond which another order is tried: 1 MB of float64.
@@ -117,14 +116,14 @@ def one_cut(sizes: Sequence[int], operations: Sequence[Operation]) -> tuple[floa
         for tensor, moved in zip(each.tensors, each.moved, strict=True)
     ]
     choices = (*sizes, *(len(each.fixed) for each in operations))
-    order = _level_order(tensors, operations)
-    if widest(choices, tables, order) > _LEVEL_ENTRIES:
-        order = greedy_order(choices, tables)
     try:
-        cost, choice = minimise(choices, tables, order)
+        cost, choice = minimise(choices, tables, _level_order(tensors, operations), _LEVEL_ENTRIES)
     except TooWideError:
-        choice = descend(choices, tables)
-        cost = total_of(tables, choice)
+        try:
+            cost, choice = minimise(choices, tables, greedy_order(choices, tables))
+        except TooWideError:
+            choice = descend(choices, tables)
+            cost = total_of(tables, choice)
     return cost, choice[:tensors]
 
 
