@@ -19,9 +19,9 @@ from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.fused import fused
 from coordinator.planning.graphsearch.heft import Task, longest_s, placement
 from coordinator.planning.layouts import divider_of
+from coordinator.planning.memory import overfilled
 from coordinator.planning.stages import Stages
 from coordinator.planning.tables import tables_of
-from coordinator.planning.unit_plan import overfilled
 from coordinator.tasks.plan import Block, DeviceId, Exchange, Plan, Tile, tile_extent
 from models.boxes import Box
 from models.units import Network

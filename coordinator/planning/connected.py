@@ -8,6 +8,7 @@ output, the last over its input: which of these pays is a matter of bytes agains
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,10 +40,10 @@ class Divided:
         return self.tiles
 
 
-def connected_units(network: Network) -> dict[int, Unit]:
+def connected_units(network: Network, marks: Sequence[int]) -> dict[int, Unit]:
     """Units, by the mark before them, that are one fully connected layer."""
     found = {}
-    for start, (mark, after) in enumerate(zip(network.marks, network.marks[1:], strict=False)):
+    for start, (mark, after) in enumerate(itertools.pairwise(marks)):
         unit = network.units[mark]
         if after == mark + 1 and summed_input(network.graph, unit.nodes) is not None:
             found[start] = unit
@@ -84,7 +85,7 @@ def divided(network: Network, tables: Tables, subsets: Sequence[Sequence[int]]) 
     of Eq. 3: its transfers added up, and the slowest device's computation.
     """
     found: list[Divided] = []
-    for start, unit in connected_units(network).items():
+    for start, unit in connected_units(network, tables.geometry.marks).items():
         work = divider_of(network).whole(unit).work
         for subset in subsets:
             devices = [tables.devices[d] for d in subset]

@@ -13,19 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from coordinator.costs.devices import Cluster, Device
+from coordinator.planning.baseline import fastest_first, shares_of
 from coordinator.planning.graphsearch.kcut import Group, k_cut
 from coordinator.planning.layered import UnitGraph, Wire, compute_s
 from coordinator.planning.layouts import Configuration, Layout, Layouts, UnitTile
+from coordinator.planning.memory import overfilled, too_little_memory
 from coordinator.planning.unit_cut import Setting
 from coordinator.planning.unit_flow import UnitFlow
-from coordinator.planning.unit_plan import (
-    alone_plan,
-    fastest_first,
-    overfilled,
-    plan_of,
-    shares_of,
-    too_little_memory,
-)
+from coordinator.planning.unit_plan import alone_plan, plan_of
 from coordinator.tasks.plan import Plan
 from models.memory import megabytes
 from models.units import Network
@@ -40,11 +35,11 @@ def kcut(network: Network, cluster: Cluster) -> Plan:
     """
     if not cluster.devices:
         raise Infeasible(cause="there is no device", cure="Start a worker.")
-    devices = fastest_first(network, cluster.devices)
+    ranked = replace(cluster, devices=fastest_first(network, cluster.devices))
     best: Plan | None = None
     seconds = []
-    for count in range(1, len(devices) + 1):
-        for plan in _plans(network, devices, count):
+    for count in range(1, len(ranked.devices) + 1):
+        for plan in _plans(network, ranked, count):
             over = overfilled(network, cluster, plan)
             if not over:
                 break
@@ -65,16 +60,16 @@ def cut_devices(
     return tree, tuple(leaf.tiles for leaf in leaves)
 
 
-def _plans(network: Network, devices: Sequence[Device], count: int) -> Iterator[Plan]:
+def _plans(network: Network, cluster: Cluster, count: int) -> Iterator[Plan]:
     """Plans for the first `count` devices, the fastest first; later ones even out memory."""
     if count == 1:
-        yield alone_plan(network, devices, "kcut")
+        yield alone_plan(network, cluster, "kcut")
     else:
-        for weights in shares_of(network, devices[:count]):
-            yield _cut(network, devices, weights)
+        for weights in shares_of(network, cluster.devices[:count]):
+            yield _cut(network, cluster, weights)
 
 
-def _cut(network: Network, devices: Sequence[Device], weights: Sequence[float]) -> Plan:
+def _cut(network: Network, cluster: Cluster, weights: Sequence[float]) -> Plan:
     tree, leaves = cut_devices(network, weights)
     layouts = [
         Layout(
@@ -86,9 +81,12 @@ def _cut(network: Network, devices: Sequence[Device], weights: Sequence[float]) 
         for tiles in zip(*leaves, strict=True)
     ]
     count = len(weights)
-    note = f"{count} devices, cut in {count - 1} steps, move {megabytes(tree.total_bytes, 3)}"
-    plan = plan_of(network, devices, "kcut", layouts, _cost_s(network, devices, layouts))
-    return replace(plan, notes=(f"{note} between layers, halos included",))
+    note = (
+        f"{count} devices, cut in {count - 1} steps, move {megabytes(tree.total_bytes, 3)} between "
+        "layers, halos included"
+    )
+    cost_s = _cost_s(network, cluster.devices, layouts)
+    return plan_of(network, cluster, "kcut", layouts, cost_s, (note,))
 
 
 def _cost_s(network: Network, devices: Sequence[Device], layouts: Sequence[Layout]) -> float:

@@ -14,11 +14,10 @@ import numpy as np
 from coordinator.planning.aofl import options_by_count
 from coordinator.planning.balance import Ints
 from coordinator.planning.connected import Divided, divided
-from coordinator.planning.forms import Form
-from coordinator.planning.improve import Slot, Slots
 from coordinator.planning.options import Option, Tiled, alone, strips, tiled
 from coordinator.planning.search import Cuts, best_cuts
 from coordinator.planning.shapes import shapes_of
+from coordinator.planning.slots import Form, Slot, Slots
 from coordinator.planning.subsets import subsets_of
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables

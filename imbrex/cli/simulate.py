@@ -12,16 +12,15 @@ from typing import Any
 from rich.text import Text
 
 from coordinator.costs.devices import Cluster, Planner, fastest
-from coordinator.planning.cluster_file import load_cluster
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate as simulated
 from coordinator.planning.single import single
 from coordinator.planning.spread import planned
-from coordinator.planning.strategies import names, strategy
+from coordinator.runtime.planners import names, strategy
 from coordinator.tasks.plan import TrafficBytes
 from imbrex import terminal
 from imbrex.cli.chart import speedup_svg
-from imbrex.described import find_planners_here, network_of, write
+from imbrex.described import find_planners_here, load_cluster, network_of, write
 from models.units import Network
 from protos.errors import ImbrexError, Infeasible
 
