@@ -1,32 +1,16 @@
-"""Our strategies by name: a row for each."""
+"""Our strategies by name: the planners of `candidates`, and what is made of their plans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from coordinator.costs.devices import Planner
-from coordinator.planning.aofl import aofl
 from coordinator.planning.auto import auto
 from coordinator.planning.branches import branches
-from coordinator.planning.efl import efl
-from coordinator.planning.elimination import elimination
-from coordinator.planning.fused import fused
-from coordinator.planning.halo import halo
-from coordinator.planning.kcut import kcut
-from coordinator.planning.lw import lw
-from coordinator.planning.ofl import ofl
-from coordinator.planning.single import single
+from coordinator.planning.candidates import CANDIDATES
 
 STRATEGIES: Mapping[str, Planner] = {
-    "single": single,
-    "lw": lw,
-    "efl": efl,
-    "ofl": ofl,
-    "aofl": aofl,
-    "fused": fused,
-    "elimination": elimination,
-    "kcut": kcut,
-    "halo": halo,
+    **{name: each.planner for name, each in CANDIDATES.items()},
     "branches": branches,
     "auto": auto,
 }
