@@ -29,6 +29,8 @@ from models.units import Network
 # Tilings of a tensor and forms of a unit: the axes 1, 2, 3 and these.
 REPLICATED, FIRST_HALF, PARTIAL = 0, 4, 5
 TILINGS = 5
+# Tensors of a unit whose tilings are tabled together.
+_MOST_JOINED = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,20 @@ class _Kind:
         """What is moved, [form, tiling], from outside and of each tensor."""
         return [np.stack(parts) for parts in zip(*self.moved.values(), strict=True)]
 
+    @cached_property
+    def least(self) -> Floats | None:
+        """What is moved in the cheapest form, by the tilings of all tensors."""
+        fixed, *moved = self.stacked
+        if len(moved) > _MOST_JOINED:
+            return None
+        total = fixed.reshape(-1, *(1 for _ in moved))
+        for axis, each in enumerate(moved, start=1):
+            shape = [len(each), *(1 for _ in moved)]
+            shape[axis] = TILINGS
+            total = total + each.reshape(shape)
+        least: Floats = total.min(axis=0)
+        return least
+
 
 class Cut:
     """One way to share a group's work among its halves, for all forms and tilings."""
@@ -104,9 +120,12 @@ class Cut:
         reads, made = self._exchanged(unit)
         return (*reads, *made), self._kinds[unit].moved
 
-    def operation(self, unit: int) -> tuple[tuple[str, ...], list[Floats]]:
-        """The same with the forms stacked: [form, 1], then [form, tiling] of each tensor."""
-        return self.conversions(unit)[0], self._kinds[unit].stacked
+    def operation(self, unit: int) -> tuple[tuple[str, ...], list[Floats], Floats | None]:
+        """The same with the forms stacked: [form, 1], then [form, tiling] of each tensor; and what
+        is moved in the cheapest form, by the tilings of all tensors, if they are few.
+        """
+        kind = self._kinds[unit]
+        return self.conversions(unit)[0], kind.stacked, kind.least
 
     def cheapest(self, unit: int, tilings: Mapping[str, int]) -> int:
         """The form in which the unit moves least, if its tensors are tiled so."""

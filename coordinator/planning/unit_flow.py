@@ -24,6 +24,7 @@ class UnitFlow:
         self.tiles = tuple(tiles)
         self.own = own
         self._cuts: dict[tuple[float, ...], Cut] = {}
+        self._parts: dict[object, UnitFlow] = {}
 
     @classmethod
     def of(cls, setting: Setting) -> UnitFlow:
@@ -46,12 +47,21 @@ class UnitFlow:
         index = {name: place for place, name in enumerate(self.own)}
         found = []
         for unit in cut.active:
-            names, (fixed, *moved) = cut.operation(unit)
-            found.append(Operation(tuple(map(index.__getitem__, names)), tuple(moved), fixed[:, 0]))
+            names, (fixed, *moved), least = cut.operation(unit)
+            tensors = tuple(map(index.__getitem__, names))
+            found.append(Operation(tensors, tuple(moved), fixed[:, 0], least))
         return found
 
     def part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> UnitFlow:
-        """One half of the group, each unit in its cheapest form."""
+        """One half of the group, each unit in its cheapest form; the same object for the same
+        tilings and shares.
+        """
+        key = tuple(tilings), tuple(shares), index
+        if key not in self._parts:
+            self._parts[key] = self._part(tilings, shares, index)
+        return self._parts[key]
+
+    def _part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> UnitFlow:
         cut = self._cut(shares)
         chosen = dict(zip(self.own, tilings, strict=True))
         tiles: list[UnitTile | None] = [None] * len(self.tiles)
