@@ -11,6 +11,7 @@ from coordinator.tasks.plan import Block, DeviceId, Tile, tile_extent, tile_work
 from models.boxes import Box
 from models.units import Network
 from models.work import Work
+from protos.errors import Infeasible
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,13 @@ def whole_works(network: Network) -> Sequence[Work]:
 
 
 def computing_s(network: Network, devices: Sequence[Device]) -> list[float]:
-    """Seconds that each device computes if it computes everything."""
+    """Seconds that each device computes if it computes everything.
+
+    Raises:
+        Infeasible: there is no device.
+    """
+    if not devices:
+        raise Infeasible(cause="there is no device to plan for", cure="Start a worker.")
     work = whole_works(network)
     known: dict[int, float] = {}
     for device in devices:

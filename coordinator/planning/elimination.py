@@ -26,7 +26,6 @@ from coordinator.planning.memory import Need, overfilled, too_little_memory, wei
 from coordinator.planning.unit_plan import alone_plan, plan_of
 from coordinator.tasks.plan import DeviceId, Plan
 from models.units import Network
-from protos.errors import Infeasible
 
 
 def elimination(network: Network, cluster: Cluster, *, credit: bool = True) -> Plan:
@@ -40,8 +39,6 @@ def elimination(network: Network, cluster: Cluster, *, credit: bool = True) -> P
     Raises:
         Infeasible: no device, or no device with enough memory for some layer.
     """
-    if not cluster.devices:
-        raise Infeasible(cause="there is no device", cure="Start a worker.")
     ranked = replace(cluster, devices=fastest_first(network, cluster.devices))
     alone = alone_plan(network, ranked, "elimination")
     for rates in shares_of(network, ranked.devices):

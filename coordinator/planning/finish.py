@@ -25,7 +25,6 @@ from coordinator.tasks.plan import (
 )
 from models.tiles import MapTile, tile_boxes
 from models.units import Network
-from protos.errors import Infeasible
 
 NOT_USED = "this strategy does not use it"
 # What a planner predicts by its own cost, and the bytes that it counts.
@@ -47,8 +46,6 @@ def plan_of_blocks(
         IllegalPlan: the blocks can't be executed, or don't give the network's answer.
         Infeasible: there is no device.
     """
-    if not cluster.devices:
-        raise Infeasible(cause="there is no device to plan for", cure="Add one.")
     bare = [
         replace(block, tiles=tuple(replace(tile, flop=0) for tile in block.tiles))
         for block in blocks

@@ -24,7 +24,6 @@ from coordinator.planning.unit_plan import alone_plan, plan_of
 from coordinator.tasks.plan import Plan
 from models.memory import megabytes
 from models.units import Network
-from protos.errors import Infeasible
 
 
 def kcut(network: Network, cluster: Cluster) -> Plan:
@@ -33,8 +32,6 @@ def kcut(network: Network, cluster: Cluster) -> Plan:
     Raises:
         Infeasible: no device, or none of these plans fits in memory.
     """
-    if not cluster.devices:
-        raise Infeasible(cause="there is no device", cure="Start a worker.")
     ranked = replace(cluster, devices=fastest_first(network, cluster.devices))
     search = _Search(network, ranked)
     best: Plan | None = None

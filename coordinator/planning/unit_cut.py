@@ -19,7 +19,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.planning.layered import Floats, Ints, makers
+from coordinator.planning.box_arrays import Ints, common, stacked, volumes
+from coordinator.planning.layered import Floats, makers
 from coordinator.planning.layouts import Divider, UnitTile, divider_of
 from coordinator.planning.partition import CHANNELS, channel_step, cut_span, owned_boxes
 from models.boxes import Box, Span
@@ -219,11 +220,11 @@ class Cut:
         )
         makes = np.array([made for *_, made in asked])[:, None, None]
         items = np.array([float(self.setting.itemsize(name)) for _, _, name, _ in asked])
-        lies = _stacked([box for box, _ in self._owned])[where, None, None]
-        tilings = _stacked([box for by in self._owned.values() for each in by for box in each])
+        lies = stacked([box for box, _ in self._owned])[where, None, None]
+        tilings = stacked([box for by in self._owned.values() for each in by for box in each])
         tilings = tilings.reshape(len(places), TILINGS, len(self.shares), -1, 2)[where]
-        before = _missing(_stacked(groups)[:, None, None], lies, makes).sum(axis=2)
-        each = _stacked(halves).reshape(len(asked), 1, len(self.shares), -1, 2)
+        before = _missing(stacked(groups)[:, None, None], lies, makes).sum(axis=2)
+        each = stacked(halves).reshape(len(asked), 1, len(self.shares), -1, 2)
         after = _missing(each, tilings, makes).sum(axis=2)
         moved = (after - before) * items[:, None]
         for (kind, form, name, made), found in zip(asked, moved, strict=True):
@@ -292,32 +293,10 @@ def _boxes(tile: UnitTile, made: bool) -> Mapping[str, Box]:
     return tile.boxes if made else tile.reads
 
 
-def _stacked(boxes: Sequence[Box | None]) -> Ints:
-    """[box, axis, start or stop]; nothing where there is no box."""
-    axes = max(len(box) for box in boxes if box is not None)
-    nothing, more = [0] * (2 * axes), [0, 1] * axes
-    flat: list[int] = []
-    for box in boxes:
-        if box is None:
-            flat += nothing
-        else:
-            for span in box:
-                flat += span
-            flat += more[2 * len(box) :]
-    return np.array(flat).reshape(-1, axes, 2)
-
-
 def _missing(tiles: Ints, lies: Ints, made: NDArray[np.bool_]) -> Ints:
     """Elements that tiles read and that do not lie there; or that lie there, if not `made` by the
     tiles.
     """
-    both = np.stack(np.broadcast_arrays(tiles, lies))
-    common = np.minimum.reduce(both[..., 1]) - np.maximum.reduce(both[..., 0])
-    sizes = np.where(made, _volumes(lies), _volumes(tiles))
-    missing: Ints = sizes - common.clip(0).prod(axis=-1)
+    sizes = np.where(made, volumes(lies), volumes(tiles))
+    missing: Ints = sizes - common(tiles, lies)
     return missing
-
-
-def _volumes(boxes: Ints) -> Ints:
-    sizes: Ints = (boxes[..., 1] - boxes[..., 0]).clip(0).prod(axis=-1)
-    return sizes
