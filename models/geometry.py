@@ -40,18 +40,26 @@ def extent(graph: Graph, nodes: Sequence[Node], demand: Mapping[str, Box]) -> Ex
     constants = graph.constants
     for position in range(len(nodes) - 1, -1, -1):
         node = nodes[position]
-        first, *others = node.outputs
+        first = node.outputs[0]
         box = wanted.pop(first, None)
-        if any([wanted.pop(name, None) is not None for name in others]):
-            box = Box.whole(graph.shape(first))
+        if len(node.outputs) > 1:
+            box = _with_others(graph, node, wanted, box)
         if box is None:
             continue
         declaration = operator(node)
+        for name in node.outputs[1:]:
+            if name:
+                computed[name] = Box.whole(graph.shape(name))
         computed[first] = box = declaration.yields(graph, node, box)
-        computed.update((name, Box.whole(graph.shape(name))) for name in others if name)
         reads[position] = boxes = declaration.reads(graph, node, box)
         for name, part in zip(node.inputs, boxes, strict=False):
             if part is not None and name and name not in constants:
                 before = wanted.get(name)
                 wanted[name] = part if before is None else before.hull(part)
     return Extent(computed, tuple(reads), wanted)
+
+
+def _with_others(graph: Graph, node: Node, wanted: dict[str, Box], first: Box | None) -> Box | None:
+    """The box of a node's first output: all of it, if anybody wants one of the others."""
+    others = [name for name in node.outputs[1:] if wanted.pop(name, None) is not None]
+    return Box.whole(graph.shape(node.outputs[0])) if others else first

@@ -34,9 +34,13 @@ def volumes(boxes: Ints) -> Ints:
 
 
 def common(one: Ints, other: Ints) -> Ints:
-    """Elements that boxes have in common with others, as far as these are broadcast together."""
+    """Elements that boxes have in common with others, as far as these are broadcast together. Empty
+    boxes are empty along all axes.
+    """
     found: Ints = np.ones((), dtype=np.int64)
-    for axis in range(one.shape[-2]):
+    # Mostly the first axis is a batch of one.
+    batched = one.shape[-2] < 2 or bool((one[..., 0, 1] > 1).any())
+    for axis in range(0 if batched else 1, one.shape[-2]):
         low = np.maximum(one[..., axis, 0], other[..., axis, 0])
         found = found * (np.minimum(one[..., axis, 1], other[..., axis, 1]) - low).clip(0)
     return found

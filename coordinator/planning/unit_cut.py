@@ -284,7 +284,7 @@ class Cut:
         if tiling == REPLICATED:
             return [box] * len(self.shares)
         if tiling == FIRST_HALF or tiling >= len(box):
-            nothing = box.replace(0, Span(0, 0))
+            nothing = Box([Span(0, 0)] * len(box))
             return [box, *(nothing for _ in self.shares[1:])]
         return self._halves(box, tiling, step)
 
