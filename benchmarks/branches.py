@@ -24,7 +24,7 @@ from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.branches import by_branches
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import DeviceId
 from models.catalogue import load
 from models.importer import load_graph

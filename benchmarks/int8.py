@@ -36,7 +36,7 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.plan_json import save_plan
 from coordinator.planning.published import equal_cluster
-from coordinator.planning.strategies import strategy as planner_of
+from coordinator.runtime.planners import strategy as planner_of
 from coordinator.tasks.plan import Plan
 from imbrex.demo.cluster import WORKER
 from models import loading

@@ -25,7 +25,7 @@ from benchmarks.report import command_line, emit
 from coordinator.library.loaded import Loaded
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.graph import TaskGraph, compile_plan
 from models.quantised_inputs import as_they_travel
 from models.reference import random_inputs

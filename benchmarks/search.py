@@ -25,7 +25,8 @@ from coordinator.costs.devices import Cluster
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import STRATEGIES, strategy
+from coordinator.planning.strategies import STRATEGIES
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from imbrex.cli.app import YOUNG_OBJECTS
 from models import catalogue

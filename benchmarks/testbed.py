@@ -19,10 +19,10 @@ import numpy as np
 
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts, flop_per_s
-from coordinator.planning.cluster_file import load_cluster
 from coordinator.planning.propose import propose
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import DeviceId, Plan
+from imbrex.described import load_cluster
 from models import catalogue
 from models.importer import load_graph
 from models.units import Network, divide

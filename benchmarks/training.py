@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.planning.graphsearch.matrices import (
+from benchmarks.matrices import (
     COLUMNS,
     REPLICATED,
     ROWS,

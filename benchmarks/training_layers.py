@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coordinator.planning.box_arrays import Ints, common
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge
-from coordinator.planning.layered import Floats, Ints, Places, overlaps
+from coordinator.planning.layered import Floats, Places
 from models.boxes import Box
 from models.graph import Graph, Node
 from models.operators import Kind, operator
@@ -138,7 +139,7 @@ class Training:
             for each in self.outputs[target]
         ]
         own, need = self._stack(self.outputs[source]), self._stack(needs)
-        overlap = overlaps(own, need)
+        overlap = common(own[:, None, :, None], need[None, :, None, :])
         devices = range(self.machine.devices)
         sizes = Places(need, np.zeros(len(needs), dtype=np.bool_)).volumes
         moved = (sizes[None] - overlap[:, :, devices, devices]).sum(axis=-1)

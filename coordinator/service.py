@@ -35,14 +35,14 @@ from coordinator.execution.trace import Lived, chrome_trace
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
 from coordinator.measuring.switching import Switching
+from coordinator.planning.baseline import best_alone
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import planner_of, strategy
-from coordinator.planning.unit_plan import best_alone
 from coordinator.runtime.describe import Described, describe
 from coordinator.runtime.feeds import Arrays, Entrances, Reading, read_feeds
 from coordinator.runtime.hardware import Hardware
 from coordinator.runtime.journal import Ended, Journal
 from coordinator.runtime.live import LiveCluster
+from coordinator.runtime.planners import planner_of, strategy
 from coordinator.runtime.served import Parts, Served
 from coordinator.runtime.statuses import away
 from coordinator.runtime.withdrawal import Withdrawal

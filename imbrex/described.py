@@ -1,4 +1,6 @@
-"""What the commands that plan here share: a network in memory, and files that they write."""
+"""What the commands that plan here share: a network in memory, a described cluster, and files that
+they write.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protos.errors import BadConfiguration
+from protos.errors import BadConfiguration, BadRequest
 
 if TYPE_CHECKING:
+    from coordinator.costs.devices import Cluster
     from models.units import Network
 
 
@@ -17,6 +20,23 @@ def network_of(model: str) -> Network:
     from models import catalogue, loading
 
     return loading.network_of(catalogue.load(model))
+
+
+def load_cluster(path: Path) -> Cluster:
+    """The cluster that a file describes. Profiles are looked up beside it.
+
+    Raises:
+        BadRequest: unreadable, not TOML, an unknown key (named), a wrong value, no device.
+    """
+    from coordinator.planning.cluster_file import parse_cluster
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(
+            cause=f"the cluster file {path} can't be read ({error})", cure="Check its path."
+        ) from error
+    return parse_cluster(text, str(path), lambda name: (path.parent / name).read_bytes())
 
 
 def find_planners_here() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.costs.devices import Cluster, Planner, fastest
-from coordinator.planning import cluster_file, strategies
 from coordinator.planning.aofl import aofl
 from coordinator.planning.legal import check_plan
 from coordinator.planning.plan_json import PlanFile, plan_json
@@ -21,7 +20,9 @@ from coordinator.planning.propose import propose
 from coordinator.planning.published import equal_cluster
 from coordinator.planning.simulator import simulate as simulated
 from coordinator.planning.spread import planned
+from coordinator.runtime import planners as strategies
 from coordinator.tasks.plan import TrafficBytes
+from imbrex import described
 from imbrex.described import network_of
 from models import catalogue, loading
 from models.check import Blocking, CheckReport
@@ -77,7 +78,7 @@ def load_cluster(path: str | Path) -> Cluster:
     Raises:
         BadRequest: it cannot be read, or a key of it is unknown or wrong.
     """
-    return cluster_file.load_cluster(Path(path))
+    return described.load_cluster(Path(path))
 
 
 def plan(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+# Both are tuples: planners hash, compare and make them by the hundred thousand, which tuples do
+# without any Python.
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """The half-open range [start, stop) of one dimension."""
 
     start: int
@@ -25,64 +27,59 @@ class Span:
         return Span(min(self.start, other.start), max(self.stop, other.stop))
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(tuple[Span, ...]):
     """Half-open ranges of a tensor, one per dimension; a scalar has none."""
 
-    spans: tuple[Span, ...]
+    __slots__ = ()
 
     @classmethod
     def of(cls, *ranges: tuple[int, int]) -> Box:
         """`Box.of((0, 1), (0, 64), (3, 9), (0, 224))`."""
-        return cls(tuple(Span(start, stop) for start, stop in ranges))
+        return cls([Span(start, stop) for start, stop in ranges])
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Box:
         """All of a tensor of this shape."""
-        return cls(tuple(Span(0, size) for size in shape))
+        return cls([Span(0, size) for size in shape])
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The ranges."""
+        return self
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Elements along each dimension."""
-        return tuple(len(span) for span in self.spans)
+        return tuple(map(len, self))
 
     @property
     def volume(self) -> int:
         """Elements inside; 1 for a scalar."""
         volume = 1
-        for span in self.spans:
-            if span.stop <= span.start:
+        for start, stop in self:
+            if stop <= start:
                 return 0
-            volume *= span.stop - span.start
+            volume *= stop - start
         return volume
 
     @property
     def is_empty(self) -> bool:
         """Whether it holds no element."""
-        return any(span.stop <= span.start for span in self.spans)
-
-    def __len__(self) -> int:
-        return len(self.spans)
-
-    def __getitem__(self, axis: int) -> Span:
-        return self.spans[axis]
-
-    def __iter__(self) -> Iterator[Span]:
-        return iter(self.spans)
+        return any(stop <= start for start, stop in self)
 
     def replace(self, axis: int, span: Span) -> Box:
         """The same box with another range along `axis`."""
-        spans = list(self.spans)
+        spans = list(self)
         spans[axis] = span
-        return Box(tuple(spans))
+        return Box(spans)
 
     def intersect(self, other: Box) -> Box:
         """The common part; may be empty."""
-        return Box(tuple(a.intersect(b) for a, b in zip(self.spans, other.spans, strict=True)))
+        return Box([a.intersect(b) for a, b in zip(self, other, strict=True)])
 
     def overlaps(self, other: Box) -> bool:
         """Whether the common part holds an element."""
-        for a, b in zip(self.spans, other.spans, strict=True):
+        for a, b in zip(self, other, strict=True):
             start = a.start if a.start > b.start else b.start
             if start >= a.stop or start >= b.stop:
                 return False
@@ -94,7 +91,7 @@ class Box:
             return self
         if self.is_empty:
             return other
-        return Box(tuple(a.hull(b) for a, b in zip(self.spans, other.spans, strict=True)))
+        return Box([a.hull(b) for a, b in zip(self, other, strict=True)])
 
     def contains(self, other: Box) -> bool:
         """Whether every element of `other` is in this box."""
@@ -103,14 +100,14 @@ class Box:
     def slices(self, inside: Box | None = None) -> tuple[slice, ...]:
         """Index of this box in an array that holds `inside` (default: the whole tensor)."""
         if inside is None:
-            return tuple(slice(span.start, span.stop) for span in self.spans)
+            return tuple(slice(span.start, span.stop) for span in self)
         return tuple(
             slice(span.start - outer.start, span.stop - outer.start)
-            for span, outer in zip(self.spans, inside.spans, strict=True)
+            for span, outer in zip(self, inside, strict=True)
         )
 
     def __str__(self) -> str:
-        return "x".join(f"[{span.start},{span.stop})" for span in self.spans)
+        return "x".join(f"[{span.start},{span.stop})" for span in self)
 
 
 def hull_of(boxes: Iterable[Box]) -> Box | None:

@@ -37,34 +37,29 @@ def extent(graph: Graph, nodes: Sequence[Node], demand: Mapping[str, Box]) -> Ex
     wanted: dict[str, Box] = dict(demand)
     computed: dict[str, Box] = {}
     reads: list[tuple[Box | None, ...]] = [()] * len(nodes)
+    constants = graph.constants
     for position in range(len(nodes) - 1, -1, -1):
         node = nodes[position]
-        box = _yielded(graph, node, wanted)
+        first = node.outputs[0]
+        box = wanted.pop(first, None)
+        if len(node.outputs) > 1:
+            box = _with_others(graph, node, wanted, box)
         if box is None:
             continue
         declaration = operator(node)
-        for name in node.outputs:
-            wanted.pop(name, None)
+        for name in node.outputs[1:]:
             if name:
-                computed[name] = box if name == node.outputs[0] else Box.whole(graph.shape(name))
-        boxes = declaration.reads(graph, node, box)
-        reads[position] = boxes
+                computed[name] = Box.whole(graph.shape(name))
+        computed[first] = box = declaration.yields(graph, node, box)
+        reads[position] = boxes = declaration.reads(graph, node, box)
         for name, part in zip(node.inputs, boxes, strict=False):
-            if part is None or not name or name in graph.constants:
-                continue
-            before = wanted.get(name)
-            wanted[name] = part if before is None else before.hull(part)
+            if part is not None and name and name not in constants:
+                before = wanted.get(name)
+                wanted[name] = part if before is None else before.hull(part)
     return Extent(computed, tuple(reads), wanted)
 
 
-def _yielded(graph: Graph, node: Node, wanted: Mapping[str, Box]) -> Box | None:
-    """The box of its first output that a node computes; None if nobody needs it."""
-    boxes = [wanted[name] for name in node.outputs if name in wanted]
-    if not boxes:
-        return None
-    first = node.outputs[0]
-    box = wanted.get(first)
-    if len(node.outputs) > 1 and any(name in wanted for name in node.outputs[1:]):
-        box = Box.whole(graph.shape(first))
-    assert box is not None
-    return operator(node).yields(graph, node, box)
+def _with_others(graph: Graph, node: Node, wanted: dict[str, Box], first: Box | None) -> Box | None:
+    """The box of a node's first output: all of it, if anybody wants one of the others."""
+    others = [name for name in node.outputs[1:] if wanted.pop(name, None) is not None]
+    return Box.whole(graph.shape(node.outputs[0])) if others else first

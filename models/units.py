@@ -13,9 +13,10 @@ every boundary.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 from models.boxes import Box
 from models.encoded import Ranges, with_wire
@@ -163,7 +164,7 @@ def divide(graph: Graph, ranges: FindRanges | None = None) -> Network:
     """Divides a graph into units, as finely as any plan may cut it."""
     edges = [0, *_layer_starts(graph), len(graph.nodes)]
     units = tuple(Unit(graph, start, stop) for start, stop in itertools.pairwise(edges))
-    boundaries = [_boundary(graph, edge) for edge in edges]
+    boundaries = list(_boundaries(graph, edges))
     for index, (before, after) in enumerate(itertools.pairwise(units), start=1):
         # No block goes beyond what can't be split, so a plan may always cut there: a gate or a
         # normalisation between two convolutions does not keep these from being split.
@@ -207,28 +208,29 @@ def _first_of_layer(graph: Graph, index: int, lowest: int) -> int:
     return index
 
 
-def _boundary(graph: Graph, mark: int) -> Boundary:
-    made = [name for node in graph.nodes[:mark] for name in node.outputs if name]
-    live = tuple(
-        name
-        for name in (*graph.inputs, *made)
-        if any(index >= mark for index in graph.consumers.get(name, ()))
-    )
-    # Before the first node there is no block to be inside of, however many inputs are added up.
-    inside = mark > 0 and len(live) > 1 and _inside_residual(graph, mark, live)
-    return Boundary(live, bypass=inside)
+def _boundaries(graph: Graph, marks: Sequence[int]) -> Iterator[Boundary]:
+    """Of marks that rise: what was made before each and is read after it, in the order made."""
+    live, before = list(graph.inputs), 0
+    for mark in marks:
+        live += [name for node in graph.nodes[before:mark] for name in node.outputs if name]
+        live = [name for name in live if graph.consumers.get(name, (-1,))[-1] >= mark]
+        before = mark
+        # Before the first node there is no block to be inside of, however many inputs are added up.
+        inside = mark > 0 and len(live) > 1 and _inside_residual(graph, mark, live)
+        yield Boundary(tuple(live), bypass=inside)
 
 
 def _inside_residual(graph: Graph, mark: int, live: Sequence[str]) -> bool:
     """Whether some later elementwise operator joins branches that come from different live
     tensors: then the boundary lies between a shortcut's fork and its join.
     """
-    origins: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in live}
+    # Sets of live tensors, as the bits of a number.
+    origins = {name: 1 << k for k, name in enumerate(live)}
     for node in graph.nodes[mark:]:
-        operands = [origins[name] for name in node.inputs if name in origins]
-        if operator(node).kind is Kind.POINTWISE and len(set(operands)) > 1:
+        operands = {origins[name] for name in node.inputs if name in origins}
+        if len(operands) > 1 and operator(node).kind is Kind.POINTWISE:
             return True
-        reached = frozenset().union(*operands)
+        reached = reduce(or_, operands, 0)
         origins.update((name, reached) for name in node.outputs)
     return False
 

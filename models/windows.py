@@ -33,11 +33,11 @@ class Window:
         """Input range that an output range reads, clipped to a map of `size`; at least one
         element, since no operator takes an empty map.
         """
-        if not len(output):
+        if output.stop <= output.start:
             return Span(0, 0)
-        span = self._unclipped(output)
-        start = min(max(span.start, 0), size - 1)
-        return Span(start, max(start + 1, min(span.stop, size)))
+        start, stop = self._unclipped(output)
+        start = min(max(start, 0), size - 1)
+        return Span(start, max(start + 1, min(stop, size)))
 
     def touching(self, output: Span, size: int, outputs: int) -> Span:
         """`output`, extended where all of its windows lie beyond the map: a tile needs at least
@@ -47,7 +47,7 @@ class Window:
         last = (size + self.pad_start - 1) // self.stride
         if output.stop <= first:
             return Span(output.start, min(first + 1, outputs))
-        return Span(min(output.start, last), output.stop)
+        return output if output.start <= last else Span(last, output.stop)
 
     def pads(self, output: Span, size: int) -> tuple[int, int]:
         """Padding that remains before and after the input range of `output`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from models.boxes import Box
 from models.geometry import Extent, extent
@@ -12,8 +12,7 @@ from models.graph import Graph, Node
 from models.operators import operator
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One node's computation for one tile.
 
     `flop` counts 2 per multiply-add. `layer_type` names the cost regression.
@@ -35,22 +34,23 @@ def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]
     """The work of one node whose output box and input boxes are known."""
     declared = operator(node)
     input_bytes = weight_bytes = 0
+    tensors, constants = graph.tensors, graph.constants
     for name, box in zip(node.inputs, reads, strict=False):
         if box is None or not name:
             continue
-        size = box.volume * graph.tensors[name].itemsize
-        if name in graph.constants:
+        size = box.volume * tensors[name].itemsize
+        if name in constants:
             weight_bytes += size
         else:
             input_bytes += size
-    taps = math.prod(window.kernel for window in node.windows)
+    taps = math.prod([window.kernel for window in node.windows])
     channels_in = reads[0][1] if reads[0] is not None and len(reads[0]) > 1 else (0,)
     groups = node.int("group", 1)
     return Work(
         layer_type=declared.layer_type,
         flop=declared.flop(graph, node, output),
         input_bytes=input_bytes,
-        output_bytes=output.volume * graph.tensors[node.outputs[0]].itemsize,
+        output_bytes=output.volume * tensors[node.outputs[0]].itemsize,
         weight_bytes=weight_bytes,
         input_channels=len(channels_in),
         output_channels=len(output[1]) if len(output) > 1 else 1,

@@ -26,7 +26,10 @@ PURE = (
     "worker/tasks",
 )
 PROTOS = ("protos/imbrex.proto", "protos/inference.proto")
-EDGES = {"asyncio", "grpc", "socket", "structlog", "logging", "time", "threading"}
+EDGES = {
+    *("asyncio", "grpc", "socket", "structlog", "logging", "time", "threading", "pathlib"),
+    "importlib",
+}
 
 
 def sources(where: str) -> list[Path]:

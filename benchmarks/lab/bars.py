@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
-from coordinator.planning.picture import COLOURS
+from coordinator.serving.common.plan_picture import COLOURS
 
 _BAR, _GAP, _HEIGHT = 26.0, 30.0, 340.0
 _LEFT, _TOP, _BOTTOM = 48.0, 70.0, 40.0

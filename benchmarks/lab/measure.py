@@ -18,7 +18,7 @@ from coordinator.cluster.programs import Programs, program_message
 from coordinator.control.choice import Choice
 from coordinator.library.loaded import Loaded
 from coordinator.library.loaded import load as load_whole
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import plain
 from imbrex.cli.rounds import Case, Rounds, Sample

@@ -10,38 +10,18 @@ also tried with branches on different devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from coordinator.costs.devices import Cluster, Planner
-from coordinator.planning.aofl import aofl
+from coordinator.costs.devices import Cluster
 from coordinator.planning.branches import by_branches
-from coordinator.planning.efl import efl
-from coordinator.planning.elimination import elimination
-from coordinator.planning.fused import fused
-from coordinator.planning.halo import halo
-from coordinator.planning.kcut import kcut
-from coordinator.planning.lw import lw
-from coordinator.planning.ofl import ofl
+from coordinator.planning.candidates import CANDIDATES, When
 from coordinator.planning.simulator import simulate
-from coordinator.planning.single import single
 from coordinator.planning.stages import Stages
 from coordinator.planning.tables import tables_of
 from coordinator.tasks.plan import Plan
 from models.units import Network
 from protos.errors import Infeasible
-
-QUICK: Mapping[str, Planner] = {
-    "fused": fused,
-    "aofl": aofl,
-    "single": single,
-    "ofl": ofl,
-    "efl": efl,
-    "lw": lw,
-}
-PER_LAYER: Mapping[str, Planner] = {"elimination": elimination, "kcut": kcut}
-PEERS: Mapping[str, Planner] = {"halo": halo}
-CANDIDATES: Mapping[str, Planner] = {**QUICK, **PER_LAYER, **PEERS}
 
 # How far behind the best `lw` may be for better divisions of single layers to make up for it. Where
 # it was up to 2.5 times as slow as `fused`, they took at least 0.76 of its time (digits and VGG-16,
@@ -59,11 +39,11 @@ _IDEAL = 1.03
 def auto(network: Network, cluster: Cluster) -> Plan:
     """The plan with the least simulated latency; the first of the candidates among equals."""
     candidates = _Candidates(network, cluster)
-    candidates.add(QUICK)
+    candidates.add("always")
     if candidates.best_s > candidates.ideal_s * _IDEAL:
-        candidates.add(PEERS)
+        candidates.add("below ideal")
     if candidates.per_layer_s <= candidates.best_s * _BEHIND:
-        candidates.add(PER_LAYER)
+        candidates.add("near lw")
     candidates.add_branches()
     return candidates.chosen()
 
@@ -88,12 +68,14 @@ class _Candidates:
         self.tried: set[str] = set()
         self.refused: Infeasible | None = None
 
-    def add(self, planners: Mapping[str, Planner]) -> None:
-        """Tries some more."""
-        for name, planner in planners.items():
+    def add(self, when: When) -> None:
+        """Tries some more; of equals the latest row's comes first."""
+        for name, each in [*CANDIDATES.items()][::-1]:
+            if each.tried != when:
+                continue
             self.tried.add(name)
             try:
-                self.found += self._variants(name, planner(self.network, self.cluster))
+                self.found += self._variants(name, each.planner(self.network, self.cluster))
             except Infeasible as error:
                 self.refused = self.refused or error
 

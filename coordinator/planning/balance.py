@@ -5,11 +5,12 @@ it finishes by T uses up the map. A tile's cost grows with its end and falls wit
 so taking as much as possible is never wrong, and the smallest feasible T is the optimum. Tiles
 may be empty: an empty tile costs nothing, so a device that is not worth its message is left out.
 
-All blocks that end at one boundary, and all subsets of devices asked for, are solved together.
+Many blocks, and all subsets of devices asked for, are solved together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,13 +28,36 @@ _RELATIVE_GAP = 1e-12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileCosts:
-    """What the rows [a, b), a < b, cost device d in block m:
-    `fixed[d, m] + ends[d, m, b] - begins[d, m, a]` seconds. Both never fall along rows.
+    """What the rows [a, b), a < b, of a map of `rows[m]` cost device d in block m:
+    `fixed[d, m] + ends[d, p + b] - begins[d, p + a]` seconds, where p = `places[m]`. Both never
+    fall along rows.
     """
 
     fixed: Floats
     begins: Floats
     ends: Floats
+    rows: Ints
+    places: Ints
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[Floats, Floats, Floats]]) -> TileCosts:
+        """Of blocks by the boundary at which they end: `fixed` [d, m], `begins` and `ends`
+        [d, m, rows + 1].
+        """
+        fixed, begins, ends = (
+            np.concatenate(each, axis=1)
+            for each in zip(
+                *(
+                    (one, two.reshape(len(two), -1), three.reshape(len(three), -1))
+                    for one, two, three in parts
+                ),
+                strict=True,
+            )
+        )
+        rows = np.repeat(
+            [each.shape[2] - 1 for _, each, _ in parts], [each.shape[1] for _, each, _ in parts]
+        )
+        return cls(fixed, begins, ends, rows, np.cumsum(rows + 1) - rows - 1)
 
     @property
     def devices(self) -> int:
@@ -45,18 +69,13 @@ class TileCosts:
         """Blocks that are solved together."""
         return int(self.fixed.shape[1])
 
-    @property
-    def rows(self) -> int:
-        """Rows of the map that is divided."""
-        return int(self.ends.shape[2]) - 1
-
     def seconds(self, device: int, block: Ints, start: Ints, stop: Ints) -> Floats:
         """Cost of tiles; nothing for empty ones."""
         # One index into flat arrays: looking up by several takes numpy twice as long.
-        place = block * (self.rows + 1)
+        place = self.places.take(block)
         cost = self.fixed[device].take(block)
-        cost += self.ends[device].ravel().take(place + stop)
-        cost -= self.begins[device].ravel().take(place + start)
+        cost += self.ends[device].take(place + stop)
+        cost -= self.begins[device].take(place + start)
         return np.where(stop > start, cost, 0.0)
 
 
@@ -75,53 +94,56 @@ def balanced(costs: TileCosts, members: Members | None = None) -> tuple[Floats, 
     best_s, best = _one_device(costs, chosen)
     low = np.zeros_like(best_s)
     for _ in range(_MOST_ROUNDS):
-        gap = best_s - low > _RELATIVE_GAP * best_s
-        if not gap.any():
+        (left,) = np.nonzero((best_s - low > _RELATIVE_GAP * best_s).any(axis=0))
+        if not len(left):
             break
-        middle = np.where(gap, (low + best_s) / 2, best_s)
-        marks, slowest, next_s = greedy.fill(middle)
-        feasible = (marks[:, :, -1] == costs.rows) & (slowest <= best_s) & gap
-        best_s = np.where(feasible, slowest, best_s)
-        best = np.where(feasible[:, :, None], marks, best)
+        was, under = best_s[:, left], low[:, left]
+        gap = was - under > _RELATIVE_GAP * was
+        middle = np.where(gap, (under + was) / 2, was)
+        marks, slowest, next_s = greedy.fill(middle, left)
+        feasible = (marks[:, :, -1] == costs.rows[left]) & (slowest <= was) & gap
+        best_s[:, left] = now = np.where(feasible, slowest, was)
+        best[:, left] = np.where(feasible[:, :, None], marks, best[:, left])
         # No T below the least cost of one more row anywhere divides the map differently.
-        low = np.where(feasible | ~gap, low, np.maximum(middle, np.minimum(next_s, best_s)))
+        higher = np.maximum(middle, np.minimum(next_s, now))
+        low[:, left] = np.where(feasible | ~gap, under, higher)
     return best_s, best
 
 
 def _one_device(costs: TileCosts, members: Members) -> tuple[Floats, Ints]:
     """The best device of each subset takes everything."""
-    count, rows = costs.devices, costs.rows
-    alone = costs.fixed + costs.ends[:, :, rows] - costs.begins[:, :, 0]
+    last = costs.places + costs.rows
+    alone = costs.fixed + costs.ends[:, last] - costs.begins[:, costs.places]
     among = np.where(members[:, :, None], alone[None], np.inf)
     best = among.argmin(axis=1)
-    marks = np.where(np.arange(count + 1)[None, None, :] > best[:, :, None], rows, 0)
-    return among.min(axis=1), marks
+    after = np.arange(costs.devices + 1)[None, None, :] > best[:, :, None]
+    return among.min(axis=1), np.where(after, costs.rows[None, :, None], 0)
 
 
 class _Greedy:
-    """Fills the map for given times, device by device."""
+    """Fills the maps for given times, device by device."""
 
     def __init__(self, costs: TileCosts, members: Members) -> None:
         self.costs = costs
         self.users = [_chosen(members[:, d]) for d in range(costs.devices)]
         # One sorted array per device: each block's row of `ends`, lifted above the one before.
-        span = costs.ends.max(axis=(1, 2)) - costs.ends.min(axis=(1, 2)) + 1.0
-        self.lift = span[:, None] * np.arange(costs.blocks)[None, :]
-        self.lifted = (costs.ends + self.lift[:, :, None]).reshape(costs.devices, -1)
-        self.top = costs.ends[:, :, -1]
+        self.top = costs.ends[:, costs.places + costs.rows]
+        spans = self.top - costs.ends[:, costs.places] + 1.0
+        self.lift = np.cumsum(spans, axis=1) - spans - costs.ends[:, costs.places]
+        self.lifted = costs.ends + np.repeat(self.lift, costs.rows + 1, axis=1)
 
-    def fill(self, time_s: Floats) -> tuple[Ints, Floats, Floats]:
-        """Tile ends `[k, m, D + 1]`, the slowest tile, and the least time above `time_s` at which
-        some tile would take one row more.
+    def fill(self, time_s: Floats, left: Ints) -> tuple[Ints, Floats, Floats]:
+        """Of the blocks `left`, for times [k, left]: tile ends `[k, left, D + 1]`, the slowest
+        tile, and the least time above `time_s` at which some tile would take one row more.
         """
         costs = self.costs
-        count, rows, subsets = costs.devices, costs.rows, len(time_s)
-        marks = np.zeros((subsets, costs.blocks, count + 1), dtype=np.int64)
-        slowest = np.zeros((subsets, costs.blocks))
-        next_s = np.full((subsets, costs.blocks), np.inf)
-        blocks = np.broadcast_to(np.arange(costs.blocks), (subsets, costs.blocks))
+        marks = np.zeros((*time_s.shape, costs.devices + 1), dtype=np.int64)
+        slowest = np.zeros(time_s.shape)
+        next_s = np.full(time_s.shape, np.inf)
+        blocks = np.broadcast_to(left, time_s.shape)
         for d, users in enumerate(self.users):
             block, start = blocks[users], marks[users, :, d]
+            rows = costs.rows.take(block)
             stop = self._reach(d, block, start, time_s[users])
             marks[:, :, d + 1] = marks[:, :, d]
             marks[users, :, d + 1] = stop
@@ -134,9 +156,9 @@ class _Greedy:
     def _reach(self, d: int, block: Ints, start: Ints, time_s: Floats) -> Ints:
         """The last row that device `d` can end before, if it begins at `start`."""
         costs = self.costs
-        place = block * (costs.rows + 1)
+        place = costs.places.take(block)
         allowed = time_s - costs.fixed[d].take(block)
-        allowed += costs.begins[d].ravel().take(place + start)
+        allowed += costs.begins[d].take(place + start)
         query = np.minimum(allowed, self.top[d].take(block)) + self.lift[d].take(block)
         found = np.searchsorted(self.lifted[d], query, side="right") - 1 - place
         stop: Ints = np.maximum(start, found)

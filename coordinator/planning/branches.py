@@ -19,9 +19,9 @@ from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.fused import fused
 from coordinator.planning.graphsearch.heft import Task, longest_s, placement
 from coordinator.planning.layouts import divider_of
+from coordinator.planning.memory import overfilled
 from coordinator.planning.stages import Stages
 from coordinator.planning.tables import tables_of
-from coordinator.planning.unit_plan import overfilled
 from coordinator.tasks.plan import Block, DeviceId, Exchange, Plan, Tile, tile_extent
 from models.boxes import Box
 from models.units import Network
@@ -30,6 +30,9 @@ from models.units import Network
 EFFORT = 60_000
 # Less is not worth another shape of plan.
 _WORTHWHILE = 0.01
+# Ends of the network that are tried, each longer than the one before, after one was this many times
+# as slow. In the catalogue none gained after a single one that was (21 networks, seven clusters).
+_HOPELESS, _PATIENCE = 1.1, 2
 
 
 def branches(network: Network, cluster: Cluster) -> Plan:
@@ -49,8 +52,13 @@ def by_branches(
     know its blocks already.
     """
     search = _Search(plan, network, cluster, stages)
-    for start, stop in _regions(plan.blocks):
+    for start, stop in _whole(plan.blocks):
         search.spread(start, stop)
+    hopeless = 0
+    for block in reversed(plan.blocks):
+        hopeless = hopeless + 1 if search.spread(block.start, plan.blocks[-1].stop) else 0
+        if hopeless > _PATIENCE:
+            break
     return search.found()
 
 
@@ -68,27 +76,33 @@ class _Search:
         self._earliest_s = self._stages.earliest_s(draft)
         self._left = EFFORT
 
-    def spread(self, start: int, stop: int) -> None:
-        """Units [start, stop) by branches, which pass their boxes to each other or to the host."""
+    def spread(self, start: int, stop: int) -> bool:
+        """Units [start, stop) by branches, which pass their boxes to each other or to the host; is
+        that hopelessly slow?
+        """
         blocks = self.best.blocks
         edges = {0, *(each.stop for each in blocks)}
         if self._left <= 0 or not {start, stop} <= edges:
-            return
+            return False
         tasks, begins_s = self._tasks(start, stop)
         if longest_s(tasks, begins_s) >= self.best_s:
-            return
+            return False
         owners = placement(tasks, self._moved_s)
         if len(set(owners)) < 2:
-            return
+            return False
+        before_s, least_s = self.best_s, float("inf")
         for direct in (False,) if self.cluster.apart else (True, False):
             made = _Blocks(self.network, [each for each in blocks if each.stop <= start])
             for first, last in self._runs(start, owners):
                 device = self.cluster.devices[owners[first - start]]
                 made.add(first, last, device.id, direct=direct)
             made.blocks += [_free(each) for each in blocks if each.start >= stop]
-            self._consider(replace(self.plan, blocks=tuple(made.blocks)))
+            plan = replace(self.plan, blocks=tuple(made.blocks))
+            least_s = min(least_s, self._consider(plan))
+        return least_s > before_s * _HOPELESS
 
-    def _consider(self, plan: Plan) -> None:
+    def _consider(self, plan: Plan) -> float:
+        """Seconds of a plan, which is kept if it is faster."""
         draft = self._stages.of_plan(plan)
         self._left -= sum(len(stage.shares) for stage in draft)
         latency_s = self._stages.latency_s(draft)
@@ -96,6 +110,7 @@ class _Search:
         if faster and not overfilled(self.network, self.cluster, plan):
             self.best, self.best_s = plan, latency_s
             self._earliest_s = self._stages.earliest_s(draft)
+        return latency_s
 
     def found(self) -> Plan | None:
         """The best plan, complete; None if it is the first."""
@@ -205,11 +220,9 @@ def _free(block: Block) -> Block:
     return replace(block, barrier=False, exchange=exchange)
 
 
-def _regions(blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
-    """Runs of whole blocks; then the rest of the network from each block on."""
+def _whole(blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
+    """Runs of blocks that one device computes whole."""
     for whole, run in groupby(blocks, key=lambda block: len(block.tiles) == 1):
         if whole:
             found = list(run)
             yield found[0].start, found[-1].stop
-    for block in reversed(blocks):
-        yield block.start, blocks[-1].stop

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,6 +21,9 @@ from protos.errors import BadRequest
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+# Reads a profile that a file names.
+Read = Callable[[str], bytes]
 
 MOST_DEVICES = 256
 MOST_AT_ONCE = 256
@@ -84,49 +86,44 @@ class _File(_Strict):
     device: list[_Device] = []
 
 
-def load_cluster(path: Path) -> Cluster:
-    """The cluster that a file describes. Profiles are looked up beside it.
+def _no_profile(name: str) -> bytes:
+    raise FileNotFoundError("there are no files beside it")
+
+
+def parse_cluster(text: str, name: str = "cluster.toml", read: Read = _no_profile) -> Cluster:
+    """The cluster of a file's text; `name` is what errors call it, `read` reads the profiles that
+    it names.
 
     Raises:
-        BadRequest: unreadable, not TOML, an unknown key (named), a wrong value, no device.
+        BadRequest: not TOML, an unknown key (named), a wrong value, no device.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(
-            cause=f"the cluster file {path} can't be read ({error})", cure="Check its path."
-        ) from error
-    return parse_cluster(text, path)
-
-
-def parse_cluster(text: str, path: Path = Path("cluster.toml")) -> Cluster:
-    """The cluster of a file's text; `path` names it in errors and locates profiles."""
     try:
         file = _File.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise _bad(path, f"it is not TOML: {error}") from error
+        raise _bad(name, f"it is not TOML: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         unknown = first["type"] == "extra_forbidden"
-        raise _bad(path, f"{where} {'is unknown' if unknown else first['msg'].lower()}") from error
-    devices = [_host(file.host, path)] if file.host.computes else []
+        raise _bad(name, f"{where} {'is unknown' if unknown else first['msg'].lower()}") from error
+    devices = (
+        [_host(file.host, _costs(file.host, "host", name, read))] if file.host.computes else []
+    )
     for index, entry in enumerate(file.device):
-        costs = _costs(entry, f"device.{index}", path)
+        costs = _costs(entry, f"device.{index}", name, read)
         link = replace(_link(file.network, entry.mbps), near=file.host.endpoint, far=entry.endpoint)
-        devices += [_device(name, entry, costs, link) for name in _names(entry)]
+        devices += [_device(each, entry, costs, link) for each in _names(entry)]
     if not devices:
-        raise _bad(path, "no device computes; add [[device]] entries")
+        raise _bad(name, "no device computes; add [[device]] entries")
     ids = [device.id for device in devices]
-    twice = next((name for name in ids if ids.count(name) > 1), None)
+    twice = next((each for each in ids if ids.count(each) > 1), None)
     if twice is not None:
-        raise _bad(path, f"two devices are called {twice!r}")
+        raise _bad(name, f"two devices are called {twice!r}")
     uplink = None if file.network.medium == "air" else _link(file.network)
     return Cluster(tuple(devices), file.network.medium, uplink)
 
 
-def _host(entry: _Host, path: Path) -> Device:
-    costs = _costs(entry, "host", path)
+def _host(entry: _Host, costs: Costs) -> Device:
     return replace(_device(HOST, entry, costs, LOOPBACK), host=True)
 
 
@@ -166,24 +163,24 @@ def _link(network: _Network, mbps: float | None = None) -> Link:
     )
 
 
-def _costs(entry: _Computer, where: str, path: Path) -> Costs:
+def _costs(entry: _Computer, where: str, name: str, read: Read) -> Costs:
     if (entry.gflops is None) == (entry.profile is None):
-        raise _bad(path, f"{where} needs either gflops or profile")
+        raise _bad(name, f"{where} needs either gflops or profile")
     if entry.gflops is not None:
         return RateCosts(
             entry.gflops, entry.rate_1x1, entry.weight_ns, entry.run_ms * 1e-3, entry.weight_1x1
         )
     assert entry.profile is not None
-    file = path.parent / entry.profile
     try:
-        return RegressionCosts(parse_profile(file.read_bytes()))
+        return RegressionCosts(parse_profile(read(entry.profile)))
     except OSError as error:
-        raise _bad(path, f"{where}.profile {file} can't be read ({error.strerror})") from error
+        file, why = error.filename or entry.profile, error.strerror or str(error)
+        raise _bad(name, f"{where}.profile {file} can't be read ({why})") from error
 
 
-def _bad(path: Path, what: str) -> BadRequest:
+def _bad(name: str, what: str) -> BadRequest:
     return BadRequest(
-        cause=f"the cluster file {path}: {what}",
+        cause=f"the cluster file {name}: {what}",
         cure="See docs for its keys, or write one with `imbrex status --save`.",
     )
 

@@ -1,4 +1,5 @@
-"""Fully connected layers as blocks of their own: divided over their output or over their input.
+"""Single units as blocks of their own: fully connected layers divided over their output or over
+their input, others over their channels.
 
 Over its output each device holds some rows of the weights and reads the whole vector; over its
 input it holds some columns, reads its part, and yields a partial sum that the host adds up. The
@@ -8,13 +9,15 @@ output, the last over its input: which of these pays is a matter of bytes agains
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from coordinator.costs.devices import Device
-from coordinator.planning.layouts import UnitTile, divider_of
+from coordinator.planning.baseline import bytes_of
+from coordinator.planning.layouts import Configuration, UnitTile, divider_of
 from coordinator.planning.memory import weight_room_bytes
 from coordinator.planning.options import Shares
 from coordinator.planning.partition import CHANNELS, ROWS, cut_span
@@ -39,10 +42,10 @@ class Divided:
         return self.tiles
 
 
-def connected_units(network: Network) -> dict[int, Unit]:
+def connected_units(network: Network, marks: Sequence[int]) -> dict[int, Unit]:
     """Units, by the mark before them, that are one fully connected layer."""
     found = {}
-    for start, (mark, after) in enumerate(zip(network.marks, network.marks[1:], strict=False)):
+    for start, (mark, after) in enumerate(itertools.pairwise(marks)):
         unit = network.units[mark]
         if after == mark + 1 and summed_input(network.graph, unit.nodes) is not None:
             found[start] = unit
@@ -80,24 +83,51 @@ def where_tiles_lie(
 
 
 def divided(network: Network, tables: Tables, subsets: Sequence[Sequence[int]]) -> list[Divided]:
-    """Every fully connected layer, divided over every subset of the tables' devices, at the cost
-    of Eq. 3: its transfers added up, and the slowest device's computation.
-    """
+    """Every fully connected layer, divided over every subset of the tables' devices."""
     found: list[Divided] = []
-    for start, unit in connected_units(network).items():
+    for start, unit in connected_units(network, tables.geometry.marks).items():
         work = divider_of(network).whole(unit).work
         for subset in subsets:
             devices = [tables.devices[d] for d in subset]
             rates = [1.0 / device.costs.block_s(work) for device in devices]
-            for tiles in divisions(network, unit, rates) if len(devices) > 1 else ():
-                costs = np.full((2, tables.marks, tables.marks), np.inf)
-                costs[:, start, start + 1] = divided_s(network, devices, tiles)
-                shares = tuple(zip(devices, tiles, strict=True))
-                found.append(Divided(shares, tiles[0].part is not None, *costs))
+            found += (
+                _costed(network, tables, start, devices, tiles)
+                for tiles in (divisions(network, unit, rates) if len(devices) > 1 else ())
+            )
     return found
 
 
-def divided_s(
+def channel_slices(network: Network, tables: Tables) -> list[Divided]:
+    """Every unit between two marks whose channels can be computed apart, in equal slices over all
+    devices: each holds its slice of the weights.
+    """
+    count, divider = len(tables.devices), divider_of(network)
+    found: list[Divided] = []
+    for start, (mark, after) in enumerate(itertools.pairwise(network.marks)):
+        unit = network.units[mark]
+        if count < 2 or after != mark + 1 or CHANNELS not in divider.splits(unit):
+            continue
+        boxes = divider.divided(unit, Configuration(channels=count), [1.0] * count)
+        if boxes is not None:
+            tiles = [divider.tile(unit, each) for each in boxes]
+            found.append(_costed(network, tables, start, tables.devices, tiles))
+    return found
+
+
+def _costed(
+    network: Network,
+    tables: Tables,
+    start: int,
+    devices: Sequence[Device],
+    tiles: Sequence[UnitTile],
+) -> Divided:
+    """At the cost of Eq. 3: its transfers added up, and the slowest device's computation."""
+    costs = np.full((2, tables.marks, tables.marks), np.inf)
+    costs[:, start, start + 1] = _divided_s(network, devices, tiles)
+    return Divided(tuple(zip(devices, tiles, strict=True)), tiles[0].part is not None, *costs)
+
+
+def _divided_s(
     network: Network, devices: Sequence[Device], tiles: Sequence[UnitTile]
 ) -> tuple[float, float]:
     """What a divided unit costs by Eq. 3, and by Eq. 6."""
@@ -107,16 +137,11 @@ def divided_s(
             return float("inf"), float("inf")
         compute = device.costs.block_s(tile.work)
         transfers = sum(
-            device.link.transfer_s(_bytes(network, boxes)) for boxes in (tile.reads, tile.boxes)
+            device.link.transfer_s(bytes_of(network, boxes)) for boxes in (tile.reads, tile.boxes)
         )
         moving += transfers
         slowest, finish = max(slowest, compute), max(finish, compute + transfers)
     return moving + slowest, finish
-
-
-def _bytes(network: Network, boxes: Mapping[str, Box]) -> int:
-    tensors = network.graph.tensors
-    return sum(box.volume * tensors[name].wire_itemsize for name, box in boxes.items())
 
 
 def _input(network: Network, unit: Unit) -> Box:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.costs.devices import Cluster, Device
-from coordinator.planning.assemble import Placed, assemble
-from coordinator.planning.memory import Need, weight_room_bytes
+from coordinator.planning.finish import NOT_USED, block_of, finished, published
+from coordinator.planning.memory import Need, overfilled, too_little_memory, weight_room_bytes
 from coordinator.planning.options import Option
 from coordinator.planning.search import best_cuts, cheapest
 from coordinator.planning.tables import Tables, tables_of
-from coordinator.planning.unit_plan import overfilled, too_little_memory
 from coordinator.tasks.plan import DeviceId, Plan, Unused
 from models.memory import megabytes
 from models.units import Network
@@ -26,7 +25,7 @@ class Decision:
 
     blocks: Sequence[tuple[int, int, Option]]
     reasons: Mapping[DeviceId, str] = field(default_factory=dict)
-    otherwise: str = "this strategy does not use it"
+    otherwise: str = NOT_USED
     notes: tuple[str, ...] = ()
 
 
@@ -43,7 +42,7 @@ def planned(network: Network, cluster: Cluster, strategy: str, decide: Decide) -
     def make(left: Cluster) -> Plan:
         tables = tables_of(network, left)
         check_room(network, tables)
-        return _plan(network, tables, strategy, decide(tables))
+        return _plan(network, replace(left, devices=tables.devices), strategy, decide(tables))
 
     return fitting(network, cluster, make)
 
@@ -86,19 +85,23 @@ def place(options: Sequence[Option]) -> tuple[float, list[tuple[int, int, Option
     return total_s, [(start, end, option_of(start, end)) for start, end in cuts]
 
 
-def _plan(network: Network, tables: Tables, strategy: str, decision: Decision) -> Plan:
-    marks = tables.geometry.marks
-    placed = [
-        Placed(marks[start], marks[end], option.shares(start, end))
+def _plan(network: Network, cluster: Cluster, strategy: str, decision: Decision) -> Plan:
+    marks = network.marks
+    blocks = [
+        block_of(network, marks[start], marks[end], option.shares(start, end))
         for start, end, option in decision.blocks
     ]
-    plan = assemble(network, tables, strategy, placed)
-    left_out = tuple(
-        Unused(device.id, decision.reasons.get(device.id, decision.otherwise))
-        for device in tables.devices
-        if device.id not in plan.devices
+    predicted, reasons = published(network, cluster, blocks), decision.reasons
+    plan = finished(
+        strategy,
+        blocks,
+        network,
+        cluster,
+        predicted,
+        unused=reasons,
+        otherwise=decision.otherwise,
     )
-    return replace(plan, unused=left_out, notes=decision.notes)
+    return replace(plan, notes=decision.notes)
 
 
 def _too_little(device: Device, need: Need) -> str:

@@ -17,22 +17,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from coordinator.costs.devices import Cluster, Device
+from coordinator.costs.devices import Cluster
+from coordinator.planning.baseline import fastest_first, shares_of
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge, Strategy, find_strategy
 from coordinator.planning.layered import Wire, compute_s, unit_graph
 from coordinator.planning.layouts import Layout
-from coordinator.planning.memory import Need, weight_room_bytes
-from coordinator.planning.unit_plan import (
-    alone_plan,
-    fastest_first,
-    overfilled,
-    plan_of,
-    shares_of,
-    too_little_memory,
-)
+from coordinator.planning.memory import Need, overfilled, too_little_memory, weight_room_bytes
+from coordinator.planning.unit_plan import alone_plan, plan_of
 from coordinator.tasks.plan import DeviceId, Plan
 from models.units import Network
-from protos.errors import Infeasible
 
 
 def elimination(network: Network, cluster: Cluster, *, credit: bool = True) -> Plan:
@@ -46,12 +39,10 @@ def elimination(network: Network, cluster: Cluster, *, credit: bool = True) -> P
     Raises:
         Infeasible: no device, or no device with enough memory for some layer.
     """
-    if not cluster.devices:
-        raise Infeasible(cause="there is no device", cure="Start a worker.")
-    devices = fastest_first(network, cluster.devices)
-    alone = alone_plan(network, devices, "elimination")
-    for rates in shares_of(network, devices):
-        plan, over = Layers(network, devices, rates, credit=credit).fitting(cluster)
+    ranked = replace(cluster, devices=fastest_first(network, cluster.devices))
+    alone = alone_plan(network, ranked, "elimination")
+    for rates in shares_of(network, ranked.devices):
+        plan, over = Layers(network, ranked, rates, credit=credit).fitting()
         if not over:
             break
     else:
@@ -69,21 +60,21 @@ class Layers:
     def __init__(
         self,
         network: Network,
-        devices: Sequence[Device],
+        cluster: Cluster,
         rates: Sequence[float],
         *,
         credit: bool = True,
     ) -> None:
         self.network = network
-        self.devices = tuple(devices)
+        self.cluster, self.devices = cluster, cluster.devices
         units = unit_graph(network, rates, credit=credit)
         self.layouts = units.layouts
         self.spares_memory = False
         # Units that are alike share their layouts, and what these exchange.
         alike = {id(each.shared): each.shared for each in self.layouts}
-        alike_s = {key: compute_s(layouts, devices) for key, layouts in alike.items()}
+        alike_s = {key: compute_s(layouts, self.devices) for key, layouts in alike.items()}
         self.node_s = [alike_s[id(each.shared)].copy() for each in self.layouts]
-        wire = Wire.of(devices)
+        wire = Wire.of(self.devices)
         moved = {(id(each.sent), id(each.received)): each for each in units.transfers}
         moved_s = {key: each.seconds(wire) for key, each in moved.items()}
         self.edges = tuple(
@@ -99,16 +90,16 @@ class Layers:
     def plan(self, strategy: Strategy) -> Plan:
         """The plan of a strategy."""
         chosen = [layouts[strategy.choice[i]] for i, layouts in enumerate(self.layouts)]
-        plan = plan_of(self.network, self.devices, "elimination", chosen, strategy.cost)
-        return replace(plan, notes=self._notes(strategy, chosen))
+        notes = self._notes(strategy, chosen)
+        return plan_of(self.network, self.cluster, "elimination", chosen, strategy.cost, notes)
 
-    def fitting(self, cluster: Cluster) -> tuple[Plan, dict[DeviceId, Need]]:
+    def fitting(self) -> tuple[Plan, dict[DeviceId, Need]]:
         """The plan of least cost that was found to fit in memory. If none was, the plan of least
         cost, and what it needs of the devices that it overfills.
         """
         strategy = find_strategy(self.graph())
         least = plan = self.plan(strategy)
-        needed = over = overfilled(self.network, cluster, plan)
+        needed = over = overfilled(self.network, self.cluster, plan)
         if over and not self._forbid_what_never_fits():
             return least, needed
         while over:
@@ -122,7 +113,7 @@ class Layers:
                 return least, needed
             strategy = find_strategy(self.graph())
             plan = self.plan(strategy)
-            over = overfilled(self.network, cluster, plan)
+            over = overfilled(self.network, self.cluster, plan)
         return plan, {}
 
     def _forbid_what_never_fits(self) -> bool:

@@ -1,20 +1,34 @@
-"""From blocks alone to a complete plan: for planners that decide who computes what, and plans
-that somebody wrote by hand.
+"""From blocks to a complete plan: the one way in which every plan is finished, whoever decided who
+computes what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.devices import Cluster, Device
+from coordinator.planning.baseline import best_alone, bytes_of, whole_works
+from coordinator.planning.layouts import UnitTile
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
-from coordinator.planning.unit_plan import best_alone
-from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, TrafficBytes, Unused, tile_works
-from models.boxes import Box
+from coordinator.tasks.plan import (
+    Block,
+    DeviceId,
+    Exchange,
+    Plan,
+    Tile,
+    TrafficBytes,
+    Unused,
+    tile_extent,
+    tile_works,
+)
+from models.tiles import MapTile, tile_boxes
 from models.units import Network
-from protos.errors import Infeasible
+
+NOT_USED = "this strategy does not use it"
+# What a planner predicts by its own cost, and the bytes that it counts.
+Predicted = tuple[float, TrafficBytes]
 
 
 def plan_of_blocks(
@@ -22,57 +36,112 @@ def plan_of_blocks(
     blocks: Sequence[Block],
     network: Network,
     cluster: Cluster,
-    unused: str = "this strategy does not use it",
+    unused: str = NOT_USED,
 ) -> Plan:
     """The plan that executes these blocks, with exact FLOPs and bytes, and its latency from the
-    simulator. `flop` of the tiles need not be known. `unused` says why devices are left out.
+    simulator. What their tiles say of FLOPs is not looked at. `unused` says why devices are left
+    out.
 
     Raises:
         IllegalPlan: the blocks can't be executed, or don't give the network's answer.
         Infeasible: there is no device.
     """
-    if not cluster.devices:
-        raise Infeasible(cause="there is no device to plan for", cure="Add one.")
+    bare = [
+        replace(block, tiles=tuple(replace(tile, flop=0) for tile in block.tiles))
+        for block in blocks
+    ]
+    check_plan(_plan(strategy, bare, network, cluster), network, cluster)
+    return finished(strategy, bare, network, cluster, otherwise=unused)
+
+
+def finished(
+    strategy: str,
+    blocks: Sequence[Block],
+    network: Network,
+    cluster: Cluster,
+    predicted: Predicted | None = None,
+    *,
+    unused: Mapping[DeviceId, str] | None = None,
+    otherwise: str = NOT_USED,
+) -> Plan:
+    """The plan of blocks that can be executed; FLOPs of tiles that have none are counted. Latency
+    and bytes are as `predicted`, or as simulated. Why devices are left out: `unused`, by device,
+    `otherwise` of the rest.
+    """
+    plan = _plan(strategy, [_counted(network, block) for block in blocks], network, cluster)
+    if predicted is None:
+        simulation = simulate(plan, network, cluster)
+        predicted = simulation.latency_s, simulation.traffic
+    reasons = unused or {}
+    left_out = [each.id for each in cluster.devices if each.id not in plan.devices]
+    return replace(
+        plan,
+        predicted_latency_s=predicted[0],
+        traffic=predicted[1],
+        unused=tuple(Unused(each, reasons.get(each, otherwise)) for each in left_out),
+    )
+
+
+def block_of(
+    network: Network,
+    start: int,
+    stop: int,
+    shares: Sequence[tuple[Device, MapTile | UnitTile]],
+    *,
+    barrier: bool = True,
+    exchange: Exchange = "host",
+) -> Block:
+    """Units [start, stop) with these tiles: of a map, or any of one unit."""
+    tiles = []
+    for device, part in shares:
+        if isinstance(part, MapTile):
+            tiles.append(Tile(device.id, tile_boxes(network, start, stop, part)))
+        else:
+            tiles.append(Tile(device.id, part.boxes, part=part.part))
+    return _counted(network, Block(start, stop, tuple(tiles), barrier, exchange))
+
+
+def published(network: Network, cluster: Cluster, blocks: Sequence[Block]) -> Predicted:
+    """The published cost of blocks [AOFL, Eq. 4]: of each its transfers through the host, one after
+    the other, and the slowest device's computation.
+    """
+    seconds, scatter, gather = 0.0, 0, 0
+    for block in blocks:
+        slowest_s = 0.0
+        for tile in block.tiles:
+            device = cluster.device(tile.device)
+            read = bytes_of(network, tile_extent(network, block, tile).inputs)
+            made = bytes_of(network, tile.boxes)
+            seconds += device.link.transfer_s(read) + device.link.transfer_s(made)
+            slowest_s = max(slowest_s, device.costs.block_s(tile_works(network, block, tile)))
+            scatter, gather = scatter + read, gather + made
+        seconds += slowest_s
+    return seconds, TrafficBytes(scatter=scatter, gather=gather)
+
+
+def _plan(strategy: str, blocks: Sequence[Block], network: Network, cluster: Cluster) -> Plan:
     alone = best_alone(network, cluster.devices)
-    plan = Plan(
+    total = sum(each.flop for each in whole_works(network))
+    flop = sum(tile.flop for block in blocks for tile in block.tiles)
+    return Plan(
         model=network.name,
         strategy=strategy,
         blocks=tuple(blocks),
         predicted_latency_s=0.0,
         single_device_latency_s=alone.seconds,
         baseline_device=alone.device.id,
-        total_flop=_whole_flop(network),
-        redundant_flop=0,
+        total_flop=total,
+        redundant_flop=max(0, flop - total),
         traffic=TrafficBytes(),
         wire=network.wire,
     )
-    check_plan(plan, network, cluster)
-    plan = replace(plan, blocks=tuple(_with_flop(block, network) for block in blocks))
-    simulation = simulate(plan, network, cluster)
-    flop = sum(tile.flop for block in plan.blocks for tile in block.tiles)
-    return replace(
-        plan,
-        predicted_latency_s=simulation.latency_s,
-        redundant_flop=max(0, flop - plan.total_flop),
-        traffic=simulation.traffic,
-        unused=tuple(
-            Unused(device.id, unused) for device in cluster.devices if device.id not in plan.devices
-        ),
+
+
+def _counted(network: Network, block: Block) -> Block:
+    if all(tile.flop for tile in block.tiles):
+        return block
+    tiles = tuple(
+        replace(tile, flop=sum(each.flop for each in tile_works(network, block, tile)))
+        for tile in block.tiles
     )
-
-
-def _with_flop(block: Block, network: Network) -> Block:
-    tiles = tuple(replace(tile, flop=_flop(block, tile, network)) for tile in block.tiles)
     return replace(block, tiles=tiles)
-
-
-def _whole_flop(network: Network) -> int:
-    block = Block(0, len(network.units), ())
-    graph = network.graph
-    outputs = network.outputs(block.start, block.stop)
-    everything = Tile(DeviceId(""), {name: Box.whole(graph.shape(name)) for name in outputs})
-    return _flop(block, everything, network)
-
-
-def _flop(block: Block, tile: Tile, network: Network) -> int:
-    return sum(work.flop for work in tile_works(network, block, tile))

@@ -1,45 +1,24 @@
-"""How a search says "this block, on these devices, in this way" and gets its tiles.
-
-A form keeps its meaning when a cut moves: strips finish together wherever the block ends, grids
-and bands stay in proportion to rates.
-"""
+"""From slots to stages: the tiles of a block on these devices, in this form."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
+from coordinator.planning.baseline import rates_of
 from coordinator.planning.connected import connected_units, divisions, where_tiles_lie
 from coordinator.planning.layouts import divider_of
 from coordinator.planning.loads import Shares
-from coordinator.planning.shapes import Shape
+from coordinator.planning.slots import Form, Slot
 from coordinator.planning.stages import Stage, Stages
 from models.boxes import Span
-from models.tiles import MapTile
+from models.tiles import MapTile, spans_of, weighted_spans
 
 # Halvings of the finishing time: what is left is far below one row.
 _ROUNDS = 26
-
-How = Literal["together", "in turn", "bands", "outputs", "inputs", "in place"]
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """Devices (indices into the cluster's, in the order of their tiles) and how they share.
-
-    `together`: strips that would finish at the same time if all were sent at once [Eq. 6];
-    `in turn`: the same, but each is sent after those before it, as one link does; `bands`: tiles
-    of `shape` in proportion to rates; `outputs`, `inputs`, `in place`: a fully connected layer
-    over its output, its input, or over the rows that its devices have already.
-    """
-
-    devices: tuple[int, ...]
-    how: How = "together"
-    shape: Shape | None = None
 
 
 class Forms:
@@ -48,27 +27,41 @@ class Forms:
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
         self.cluster, self.geometry = stages.cluster, stages.geometry
-        self.connected = connected_units(stages.network)
+        self.connected = connected_units(stages.network, stages.geometry.marks)
         self.serial = self.cluster.is_serial
+        self.rates = rates_of(stages.network, self.cluster.devices)
         self._lines: dict[tuple[int, int, int], _Lines] = {}
+        self._known: dict[tuple[Slot, Stage | None], Stage | None] = {}
 
-    def stage(
-        self, start: int, end: int, form: Form, before: Stage | None = None, *, barrier: bool
-    ) -> Stage | None:
-        """The block between two marks in this form; None if it can't take it. `before` is the
-        stage before it, whose rows stay `in place`.
+    def stage(self, slot: Slot, before: Stage | None = None) -> Stage | None:
+        """The slot's block; None if it can't take this form. `before` is the stage before it,
+        whose rows stay `in place`.
         """
-        shares = self._shares(start, end, form, before)
+        key = slot, before if slot.form.how == "in place" else None
+        if key not in self._known:
+            self._known[key] = self._made(slot, before)
+        return self._known[key]
+
+    def _made(self, slot: Slot, before: Stage | None) -> Stage | None:
+        shares = slot.shares or self._shares(slot.start, slot.end, slot.form, before)
         if not shares:
             return None
-        direct = form.how == "in place" and len(shares) > 1 and not self.cluster.apart
-        return self.stages.stage(start, end, shares, barrier=barrier, direct=direct)
+        stays = slot.form.how == "in place" and len(shares) > 1 and slot.shares is None
+        direct = (slot.peers or stays) and slot.start > 0 and not self.cluster.apart
+        return self.stages.stage(slot.start, slot.end, shares, barrier=slot.barrier, direct=direct)
 
     def _shares(self, start: int, end: int, form: Form, before: Stage | None) -> Shares:
+        if not form.devices:
+            return self._best_alone(start, end)
+        if form.how == "rows":
+            return tuple(self._rows(start, end, form))
         if len(form.devices) == 1:
             return ((form.devices[0], self.stages.loads.whole(start, end)),)
         if start in self.connected and end == start + 1:
             return self._connected(start, form, before)
+        return self._map_tiles(start, end, form)
+
+    def _map_tiles(self, start: int, end: int, form: Form) -> Shares:
         splits = self.geometry.splits[end]
         if splits is None or start < splits.lowest:
             return ()
@@ -80,6 +73,24 @@ class Forms:
         weights = 1.0 / self.stages.tables.compute_s[rank, start, end]
         tiles = form.shape.tiles(splits.height, splits.width, [float(each) for each in weights])
         return _full(form.devices, tiles)
+
+    def _best_alone(self, start: int, end: int) -> Shares:
+        loads, devices = self.stages.loads, range(len(self.cluster.devices))
+        share = loads.whole(start, end)
+        return ((min(devices, key=lambda d: loads.load(start, end, d, share).compute_s), share),)
+
+    def _rows(self, start: int, end: int, form: Form) -> Iterator[tuple[int, MapTile]]:
+        height, width = self.geometry.sizes[end]
+        spans = weighted_spans(height, [self.rates[d] for d in form.devices])
+        if form.turn:
+            lengths = [len(span) for span in spans]
+            spans = spans_of((*lengths[-form.turn :], *lengths[: -form.turn]))
+        last = len(form.devices) - 1
+        for index, (d, span) in enumerate(zip(form.devices, spans, strict=True)):
+            top = form.edge_rows if index else 0
+            bottom = form.edge_rows if index < last else 0
+            for piece in _edges_first(span, top, bottom):
+                yield d, MapTile(piece, Span(0, width))
 
     def _connected(self, start: int, form: Form, before: Stage | None) -> Shares:
         network, unit = self.stages.network, self.connected[start]
@@ -197,4 +208,18 @@ def _rows_of(stage: Stage) -> dict[int, Span]:
     parts = [(d, part) for d, part in stage.shares if isinstance(part, MapTile)]
     if len(parts) < len(stage.shares) or len({part.cols for _, part in parts}) > 1:
         return {}
-    return {d: part.rows for d, part in parts}
+    rows: dict[int, Span] = {}
+    for d, part in parts:
+        rows[d] = part.rows.hull(rows.get(d, part.rows))
+    return rows
+
+
+def _edges_first(span: Span, top: int, bottom: int) -> list[Span]:
+    """The span's edges, then its interior, if it has one; all of it at once if it is too short."""
+    if not len(span):
+        return []
+    if len(span) < top + bottom or len(span) == max(top, bottom) or not top + bottom:
+        return [span]
+    inner = Span(span.start + top, span.stop - bottom)
+    edges = [Span(span.start, inner.start), Span(inner.stop, span.stop)]
+    return [each for each in (*edges, inner) if len(each)]

@@ -9,18 +9,20 @@ simulator, the best are improved under these, and the simulator itself chooses a
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.assemble import assemble
 from coordinator.planning.decide import check_room, no_room
+from coordinator.planning.finish import finished
 from coordinator.planning.forms import Forms
-from coordinator.planning.improve import Cost, Improver, Slots
+from coordinator.planning.improve import Cost, Search, is_better
+from coordinator.planning.memory import overfilled, too_little_memory
+from coordinator.planning.moves import borders, cuts, devices, shapes
 from coordinator.planning.reasons import Reasons
-from coordinator.planning.simulator import simulate
+from coordinator.planning.slots import Slots
 from coordinator.planning.stages import Draft, Stages
 from coordinator.planning.starts import Starts
 from coordinator.planning.tables import tables_of
-from coordinator.planning.unit_plan import overfilled, too_little_memory
 from coordinator.tasks.plan import Plan
 from models.units import Network
 
@@ -31,6 +33,8 @@ _STARTS = 3
 # Plans that the simulator itself compares, and how much worse than the best draft they may be.
 _FINALISTS = 4
 _CLOSE = 1.03
+# A gain below this is not worth another round.
+_WORTHWHILE = 1e-4
 
 
 def fused(network: Network, cluster: Cluster) -> Plan:
@@ -39,10 +43,10 @@ def fused(network: Network, cluster: Cluster) -> Plan:
     Raises:
         Infeasible: no device, or none with enough memory for some layer.
     """
-    return _Search(network, cluster).plan()
+    return _Fused(network, cluster).plan()
 
 
-class _Search:
+class _Fused:
     """One search: drafts, improvements, the plan."""
 
     def __init__(self, network: Network, cluster: Cluster) -> None:
@@ -51,7 +55,7 @@ class _Search:
         self.stages = Stages(network, cluster, self.tables)
         forms = Forms(self.stages)
         check_room(network, self.tables, forms.connected)
-        self.improver = Improver(forms, EFFORT)
+        self.search = Search(forms, EFFORT)
         places = {device.id: d for d, device in enumerate(cluster.devices)}
         self.starts = Starts(network, self.tables, places)
 
@@ -63,10 +67,10 @@ class _Search:
             self._add(pool, slots_of, slots)
         if not pool:
             raise no_room(self.network, self.tables, self.starts.unplaced())
-        self.improver.left = EFFORT
+        self.search.left = EFFORT
         for draft in sorted(pool, key=pool.__getitem__)[:_STARTS]:
-            if self.improver.left > 0:
-                better, _ = self.improver.improve(slots_of[draft])
+            if self.search.left > 0:
+                better = self._improved(slots_of[draft])
                 self._add(pool, slots_of, better)
         ranked = sorted(pool, key=pool.__getitem__)
         best = pool[ranked[0]]
@@ -76,15 +80,23 @@ class _Search:
         close = [draft for draft in ranked if pool[draft] <= (0.0, best[1] * _CLOSE)]
         plans = {draft: self._plan(draft) for draft in close[:_FINALISTS]}
         chosen = min(plans, key=lambda draft: plans[draft].predicted_latency_s)
-        reasons = Reasons(self.improver, self.starts, slots_of[chosen], plans[chosen])
+        reasons = Reasons(self.search, self.starts, slots_of[chosen], plans[chosen])
         return replace(plans[chosen], notes=reasons.notes(), unused=reasons.unused())
 
+    def _improved(self, slots: Slots) -> Slots:
+        """Round after round of moves, until none helps or the budget is used."""
+        best = self.search.cost_of(slots)
+        while True:
+            before = best
+            for moves in (cuts, devices, shapes, borders):
+                slots, best = self.search.climb(slots, best, partial(moves, self.search))
+            if self.search.left <= 0 or not is_better(best, before, _WORTHWHILE):
+                return slots
+
     def _add(self, pool: dict[Draft, Cost], slots_of: dict[Draft, Slots], slots: Slots) -> None:
-        draft = self.improver.draft(slots)
+        draft = self.search.draft(slots)
         if draft is not None and draft not in pool:
-            pool[draft], slots_of[draft] = self.improver.cost(draft), slots
+            pool[draft], slots_of[draft] = self.search.cost(draft), slots
 
     def _plan(self, draft: Draft) -> Plan:
-        plan = assemble(self.network, self.tables, "fused", self.stages.placed(draft))
-        simulation = simulate(plan, self.network, self.cluster)
-        return replace(plan, predicted_latency_s=simulation.latency_s, traffic=simulation.traffic)
+        return finished("fused", self.stages.blocks(draft), self.network, self.cluster)

@@ -26,14 +26,17 @@ from dataclasses import replace
 from functools import partial
 
 from coordinator.costs.devices import Cluster
+from coordinator.planning.baseline import computing_s
 from coordinator.planning.decide import fitting
+from coordinator.planning.finish import finished
+from coordinator.planning.forms import Forms
 from coordinator.planning.geometry import geometry_of
-from coordinator.planning.halo_parts import SUMS, Divider, Part
-from coordinator.planning.simulator import simulate
+from coordinator.planning.improve import Cost, Search, is_better
 from coordinator.planning.single import single
-from coordinator.planning.stages import Stage, Stages
+from coordinator.planning.slots import SUMS, Form, How, Slot, Slots, put
+from coordinator.planning.stages import Stages
 from coordinator.planning.tables import Tables
-from coordinator.tasks.plan import Block, Exchange, Plan, Unused
+from coordinator.tasks.plan import Block, Plan
 from models.memory import megabytes
 from models.tiles import map_size
 from models.units import Network
@@ -42,8 +45,8 @@ from models.units import Network
 EFFORT = 46_000
 # An improvement below this is not worth another shape of plan.
 WORTHWHILE = 1e-4
-# How much worse than the best it may be to begin with all devices for that to be tried too.
-_CLOSE = 1.1
+# To begin with all devices is tried too, unless the best start takes less by more than this share.
+_FAR = 1 - 1 / 1.1
 # What a neighbour's 3x3 window reads; two cover a pool between.
 _EDGE_ROWS = (2, 1)
 
@@ -58,256 +61,230 @@ def halo(network: Network, cluster: Cluster) -> Plan:
 
 
 def _plan(network: Network, cluster: Cluster) -> Plan:
-    alone = single(network, cluster)
     if len(cluster.devices) < 2:
-        return replace(alone, strategy="halo")
+        return replace(single(network, cluster), strategy="halo")
     clusters = [cluster]
     if cluster.apart and len(cluster.mutual) > 1:
         clusters.append(replace(cluster, devices=cluster.mutual, apart=frozenset()))
-    plans = [_finished(network, cluster, alone, _searched(network, each)) for each in clusters]
+    plans = [_finished(network, cluster, _Halo(network, each).blocks()) for each in clusters]
     return min(plans, key=lambda plan: plan.predicted_latency_s)
 
 
-def _searched(network: Network, cluster: Cluster) -> tuple[Block, ...]:
-    search = _Search(network, cluster)
-    return search.blocks(search.run())
-
-
-class _Search:
-    """Improves a list of parts under the rules of the event simulator."""
+class _Halo:
+    """One search: from exchanges everywhere to what is worth it."""
 
     def __init__(self, network: Network, cluster: Cluster) -> None:
-        self.network = network
-        self.cluster = cluster
+        self.network, self.cluster = network, cluster
         tables = Tables(geometry_of(network, fine=True), cluster)
-        self._stages = Stages(network, cluster, tables)
-        self._divider = Divider(network, cluster, self._stages.loads)
-        self._left = EFFORT
-        self._stage_of: dict[Part, Stage] = {}
+        self.stages = Stages(network, cluster, tables)
+        self.forms = Forms(self.stages)
+        self.search = Search(self.forms, EFFORT, WORTHWHILE, self._keeps_an_exchange)
+        seconds = computing_s(network, cluster.devices)
+        self._ranking = sorted(range(len(cluster.devices)), key=seconds.__getitem__)
 
-    def run(self) -> list[Part]:
-        """The best parts found: from all devices, from fewer where that is better to begin with,
-        and from half the exchanges where the effort is too little to try each of them.
+    def blocks(self) -> list[Block]:
+        """The blocks of the best draft found."""
+        draft = self.search.draft(self._best())
+        assert draft is not None, "it was costed"
+        return self.stages.blocks(draft)
+
+    def _best(self) -> Slots:
+        """From all devices, from fewer where that is better to begin with, and from half the
+        exchanges where the effort is too little to try each of them.
         """
         starts = [self._start(count) for count in range(len(self.cluster.devices), 1, -1)]
-        best = min(starts, key=self._latency_s)
-        if len(best) * sum(len(self._stage(part).shares) for part in best) > EFFORT:
-            best = min((best, *map(_in_pairs, starts)), key=self._latency_s)
+        best = min(starts, key=self._cost)
+        if len(best) * self._tasks(best) > EFFORT:
+            best = min((best, *map(_in_pairs, starts)), key=self._cost)
         begun = [best]
-        if best != starts[0] and self._latency_s(starts[0]) <= self._latency_s(best) * _CLOSE:
+        if best != starts[0] and not is_better(self._cost(best), self._cost(starts[0]), _FAR):
             begun.append(starts[0])
-        return min(map(self._improved, begun), key=self._latency_s)
+        return min(map(self._improved, begun), key=self._cost)
 
-    def _start(self, count: int) -> list[Part]:
+    def _cost(self, slots: Slots) -> Cost:
+        return self.search.cost_of(slots)
+
+    def _tasks(self, slots: Slots) -> int:
+        return sum(len(stage.shares) for stage in self.search.draft(slots) or ())
+
+    def _start(self, count: int) -> Slots:
         """An exchange wherever one is needed, over the `count` fastest devices."""
-        parts = [
-            Part(i, i + 1, count if unit.splits else 0) for i, unit in enumerate(self.network.units)
+        divided, alone = self._on(count), Form(())
+        slots = [
+            Slot(i, i + 1, divided if unit.splits else alone, peers=True)
+            for i, unit in enumerate(self.network.units)
         ]
-        return list(self._without_idle_cuts(parts))
+        return tuple(self._without_idle_cuts(slots))
 
-    def _improved(self, parts: list[Part]) -> list[Part]:
-        self._left = EFFORT
-        best = self._latency_s(parts)
-        for improve in (
-            self._edges_everywhere,
-            self._merge,
-            self._fewer,
-            self._merge,
-            self._connected,
-            self._edges,
-            self._turns,
-        ):
-            parts, best = improve(parts, best)
-        return parts
+    def _on(self, count: int) -> Form:
+        """Rows on the fastest devices, in the cluster's order, so that a device keeps its place
+        when others drop out.
+        """
+        return Form(tuple(sorted(self._ranking[:count])), "rows")
 
-    def blocks(self, parts: Sequence[Part]) -> tuple[Block, ...]:
-        """The blocks of a plan."""
-        return tuple(self._block(part) for part in parts)
+    def _improved(self, slots: Slots) -> Slots:
+        search, best = self.search, self._cost(slots)
+        search.left = EFFORT
+        slots, best = search.take(slots, best, _edges_everywhere(slots))
+        slots, best = search.climb(slots, best, _merged)
+        slots, best = self._on_fewer(slots, best)
+        slots, best = search.climb(slots, best, _merged)
+        slots, best = search.sweep(slots, best, self._connected)
+        slots, best = search.sweep(slots, best, _edges)
+        slots, best = search.take(slots, best, self._turned(slots))
+        return search.sweep(slots, best, self._turns)[0]
 
-    def _block(self, part: Part) -> Block:
-        exchange: Exchange = "peer" if self._is_direct(part) else "host"
-        tiles = tuple(
-            self._divider.tile(part, self.cluster.devices[d].id, share)
-            for d, share in self._divider.shares(part)
+    def _keeps_an_exchange(self, slots: Slots, trial: Slots) -> bool:
+        """What fuses everything is another strategy's plan."""
+        return self._exchanges(trial) or not self._exchanges(slots)
+
+    def _exchanges(self, slots: Slots) -> bool:
+        """Whether any border travels."""
+        return not self.cluster.apart and any(
+            len(slot.form.devices) > 1 and slot.start > 0 and slot.peers for slot in slots
         )
-        return Block(part.start, part.stop, tiles, barrier=False, exchange=exchange)
-
-    def _is_direct(self, part: Part) -> bool:
-        """Whether its devices get its input from each other."""
-        return part.start > 0 and not part.through_host and not self.cluster.apart
-
-    def _exchanges(self, parts: Sequence[Part]) -> bool:
-        """Whether any border travels: what fuses everything is another strategy's plan."""
-        return any(part.devices > 1 and self._is_direct(part) for part in parts)
-
-    def _stage(self, part: Part) -> Stage:
-        found = self._stage_of.get(part)
-        if found is None:
-            shares = self._divider.shares(part)
-            direct = self._is_direct(part)
-            found = self._stages.stage(part.start, part.stop, shares, direct=direct)
-            self._stage_of[part] = found
-        return found
-
-    def _latency_s(self, parts: Sequence[Part]) -> float:
-        draft = tuple(map(self._stage, parts))
-        self._left -= sum(len(stage.shares) for stage in draft)
-        return self._stages.latency_s(draft)
 
     # ------------------------------------------------------------ moves
 
-    def _without_idle_cuts(self, parts: Sequence[Part]) -> Iterator[Part]:
+    def _without_idle_cuts(self, slots: Sequence[Slot]) -> Iterator[Slot]:
         """Fuses units that need no halo with the unit before them: that costs nothing."""
-        held: Part | None = None
-        for part in parts:
-            nodes = self.network.nodes(part.start, part.stop)
+        held: Slot | None = None
+        for slot in slots:
+            nodes = self.network.nodes(slot.start, slot.end)
             local = all(w.reach == 1 and w.stride == 1 for node in nodes for w in node.windows)
-            if held is not None and part.devices and held.devices == part.devices and local:
-                held = replace(held, stop=part.stop)
+            if held is not None and slot.form.devices and held.form == slot.form and local:
+                held = replace(held, end=slot.end)
                 continue
             if held is not None:
                 yield held
-            held = part
+            held = slot
         assert held is not None
         yield held
 
-    def _edges_everywhere(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
-        for rows in _EDGE_ROWS:
-            trial = [replace(part, edge_rows=rows if part.devices else 0) for part in parts]
-            parts, best = self._better(parts, best, trial)
-        return parts, best
-
-    def _edges(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
-        for index, part in enumerate(parts):
-            for rows in (0, *_EDGE_ROWS) if part.devices and part.how == "rows" else ():
-                if rows != part.edge_rows and self._left > 0:
-                    trial = [*parts[:index], replace(part, edge_rows=rows), *parts[index + 1 :]]
-                    parts, best = self._better(parts, best, trial)
-        return parts, best
-
-    def _turns(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
-        uneven = [i for i, part in enumerate(parts) if self._divider.is_uneven(part)]
-        for step in range(1, len(self.cluster.devices) if uneven else 0):
-            trial = list(parts)
-            for place, index in enumerate(uneven):
-                turn = place * step % parts[index].devices
-                trial[index] = replace(parts[index], turn=turn)
-            parts, best = self._better(parts, best, trial)
-        for index in uneven:
-            for turn in range(parts[index].devices):
-                if self._left > 0:
-                    trial = [*parts[:index], replace(parts[index], turn=turn), *parts[index + 1 :]]
-                    parts, best = self._better(parts, best, trial)
-        return parts, best
-
-    def _merge(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
-        index = 0
-        while index + 1 < len(parts) and self._left > 0:
-            one, other = parts[index : index + 2]
-            if one.devices and other.devices and one.how == other.how == "rows":
-                fused = replace(other, start=one.start, through_host=one.through_host)
-                trial = [*parts[:index], fused, *parts[index + 2 :]]
-                better, latency_s = self._better(parts, best, trial)
-                if better is trial:
-                    parts, best = trial, latency_s
-                    continue
-            index += 1
-        return parts, best
-
-    def _fewer(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
-        """From the end, where maps are small: the last parts on fewer devices."""
-        for index in range(len(parts) - 1, -1, -1):
-            if not parts[index].devices or self._left <= 0:
+    def _on_fewer(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
+        """From the end, where maps are small: the last blocks on fewer devices."""
+        for index in range(len(slots) - 1, -1, -1):
+            form = slots[index].form
+            if not form.devices or self.search.left <= 0:
                 continue
             before = best
-            rows = map_size(self.network, parts[index].start, parts[index].stop)[0]
+            rows = map_size(self.network, slots[index].start, slots[index].end)[0]
             for count in sorted({rows, -(-rows // 2), 1} - {0}, reverse=True):
-                if count >= parts[index].devices:
-                    continue
-                trial = [replace(p, devices=min(p.devices, count)) for p in parts[index:]]
-                parts, best = self._better(parts, best, [*parts[:index], *trial])
+                if count < len(slots[index].form.devices):
+                    fewer = self._on(count).devices
+                    trial = (*slots[:index], *(_at_most(slot, fewer) for slot in slots[index:]))
+                    slots, best = self.search.take(slots, best, [trial])
             if best == before and rows > 2 * len(self.cluster.devices):
                 break
-        return parts, best
+        return slots, best
 
-    def _connected(self, parts: list[Part], best: float) -> tuple[list[Part], float]:
-        """Fully connected layers over their output or their input, on all devices or where the
-        rows before them are.
+    def _connected(self, slots: Slots, index: int) -> Iterator[Slots]:
+        """A fully connected layer over its output or its input, on all devices or where the rows
+        before it are.
         """
-        for index, part in enumerate(parts):
-            if not index or not self._divider.is_connected(part):
-                continue
-            before = parts[index - 1]
-            forms = [
-                replace(part, devices=before.devices, turn=before.turn, how="in place"),
-                *(
-                    replace(part, devices=count, how=how, through_host=True)
-                    for count in dict.fromkeys((len(self.cluster.devices), before.devices))
-                    for how in ("outputs", "inputs")
-                ),
-            ]
-            for form in forms:
-                if form.devices > 1 and self._left > 0 and self._divider.shares(form):
-                    trial = _through_host([*parts[:index], form, *parts[index + 1 :]])
-                    parts, best = self._better(parts, best, trial)
-        return parts, best
+        slot = slots[index]
+        if not index or slot.end != slot.start + 1 or slot.start not in self.forms.connected:
+            return
+        before = slots[index - 1].form.devices
+        stays = Form(before, "in place")
+        hows: tuple[How, ...] = ("outputs", "inputs")
+        others = [
+            Form(self._on(count).devices, how)
+            for count in dict.fromkeys((len(self.cluster.devices), len(before)))
+            for how in hows
+        ]
+        for form in (stays, *others):
+            if len(form.devices) > 1:
+                peers = slot.peers and form is stays
+                yield _through_host(put(slots, index, replace(slot, form=form, peers=peers)))
 
-    def _better(
-        self, parts: list[Part], best: float, trial: list[Part]
-    ) -> tuple[list[Part], float]:
-        if self._exchanges(parts) and not self._exchanges(trial):
-            return parts, best
-        latency_s = self._latency_s(trial)
-        return (trial, latency_s) if latency_s < best * (1 - WORTHWHILE) else (parts, best)
+    def _is_uneven(self, slot: Slot) -> bool:
+        """Whether some devices' strips are longer than their rate asks for."""
+        rows = map_size(self.network, slot.start, slot.end)[0]
+        count = len(slot.form.devices)
+        return slot.form.how == "rows" and count > 1 and rows % count != 0
+
+    def _turned(self, slots: Slots) -> Iterator[Slots]:
+        """The longer strips of each block on others than in the block before."""
+        uneven = [index for index, slot in enumerate(slots) if self._is_uneven(slot)]
+        for step in range(1, len(self.cluster.devices) if uneven else 0):
+            trial = slots
+            for place, index in enumerate(uneven):
+                turn = place * step % len(slots[index].form.devices)
+                trial = put(trial, index, _with_turn(slots[index], turn))
+            yield trial
+
+    def _turns(self, slots: Slots, index: int) -> Iterator[Slots]:
+        slot = slots[index]
+        for turn in range(len(slot.form.devices)) if self._is_uneven(slot) else ():
+            yield put(slots, index, _with_turn(slot, turn))
 
 
-def _in_pairs(parts: Sequence[Part]) -> list[Part]:
-    """Every other exchange: each part fused with the next, where both are divided."""
-    found: list[Part] = []
+def _with_edges(slot: Slot, rows: int) -> Slot:
+    return replace(slot, form=replace(slot.form, edge_rows=rows))
+
+
+def _with_turn(slot: Slot, turn: int) -> Slot:
+    return replace(slot, form=replace(slot.form, turn=turn))
+
+
+def _edges_everywhere(slots: Slots) -> Iterator[Slots]:
+    """Edge rows first, in all strips."""
+    for rows in _EDGE_ROWS:
+        yield tuple(_with_edges(slot, rows) if slot.form.devices else slot for slot in slots)
+
+
+def _edges(slots: Slots, index: int) -> Iterator[Slots]:
+    """Other edge rows first."""
+    form = slots[index].form
+    for rows in (0, *_EDGE_ROWS) if form.how == "rows" else ():
+        if rows != form.edge_rows:
+            yield put(slots, index, _with_edges(slots[index], rows))
+
+
+def _merged(slots: Slots, index: int) -> Iterator[Slots]:
+    """Fused with the next."""
+    if index + 1 < len(slots):
+        one, other = slots[index : index + 2]
+        if one.form.how == other.form.how == "rows":
+            fused = replace(other, start=one.start, peers=one.peers)
+            yield (*slots[:index], fused, *slots[index + 2 :])
+
+
+def _at_most(slot: Slot, devices: tuple[int, ...]) -> Slot:
+    few = len(slot.form.devices) <= len(devices)
+    return slot if few else replace(slot, form=replace(slot.form, devices=devices))
+
+
+def _in_pairs(slots: Slots) -> Slots:
+    """Every other exchange: each block fused with the next, where both are divided."""
+    found: list[Slot] = []
     waits = False
-    for part in parts:
-        if waits and part.devices:
-            found[-1] = replace(part, start=found[-1].start)
+    for slot in slots:
+        if waits and slot.form.devices:
+            found[-1] = replace(slot, start=found[-1].start)
             waits = False
         else:
-            found.append(part)
-            waits = part.devices > 0
-    return found
+            found.append(slot)
+            waits = bool(slot.form.devices)
+    return tuple(found)
 
 
-def _through_host(parts: Sequence[Part]) -> list[Part]:
+def _through_host(slots: Slots) -> Slots:
     """What reads sums gets them from the host, which adds them up."""
-    return [
-        replace(part, through_host=True) if index and parts[index - 1].how in SUMS else part
-        for index, part in enumerate(parts)
-    ]
-
-
-def _finished(network: Network, cluster: Cluster, alone: Plan, blocks: tuple[Block, ...]) -> Plan:
-    """The plan with everything that the contract promises."""
-    flop = sum(tile.flop for block in blocks for tile in block.tiles)
-    plan = replace(
-        alone,
-        strategy="halo",
-        blocks=blocks,
-        redundant_flop=flop - alone.total_flop,
-        unused=(),
-        notes=(),
+    return tuple(
+        replace(slot, peers=False) if index and slots[index - 1].form.how in SUMS else slot
+        for index, slot in enumerate(slots)
     )
-    found = simulate(plan, network, cluster)
-    left_out = [device for device in cluster.devices if device.id not in plan.devices]
+
+
+def _finished(network: Network, cluster: Cluster, blocks: Sequence[Block]) -> Plan:
     reason = "every map has fewer rows than devices are faster"
-    gain = alone.single_device_latency_s / found.latency_s
+    plan = finished("halo", blocks, network, cluster, otherwise=reason)
+    gain = plan.single_device_latency_s / plan.predicted_latency_s
     exchanges = sum(block.exchange == "peer" for block in blocks)
     note = (
         f"Halos travel from peer to peer at {exchanges} boundaries "
-        f"({megabytes(found.traffic.halo, 2)}); {gain:.2f} times as fast as one device."
+        f"({megabytes(plan.traffic.halo, 2)}); {gain:.2f} times as fast as one device."
     )
-    unused = tuple(Unused(device.id, reason) for device in left_out)
-    return replace(
-        plan,
-        predicted_latency_s=found.latency_s,
-        traffic=found.traffic,
-        unused=unused,
-        notes=(note,),
-    )
+    return replace(plan, notes=(note,))

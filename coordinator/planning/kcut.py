@@ -12,24 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from coordinator.costs.devices import Cluster, Device
-from coordinator.planning.graphsearch.kcut import Group, k_cut
+from coordinator.costs.devices import Cluster
+from coordinator.planning.baseline import fastest_first, shares_of
+from coordinator.planning.graphsearch.kcut import Cuts, Group, k_cut
 from coordinator.planning.layered import UnitGraph, Wire, compute_s
 from coordinator.planning.layouts import Configuration, Layout, Layouts, UnitTile
+from coordinator.planning.memory import overfilled, too_little_memory
 from coordinator.planning.unit_cut import Setting
 from coordinator.planning.unit_flow import UnitFlow
-from coordinator.planning.unit_plan import (
-    alone_plan,
-    fastest_first,
-    overfilled,
-    plan_of,
-    shares_of,
-    too_little_memory,
-)
+from coordinator.planning.unit_plan import alone_plan, plan_of
 from coordinator.tasks.plan import Plan
 from models.memory import megabytes
 from models.units import Network
-from protos.errors import Infeasible
 
 
 def kcut(network: Network, cluster: Cluster) -> Plan:
@@ -38,13 +32,12 @@ def kcut(network: Network, cluster: Cluster) -> Plan:
     Raises:
         Infeasible: no device, or none of these plans fits in memory.
     """
-    if not cluster.devices:
-        raise Infeasible(cause="there is no device", cure="Start a worker.")
-    devices = fastest_first(network, cluster.devices)
+    ranked = replace(cluster, devices=fastest_first(network, cluster.devices))
+    search = _Search(network, ranked)
     best: Plan | None = None
     seconds = []
-    for count in range(1, len(devices) + 1):
-        for plan in _plans(network, devices, count):
+    for count in range(1, len(ranked.devices) + 1):
+        for plan in search.plans(count):
             over = overfilled(network, cluster, plan)
             if not over:
                 break
@@ -65,35 +58,45 @@ def cut_devices(
     return tree, tuple(leaf.tiles for leaf in leaves)
 
 
-def _plans(network: Network, devices: Sequence[Device], count: int) -> Iterator[Plan]:
-    """Plans for the first `count` devices, the fastest first; later ones even out memory."""
-    if count == 1:
-        yield alone_plan(network, devices, "kcut")
-    else:
-        for weights in shares_of(network, devices[:count]):
-            yield _cut(network, devices, weights)
+class _Search:
+    """Plans for some of the devices, the fastest first. What two of them cut alike is cut once."""
 
+    def __init__(self, network: Network, ranked: Cluster) -> None:
+        self.network, self.cluster = network, ranked
+        self._flow = UnitFlow.of(Setting.of(network))
+        self._known: Cuts = {}
 
-def _cut(network: Network, devices: Sequence[Device], weights: Sequence[float]) -> Plan:
-    tree, leaves = cut_devices(network, weights)
-    layouts = [
-        Layout(
-            Configuration(
-                inputs=1 + sum(tile is not None and tile.part is not None for tile in tiles)
-            ),
-            {device: tile for device, tile in enumerate(tiles) if tile is not None},
+    def plans(self, count: int) -> Iterator[Plan]:
+        """Plans for the first `count` devices; later ones even out memory."""
+        if count == 1:
+            yield alone_plan(self.network, self.cluster, "kcut")
+        else:
+            for weights in shares_of(self.network, self.cluster.devices[:count]):
+                yield self._cut(weights)
+
+    def _cut(self, weights: Sequence[float]) -> Plan:
+        tree, leaves = k_cut(self._flow, weights, known=self._known)
+        layouts = [
+            Layout(
+                Configuration(
+                    inputs=1 + sum(tile is not None and tile.part is not None for tile in tiles)
+                ),
+                {device: tile for device, tile in enumerate(tiles) if tile is not None},
+            )
+            for tiles in zip(*(leaf.tiles for leaf in leaves), strict=True)
+        ]
+        count = len(weights)
+        note = (
+            f"{count} devices, cut in {count - 1} steps, move {megabytes(tree.total_bytes, 3)} "
+            "between layers, halos included"
         )
-        for tiles in zip(*leaves, strict=True)
-    ]
-    count = len(weights)
-    note = f"{count} devices, cut in {count - 1} steps, move {megabytes(tree.total_bytes, 3)}"
-    plan = plan_of(network, devices, "kcut", layouts, _cost_s(network, devices, layouts))
-    return replace(plan, notes=(f"{note} between layers, halos included",))
+        return plan_of(self.network, self.cluster, "kcut", layouts, self._cost_s(layouts), (note,))
 
-
-def _cost_s(network: Network, devices: Sequence[Device], layouts: Sequence[Layout]) -> float:
-    """Equation 1 of Jia et al. for one strategy."""
-    graph = UnitGraph.of(network, [*map(Layouts.only, layouts)], len(devices), credit=True)
-    wire = Wire.of(devices)
-    moved_s = sum(float(each.seconds(wire)[0, 0]) for each in graph.transfers)
-    return float(compute_s(layouts, devices).sum()) + moved_s
+    def _cost_s(self, layouts: Sequence[Layout]) -> float:
+        """Equation 1 of Jia et al. for one strategy."""
+        devices = self.cluster.devices
+        every = [*map(Layouts.only, layouts)]
+        graph = UnitGraph.of(self.network, every, len(devices), credit=True)
+        wire = Wire.of(devices)
+        moved_s = sum(float(each.seconds(wire)[0, 0]) for each in graph.transfers)
+        return float(compute_s(layouts, devices).sum()) + moved_s

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.costs.affine import Costs
 from coordinator.costs.devices import Device
-from coordinator.planning.layouts import Layout, Layouts, divider_of
+from coordinator.planning.box_arrays import Ints, common, stacked, volumes
+from coordinator.planning.layouts import Layout, Layouts, UnitTile, divider_of
 from models.boxes import Box
 from models.units import Network
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-_AXES = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,8 +39,7 @@ class Places:
     @property
     def volumes(self) -> Ints:
         """Elements, [layout, device]."""
-        sizes: Ints = np.prod(self.boxes[..., 1] - self.boxes[..., 0], axis=-1)
-        return sizes
+        return volumes(self.boxes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +65,20 @@ class Wire:
 
 
 def compute_s(layouts: Sequence[Layout], devices: Sequence[Device]) -> Floats:
-    """t_c of each layout."""
+    """t_c of each layout. Devices that share their costs, and tiles of units that are alike, are
+    costed once.
+    """
+    known: dict[tuple[int, int], float] = {}
+
+    def seconds(costs: Costs, tile: UnitTile) -> float:
+        key = id(costs), id(tile.computing)
+        if key not in known:
+            known[key] = costs.block_s(tile.work)
+        return known[key]
+
     return np.array(
         [
-            max(devices[d].costs.block_s(tile.work) for d, tile in layout.tiles.items())
+            max(seconds(devices[d].costs, tile) for d, tile in layout.tiles.items())
             for layout in layouts
         ]
     )
@@ -77,19 +86,27 @@ def compute_s(layouts: Sequence[Layout], devices: Sequence[Device]) -> Floats:
 
 def owned(layouts: Sequence[Layout], tensor: str, devices: int) -> Places:
     """Who owns what of a tensor that the unit makes."""
-    boxes = _stack(
-        [{d: t.boxes.get(tensor) for d, t in each.tiles.items()} for each in layouts], devices
-    )
+    boxes = _by_device(layouts, devices, lambda tile: tile.boxes.get(tensor))
     sums = np.array([each.configuration.inputs > 1 for each in layouts])
     return Places(boxes, sums)
 
 
 def needed(layouts: Sequence[Layout], tensor: str, devices: int) -> Places:
     """Who needs what of a tensor that the unit reads."""
-    boxes = _stack(
-        [{d: t.reads.get(tensor) for d, t in each.tiles.items()} for each in layouts], devices
-    )
+    boxes = _by_device(layouts, devices, lambda tile: tile.reads.get(tensor))
     return Places(boxes, np.zeros(len(layouts), dtype=np.bool_))
+
+
+def _by_device(
+    layouts: Sequence[Layout], devices: int, box_of: Callable[[UnitTile], Box | None]
+) -> Ints:
+    found = [
+        box_of(each.tiles[d]) if d in each.tiles else None
+        for each in layouts
+        for d in range(devices)
+    ]
+    boxes = stacked(found)
+    return boxes.reshape(len(layouts), devices, *boxes.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +131,7 @@ def exchanged(own: Places, need: Places, *, credit: bool = True) -> tuple[Ints, 
     Without `credit` a device that owns what it needs is sent it nevertheless, as an exchange of
     whole tiles through the host does; unless one device makes and reads all of it.
     """
-    overlap = overlaps(own.boxes, need.boxes)
+    overlap = common(own.boxes[:, None, :, None], need.boxes[None, :, None, :])
     overlap[own.sums] = 0
     devices = overlap.shape[-1]
     kept = overlap[:, :, range(devices), range(devices)]
@@ -217,26 +234,3 @@ def makers(network: Network) -> dict[str, int]:
 def reads_of(network: Network, unit: int) -> tuple[str, ...]:
     """Tensors that a unit reads and does not make."""
     return tuple(divider_of(network).whole(network.units[unit]).reads)
-
-
-def _stack(layouts: Sequence[dict[int, Box | None]], devices: int) -> Ints:
-    found = np.zeros((len(layouts), devices, _AXES, 2), dtype=np.int64)
-    for place, tiles in enumerate(layouts):
-        for device, box in tiles.items():
-            if box is not None:
-                found[place, device, :, 1] = 1
-                for axis, span in enumerate(box):
-                    found[place, device, axis] = span.start, span.stop
-    return found
-
-
-def overlaps(own: Ints, need: Ints) -> Ints:
-    """Elements that device e owns and device d needs, [layout, layout, e, d]."""
-    a, b = own[:, None, :, None], need[None, :, None, :]
-    overlap = np.ones((len(own), len(need), own.shape[1], need.shape[1]), dtype=np.int64)
-    batched = bool((own[..., 0, 1] > 1).any())
-    for axis in range(0 if batched else 1, _AXES):
-        low = np.maximum(a[..., axis, 0], b[..., axis, 0])
-        high = np.minimum(a[..., axis, 1], b[..., axis, 1])
-        overlap *= np.maximum(high - low, 0)
-    return overlap

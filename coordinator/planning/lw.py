@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.channels import channel_slices
+from coordinator.planning.connected import channel_slices
 from coordinator.planning.decide import Decision, planned
 from coordinator.planning.options import alone, grids
 from coordinator.planning.search import cheapest

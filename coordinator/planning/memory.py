@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.costs.devices import Device
+from coordinator.costs.devices import Cluster, Device
 from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent, tile_works
 from models.geometry import Extent
-from models.memory import needed_bytes, program_room_bytes
-from models.units import Network
+from models.memory import megabytes, needed_bytes, program_room_bytes
+from models.units import Network, layers_of
+from protos.errors import Infeasible
 
 
 @dataclass(slots=True)
@@ -83,3 +85,32 @@ def _weights(network: Network, block: Block, tile: Tile, reach: Extent) -> dict[
                 size = box.volume * graph.tensors[name].itemsize
                 held[name] = max(held.get(name, 0), size)
     return held
+
+
+def overfilled(network: Network, cluster: Cluster, plan: Plan) -> dict[DeviceId, Need]:
+    """Devices that the plan gives more than their memory can hold."""
+    caps = {device.id: device.memory_bytes for device in cluster.devices if device.memory_bytes}
+    if not caps:
+        return {}
+    return {
+        name: need
+        for name, need in needs(network, plan).items()
+        if need.total_bytes() > caps.get(name, float("inf"))
+    }
+
+
+def too_little_memory(
+    network: Network, cluster: Cluster, over: Mapping[DeviceId, Need]
+) -> Infeasible:
+    """The error that says which layer needs how much, where, of how much."""
+    device = max((cluster.device(name) for name in over), key=lambda each: each.memory_bytes)
+    need = over[device.id]
+    assert need.largest is not None
+    layers = layers_of(network.units[need.largest.start : need.largest.stop])
+    span = " to ".join(dict.fromkeys((layers[0], layers[-1]))) if layers else "its block"
+    return Infeasible(
+        cause=f"{device.name} would need {megabytes(need.total_bytes())} and has "
+        f"{megabytes(device.memory_bytes)}; {span} "
+        f"holds {megabytes(need.largest_bytes)} of weights",
+        cure="Add devices with more memory, or raise the workers' memory limit.",
+    )

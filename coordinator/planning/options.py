@@ -7,7 +7,7 @@ cuts that they search.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -17,10 +17,14 @@ from coordinator.costs.devices import Device
 from coordinator.planning.balance import Ints, Members, TileCosts, balanced, prefixes
 from coordinator.planning.layouts import UnitTile
 from coordinator.planning.shapes import Shape, grids_of
+from coordinator.planning.splits import Splits
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
 from models.boxes import Span
 from models.tiles import MapTile
+
+# Rows, of all devices, of maps that are balanced together: 4 MB for each table of seconds.
+_MOST_LINES = 500_000
 
 Shares = tuple[tuple[Device, MapTile | UnitTile], ...]
 
@@ -161,10 +165,14 @@ def tiled(
     where = [d for who, _ in placed for d in who]
     firsts = np.cumsum([0, *(len(who) for who, _ in placed)])[:-1]
     columns = np.array([shape.has_columns for _, shape in placed])
+    # Maps have few sizes.
+    known: dict[tuple[int, int], list[MapTile]] = {}
     for end, splits in enumerate(tables.geometry.splits if placed else ()):
         if splits is not None:
-            tiles = [tile for option in options for tile in option.tiles(end)]
-            compute, transfers = tables.tiles_s(end, tiles, where)
+            size = tables.geometry.sizes[end]
+            if size not in known:
+                known[size] = [tile for option in options for tile in option.tiles(end)]
+            compute, transfers = tables.tiles_s(end, known[size], where)
             total = np.add.reduceat(transfers, firsts, axis=1)
             total += np.maximum.reduceat(compute, firsts, axis=1)
             finish = np.maximum.reduceat(compute + transfers, firsts, axis=1)
@@ -194,11 +202,15 @@ def _strips(tables: Tables, subsets: Members) -> list[Option]:
     count, marks = len(tables.devices), tables.marks
     seconds = np.full((2, len(subsets), marks, marks), np.inf)
     ends = np.zeros((len(subsets), marks, marks, count + 1), dtype=np.int64)
-    for end, splits in enumerate(tables.geometry.splits if len(subsets) else ()):
-        if splits is not None:
+    for together in _chunks(tables) if len(subsets) else ():
+        *both, where = _finish_together(tables, [end for end, _ in together], subsets)
+        first = 0
+        for end, splits in together:
             part = slice(splits.lowest, end)
-            *both, ends[:, part, end] = _finish_together(tables, end, subsets)
-            seconds[:, :, part, end] = both
+            solved = slice(first, first + end - splits.lowest)
+            seconds[:, :, part, end] = [each[:, solved] for each in both]
+            ends[:, part, end] = where[:, solved]
+            first = solved.stop
     fits = np.where(subsets[:, :, None, None], tables.fits[None], True).all(axis=1)
     # With one strip that isn't empty it would be `Alone`, which is an option of its own.
     shared = (np.diff(ends, axis=3) > 0).sum(axis=3) > 1
@@ -210,17 +222,37 @@ def _strips(tables: Tables, subsets: Members) -> list[Option]:
     ]
 
 
-def _finish_together(tables: Tables, end: int, subsets: Members) -> tuple[Floats, Floats, Ints]:
-    """Tiles by Eq. 6 (communication + computation equal): their cost by Eq. 3, and the slowest
-    device's by Eq. 6, [k, m]; where they end.
+def _chunks(tables: Tables) -> Iterator[list[tuple[int, Splits]]]:
+    """The ends of blocks that can be split, as many at a time as keep tables small."""
+    found: list[tuple[int, Splits]] = []
+    lines = 0
+    for end, splits in enumerate(tables.geometry.splits):
+        if splits is not None:
+            found.append((end, splits))
+            lines += (end - splits.lowest) * (splits.height + 1)
+            if lines * len(tables.devices) > _MOST_LINES:
+                yield found
+                found, lines = [], 0
+    if found:
+        yield found
+
+
+def _finish_together(
+    tables: Tables, ends: Sequence[int], subsets: Members
+) -> tuple[Floats, Floats, Ints]:
+    """Tiles by Eq. 6 (communication + computation equal) of all blocks that end at `ends`: their
+    cost by Eq. 3, and the slowest device's by Eq. 6, [k, m]; where they end.
     """
-    splits = tables.geometry.splits[end]
-    assert splits is not None
-    begins, ends, byte_begins, byte_ends = tables.strips_s(splits, end)
-    fixed = tables.constants(splits, end)
-    compute = TileCosts(fixed, begins, ends)
+    alone, moved = [], []
     bytes_s, fixed_s = tables.byte_s[:, None, None], 2 * tables.fixed_s[:, None]
-    both = TileCosts(fixed + fixed_s, begins + bytes_s * byte_begins, ends + bytes_s * byte_ends)
+    for end in ends:
+        splits = tables.geometry.splits[end]
+        assert splits is not None
+        begins, stops, byte_begins, byte_ends = tables.strips_s(splits, end)
+        fixed = tables.constants(splits, end)
+        alone.append((fixed, begins, stops))
+        moved.append((fixed + fixed_s, begins + bytes_s * byte_begins, stops + bytes_s * byte_ends))
+    compute, both = TileCosts.of(alone), TileCosts.of(moved)
     finish_s, marks = balanced(both, subsets)
     block = np.broadcast_to(np.arange(both.blocks), marks.shape[:2])
     total, slowest = np.zeros(block.shape), np.zeros(block.shape)

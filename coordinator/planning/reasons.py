@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.planning.improve import Improver, Slots
+from coordinator.planning.improve import Search
+from coordinator.planning.slots import Slots
 from coordinator.planning.starts import Starts
 from coordinator.tasks.plan import Plan, Unused
 
@@ -12,10 +13,10 @@ from coordinator.tasks.plan import Plan, Unused
 class Reasons:
     """The alternatives of a plan that was chosen, costed by the rules of the simulator."""
 
-    def __init__(self, improver: Improver, starts: Starts, slots: Slots, plan: Plan) -> None:
-        self.improver, self.starts = improver, starts
+    def __init__(self, search: Search, starts: Starts, slots: Slots, plan: Plan) -> None:
+        self.search, self.starts = search, starts
         self.slots, self.plan = slots, plan
-        self.devices = improver.stages.cluster.devices
+        self.devices = search.stages.cluster.devices
 
     def notes(self) -> tuple[str, ...]:
         """Why this many devices, and what the alternatives would have cost."""
@@ -57,9 +58,9 @@ class Reasons:
         """The best drafts with at most k devices in a block, before they are improved."""
         steps = []
         for count in range(1, len(self.devices) + 1):
-            shared = self.improver.forms.serial
-            drafts = [self.improver.draft(each) for each in self.starts.at_most(count, shared)]
-            costs = [self.improver.cost(draft) for draft in drafts if draft is not None]
+            shared = self.search.forms.serial
+            drafts = [self.search.draft(each) for each in self.starts.at_most(count, shared)]
+            costs = [self.search.cost(draft) for draft in drafts if draft is not None]
             if costs:
                 steps.append(f"{count}: {min(costs)[1]:.3f} s")
         if len(steps) < 2:
@@ -74,10 +75,10 @@ class Reasons:
         if len(self.slots) < 2:
             return ""
         behind = tuple(replace(slot, barrier=True) for slot in self.slots)
-        draft = self.improver.draft(behind)
+        draft = self.search.draft(behind)
         if draft is None:
             return ""
-        seconds = self.improver.cost(draft)[1]
+        seconds = self.search.cost(draft)[1]
         return (
             f"Its {len(self.slots)} blocks would take {seconds:.3f} s if each waited until the "
             "one before it was merged."
@@ -91,9 +92,9 @@ class Reasons:
             if form.how == "bands":
                 form = replace(form, how="together")
             added = replace(slot, form=form, shares=None)
-            draft = self.improver.draft((*self.slots[:index], added, *self.slots[index + 1 :]))
+            draft = self.search.draft((*self.slots[:index], added, *self.slots[index + 1 :]))
             if draft is not None and any(d in stage.devices for stage in draft):
-                costs.append(self.improver.cost(draft))
+                costs.append(self.search.cost(draft))
         fitting = [cost[1] for cost in costs if cost[0] == 0]
         return min(fitting, default=None)
 

@@ -9,6 +9,7 @@ only suffixes are ever asked for, so it is filled from the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -18,9 +19,11 @@ from coordinator.planning.sweeps import Floats
 Cuts = tuple[tuple[int, int], ...]
 
 
-def cheapest(options: Sequence[Option]) -> tuple[Floats, Callable[[int, int], Option]]:
+def cheapest(
+    options: Sequence[Option], cost: Callable[[Option], Floats] = attrgetter("seconds")
+) -> tuple[Floats, Callable[[int, int], Option]]:
     """Per block the cost of its cheapest option, and that option; the first among equals."""
-    stacked = np.stack([option.seconds for option in options])
+    stacked = np.stack([cost(option) for option in options])
     chosen = stacked.argmin(axis=0)
     return stacked.min(axis=0), lambda start, end: options[chosen[start, end]]
 

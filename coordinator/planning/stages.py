@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.assemble import Placed
+from coordinator.planning.finish import block_of
 from coordinator.planning.layouts import Computing, UnitTile
 from coordinator.planning.loads import Load, Loads, Shares
 from coordinator.planning.pipeline import REQUEST, Read, Step, latency_s
@@ -114,16 +114,17 @@ class Stages:
             self.stage(each.start, each.end, each.shares, direct=each.direct) for each in draft
         )
 
-    def placed(self, draft: Draft) -> list[Placed]:
-        """The blocks of a draft, as a plan is assembled of them."""
+    def blocks(self, draft: Draft) -> list[Block]:
+        """The blocks of a draft, as a plan has them."""
         marks, devices = self.geometry.marks, self.cluster.devices
         return [
-            Placed(
+            block_of(
+                self.network,
                 marks[stage.start],
                 marks[stage.end],
                 [(devices[d], part) for d, part in stage.shares],
-                stage.barrier,
-                "peer" if stage.direct else "host",
+                barrier=stage.barrier,
+                exchange="peer" if stage.direct else "host",
             )
             for stage in draft
         ]
@@ -132,7 +133,7 @@ class Stages:
         """What the event simulator predicts of a draft."""
         found = self._costs.get(draft)
         if found is None:
-            found = self._costs[draft] = latency_s(self._blocks(draft), self.cluster)
+            found = self._costs[draft] = latency_s(self._all_steps(draft), self.cluster)
         return found
 
     def earliest_s(self, draft: Draft) -> dict[str, float]:
@@ -141,7 +142,7 @@ class Stages:
         """
         found: dict[str, float] = {}
         ends: list[float] = []
-        for stage, block in zip(draft, self._blocks(draft), strict=True):
+        for stage, block in zip(draft, self._all_steps(draft), strict=True):
             first = len(ends)
             for step in block:
                 sources = (source for read in step.reads for source, _ in read.pieces)
@@ -179,7 +180,7 @@ class Stages:
 
     # ------------------------------------------------------------ steps
 
-    def _blocks(self, draft: Draft) -> list[Sequence[Step]]:
+    def _all_steps(self, draft: Draft) -> list[Sequence[Step]]:
         blocks: list[Sequence[Step]] = []
         made: dict[str, tuple[Stage, int]] = {}
         offset = 0

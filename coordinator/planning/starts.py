@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
 from coordinator.planning.aofl import options_by_count
-from coordinator.planning.balance import Ints
 from coordinator.planning.connected import Divided, divided
-from coordinator.planning.forms import Form
-from coordinator.planning.improve import Slot, Slots
 from coordinator.planning.options import Option, Tiled, alone, strips, tiled
-from coordinator.planning.search import Cuts, best_cuts
+from coordinator.planning.search import best_cuts, cheapest
 from coordinator.planning.shapes import shapes_of
+from coordinator.planning.slots import Form, Slot, Slots
 from coordinator.planning.subsets import subsets_of
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
@@ -30,12 +29,9 @@ Costing = Callable[[Option], Floats]
 _SHAPES = 6
 
 
-def _serial(option: Option) -> Floats:
-    return option.seconds
-
-
-def _parallel(option: Option) -> Floats:
-    return option.finish_s
+# Transfers share a link; all run at once.
+_SERIAL: Costing = attrgetter("seconds")
+_PARALLEL: Costing = attrgetter("finish_s")
 
 
 class Starts:
@@ -69,11 +65,11 @@ class Starts:
 
     def all(self) -> Iterator[Slots]:
         """Drafts, those of the dynamic program first."""
-        for costs in (_serial, _parallel):
+        for costs in (_SERIAL, _PARALLEL):
             for slots in self._best(self.options, costs):
                 yield slots
                 yield from _in_place(slots)
-        for slots in self._best(self.published, _serial):
+        for slots in self._best(self.published, _SERIAL):
             yield slots
             yield tuple(replace(slot, barrier=True) for slot in slots)
         end = self.tables.marks - 1
@@ -88,23 +84,18 @@ class Starts:
         few = [
             each for each, width in zip(self.options, self._widths, strict=True) if width <= count
         ]
-        yield from self._best(few, _serial if serial else _parallel)
+        yield from self._best(few, _SERIAL if serial else _PARALLEL)
 
     def unplaced(self) -> int:
         """The first mark after which no option can run a block."""
-        least = np.stack([option.seconds for option in self.options]).min(axis=0)
-        reached = np.isfinite(least).any(axis=1)
-        return int(np.argmin(reached[:-1]))
+        least, _ = cheapest(self.options)
+        return int(np.argmin(np.isfinite(least[:-1]).any(axis=1)))
 
-    def _best(self, options: Sequence[Option], costs: Costing) -> Iterator[Slots]:
-        stacked = np.stack([costs(option) for option in options])
-        chosen = stacked.argmin(axis=0)
-        _, cuts = best_cuts(stacked.min(axis=0))
+    def _best(self, options: Sequence[Option], cost: Costing) -> Iterator[Slots]:
+        least, option_of = cheapest(options, cost)
+        _, cuts = best_cuts(least)
         if cuts:
-            yield self._slots(cuts, options, chosen)
-
-    def _slots(self, cuts: Cuts, options: Sequence[Option], chosen: Ints) -> Slots:
-        return tuple(self._slot(start, end, options[chosen[start, end]]) for start, end in cuts)
+            yield tuple(self._slot(start, end, option_of(start, end)) for start, end in cuts)
 
     def _slot(self, start: int, end: int, option: Option) -> Slot:
         shares = tuple((self.places[device.id], part) for device, part in option.shares(start, end))

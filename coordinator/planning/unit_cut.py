@@ -13,43 +13,80 @@ the boxes that they read less the boxes that they own, halos included.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.planning.layered import Floats, Ints, makers
+from coordinator.planning.box_arrays import Ints, common, stacked, volumes
+from coordinator.planning.layered import Floats, makers
 from coordinator.planning.layouts import Divider, UnitTile, divider_of
-from coordinator.planning.partition import channel_step, cut_span, owned_boxes
+from coordinator.planning.partition import CHANNELS, channel_step, cut_span, owned_boxes
 from models.boxes import Box, Span
 from models.partial import summed_input
-from models.units import Network, Unit
+from models.units import Network
 
 # Tilings of a tensor and forms of a unit: the axes 1, 2, 3 and these.
 REPLICATED, FIRST_HALF, PARTIAL = 0, 4, 5
 TILINGS = 5
-# A unit, its form, a tensor, and whether the unit makes it, or reads it.
-_Conversion = tuple[int, int, str, bool]
+# Tensors of a unit whose tilings are tabled together.
+_MOST_JOINED = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
     """What all groups of one network share. `makers`: the unit that makes each tensor that units
-    exchange or that is an output; the request's inputs come from outside any group.
+    exchange or that is an output; the request's inputs come from outside any group. `steps`: in
+    how many of its channels at a time such a tensor can be cut.
     """
 
     network: Network
     divider: Divider
     makers: Mapping[str, int]
+    steps: Mapping[str, int]
 
     @classmethod
     def of(cls, network: Network) -> Setting:
         """The setting of a network."""
-        return cls(network, divider_of(network), makers(network))
+        made, units = makers(network), network.units
+        steps = {name: channel_step(network.graph, units[unit]) for name, unit in made.items()}
+        return cls(network, divider_of(network), made, steps)
 
     def itemsize(self, tensor: str) -> int:
         """Bytes per element on the wire."""
         return self.network.graph.tensors[tensor].wire_itemsize
+
+
+@dataclass(eq=False)
+class _Kind:
+    """Units that are alike, and whose tensors lie alike: by one of them, what each half computes
+    in every form, and what that moves, as `Cut.conversions` has it.
+    """
+
+    unit: int
+    forms: Mapping[int, Sequence[UnitTile | None]]
+    moved: dict[int, list[Floats]] = field(default_factory=dict)
+    cheapest: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    @cached_property
+    def stacked(self) -> list[Floats]:
+        """What is moved, [form, tiling], from outside and of each tensor."""
+        return [np.stack(parts) for parts in zip(*self.moved.values(), strict=True)]
+
+    @cached_property
+    def least(self) -> Floats | None:
+        """What is moved in the cheapest form, by the tilings of all tensors."""
+        fixed, *moved = self.stacked
+        if len(moved) > _MOST_JOINED:
+            return None
+        total = fixed.reshape(-1, *(1 for _ in moved))
+        for axis, each in enumerate(moved, start=1):
+            shape = [len(each), *(1 for _ in moved)]
+            shape[axis] = TILINGS
+            total = total + each.reshape(shape)
+        least: Floats = total.min(axis=0)
+        return least
 
 
 class Cut:
@@ -67,74 +104,134 @@ class Cut:
         self.own = own
         self.shares = shares
         self.active = [unit for unit, tile in enumerate(tiles) if tile is not None]
-        self.forms = {unit: self._forms(unit) for unit in self.active}
-        self._owned: dict[tuple[str, int], list[Box]] = {}
-        self._moved = self._conversions()
+        self._owned: dict[tuple[Box, int], list[list[Box]]] = {}
+        known: dict[object, _Kind] = {}
+        self._kinds: dict[int, _Kind] = {}
+        for unit in self.active:
+            traits = self._traits(unit)
+            if traits not in known:
+                known[traits] = _Kind(unit, self._forms(unit))
+            self._kinds[unit] = known[traits]
+        self._convert([*known.values()])
 
     def conversions(self, unit: int) -> tuple[tuple[str, ...], dict[int, list[Floats]]]:
         """The unit's tensors; per form, bytes that come from outside (one number), then what each
         tensor moves in each of its tilings.
         """
-        tile = self.tiles[unit]
-        assert tile is not None
-        reads, made = self._exchanged(tile)
-        return (*reads, *made), {
-            form: [
-                self._from_outside(tile, halves),
-                *(self._moved[unit, form, name, False] for name in reads),
-                *(
-                    self._summed(tile, name)
-                    if form == PARTIAL
-                    else self._moved[unit, form, name, True]
-                    for name in made
-                ),
-            ]
-            for form, halves in self.forms[unit].items()
-        }
+        reads, made = self._exchanged(unit)
+        return (*reads, *made), self._kinds[unit].moved
+
+    def operation(self, unit: int) -> tuple[tuple[str, ...], list[Floats], Floats | None]:
+        """The same with the forms stacked: [form, 1], then [form, tiling] of each tensor; and what
+        is moved in the cheapest form, by the tilings of all tensors, if they are few.
+        """
+        kind = self._kinds[unit]
+        return self.conversions(unit)[0], kind.stacked, kind.least
+
+    def cheapest(self, unit: int, tilings: Mapping[str, int]) -> int:
+        """The form in which the unit moves least, if its tensors are tiled so."""
+        kind, names = self._kinds[unit], self.conversions(unit)[0]
+        chosen = tuple(tilings[name] for name in names)
+        if chosen not in kind.cheapest:
+            moved = {
+                form: fixed[0] + sum(part[k] for part, k in zip(parts, chosen, strict=True))
+                for form, (fixed, *parts) in kind.moved.items()
+            }
+            kind.cheapest[chosen] = min(moved, key=moved.__getitem__)
+        return kind.cheapest[chosen]
+
+    def halves(self, unit: int, form: int) -> Sequence[UnitTile | None]:
+        """What each half computes of a unit in a form."""
+        kind, units, divider = self._kinds[unit], self.setting.network.units, self.setting.divider
+        halves = kind.forms[form]
+        if kind.unit == unit:
+            return halves
+        if form == FIRST_HALF:
+            return [self.tiles[unit], *(None for _ in self.shares[1:])]
+        mine = units[unit]
+        names = dict(zip(units[kind.unit].outputs, mine.outputs, strict=True))
+        return [
+            half
+            and (
+                divider.partial_tile(mine, half.part)
+                if half.part
+                else divider.tile(mine, {names[name]: box for name, box in half.boxes.items()})
+            )
+            for half in halves
+        ]
 
     def owned(self, tensor: str, tiling: int) -> list[Box]:
         """What each half owns of a tensor."""
-        key = (tensor, tiling)
+        return self._lying(tensor)[tiling]
+
+    def _lying(self, tensor: str) -> list[list[Box]]:
+        """By tiling, what each half owns of a tensor."""
+        key = box, step = self.own[tensor], self.setting.steps[tensor]
         if key not in self._owned:
-            self._owned[key] = self._divided(tensor, tiling)
+            self._owned[key] = [self._divided(box, step, tiling) for tiling in range(TILINGS)]
         return self._owned[key]
 
-    def _exchanged(self, tile: UnitTile) -> tuple[list[str], list[str]]:
-        """What a tile reads and makes of the tensors that units exchange."""
+    def _traits(self, unit: int) -> object:
+        """All that bears on a unit's forms and on what they move, but for names."""
+        tile, setting, own = self.tiles[unit], self.setting, self.own
+        assert tile is not None
+        lies = [
+            (own[name], setting.steps[name], setting.itemsize(name))
+            if name in own
+            else setting.itemsize(name)
+            for name in (*tile.reads, *tile.boxes)
+        ]
+        return id(tile.computing), tuple(lies)
+
+    def _exchanged(self, unit: int) -> tuple[list[str], list[str]]:
+        """What a unit's tile reads and makes of the tensors that units exchange."""
+        tile = self.tiles[unit]
+        assert tile is not None
         reads = [name for name in tile.reads if name in self.own]
         return reads, [name for name in tile.boxes if name in self.own]
 
-    def _conversions(self) -> dict[_Conversion, Floats]:
+    def _convert(self, kinds: Sequence[_Kind]) -> None:
         """Bytes, by the tensor's tiling, to get what the halves read from where it lies, or to
         bring what they make there.
         """
-        asked: list[_Conversion] = []
+        asked: list[tuple[_Kind, int, str, bool]] = []
         groups: list[Box | None] = []
         halves: list[Box | None] = []
-        for unit in self.active:
-            tile = self.tiles[unit]
+        for kind in kinds:
+            tile = self.tiles[kind.unit]
             assert tile is not None
-            for form, parts in self.forms[unit].items():
-                for made, names in zip((False, True), self._exchanged(tile), strict=True):
+            exchanged = self._exchanged(kind.unit)
+            for form, parts in kind.forms.items():
+                kind.moved[form] = [self._from_outside(tile, parts)]
+                for made, names in zip((False, True), exchanged, strict=True):
                     for name in names:
-                        asked.append((unit, form, name, made))
+                        asked.append((kind, form, name, made))
                         groups.append(_boxes(tile, made)[name])
                         halves += [
                             None if half is None else _boxes(half, made)[name] for half in parts
                         ]
         if not asked:
-            return {}
-        numbers = {name: number for number, name in enumerate(self.own)}
-        tensors = np.array([numbers[name] for _, _, name, _ in asked])
+            return
+        for _, _, name, _ in asked:
+            self._lying(name)
+        places = {key: place for place, key in enumerate(self._owned)}
+        where = np.array(
+            [places[self.own[name], self.setting.steps[name]] for _, _, name, _ in asked]
+        )
         makes = np.array([made for *_, made in asked])[:, None, None]
-        items = np.array([float(self.setting.itemsize(name)) for name in self.own])[tensors]
-        lies = _stacked([*self.own.values()])[tensors, None, None]
-        tilings = _stacked([b for n in self.own for t in range(TILINGS) for b in self.owned(n, t)])
-        tilings = tilings.reshape(len(self.own), TILINGS, len(self.shares), -1, 2)[tensors]
-        before = _missing(_stacked(groups)[:, None, None], lies, makes).sum(axis=2)
-        each = _stacked(halves).reshape(len(asked), 1, len(self.shares), -1, 2)
+        items = np.array([float(self.setting.itemsize(name)) for _, _, name, _ in asked])
+        lies = stacked([box for box, _ in self._owned])[where, None, None]
+        tilings = stacked([box for by in self._owned.values() for each in by for box in each])
+        tilings = tilings.reshape(len(places), TILINGS, len(self.shares), -1, 2)[where]
+        before = _missing(stacked(groups)[:, None, None], lies, makes).sum(axis=2)
+        each = stacked(halves).reshape(len(asked), 1, len(self.shares), -1, 2)
         after = _missing(each, tilings, makes).sum(axis=2)
-        return dict(zip(asked, (after - before) * items[:, None], strict=True))
+        moved = (after - before) * items[:, None]
+        for (kind, form, name, made), found in zip(asked, moved, strict=True):
+            tile = self.tiles[kind.unit]
+            assert tile is not None
+            is_sum = form == PARTIAL and made
+            kind.moved[form].append(self._summed(tile, name) if is_sum else found)
 
     def _from_outside(self, tile: UnitTile, halves: Sequence[UnitTile | None]) -> Floats:
         """Bytes of the request's inputs that the halves read beyond what the group reads."""
@@ -164,7 +261,7 @@ class Cut:
             whole = Box.whole(graph.shape(unit.outputs[-1]))
             main = tile.boxes[unit.outputs[-1]]
             for axis in sorted(divider.splits(unit)):
-                mains = self._halves(unit, main, axis)
+                mains = self._halves(main, axis, channel_step(graph, unit))
                 halves = [owned_boxes(graph, unit, whole, half) for half in mains]
                 if not any(box.is_empty for half in halves for box in half.values()):
                     forms[axis] = [divider.tile(unit, half) for half in halves]
@@ -179,51 +276,27 @@ class Cut:
                 forms[PARTIAL] = [divider.partial_tile(unit, each) for each in parts]
         return forms or {FIRST_HALF: [tile, *(None for _ in self.shares[1:])]}
 
-    def _halves(self, unit: Unit, box: Box, axis: int) -> list[Box]:
-        step = channel_step(self.setting.network.graph, unit) if axis == 1 else 1
-        return [box.replace(axis, span) for span in cut_span(box[axis], self.shares, step)]
+    def _halves(self, box: Box, axis: int, step: int) -> list[Box]:
+        spans = cut_span(box[axis], self.shares, step if axis == CHANNELS else 1)
+        return [box.replace(axis, span) for span in spans]
 
-    def _divided(self, tensor: str, tiling: int) -> list[Box]:
-        box = self.own[tensor]
+    def _divided(self, box: Box, step: int, tiling: int) -> list[Box]:
         if tiling == REPLICATED:
             return [box] * len(self.shares)
         if tiling == FIRST_HALF or tiling >= len(box):
-            nothing = box.replace(0, Span(0, 0))
+            nothing = Box([Span(0, 0)] * len(box))
             return [box, *(nothing for _ in self.shares[1:])]
-        unit = self.setting.network.units[self.setting.makers[tensor]]
-        return self._halves(unit, box, tiling)
+        return self._halves(box, tiling, step)
 
 
 def _boxes(tile: UnitTile, made: bool) -> Mapping[str, Box]:
     return tile.boxes if made else tile.reads
 
 
-def _stacked(boxes: Sequence[Box | None]) -> Ints:
-    """[box, axis, start or stop]; nothing where there is no box."""
-    axes = max(len(box) for box in boxes if box is not None)
-    nothing, more = [0] * (2 * axes), [0, 1] * axes
-    flat: list[int] = []
-    for box in boxes:
-        if box is None:
-            flat += nothing
-        else:
-            for span in box.spans:
-                flat += (span.start, span.stop)
-            flat += more[2 * len(box) :]
-    return np.array(flat).reshape(-1, axes, 2)
-
-
 def _missing(tiles: Ints, lies: Ints, made: NDArray[np.bool_]) -> Ints:
     """Elements that tiles read and that do not lie there; or that lie there, if not `made` by the
     tiles.
     """
-    both = np.stack(np.broadcast_arrays(tiles, lies))
-    common = np.minimum.reduce(both[..., 1]) - np.maximum.reduce(both[..., 0])
-    sizes = np.where(made, _volumes(lies), _volumes(tiles))
-    missing: Ints = sizes - common.clip(0).prod(axis=-1)
+    sizes = np.where(made, volumes(lies), volumes(tiles))
+    missing: Ints = sizes - common(tiles, lies)
     return missing
-
-
-def _volumes(boxes: Ints) -> Ints:
-    sizes: Ints = (boxes[..., 1] - boxes[..., 0]).clip(0).prod(axis=-1)
-    return sizes

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from coordinator.planning.graphsearch.kcut import Operation
 from coordinator.planning.layouts import UnitTile
 from coordinator.planning.unit_cut import TILINGS, Cut, Setting
@@ -26,6 +24,7 @@ class UnitFlow:
         self.tiles = tuple(tiles)
         self.own = own
         self._cuts: dict[tuple[float, ...], Cut] = {}
+        self._parts: dict[object, UnitFlow] = {}
 
     @classmethod
     def of(cls, setting: Setting) -> UnitFlow:
@@ -48,25 +47,26 @@ class UnitFlow:
         index = {name: place for place, name in enumerate(self.own)}
         found = []
         for unit in cut.active:
-            names, by_form = cut.conversions(unit)
-            fixed, *moved = (np.stack(parts) for parts in zip(*by_form.values(), strict=True))
-            tensors = tuple(index[name] for name in names)
-            found.append(Operation(tensors, tuple(moved), fixed[:, 0]))
+            names, (fixed, *moved), least = cut.operation(unit)
+            tensors = tuple(map(index.__getitem__, names))
+            found.append(Operation(tensors, tuple(moved), fixed[:, 0], least))
         return found
 
     def part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> UnitFlow:
-        """One half of the group, each unit in its cheapest form."""
+        """One half of the group, each unit in its cheapest form; the same object for the same
+        tilings and shares.
+        """
+        key = tuple(tilings), tuple(shares), index
+        if key not in self._parts:
+            self._parts[key] = self._part(tilings, shares, index)
+        return self._parts[key]
+
+    def _part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> UnitFlow:
         cut = self._cut(shares)
         chosen = dict(zip(self.own, tilings, strict=True))
         tiles: list[UnitTile | None] = [None] * len(self.tiles)
         for unit in cut.active:
-            names, by_form = cut.conversions(unit)
-            moved = {
-                form: parts[0][0]
-                + sum(part[chosen[name]] for name, part in zip(names, parts[1:], strict=True))
-                for form, parts in by_form.items()
-            }
-            tiles[unit] = cut.forms[unit][min(moved, key=moved.__getitem__)][index]
+            tiles[unit] = cut.halves(unit, cut.cheapest(unit, chosen))[index]
         own = {name: cut.owned(name, tiling)[index] for name, tiling in chosen.items()}
         return UnitFlow(self.setting, tiles, own)
 

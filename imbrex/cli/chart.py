@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from coordinator.planning.picture import COLOURS
+from coordinator.serving.common.plan_picture import COLOURS
 
 Points = Sequence[tuple[int, float]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,16 +12,16 @@ from coordinator.control.choice import Choice
 from coordinator.control.given import adopt
 from coordinator.costs.devices import Cluster, fastest
 from coordinator.library.naming import public_name
-from coordinator.planning.cluster_file import load_cluster
-from coordinator.planning.picture import plan_svg
+from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.plan_json import parse_plan, plan_json
 from coordinator.planning.propose import propose
-from coordinator.planning.strategies import names as strategies
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import names as strategies
+from coordinator.runtime.planners import strategy
+from coordinator.serving.common.plan_picture import plan_svg
 from coordinator.tasks.plan import DeviceId
 from imbrex import terminal
 from imbrex.cli.alternatives import Situation, sentences
-from imbrex.described import find_planners_here, network_of, write
+from imbrex.described import find_planners_here, load_cluster, network_of, write
 from models.units import Network
 from protos.errors import NotFound
 
@@ -131,10 +130,9 @@ def _of_coordinator(model: str, source: Source, *, explain: bool) -> Shown:
         if not explain:
             return Shown(found, names)
         described = client.cluster_files()
-    with tempfile.TemporaryDirectory(prefix="imbrex-plan-") as folder:
-        for name, text in {**described.profiles, "cluster.toml": described.file}.items():
-            write(Path(folder) / Path(name).name, text)
-        return Shown(found, names, load_cluster(Path(folder) / "cluster.toml"))
+    read = described.profiles.__getitem__
+    cluster = parse_cluster(described.file, read=lambda name: read(name).encode())
+    return Shown(found, names, cluster)
 
 
 def _explanation(shown: Shown, network: Network | None, chosen: str) -> Iterator[str]:

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.cluster_file import load_cluster
 from coordinator.planning.ofl import ofl
 from coordinator.planning.published import GFLOPS, equal_cluster
 from coordinator.tasks.plan import Plan
 from imbrex import terminal
+from imbrex.described import load_cluster
 from models import catalogue
 from models.catalogue import LoadedModel
 from models.graph import Graph

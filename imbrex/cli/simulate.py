@@ -11,11 +11,10 @@ from typing import Any
 from rich.text import Text
 
 from coordinator.costs.devices import Cluster, Planner, fastest
-from coordinator.planning.cluster_file import load_cluster
 from coordinator.planning.single import single
 from imbrex import library, terminal
 from imbrex.cli.chart import speedup_svg
-from imbrex.described import find_planners_here, network_of, write
+from imbrex.described import find_planners_here, load_cluster, network_of, write
 from imbrex.library import Outcome, Predicted, Refused, predict
 from models.units import Network
 from protos.errors import Infeasible

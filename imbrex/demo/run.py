@@ -15,7 +15,7 @@ import platformdirs
 
 from coordinator.control.given import adopt
 from coordinator.planning.published import equal_cluster
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from coordinator.serving.common import names
 from imbrex import terminal
 from imbrex.calls import plain, read_file

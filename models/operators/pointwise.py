@@ -34,7 +34,7 @@ def project(box: Box, shape: Sequence[int]) -> Box:
 
 
 def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
-    return tuple(project(box, graph.shape(name)) if name else None for name in node.inputs)
+    return tuple([project(box, graph.shape(name)) if name else None for name in node.inputs])
 
 
 def _per_channel(graph: Graph, node: Node, box: Box) -> Boxes:

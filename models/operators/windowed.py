@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 def input_channels(graph: Graph, node: Node, outputs: Span) -> Span:
     """Channels that a convolution reads for these channels of its output."""
-    groups = node.int("group", 1)
-    per_output = graph.shape(node.outputs[0])[1] // groups
-    per_input = graph.shape(node.inputs[0])[1] // groups
+    groups, channels = node.int("group", 1), graph.shape(node.inputs[0])[1]
+    if groups == 1:
+        return Span(0, channels)
+    per_output, per_input = graph.shape(node.outputs[0])[1] // groups, channels // groups
     return Span(outputs.start // per_output * per_input, -(-outputs.stop // per_output) * per_input)
 
 
@@ -62,19 +63,22 @@ def _pool(graph: Graph, node: Node, box: Box) -> Boxes:
 
 def _conv(graph: Graph, node: Node, box: Box) -> Boxes:
     channels = input_channels(graph, node, box[1])
+    data = Box((box[0], channels, *_window_spans(graph, node, box)))
     place = weights_position(node.op)
-    reads: list[Box | None] = [per_output_channel(graph, name, box[1]) for name in node.inputs]
-    reads[0] = Box((box[0], channels, *_window_spans(graph, node, box)))
-    weights = graph.shape(node.inputs[place])
-    reads[place] = Box((box[1], *(Span(0, size) for size in weights[1:])))
-    return tuple(reads)
+    weights = Box((box[1], *Box.whole(graph.shape(node.inputs[place])[1:])))
+    known = {0: data, place: weights}
+    return tuple(
+        known[k] if k in known else per_output_channel(graph, name, box[1])
+        for k, name in enumerate(node.inputs)
+    )
 
 
 def _reading_something(graph: Graph, node: Node, box: Box) -> Box:
     """Windows that lie in the padding alone can only be computed beside one that doesn't."""
     before, after = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
     for axis, window in enumerate(node.windows, start=2):
-        box = box.replace(axis, window.touching(box[axis], before[axis], after[axis]))
+        span = window.touching(box[axis], before[axis], after[axis])
+        box = box if span is box[axis] else box.replace(axis, span)
     return box
 
 

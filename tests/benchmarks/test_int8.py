@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.int8 import MOST, NETWORK, quantised
 from coordinator.planning.legal import check_plan
-from coordinator.planning.strategies import strategy as planner_of
+from coordinator.runtime.planners import strategy as planner_of
 from models import reference
 from models.catalogue import load
 from models.check import check, fused

@@ -13,11 +13,11 @@ from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.profile_json import parse_profile
 from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import RegressionCosts
-from coordinator.planning.cluster_file import load_cluster
 from coordinator.runtime.describe import describe
 from coordinator.serving.v1.answers import ClusterFiles
 from coordinator.tasks.plan import DeviceId
 from imbrex.calls import plain
+from imbrex.described import load_cluster
 from models.work import Work
 from protos.errors import PeerViolation
 from tests.cli.run_cli import imbrex, refused

@@ -19,7 +19,7 @@ from coordinator.measuring.switching import (
     Switching,
 )
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from tests.planning.support import CLUSTERS, small
 

@@ -8,11 +8,15 @@ import pytest
 from benchmarks.hardware import cluster_of
 from benchmarks.lab import presets
 from coordinator.costs.devices import Cluster, Link, Medium
-from coordinator.planning.auto import CANDIDATES, auto
+from coordinator.planning.auto import auto
+from coordinator.planning.candidates import CANDIDATES, Candidate
+from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.single import single
 from coordinator.planning.strategies import STRATEGIES
+from coordinator.tasks.plan import Block, Plan, Tile
+from models.boxes import Box
 from models.catalogue import names
 from models.units import Network
 from tests.planning.support import cluster, real, small
@@ -53,6 +57,26 @@ def test_never_slower_over_the_catalogue(name: str, count: int, kind: str) -> No
 
 def test_every_strategy_is_a_candidate() -> None:
     assert {*CANDIDATES, "branches", "auto"} == set(STRATEGIES)
+
+
+def in_halves(network: Network, cluster: Cluster) -> Plan:
+    """A whole planner: the first half of the units on one device, the rest on another."""
+    middle, shape = len(network.units) // 2, network.graph.shape
+    parts = ((0, middle, cluster.devices[0]), (middle, len(network.units), cluster.devices[-1]))
+    blocks = []
+    for start, stop, device in parts:
+        boxes = {name: Box.whole(shape(name)) for name in network.outputs(start, stop)}
+        blocks.append(Block(start, stop, (Tile(device.id, boxes),), barrier=False))
+    return plan_of_blocks("halves", blocks, network, cluster)
+
+
+def test_a_new_planner_is_a_function_and_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_one, some = small(), pis(2, "star")
+    monkeypatch.setitem(CANDIDATES, "halves", Candidate(in_halves))  # type: ignore[arg-type]
+    plan = auto(small_one, some)
+    halves = simulate(in_halves(small_one, some), small_one, some).latency_s
+    assert f"halves {halves:.3f} s" in plan.notes[0]
+    assert plan.predicted_latency_s <= halves
 
 
 def test_what_can_not_win_is_not_searched() -> None:

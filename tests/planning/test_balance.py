@@ -22,20 +22,20 @@ def random_costs(devices: int, blocks: int, rows: int, seed: int) -> TileCosts:
     begins = np.maximum.accumulate(ends * (1 - halo), axis=2)
     begins[:, :, 0] = 0
     fixed = rng.exponential(size=(devices, blocks)) * rng.choice([0.0, 0.1, 3.0])
-    return TileCosts(fixed, begins, ends)
+    return TileCosts.of([(fixed, begins, ends)])
 
 
 def oracle(costs: TileCosts, block: int, devices: Iterable[int]) -> float:
     """O(D H^2): best[h] = least slowest tile of these devices over the first h rows."""
-    rows = costs.rows
+    rows, place = costs.rows[block], costs.places[block]
     best = np.full(rows + 1, np.inf)
     best[0] = 0.0
     for d in devices:
         after = best.copy()
         for stop in range(1, rows + 1):
             for start in range(stop):
-                one = costs.fixed[d, block] + costs.ends[d, block, stop]
-                one -= costs.begins[d, block, start]
+                one = costs.fixed[d, block] + costs.ends[d, place + stop]
+                one -= costs.begins[d, place + start]
                 after[stop] = min(after[stop], max(best[start], one))
         best = after
     return float(best[rows])
@@ -79,6 +79,22 @@ def test_any_subset_of_devices(devices: int, rows: int, seed: int) -> None:
 
 
 @settings(max_examples=30)
+@given(
+    st.integers(1, 4), st.lists(st.integers(1, 9), min_size=2, max_size=4), st.integers(0, 10**6)
+)
+def test_maps_of_several_sizes_at_once(devices: int, sizes: list[int], seed: int) -> None:
+    each = [random_costs(devices, 2, rows, seed + k) for k, rows in enumerate(sizes)]
+    parts = [
+        (one.fixed, one.begins.reshape(devices, 2, -1), one.ends.reshape(devices, 2, -1))
+        for one in each
+    ]
+    times, marks = balanced(TileCosts.of(parts))
+    apart = [balanced(one) for one in each]
+    assert times == pytest.approx(np.concatenate([alone for alone, _ in apart], axis=1), rel=1e-9)
+    assert (marks[:, :, -1] == np.repeat(sizes, 2)).all()
+
+
+@settings(max_examples=30)
 @given(st.integers(2, 6), st.integers(2, 60), st.integers(0, 10**6))
 def test_more_devices_never_hurt(devices: int, rows: int, seed: int) -> None:
     times, _ = balanced(random_costs(devices, 2, rows, seed))
@@ -89,7 +105,7 @@ def test_a_device_that_isn_t_worth_its_message_gets_nothing() -> None:
     rows = np.arange(11.0)
     ends = np.stack([rows, rows, rows])[:, None, :]
     fixed = np.array([[0.0], [100.0], [0.0]])
-    times, marks = balanced(TileCosts(fixed, ends, ends))
+    times, marks = balanced(TileCosts.of([(fixed, ends, ends)]))
     assert times[2, 0] == 5.0
     assert list(marks[2, 0]) == [0, 5, 5, 10]
 
@@ -97,6 +113,6 @@ def test_a_device_that_isn_t_worth_its_message_gets_nothing() -> None:
 def test_tiles_are_in_proportion_to_rates() -> None:
     rows = np.arange(31.0)
     ends = np.stack([rows, rows / 2])[:, None, :]
-    times, marks = balanced(TileCosts(np.zeros((2, 1)), ends, ends))
+    times, marks = balanced(TileCosts.of([(np.zeros((2, 1)), ends, ends)]))
     assert list(marks[1, 0]) == [0, 10, 30]
     assert times[1, 0] == 10.0

@@ -10,7 +10,8 @@ from coordinator.costs.devices import Endpoint
 from coordinator.costs.profile_json import save_profile
 from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
-from coordinator.planning.cluster_file import dump_cluster, load_cluster, parse_cluster
+from coordinator.planning.cluster_file import dump_cluster, parse_cluster
+from imbrex.described import load_cluster
 from protos.errors import BadRequest
 
 GOOD = """
@@ -180,7 +181,9 @@ def test_a_profile_beside_the_file(tmp_path: Path) -> None:
     assert cluster.devices[1].costs == RegressionCosts(profile)
     assert 5e9 < cluster.devices[1].speed < 10e9
     names = {device.id: "pi.json" for device in cluster.devices[1:]}
-    again = parse_cluster(dump_cluster(cluster, names), file)
+    again = parse_cluster(
+        dump_cluster(cluster, names), read=lambda _: save_profile(profile).encode()
+    )
     assert again.devices[3].costs == cluster.devices[3].costs
 
 

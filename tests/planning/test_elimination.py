@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -11,13 +12,13 @@ from hypothesis import strategies as st
 
 from benchmarks.exhaustive import enumerate_strategies
 from coordinator.costs.devices import Cluster
+from coordinator.planning.baseline import fastest_first, rates_of
 from coordinator.planning.elimination import Layers, elimination
 from coordinator.planning.graphsearch.elimination import find_strategy
 from coordinator.planning.kcut import kcut
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
 from coordinator.planning.simulator import simulate
-from coordinator.planning.unit_plan import fastest_first, rates_of
 from coordinator.tasks.plan import Plan
 from models.check import TOLERANCE
 from models.importer import load_graph
@@ -38,7 +39,7 @@ def network_of(model: onnx.ModelProto) -> Network:
 
 def layers_of(network: Network, devices: Cluster) -> Layers:
     ordered = fastest_first(network, devices.devices)
-    return Layers(network, ordered, rates_of(network, ordered))
+    return Layers(network, replace(devices, devices=ordered), rates_of(network, ordered))
 
 
 def classifier(channels: int = 8) -> onnx.ModelProto:

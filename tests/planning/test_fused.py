@@ -11,9 +11,9 @@ from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
 from coordinator.planning.fused import fused
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import strategy
 from coordinator.planning.subsets import MOST_SUBSETS, subsets_of
 from coordinator.planning.tables import tables_of
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from models.importer import load_graph
 from models.units import Network, divide

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.planning.groups import Grouping, Service, counts, divided, grouping
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from tests.planning.support import CLUSTERS, cluster, real, small
 
 

@@ -6,13 +6,14 @@ import pytest
 
 import coordinator.planning.halo as halo_search
 from coordinator.costs.devices import Cluster, Link
+from coordinator.planning.forms import Forms
 from coordinator.planning.halo import halo
-from coordinator.planning.halo_parts import Divider, Part
 from coordinator.planning.legal import check_plan
-from coordinator.planning.loads import Loads
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import strategy
+from coordinator.planning.slots import Form, Slot
+from coordinator.planning.stages import Stages
 from coordinator.planning.tables import tables_of
+from coordinator.runtime.planners import strategy
 from models.catalogue import load
 from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
@@ -117,8 +118,11 @@ def test_strips_cover_the_map_whoever_has_the_longer_ones(
     turn: int, edge_rows: int, tiles: int
 ) -> None:
     network, some = small(), cluster(1.0, 1.0, 1.0)
-    divider = Divider(network, some, Loads(network, some, tables_of(network, some)))
-    shares = divider.shares(Part(0, 1, 3, edge_rows, turn))  # 16 rows over three devices
+    forms = Forms(Stages(network, some, tables_of(network, some)))
+    form = Form((0, 1, 2), "rows", edge_rows=edge_rows, turn=turn)
+    stage = forms.stage(Slot(0, 1, form))  # 16 rows over three devices
+    assert stage is not None
+    shares = stage.shares
     assert len(shares) == tiles
     rows = [(tile.rows, device) for device, tile in shares if isinstance(tile, MapTile)]
     lengths = [sum(len(span) for span, device in rows if device == d) for d in range(3)]

@@ -108,7 +108,7 @@ def test_what_a_cut_moves_is_what_its_halves_miss(model, shares) -> None:
                     made = place >= len(names) - len(group.tiles[unit].boxes)
                     lies = [cut.owned(name, tiling) for tiling in range(TILINGS)]
                     whole = missing([group.tiles[unit]], [group.own[name]], name, made)
-                    parts = [missing(cut.forms[unit][form], each, name, made) for each in lies]
+                    parts = [missing(cut.halves(unit, form), each, name, made) for each in lies]
                     size = group.setting.itemsize(name)
                     assert form == PARTIAL or found.tolist() == [
                         (each - whole) * size for each in parts

@@ -8,7 +8,7 @@ import pytest
 from coordinator.costs.devices import Cluster
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Block, DeviceId, Plan, Tile
 from models.boxes import Box, Span
 from models.importer import load_graph

@@ -8,7 +8,7 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.fused import fused
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from protos.errors import Infeasible
 from tests.planning.support import MEMORY, PERSISTENT, cluster, device, real
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, TrafficBytes, Unused
 from models.boxes import Box, Span
 from models.units import layers_of

@@ -7,7 +7,7 @@ import pytest
 from coordinator.costs.devices import Cluster, Link
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan, tile_extent
 from models.units import Network
 from models.work import tile_works

@@ -7,7 +7,7 @@ import pytest
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, TrafficBytes, tile_works
 from models.catalogue import load
 from models.importer import load_graph

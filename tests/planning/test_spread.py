@@ -9,7 +9,8 @@ from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
 from coordinator.planning.spread import planned
-from coordinator.planning.strategies import STRATEGIES, strategy
+from coordinator.planning.strategies import STRATEGIES
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from models.units import Network
 from tests.planning.run_plan import difference

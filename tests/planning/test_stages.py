@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from coordinator.costs.devices import Cluster, Endpoint, Link
-from coordinator.planning.assemble import assemble
+from coordinator.planning.finish import finished
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
 from coordinator.planning.shapes import shapes_of
 from coordinator.planning.simulator import simulate
 from coordinator.planning.stages import Draft, Stages
-from coordinator.planning.strategies import strategy
 from coordinator.planning.tables import tables_of
+from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from models.importer import load_graph
 from models.units import Network, divide
@@ -70,7 +70,7 @@ def random_draft(stages: Stages, rng: random.Random, *, peers: bool = False) -> 
 
 
 def plan_of(stages: Stages, draft: Draft) -> Plan:
-    return assemble(stages.network, stages.tables, "random", stages.placed(draft))
+    return finished("random", stages.blocks(draft), stages.network, stages.cluster)
 
 
 def named(name: str) -> Network:

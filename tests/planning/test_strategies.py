@@ -6,15 +6,16 @@ from types import ModuleType
 
 import pytest
 
-from coordinator.planning import strategies
-from coordinator.planning.strategies import names, strategy
+from coordinator.planning.strategies import STRATEGIES
+from coordinator.runtime import planners
+from coordinator.runtime.planners import names, strategy
 from protos.errors import BadRequest, NotFound
 from tests.planning.support import CLUSTERS, small
 
 
 def test_ours() -> None:
     assert {"single", "lw", "efl", "ofl", "aofl", "fused", "auto"} <= set(names())
-    for name in strategies.STRATEGIES:
+    for name in STRATEGIES:
         assert callable(strategy(name))
 
 
@@ -40,7 +41,7 @@ def test_paths_that_lead_nowhere(path: str) -> None:
 
 def test_what_is_no_function() -> None:
     with pytest.raises(BadRequest, match="not a function"):
-        strategy("coordinator.planning.strategies:ENTRY_POINTS")
+        strategy("coordinator.runtime.planners:ENTRY_POINTS")
 
 
 def test_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,16 +49,16 @@ def test_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     module.plan = strategy("single")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "their_planner", module)
     found = EntryPoints(
-        EntryPoint(name, value, strategies.ENTRY_POINTS)
+        EntryPoint(name, value, planners.ENTRY_POINTS)
         for name, value in (
             ("theirs", "their_planner:plan"),
             ("broken", "their_planner:none"),
             ("aofl", "their_planner:plan"),
         )
     )
-    monkeypatch.setattr(strategies, "entry_points", found.select)
+    monkeypatch.setattr(planners, "entry_points", found.select)
     assert strategy("theirs") is module.plan
     assert "theirs" in names()
-    assert strategy("aofl") is strategies.STRATEGIES["aofl"], "our names can't be taken"
+    assert strategy("aofl") is STRATEGIES["aofl"], "our names can't be taken"
     with pytest.raises(NotFound, match="broken"):
         strategy("broken")

@@ -11,7 +11,7 @@ from coordinator.planning.legal import check_plan
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
 from models.calibration import ranges_of
 from models.effect import Encoded
 from models.importer import load_graph

@@ -40,7 +40,7 @@ async def test_a_protocol_is_a_package_and_a_line(monkeypatch, tmp_path):
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         refused = await client.get("/toy/devices")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "unauthorised")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "no_key")
         answered = await client.get("/toy/devices", headers={"Authorization": f"Bearer {key}"})
         assert answered.status_code == 200
         document = (await client.get("/openapi.json")).json()

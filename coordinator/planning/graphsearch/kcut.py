@@ -13,8 +13,9 @@ cuts, which for 2^k even devices is Theorem 1's
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import Protocol, Self, TypeVar
 
 from coordinator.planning.graphsearch.minsum import (
@@ -25,7 +26,6 @@ from coordinator.planning.graphsearch.minsum import (
     greedy_order,
     minimise,
     total_of,
-    widest,
 )
 
 # States of a level beyond which another order is tried: 1 MB of float64.
@@ -37,12 +37,14 @@ class Operation:
     """One operation's share of a cut, for each of its aligned forms.
 
     `moved[i][form, tiling of tensors[i]]` are the bytes that converting that tensor moves;
-    `fixed[form]` those that no tiling changes. The operation takes the form of the least sum.
+    `fixed[form]` those that no tiling changes. The operation takes the form of the least sum:
+    `least` are these sums, [tiling of tensors[0], tiling of tensors[1], ...], if they are few.
     """
 
     tensors: tuple[int, ...]
     moved: tuple[Floats, ...]
     fixed: Floats
+    least: Floats | None = None
 
 
 class Dataflow(Protocol):
@@ -81,20 +83,31 @@ class Group:
         return self.delta_bytes + sum(part.total_bytes for part in self.parts)
 
 
-def k_cut(flow: Flow, weights: Sequence[float], start: int = 0) -> tuple[Group, list[Flow]]:
+# The cheapest cut of a tile graph, which they hold, by the shares of its parts.
+Cuts = dict[tuple[int, tuple[float, ...]], tuple[float, tuple[int, ...]]]
+
+
+def k_cut(
+    flow: Flow, weights: Sequence[float], start: int = 0, known: Cuts | None = None
+) -> tuple[Group, list[Flow]]:
     """Cuts the devices in halves by number, each with a share in proportion to its weights, until
-    each device is alone [Algorithm 1]. Also the tile graph of every device.
+    each device is alone [Algorithm 1]. Also the tile graph of every device. Cuts that are `known`
+    are not looked for again, as long as tile graphs remember their parts.
     """
+    known = {} if known is None else known
     stop = start + len(weights)
     if len(weights) == 1:
         return Group(start, stop), [flow]
     middle = (len(weights) + 1) // 2
     halves = (weights[:middle], weights[middle:])
-    shares = tuple(sum(half) / sum(weights) for half in halves)
-    delta_bytes, tilings = one_cut(flow.sizes, flow.operations(shares))
+    # However many alike there are, half of them is exactly a half.
+    shares = tuple(fsum(half) / fsum(weights) for half in halves)
+    if (id(flow), shares) not in known:
+        known[id(flow), shares] = one_cut(flow.sizes, flow.operations(shares))
+    delta_bytes, tilings = known[id(flow), shares]
     parts, leaves = [], []
     for index, (half, first) in enumerate(zip(halves, (start, start + middle), strict=True)):
-        part, inside = k_cut(flow.part(tilings, shares, index), half, first)
+        part, inside = k_cut(flow.part(tilings, shares, index), half, first, known)
         parts.append(part)
         leaves += inside
     return Group(start, stop, delta_bytes, tilings, tuple(parts)), leaves
@@ -110,21 +123,26 @@ def one_cut(sizes: Sequence[int], operations: Sequence[Operation]) -> tuple[floa
     where that is too wide too, tilings are merely best one by one.
     """
     tensors = len(sizes)
-    tables = [Table((tensors + o,), each.fixed) for o, each in enumerate(operations)]
-    tables += [
-        Table((tensors + o, tensor), moved)
-        for o, each in enumerate(operations)
-        for tensor, moved in zip(each.tensors, each.moved, strict=True)
-    ]
-    choices = (*sizes, *(len(each.fixed) for each in operations))
-    order = _level_order(tensors, operations)
-    if widest(choices, tables, order) > _LEVEL_ENTRIES:
-        order = greedy_order(choices, tables)
+    tables = [Table(each.tensors, each.least) for each in operations if each.least is not None]
+    # The others choose their forms, too: variables after the tensors.
+    choosing = [o for o, each in enumerate(operations) if each.least is None]
+    forms = {o: tensors + place for place, o in enumerate(choosing)}
+    for o, form in forms.items():
+        each = operations[o]
+        tables.append(Table((form,), each.fixed))
+        for tensor, moved in zip(each.tensors, each.moved, strict=True):
+            tables.append(Table((form, tensor), moved))
+    choices = (*sizes, *(len(operations[o].fixed) for o in choosing))
     try:
-        cost, choice = minimise(choices, tables, order)
+        cost, choice = minimise(
+            choices, tables, _level_order(tensors, operations, forms), _LEVEL_ENTRIES
+        )
     except TooWideError:
-        choice = descend(choices, tables)
-        cost = total_of(tables, choice)
+        try:
+            cost, choice = minimise(choices, tables, greedy_order(choices, tables))
+        except TooWideError:
+            choice = descend(choices, tables)
+            cost = total_of(tables, choice)
     return cost, choice[:tensors]
 
 
@@ -155,13 +173,14 @@ def levels(operations: Sequence[Operation]) -> list[list[int]]:
     return found
 
 
-def _level_order(tensors: int, operations: Sequence[Operation]) -> tuple[int, ...]:
-    """Level by level the operations' forms, and each tensor once the levels are done with it.
-    Operations are numbered after the tensors.
-    """
+def _level_order(
+    tensors: int, operations: Sequence[Operation], forms: Mapping[int, int]
+) -> tuple[int, ...]:
+    """Level by level the operations' `forms`, and each tensor once the levels are done with it."""
     turn = {tensor: (-1, tensor, 1) for tensor in range(tensors)}
     for depth, level in enumerate(levels(operations)):
         for index in level:
-            turn[tensors + index] = (depth, index, 0)
+            if index in forms:
+                turn[forms[index]] = (depth, index, 0)
             turn.update({tensor: (depth, index, 1) for tensor in operations[index].tensors})
     return tuple(sorted(turn, key=turn.__getitem__))

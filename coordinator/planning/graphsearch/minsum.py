@@ -43,18 +43,22 @@ class TooWideError(Exception):
 
 
 def minimise(
-    sizes: Sequence[int], tables: Iterable[Table], order: Sequence[int]
+    sizes: Sequence[int],
+    tables: Iterable[Table],
+    order: Sequence[int],
+    most_entries: float = math.inf,
 ) -> tuple[float, tuple[int, ...]]:
     """The least total and the choices that reach it.
 
     `sizes[v]` is the number of choices of variable v; `order` lists every variable once.
 
     Raises:
-        TooWideError: minimising in this order joins a table of more than MAX_ENTRIES.
+        TooWideError: minimising in this order joins a table of more than `most_entries`, or than
+            MAX_ENTRIES.
     """
     pending = dict(enumerate(tables))
     entries = widest(sizes, pending.values(), order)
-    if entries > MAX_ENTRIES:
+    if entries > min(most_entries, MAX_ENTRIES):
         raise TooWideError(entries)
     mentions: list[list[int]] = [[] for _ in sizes]
     for number, table in pending.items():

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 
-from coordinator.planning.picture import Rect, image_tiles
-from coordinator.planning.strategies import names as strategies
+from coordinator.runtime.planners import names as strategies
 from coordinator.serving.common.access import asks
+from coordinator.serving.common.plan_picture import Rect, image_tiles
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.page.hub import Hub
 from coordinator.serving.v1.plans import Chosen

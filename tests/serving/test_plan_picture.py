@@ -5,8 +5,8 @@ from xml.dom import minidom
 import pytest
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.picture import image_tiles, over_image, plan_svg
-from coordinator.planning.strategies import strategy
+from coordinator.runtime.planners import strategy
+from coordinator.serving.common.plan_picture import image_tiles, plan_svg
 from tests.planning.support import CLUSTERS, cluster, device, real, small
 
 
@@ -36,7 +36,6 @@ def test_names_are_escaped() -> None:
     svg = plan_svg(plan, small(), {"b": '"<b>"'})
     assert "<b>" not in svg
     rects(svg)
-    rects(over_image(plan, small(), (64, 64), href="a.png?x=1&y=2"))
 
 
 def test_over_an_image_own_parts_tile_it_and_halos_reach_beyond() -> None:
@@ -48,4 +47,3 @@ def test_over_an_image_own_parts_tile_it_and_halos_reach_beyond() -> None:
     for tile in tiles:
         assert tile.read.x <= tile.own.x + 1e-9
         assert tile.read.y <= tile.own.y + 1e-9
-    assert len(rects(over_image(plan, real("vgg16-conv"), (640, 480)))) == 2 * len(tiles)

@@ -1,8 +1,8 @@
 """Plans as pictures: SVG without dependencies.
 
 `plan_svg` draws the network's blocks from left to right: what each block reads, with the halos
-that tiles share, and the map it yields, divided into tiles coloured by device. `over_image` draws
-the tiles of the first block over an image.
+that tiles share, and the map it yields, divided into tiles coloured by device. `image_tiles` are
+those of the first block, over an image.
 """
 
 from __future__ import annotations
@@ -103,25 +103,6 @@ def image_tiles(plan: Plan, network: Network, image_size: tuple[int, int]) -> li
             )
         )
     return tiles
-
-
-def over_image(
-    plan: Plan, network: Network, image_size: tuple[int, int], href: str | None = None
-) -> str:
-    """The first block's tiles with their halos as an SVG over an image (linked, or left out)."""
-    width, height = image_size
-    colours = _colours(plan)
-    parts = []
-    if href is not None:
-        parts.append(f'<image href="{escape(href)}" width="{width}" height="{height}"/>')
-    for tile in image_tiles(plan, network, image_size):
-        colour = colours[tile.device]
-        parts.append(tile.read.svg(colour, 0.12, title=f"{tile.device} reads", dashed=True))
-        parts.append(tile.own.svg(colour, 0.22, title=f"{tile.device} owns"))
-        parts.append(
-            f'<text x="{tile.own.x + 6:.1f}" y="{tile.own.y + 16:.1f}">{escape(tile.device)}</text>'
-        )
-    return _document(width, height, parts)
 
 
 def _block(

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.training import DATA_PARALLEL, MODEL_PARALLEL, FixedCut, Perceptron, total_bytes
-from coordinator.planning.graphsearch.kcut import Group, k_cut
-from coordinator.planning.graphsearch.matrices import (
+from benchmarks.matrices import (
     COLUMNS,
     PARTIAL,
     REPLICATED,
@@ -20,7 +18,9 @@ from coordinator.planning.graphsearch.matrices import (
     elementwise,
     product,
 )
-from coordinator.planning.graphsearch.matrices import _conversion as conversion
+from benchmarks.matrices import _conversion as conversion
+from benchmarks.training import DATA_PARALLEL, MODEL_PARALLEL, FixedCut, Perceptron, total_bytes
+from coordinator.planning.graphsearch.kcut import Group, k_cut
 
 EVEN = (0.5, 0.5)
 TILINGS = st.sampled_from([ROWS, COLUMNS, REPLICATED])

@@ -1,0 +1,109 @@
+"""What one device alone takes for the whole network: what every plan is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.costs.devices import Device
+from coordinator.planning.memory import weight_room_bytes
+from coordinator.tasks.plan import Block, DeviceId, Tile, tile_extent, tile_works
+from models.boxes import Box
+from models.units import Network
+from models.work import Work
+from protos.errors import Infeasible
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What one device needs for the whole network, transfers included; whether it has memory for
+    it.
+    """
+
+    device: Device
+    seconds: float
+    fits: bool
+
+
+def everything(network: Network, device: DeviceId) -> Block:
+    """The block that is the whole network on one device."""
+    shape, stop = network.graph.shape, len(network.units)
+    boxes = {name: Box.whole(shape(name)) for name in network.outputs(0, stop)}
+    tile = Tile(device, boxes)
+    return Block(0, stop, (tile,))
+
+
+def whole_works(network: Network) -> Sequence[Work]:
+    """The work of every node that the network's outputs need."""
+    block = everything(network, DeviceId(""))
+    return tile_works(network, block, block.tiles[0])
+
+
+def computing_s(network: Network, devices: Sequence[Device]) -> list[float]:
+    """Seconds that each device computes if it computes everything.
+
+    Raises:
+        Infeasible: there is no device.
+    """
+    if not devices:
+        raise Infeasible(cause="there is no device to plan for", cure="Start a worker.")
+    work = whole_works(network)
+    known: dict[int, float] = {}
+    for device in devices:
+        if id(device.costs) not in known:
+            known[id(device.costs)] = device.costs.block_s(work)
+    return [known[id(device.costs)] for device in devices]
+
+
+def fastest_first(network: Network, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Devices in the order of their seconds for the whole network's computation, whatever their
+    links; the host before equals.
+    """
+    pairs = zip(computing_s(network, devices), devices, strict=True)
+    ranked = sorted(pairs, key=lambda pair: (pair[0], not pair[1].host, pair[1].id))
+    return tuple(device for _, device in ranked)
+
+
+def shares_of(network: Network, devices: Sequence[Device]) -> list[tuple[float, ...]]:
+    """Proportions in which to divide work: by rate, and where that overfills a device, by memory
+    for weights.
+    """
+    rooms = tuple(weight_room_bytes(device) for device in devices)
+    by_rate = rates_of(network, devices)
+    return [by_rate, rooms] if all(0 < room < float("inf") for room in rooms) else [by_rate]
+
+
+def rates_of(network: Network, devices: Sequence[Device]) -> tuple[float, ...]:
+    """Networks per second that each device computes: the weights of its tiles."""
+    return tuple(1.0 / seconds for seconds in computing_s(network, devices))
+
+
+def best_alone(network: Network, devices: Sequence[Device]) -> Alone:
+    """The device that answers first if it computes everything; one that has memory for it is
+    preferred to one that has not, and of equals the host.
+    """
+    weights = sum(each.weight_bytes for each in whole_works(network))
+    found = [
+        Alone(device, seconds, weights <= weight_room_bytes(device))
+        for device, seconds in zip(devices, alone_s(network, devices), strict=True)
+    ]
+    return min(found, key=lambda each: (not each.fits, each.seconds, not each.device.host))
+
+
+def alone_s(network: Network, devices: Sequence[Device]) -> list[float]:
+    """Seconds of each device if it computes everything, transfers included."""
+    block = everything(network, DeviceId(""))
+    (tile,) = block.tiles
+    sizes = [
+        bytes_of(network, boxes) for boxes in (tile_extent(network, block, tile).inputs, tile.boxes)
+    ]
+    return [
+        seconds + sum(map(device.link.transfer_s, sizes))
+        for device, seconds in zip(devices, computing_s(network, devices), strict=True)
+    ]
+
+
+def bytes_of(network: Network, boxes: Mapping[str, Box]) -> int:
+    """Bytes that boxes of tensors take on their way."""
+    tensors = network.graph.tensors
+    return sum(box.volume * tensors[name].wire_itemsize for name, box in boxes.items())

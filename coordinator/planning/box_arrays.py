@@ -1,0 +1,46 @@
+"""Boxes of tensors as arrays: what thousands of them hold, and have in common, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.boxes import Box
+
+Ints = NDArray[np.int64]
+
+
+def stacked(boxes: Sequence[Box | None], axes: int = 4) -> Ints:
+    """[box, axis, start or stop]; nothing where there is no box, all of one element along axes that
+    a box does not have.
+    """
+    nothing, more = [0] * (2 * axes), [0, 1] * axes
+    flat: list[int] = []
+    for box in boxes:
+        if box is None:
+            flat += nothing
+        else:
+            for span in box:
+                flat += span
+            flat += more[2 * len(box) :]
+    return np.array(flat, dtype=np.int64).reshape(-1, axes, 2)
+
+
+def volumes(boxes: Ints) -> Ints:
+    """Elements of each box."""
+    return common(boxes, boxes)
+
+
+def common(one: Ints, other: Ints) -> Ints:
+    """Elements that boxes have in common with others, as far as these are broadcast together. Empty
+    boxes are empty along all axes.
+    """
+    found: Ints = np.ones((), dtype=np.int64)
+    # Mostly the first axis is a batch of one.
+    batched = one.shape[-2] < 2 or bool((one[..., 0, 1] > 1).any())
+    for axis in range(0 if batched else 1, one.shape[-2]):
+        low = np.maximum(one[..., axis, 0], other[..., axis, 0])
+        found = found * (np.minimum(one[..., axis, 1], other[..., axis, 1]) - low).clip(0)
+    return found

@@ -1,0 +1,43 @@
+"""Every planner that decides for itself who computes what: a row for each, and no other place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from coordinator.costs.devices import Planner
+from coordinator.planning.aofl import aofl
+from coordinator.planning.efl import efl
+from coordinator.planning.elimination import elimination
+from coordinator.planning.fused import fused
+from coordinator.planning.halo import halo
+from coordinator.planning.kcut import kcut
+from coordinator.planning.lw import lw
+from coordinator.planning.ofl import ofl
+from coordinator.planning.single import single
+
+When = Literal["always", "below ideal", "near lw"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A planner, and when `auto` tries it: always; where the best plan so far leaves something to
+    gain; or where `lw` is not far behind that.
+    """
+
+    planner: Planner
+    tried: When = "always"
+
+
+CANDIDATES: Mapping[str, Candidate] = {
+    "single": Candidate(single),
+    "lw": Candidate(lw),
+    "efl": Candidate(efl),
+    "ofl": Candidate(ofl),
+    "aofl": Candidate(aofl),
+    "fused": Candidate(fused),
+    "elimination": Candidate(elimination, "near lw"),
+    "kcut": Candidate(kcut, "near lw"),
+    "halo": Candidate(halo, "below ideal"),
+}
