@@ -2,7 +2,8 @@
 it until the task that reads it is full there, and from then until its kernel starts.
 
 Two worker processes on this machine, whose clocks are the same, run a chain of two small tasks: the
-first task's output goes to the second worker alone. Medians over all messages, by size.
+first task's output goes to the second worker alone. Medians over all messages, by size. No core is
+put to sleep meanwhile (see `benchmarks.messages`).
 
     python -m benchmarks.handover [--json] [--messages 300]
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+import time
 import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -21,7 +23,7 @@ import numpy as np
 import uvloop
 from onnx import TensorProto, helper
 
-from benchmarks.messages import worker
+from benchmarks.messages import GAP_S, awake, worker
 from benchmarks.report import command_line, emit
 from models.boxes import Box
 from models.program import Program
@@ -29,6 +31,10 @@ from protos import imbrex_pb2 as pb
 from protos.channels import HOST, Caller
 from protos.client import ExchangeStream, WorkerClient
 from protos.convert import box_message
+from worker.engines.base import Place
+from worker.engines.onnxruntime import OnnxRuntime
+from worker.programs.store import BlobStore
+from worker.sessions import Sessions
 
 SHAPES = ((1, 64, 1, 16), (1, 64, 1, 256), (1, 256, 2, 256))
 # What the first task reads and makes, and the second.
@@ -42,14 +48,33 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="imbrex-handover-") as name, ExitStack() as stack:
         pair = [stack.enter_context(worker(Path(name) / each))[0] for each in ("first", "second")]
-        found = uvloop.run(measure(pair, given.messages))
+        with awake():
+            found = uvloop.run(measure(pair, given.messages))
+            found["set_up_ms"] = set_up_ms(Path(name) / "here", given.messages)
     rows = (
         f"{row['bytes']:>7} bytes: {row['end_to_full_ms']:.3f} ms until the task is full, "
         f"{row['full_to_start_ms']:.3f} ms more until it is computed"
         for row in found["sizes"]
     )
-    emit(found, given, "\n".join(rows))
+    text = "\n".join([*rows, f"of that {found['set_up_ms']:.3f} ms of CPU to set a task up"])
+    emit(found, given, text)
     return 0
+
+
+def set_up_ms(folder: Path, times: int) -> float:
+    """CPU milliseconds of setting up a task, as seldom as messages come: the median."""
+    shape = SHAPES[1]
+    program, store = _relu(shape, _NAMES[0]), BlobStore(folder, 1 << 20)
+    engine = OnnxRuntime(Place(folder / "optimised", store, 1))
+    sessions = Sessions(engine, store, 1 << 20)
+    sessions.prepare(program)
+    given, seconds = {"x": np.ones(shape, np.float32)}, []
+    for _ in range(times):
+        time.sleep(GAP_S)
+        began_s = time.thread_time()
+        sessions.get(program.sha256).bound(given, {"y": shape})
+        seconds.append(time.thread_time() - began_s)
+    return round(statistics.median(seconds) * 1e3, 4)
 
 
 async def measure(pair: Sequence[dict[str, Any]], messages: int) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def main() -> int:
             "data": (Data(plain, Caller(_SENDER)), plain_pid),
             "data_tls": (Data(tls, caller), tls_pid),
         }
-        with _awake():
+        with awake():
             found = measure(transports, given.messages // 2, given.rounds)
     rows = [
         f"{name:9} {row['bytes']:>7} bytes: {row['sender_ms']:.3f} ms to send, "
@@ -230,7 +230,7 @@ def _broken(_: Sequence[object], error: Exception) -> None:
 
 
 @contextmanager
-def _awake() -> Iterator[None]:
+def awake() -> Iterator[None]:
     """No core sleeps."""
     spin = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
     spinning = [subprocess.Popen([sys.executable, "-c", spin]) for _ in os.sched_getaffinity(0)]

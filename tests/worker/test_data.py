@@ -34,23 +34,19 @@ def sent(*pieces):
     return b"".join(packets.packets(pieces))
 
 
-def read(data):
+def read(data, at_once=1 << 20):
     """The packets in some bytes, as (tensor, box, array, is last)."""
-    stream = memoryview(data)
     place = 0
 
-    def take(size):
+    def recv_into(view):
         nonlocal place
-        part = bytes(stream[place : place + size])
-        place += len(part)
-        return part
-
-    def take_into(view):
-        part = take(len(view))
+        part = data[place : place + min(len(view), at_once)]
         view[: len(part)] = part
+        place += len(part)
         return len(part)
 
-    while (found := packets.read_packet(take, take_into, "a")) is not None:
+    reader = packets.Reader(recv_into, "a")
+    while (found := reader.next()) is not None:
         got, is_last = found
         assert (got.key, got.sender) == (KEY, "a")
         yield got.tensor, got.box, got.array, is_last
@@ -60,11 +56,14 @@ def read(data):
     shape=st.lists(st.integers(0, 9), max_size=5),
     dtype=st.sampled_from(["f4", "u1", "i8", "?", "f2"]),
     name=st.text(max_size=20),
+    at_once=st.sampled_from([1, 7, 1000, 1 << 20]),
 )
-def test_packets_come_as_they_left(shape, dtype, name):
+def test_packets_come_as_they_left(shape, dtype, name, at_once):
     array = (np.arange(np.prod(shape, dtype=int)) % 2).astype(dtype).reshape(shape)
     part = piece(array, tensor=name)
-    (found,) = read(sent(part))
+    found, again = read(sent(part) * 2, at_once)
+    assert found[:2] == again[:2]
+    assert np.array_equal(found[2], again[2])
     assert found[:2] == (name, part.box)
     assert found[2].dtype == array.dtype
     assert np.array_equal(found[2], array)

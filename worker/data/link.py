@@ -4,6 +4,7 @@ the socket does not take then goes to the stream's writer.
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
@@ -43,7 +44,7 @@ OnBroken = Callable[[Sequence[tuple[SendToPeer, bool]], ImbrexError], None]
 class _Unsent:
     action: SendToPeer
     is_second: bool
-    buffers: list[memoryview]
+    buffers: list[memoryview | bytes]
     since_s: float
     patience_s: float
 
@@ -58,108 +59,124 @@ class Link:
         self._endpoint = endpoint
         self._on_broken = on_broken
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._unsent: deque[_Unsent] = deque()
         self._is_open = True
-        self._hang_up = select.poll()
-        self._hang_up.register(stream, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
-        self._writer = threading.Thread(target=self._write_all, name="data writer", daemon=True)
+        self._changed = os.eventfd(0)
+        self._writer = threading.Thread(target=self._watch, name="data writer", daemon=True)
         self._writer.start()
 
     def send(self, action: SendToPeer, *, is_second: bool = False) -> bool:
         """Sends without waiting; False where the stream is closed, or too much waits."""
         buffers = packets(action.pieces)
-        size = sum(each.nbytes for each in buffers)
-        self._endpoint.charge(size)
-        waiting = _Unsent(
-            action, is_second, buffers, time.monotonic(), PATIENCE_S + size / SLOWEST_BYTES_PER_S
-        )
+        self._endpoint.charge(sum(piece.array.nbytes for piece in action.pieces))
         with self._lock:
             if not self._is_open or len(self._unsent) >= MAX_WAITING:
                 return False
             try:
                 if not self._unsent:
-                    if self._hang_up.poll(0):
-                        raise ConnectionResetError("it has closed the connection")
                     self._write(buffers)
-            except OSError as error:
-                broken: OSError | None = error
-                self._is_open = False
-            else:
-                broken = None
                 if buffers:
-                    self._unsent.append(waiting)
-            self._changed.notify()
-        if broken is not None:
-            self._end(_lost(broken))
-            return False
-        return True
+                    self._wait(action, is_second, buffers)
+                return True
+            except OSError as error:
+                self._is_open = False
+                broken = error
+        self._end(_lost(broken))
+        return False
 
     def close(self) -> None:
         """Ends the stream; what waits is dropped."""
         with self._lock:
             self._is_open = False
             self._unsent.clear()
-            self._changed.notify()
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        os.eventfd_write(self._changed, 1)
         self._writer.join()
         self._socket.close()
+        os.close(self._changed)
 
-    def _write_all(self) -> None:
-        """What did not fit at once, in order, as the socket takes it."""
-        room = select.poll()
-        room.register(self._socket, select.POLLOUT)
+    def _wait(self, action: SendToPeer, is_second: bool, buffers: list[memoryview | bytes]) -> None:
+        """The rest is the writer's."""
+        size = sum(memoryview(each).nbytes for each in buffers)
+        patience_s = PATIENCE_S + size / SLOWEST_BYTES_PER_S
+        self._unsent.append(_Unsent(action, is_second, buffers, time.monotonic(), patience_s))
+        os.eventfd_write(self._changed, 1)
+
+    def _watch(self) -> None:
+        """Writes what did not fit at once, in order, as the socket takes it; notices the end."""
+        events = select.poll()
+        events.register(self._changed, select.POLLIN)
+        events.register(self._socket, select.POLLRDHUP)
         try:
             while True:
                 with self._lock:
-                    while self._is_open and not self._unsent:
-                        self._changed.wait()
                     if not self._is_open:
                         return
-                    first = self._unsent[0]
-                left_s = first.since_s + first.patience_s - time.monotonic()
-                if left_s <= 0:
-                    raise TimeoutError(f"it has not taken a message for {first.patience_s:.0f} s")
-                room.poll(left_s * 1e3)
-                with self._lock:
-                    self._write(first.buffers)
-                    if not first.buffers and self._unsent:
-                        self._unsent.popleft()
-                        if self._unsent:
-                            self._unsent[0].since_s = time.monotonic()
+                    first = self._unsent[0] if self._unsent else None
+                events.modify(self._socket, select.POLLRDHUP | (select.POLLOUT if first else 0))
+                self._await(events, first)
+                if first is not None:
+                    self._go_on(first)
         except OSError as error:
             with self._lock:
                 self._is_open = False
             self._end(_lost(error))
 
+    def _await(self, events: select.poll, first: _Unsent | None) -> None:
+        """Returns when there is something to do.
+
+        Raises:
+            OSError: the stream has ended, or takes nothing.
+        """
+        left_s = first.since_s + first.patience_s - time.monotonic() if first else None
+        if left_s is not None and left_s <= 0:
+            assert first is not None
+            raise TimeoutError(f"it has not taken a message for {first.patience_s:.0f} s")
+        for number, what in events.poll(None if left_s is None else left_s * 1e3):
+            if number == self._changed:
+                os.eventfd_read(self._changed)
+            elif what & ~select.POLLOUT:
+                raise ConnectionResetError("it has closed the connection")
+
+    def _go_on(self, first: _Unsent) -> None:
+        with self._lock:
+            if not self._unsent:
+                return
+            self._write(first.buffers)
+            if not first.buffers:
+                self._unsent.popleft()
+                if self._unsent:
+                    self._unsent[0].since_s = time.monotonic()
+
     def _end(self, error: ImbrexError) -> None:
         with self._lock:
             unsent = [(each.action, each.is_second) for each in self._unsent]
             self._unsent.clear()
-            self._changed.notify()
         self._on_broken(unsent, error)
 
-    def _write(self, buffers: list[memoryview]) -> None:
+    def _write(self, buffers: list[memoryview | bytes]) -> None:
         """Removes from `buffers` what the socket takes now."""
         while buffers:
             try:
                 taken = self._send_some(buffers)
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return
-            while buffers and taken >= buffers[0].nbytes:
-                taken -= buffers.pop(0).nbytes
+            while buffers and taken >= (size := memoryview(buffers[0]).nbytes):
+                taken -= size
+                del buffers[0]
             if taken:
-                buffers[0] = buffers[0].cast("B")[taken:]
+                buffers[0] = memoryview(buffers[0]).cast("B")[taken:]
 
-    def _send_some(self, buffers: list[memoryview]) -> int:
+    def _send_some(self, buffers: list[memoryview | bytes]) -> int:
         if not isinstance(self._socket, ssl.SSLSocket):
             return self._socket.sendmsg(buffers[:_MOST_BUFFERS])
-        if buffers[0].nbytes < _JOINED_BYTES and len(buffers) > 1:
-            joined = [buffers.pop(0)]
-            while buffers and sum(each.nbytes for each in joined) < _JOINED_BYTES:
+        if len(buffers) > 1 and memoryview(buffers[0]).nbytes < _JOINED_BYTES:
+            joined, size = [], 0
+            while buffers and size < _JOINED_BYTES:
                 joined.append(buffers.pop(0))
-            buffers.insert(0, memoryview(b"".join(joined)))
+                size += memoryview(joined[-1]).nbytes
+            buffers.insert(0, b"".join(joined))
         return self._socket.send(buffers[0])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import io
 import socket
 import ssl
 import threading
@@ -11,7 +10,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
@@ -19,7 +18,7 @@ from protos.channels import Caller
 from protos.errors import BadConfiguration, PeerViolation
 from protos.identity import device_of
 from worker.data.link import tune
-from worker.data.packets import WELCOME, read_greeting, read_packet
+from worker.data.packets import WELCOME, Reader, read_greeting
 from worker.tasks.actions import Piece
 
 # A greeting takes a round trip or two.
@@ -29,8 +28,6 @@ _GREET_S = 2.0
 _MOST_STRANGERS = 16
 MOST_STREAMS_OF_A_PEER = 4
 _MOST_STREAMS = 256
-# Read ahead: a header with a small border is one call of the kernel.
-_BUFFER_BYTES = 64 << 10
 
 Deliver = Callable[[Piece], None]
 
@@ -155,27 +152,15 @@ class Listener:
         return ""
 
     def _read(self, stream: _Stream) -> None:
-        endpoint = self._caller.endpoint
-        file = cast("io.BufferedReader", stream.socket.makefile("rb", _BUFFER_BYTES))
-        with file as buffered:
-
-            def read(size: int) -> bytes:
-                return buffered.read(size) or b""
-
-            def read_into(view: memoryview) -> int:
-                done = 0
-                while done < len(view) and (got := buffered.readinto(view[done:])):
-                    done += got
-                return done
-
-            size = 0
-            while (found := read_packet(read, read_into, stream.sender)) is not None:
-                piece, is_last = found
-                size += piece.array.nbytes
-                if is_last:
-                    endpoint.charge(size)
-                    size = 0
-                self._deliver(piece)
+        charge, deliver, size = self._caller.endpoint.charge, self._deliver, 0
+        reader = Reader(stream.socket.recv_into, stream.sender)
+        while (found := reader.next()) is not None:
+            piece, is_last = found
+            size += piece.array.nbytes
+            if is_last:
+                charge(size)
+                size = 0
+            deliver(piece)
 
 
 def _listening(host: str, port: int) -> socket.socket:

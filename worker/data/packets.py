@@ -35,8 +35,10 @@ _LAST, _MORE = 0x1B7E, 0x1B7F
 # Requests are named by us (`uuid4`) or by clients; tensors by those who export networks.
 _MOST_NAME = 4096
 
+# Read at once where there is so much: a small border is one call of the kernel.
+_AHEAD_BYTES = 64 << 10
+
 Read = Callable[[int], bytes]
-ReadInto = Callable[[memoryview], int]
 
 
 def split(parts: Iterable[Piece]) -> Iterator[Piece]:
@@ -50,66 +52,109 @@ def split(parts: Iterable[Piece]) -> Iterator[Piece]:
             yield Piece(part.key, part.tensor, box, part.array[box.slices(part.box)])
 
 
-def packets(parts: Iterable[Piece]) -> list[memoryview]:
-    """The packets of these pieces, as buffers in order; payloads are views where runs are long."""
-    buffers: list[memoryview] = []
-    cut = list(split(parts))
-    for part in cut:
-        key = part.key
-        request, tensor = key.request.encode(), part.tensor.encode()
+def packets(parts: Sequence[Piece]) -> list[memoryview | bytes]:
+    """The packets of these pieces, as buffers in order; payloads are views where runs are long.
+
+    Every border passes here between two kernels, seldom enough to find the caches cold: what can
+    be left out is left out.
+    """
+    if any(part.array.nbytes > MAX_TENSOR_BYTES for part in parts):
+        parts = tuple(split(parts))
+    buffers: list[memoryview | bytes] = []
+    left = len(parts)
+    for part in parts:
+        left -= 1
+        key, array = part.key, part.array
+        request, place = key.request.encode(), _place(part.tensor, part.box)
         header = _HEADER.pack(
-            _LAST if part is cut[-1] else _MORE,
+            _MORE if left else _LAST,
             len(part.box),
-            data_type_of(part.array.dtype),
+            data_type_of(array.dtype),
             key.plan_version,
             key.task,
             key.attempt,
-            part.array.nbytes,
+            array.nbytes,
             len(request),
-            len(tensor),
+            len(place) - 8 * len(part.box),
         )
-        buffers.append(memoryview(b"".join((header, request, tensor, _packed(part.box)))))
-        buffers.extend(memoryview(run) for run in runs(part.array))
+        buffers.append(header + request + place)
+        if not array.flags.c_contiguous:
+            buffers.extend(runs(array))
+        elif array.nbytes:
+            buffers.append(array.data)
     return buffers
 
 
-def read_packet(read: Read, read_into: ReadInto, sender: str) -> tuple[Piece, bool] | None:
-    """The next packet of a stream, and whether its message ends with it; None at the stream's end.
-    `read` and `read_into` return less than asked for only there.
-
-    Raises:
-        PeerViolation: it makes no sense, or breaks off.
+class Reader:
+    """The packets of a stream. `recv_into` fills the beginning of a buffer, with one byte at least,
+    or returns 0 at the stream's end; what it reads beyond a header is used as it comes.
     """
-    header = read(_HEADER.size)
-    if not header:
-        return None
-    if len(header) < _HEADER.size:
-        raise _violation("broke off within a packet")
-    mark, dims, kind, version, task, attempt, size, request_bytes, tensor_bytes = _HEADER.unpack(
-        header
-    )
-    longest = max(request_bytes, tensor_bytes)
-    if mark not in (_LAST, _MORE) or dims > MAX_DIMS or longest > _MOST_NAME:
-        raise _violation("sent what is no packet")
-    dtype = DTYPES.get(kind)
-    if dtype is None:
-        raise _violation(f"sent a tensor of data type {kind}, which does not travel")
-    tail = read(request_bytes + tensor_bytes + 8 * dims)
-    if len(tail) < request_bytes + tensor_bytes + 8 * dims:
-        raise _violation("broke off within a packet")
-    names = request_bytes + tensor_bytes
-    box = _box(tail[names:])
-    if size > MAX_TENSOR_BYTES or size != box.volume * dtype.itemsize:
-        raise _violation(f"sent {size} bytes for a box {box} of {dtype}")
-    try:
-        request, tensor = tail[:request_bytes].decode(), tail[request_bytes:names].decode()
-    except UnicodeDecodeError:
-        raise _violation("sent names that are no text") from None
-    array = aligned_empty(box.shape, dtype)
-    if size and read_into(array.reshape(-1).view(np.uint8).data) < size:
-        raise _violation("broke off within a packet")
-    key = TaskKey(request, version, task, attempt)
-    return Piece(key, tensor, box, array, sender), mark == _LAST
+
+    def __init__(self, recv_into: Callable[[memoryview], int], sender: str) -> None:
+        self._recv_into = recv_into
+        self._sender = sender
+        self._buffer = memoryview(bytearray(_AHEAD_BYTES))
+        self._start = self._stop = 0
+
+    def next(self) -> tuple[Piece, bool] | None:
+        """The next packet, and whether its message ends with it; None at the stream's end.
+
+        Raises:
+            PeerViolation: it makes no sense, or breaks off.
+        """
+        if not self._has(_HEADER.size):
+            if self._start == self._stop:
+                return None
+            raise _violation("broke off within a packet")
+        mark, dims, kind, version, task, attempt, size, request_bytes, tensor_bytes = (
+            _HEADER.unpack_from(self._buffer, self._start)
+        )
+        longest = max(request_bytes, tensor_bytes)
+        if mark not in (_LAST, _MORE) or dims > MAX_DIMS or longest > _MOST_NAME:
+            raise _violation("sent what is no packet")
+        dtype = DTYPES.get(kind)
+        if dtype is None:
+            raise _violation(f"sent a tensor of data type {kind}, which does not travel")
+        names = self._start + _HEADER.size
+        length = _HEADER.size + request_bytes + tensor_bytes + 8 * dims
+        if not self._has(length):
+            raise _violation("broke off within a packet")
+        names, stop = self._start + _HEADER.size, self._start + length
+        request = _text(bytes(self._buffer[names : names + request_bytes]))
+        tensor, box = _placed(bytes(self._buffer[names + request_bytes : stop]), tensor_bytes)
+        self._start = stop
+        if size > MAX_TENSOR_BYTES or size != box.volume * dtype.itemsize:
+            raise _violation(f"sent {size} bytes for a box {box} of {dtype}")
+        array = aligned_empty(box.shape, dtype)
+        if size:
+            self._fill(array.reshape(-1).view(np.uint8).data)
+        return Piece(TaskKey(request, version, task, attempt), tensor, box, array, self._sender), (
+            mark == _LAST
+        )
+
+    def _has(self, size: int) -> bool:
+        """Reads until so many bytes are ahead; False where the stream ends before."""
+        if self._stop - self._start >= size:
+            return True
+        ahead = self._stop - self._start
+        self._buffer[:ahead] = bytes(self._buffer[self._start : self._stop])
+        self._start, self._stop = 0, ahead
+        while self._stop < size:
+            got = self._recv_into(self._buffer[self._stop :])
+            if not got:
+                return False
+            self._stop += got
+        return True
+
+    def _fill(self, payload: memoryview) -> None:
+        ahead = min(self._stop - self._start, len(payload))
+        payload[:ahead] = self._buffer[self._start : self._start + ahead]
+        self._start += ahead
+        while ahead < len(payload):
+            got = self._recv_into(payload[ahead:])
+            if not got:
+                raise _violation("broke off within a packet")
+            ahead += got
 
 
 def greeting(sender: str, secret: str) -> bytes:
@@ -135,16 +180,24 @@ def read_greeting(read: Read) -> tuple[str, str]:
 
 
 @lru_cache(4096)
-def _packed(box: Box) -> bytes:
-    return b"".join(struct.pack("<II", span.start, span.stop) for span in box.spans)
+def _place(tensor: str, box: Box) -> bytes:
+    spans = (struct.pack("<II", span.start, span.stop) for span in box.spans)
+    return tensor.encode() + b"".join(spans)
 
 
 @lru_cache(4096)
-def _box(packed: bytes) -> Box:
-    pairs: Sequence[tuple[int, int]] = list(struct.iter_unpack("<II", packed))
+def _placed(place: bytes, tensor_bytes: int) -> tuple[str, Box]:
+    pairs: Sequence[tuple[int, int]] = list(struct.iter_unpack("<II", place[tensor_bytes:]))
     if any(start > stop for start, stop in pairs):
         raise _violation("sent a box that ends before it begins")
-    return Box.of(*pairs)
+    return _text(place[:tensor_bytes]), Box.of(*pairs)
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise _violation("sent names that are no text") from None
 
 
 def _violation(what: str) -> PeerViolation:
