@@ -255,19 +255,20 @@ class _Peer:
 
     def _again(self, number: int, unsent: _Unsent, error: ImbrexError) -> None:
         if self._link is not None and number == self._number:
+            link, self._link = self._link, None
             self._peers.linked((self._device, self._address), None)
-            self._link.close()
-            self._link = None
+            link.close()
         for action, was_second in unsent:
             if was_second or not self.add(_Waiting(action, is_second=True)):
                 self._peers.fail(action, error)
 
     async def _disconnect(self) -> None:
-        if self._link is not None:
+        link, self._link = self._link, None
+        if link is not None:
             self._peers.linked((self._device, self._address), None)
-            await asyncio.to_thread(self._link.close)
+            await asyncio.to_thread(link.close)
         if self._stream is not None:
             self._stream.cancel()
         if self._client is not None:
             await self._client.close()
-        self._link = self._client = self._stream = None
+        self._client = self._stream = None

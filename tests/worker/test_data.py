@@ -183,6 +183,15 @@ async def test_a_stream_that_the_neighbour_closed_takes_nothing_more(heard):
     link.close()
 
 
+async def test_who_closes_a_stream_is_not_told_that_it_broke(heard):
+    listener, _ = heard
+    broken = []
+    for _ in range(20):
+        link = link_to(listener, broken=broken)
+        link.close()
+    assert broken == []
+
+
 @pytest.mark.parametrize(("sender", "secret"), [("a", ""), ("a", "wrong"), ("", "S")])
 async def test_who_does_not_know_the_secret_is_not_let_in(heard, sender, secret):
     listener, _ = heard

@@ -50,8 +50,8 @@ class _Unsent:
 
 
 class Link:
-    """An open stream to a neighbour. `on_broken` is called once, from any thread, with what was not
-    sent; from then on `send` refuses.
+    """An open stream to a neighbour. If it breaks, `on_broken` is called once, from any thread, with
+    what was not sent; from then on `send` refuses.
     """
 
     def __init__(self, stream: socket.socket, endpoint: Endpoint, on_broken: OnBroken) -> None:
@@ -85,7 +85,7 @@ class Link:
         return False
 
     def close(self) -> None:
-        """Ends the stream; what waits is dropped."""
+        """Ends the stream, once; what waits is dropped."""
         with self._lock:
             self._is_open = False
             self._unsent.clear()
@@ -120,8 +120,9 @@ class Link:
                     self._go_on(first)
         except OSError as error:
             with self._lock:
-                self._is_open = False
-            self._end(_lost(error))
+                was_open, self._is_open = self._is_open, False
+            if was_open:  # else whoever closed it has told
+                self._end(_lost(error))
 
     def _await(self, events: select.poll, first: _Unsent | None) -> None:
         """Returns when there is something to do.

@@ -35,6 +35,8 @@ _LAST, _MORE = 0x1B7E, 0x1B7F
 # Requests are named by us (`uuid4`) or by clients; tensors by those who export networks.
 _MOST_NAME = 4096
 
+# Boxes of tensors that are remembered as bytes: those of some plans.
+_MOST_PLACES = 1024
 # Read at once where there is so much: a small border is one call of the kernel.
 _AHEAD_BYTES = 64 << 10
 
@@ -115,7 +117,6 @@ class Reader:
         dtype = DTYPES.get(kind)
         if dtype is None:
             raise _violation(f"sent a tensor of data type {kind}, which does not travel")
-        names = self._start + _HEADER.size
         length = _HEADER.size + request_bytes + tensor_bytes + 8 * dims
         if not self._has(length):
             raise _violation("broke off within a packet")
@@ -179,13 +180,13 @@ def read_greeting(read: Read) -> tuple[str, str]:
     raise _violation("did not greet")
 
 
-@lru_cache(4096)
+@lru_cache(_MOST_PLACES)
 def _place(tensor: str, box: Box) -> bytes:
     spans = (struct.pack("<II", span.start, span.stop) for span in box.spans)
     return tensor.encode() + b"".join(spans)
 
 
-@lru_cache(4096)
+@lru_cache(_MOST_PLACES)
 def _placed(place: bytes, tensor_bytes: int) -> tuple[str, Box]:
     pairs: Sequence[tuple[int, int]] = list(struct.iter_unpack("<II", place[tensor_bytes:]))
     if any(start > stop for start, stop in pairs):
