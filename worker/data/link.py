@@ -50,8 +50,8 @@ class _Unsent:
 
 
 class Link:
-    """An open stream to a neighbour. If it breaks, `on_broken` is called once, from any thread, with
-    what was not sent; from then on `send` refuses.
+    """An open stream to a neighbour. If it breaks, `on_broken` is called once, from any thread,
+    with what was not sent; from then on `send` refuses.
     """
 
     def __init__(self, stream: socket.socket, endpoint: Endpoint, on_broken: OnBroken) -> None:
