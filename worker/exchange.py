@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -185,10 +185,12 @@ class Exchange:
                 )
             case SendToHost(stream, pieces, done, more):
                 last = [done_item(done)] if done is not None else []
+                outbox = self._streams.get(stream)
                 if pieces or not more:
                     self._on_loop(self._write, stream, messages(pieces, last))
-                else:
-                    self._on_loop(self._write_with_next, stream, last)
+                elif outbox is not None:
+                    outbox.hold(last)
+                    self._on_loop(outbox.flush_soon)
             case SendToPeer():
                 self._peers.send(action)
             case Failed(stream):
@@ -266,10 +268,6 @@ class Exchange:
         except ImbrexError as error:
             _log.error("host does not read", cause=error.cause, cure=error.cure)
             outbox.close()
-
-    def _write_with_next(self, stream: int, items: Sequence[pb.Item]) -> None:
-        if stream in self._streams:
-            self._streams[stream].add_with_next(items)
 
     def _pong(self, number: int, ping: pb.Ping, now: float) -> None:
         payload = bytes(min(ping.reply_bytes, _MAX_PROBE_BYTES))

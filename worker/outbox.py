@@ -21,7 +21,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._waiting: deque[Message] = deque()
-        self._held: list[pb.Item] = []
+        self._held: deque[pb.Item] = deque()
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -43,13 +43,16 @@ class Outbox:
             self._waiting.append(message)
         self._changed.set()
 
-    def add_with_next(self, items: Sequence[pb.Item]) -> None:
-        """Queues items without payload to travel with the next message, or alone if there is none
-        soon: a message of its own costs either side half a millisecond.
+    def hold(self, items: Sequence[pb.Item]) -> None:
+        """Keeps items without payload to travel with the next message: one of their own costs
+        either side half a millisecond. From any thread; `flush_soon` follows.
         """
-        if not self._held:
-            asyncio.get_running_loop().call_later(HOLD_S, self._flush)
         self._held.extend(items)
+
+    def flush_soon(self) -> None:
+        """What is held leaves alone if there is no message for a while."""
+        if self._held:
+            asyncio.get_running_loop().call_later(HOLD_S, self._flush)
 
     def _flush(self) -> None:
         if self._held and not self._closed:
@@ -65,7 +68,7 @@ class Outbox:
         while True:
             while self._waiting:
                 items, payloads = self._waiting.popleft()
-                held, self._held = self._held, []
+                held = [self._held.popleft() for _ in range(len(self._held))]
                 await write(encode([*held, *items], payloads))
             if self._closed:
                 return

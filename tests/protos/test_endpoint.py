@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from imbrex.demo.emulation.link import SlowEndpoint
 from protos.endpoint import Endpoint
 
 
@@ -18,7 +19,7 @@ async def test_without_costs_nothing_waits():
 
 
 async def test_messages_are_handled_one_after_the_other():
-    endpoint = Endpoint(message_s=0.02, byte_s=1e-5)
+    endpoint = SlowEndpoint(message_s=0.02, byte_s=1e-5)
     begin, ends = time.monotonic(), []
 
     async def one(size):
@@ -47,9 +48,9 @@ class Coarse:
 @pytest.mark.parametrize("message_s", [0.0034, 0.0036, 0.0041])
 async def test_what_timers_are_early_or_late_does_not_add_up(monkeypatch, message_s):
     clock = Coarse()
-    monkeypatch.setattr("protos.endpoint.time", clock)
-    monkeypatch.setattr("protos.endpoint.asyncio", clock)
-    endpoint, taken_s, messages = Endpoint(message_s), 0.0, 30
+    monkeypatch.setattr("imbrex.demo.emulation.link.time", clock)
+    monkeypatch.setattr("imbrex.demo.emulation.link.asyncio", clock)
+    endpoint, taken_s, messages = SlowEndpoint(message_s=message_s), 0.0, 30
     for _ in range(messages):
         clock.now_s += 0.01  # the endpoint has been free for long
         begin_s = clock.now_s

@@ -290,7 +290,9 @@ class Tasks:
                     done = replace(done, peer_bytes=done.peer_bytes + sent)
         host = tuple(piece for (to, _), group in groups.items() if to == HOST for piece in group)
         if host or done is not None:
-            actions.append(SendToHost(stream, host, done, self._open_tasks(key.request)))
+            told = SendToHost(stream, host, done, self._open_tasks(key.request))
+            # Without pieces it waits for the next message, which neighbours may soon bring about.
+            actions.insert(0 if told.more and not host else len(actions), told)
         for (to, _), pieces in groups.items():
             for piece in pieces if to == self._own_id else ():
                 actions += self.add_piece(piece, now)
