@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -82,10 +83,11 @@ class Piece:
     sender: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Run:
     """Run the program now; `inputs` are contiguous and stay untouched until it has finished.
-    `passed` are the outputs that go to peers, which the host never sees.
+    `passed` are the outputs that go to peers, which the host never sees. `ready` is for who sets it
+    up.
     """
 
     key: TaskKey
@@ -93,6 +95,16 @@ class Run:
     inputs: Mapping[str, np.ndarray]
     yields: Mapping[str, Box]
     passed: frozenset[str] = frozenset()
+    ready: Any = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetUp:
+    """Set a run up when there is time: its inputs are not full yet. It may follow at any moment, or
+    never.
+    """
+
+    run: Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,4 +158,4 @@ class Discard:
     key: TaskKey
 
 
-Action = Run | SendToHost | SendToPeer | Failed | Discard
+Action = SetUp | Run | SendToHost | SendToPeer | Failed | Discard

@@ -35,6 +35,7 @@ from worker.tasks.actions import (
     Run,
     SendToHost,
     SendToPeer,
+    SetUp,
     TaskKey,
     TaskSpec,
 )
@@ -79,6 +80,22 @@ class _Task:
     ready_s: float = 0.0
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
     from_peers: list[Piece] = field(default_factory=list)
+    run: Run | None = None
+
+    def to_run(self) -> Run:
+        """Its run, with memory for inputs that have not come."""
+        if self.run is None:
+            for entry in self.inputs.values():
+                if entry.array is None:
+                    entry.array = aligned_empty(entry.spec.box.shape, entry.spec.dtype)
+            inputs = {
+                name: each.array for name, each in self.inputs.items() if each.array is not None
+            }
+            spec = self.spec
+            yields = {entry.tensor: entry.yields for entry in spec.outputs}
+            passed = frozenset(entry.tensor for entry in spec.outputs if entry.to != HOST)
+            self.run = Run(spec.key, spec.program, inputs, yields, passed)
+        return self.run
 
 
 class Tasks:
@@ -256,15 +273,14 @@ class Tasks:
         if task.phase is not Phase.WAITING or any(e.missing for e in task.inputs.values()):
             return []
         task.phase, task.ready_s = Phase.RUNNING, now
-        inputs = {
-            name: aligned_empty(entry.spec.box.shape, entry.spec.dtype)
-            if entry.array is None
-            else entry.array
-            for name, entry in task.inputs.items()
-        }
-        yields = {entry.tensor: entry.yields for entry in task.spec.outputs}
-        passed = frozenset(entry.tensor for entry in task.spec.outputs if entry.to != HOST)
-        return [Run(task.spec.key, task.spec.program, inputs, yields, passed)]
+        run, task.run = task.to_run(), None
+        # While it computes there is time for those of its request that will follow.
+        return [run, *self._set_up(task.spec.key.request)]
+
+    def _set_up(self, request: str) -> list[Action]:
+        tasks = (self._tasks[key] for key in self._by_request[request])
+        waiting = [task for task in tasks if task.phase is Phase.WAITING and task.run is None]
+        return [SetUp(task.to_run()) for task in waiting]
 
     def _deliver(
         self, task: _Task, outputs: tuple[OutputSpec, ...], done: Done | None, now: float
@@ -306,6 +322,7 @@ class Tasks:
         was_running = task.phase is Phase.RUNNING
         task.phase = Phase.ENDED
         task.outputs = {}
+        task.run = None
         task.from_peers.clear()
         self._forget_inputs(task)
         self.reserved_bytes -= task.reserved_bytes
