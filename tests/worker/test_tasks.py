@@ -15,6 +15,7 @@ from worker.tasks.actions import (
     SendToHost,
     SendToPeer,
     SetUp,
+    TaskForm,
     TaskKey,
     TaskSpec,
 )
@@ -30,7 +31,8 @@ HOST = OutputSpec("y", OUT, OUT, "host")
 
 
 def spec(key=KEY, inputs=(("x", IN),), outputs=(HOST,), stream=7):
-    return TaskSpec(key, "p", tuple(InputSpec(n, b, F32) for n, b in inputs), outputs, stream)
+    read = tuple(InputSpec(n, b, F32) for n, b in inputs)
+    return TaskSpec(key, TaskForm("p", read, outputs), stream)
 
 
 def piece(box, value=1.0, key=KEY, tensor="x", dtype=np.float32):
@@ -72,11 +74,11 @@ def run_one(tasks, task=None, value=0.0):
     """A task up to its end."""
     task = task or spec()
     tasks.add_task(task, 0.0)
-    for entry in task.inputs:
+    for entry in task.form.inputs:
         tasks.add_piece(piece(entry.box, value, task.key, entry.tensor), 1.0)
     outputs = {
         o.tensor: np.arange(o.yields.volume, dtype=F32).reshape(o.yields.shape)
-        for o in task.outputs
+        for o in task.form.outputs
     }
     return tasks.finished(task.key, outputs, 2.0, 3.0)
 
@@ -363,7 +365,7 @@ def test_a_flood_of_one_sender_drops_nothing_of_others():
 
 
 def sourced(*sources):
-    return TaskSpec(KEY, "p", (InputSpec("x", IN, F32, sources),), (HOST,), 7)
+    return TaskSpec(KEY, TaskForm("p", (InputSpec("x", IN, F32, sources),), (HOST,)), 7)
 
 
 @pytest.mark.parametrize("early", [True, False])

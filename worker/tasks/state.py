@@ -51,9 +51,6 @@ _MAX_RELEASED = 4096
 # plans have a few dozen pieces, and messages of 4 MB cut them further.
 _MOST_GAPS = 1024
 
-# What the program yields has no type on the wire before it ran; nearly always float32.
-_YIELD_ITEMSIZE = 4
-
 
 class Phase(Enum):
     """Where a task stands."""
@@ -91,10 +88,8 @@ class _Task:
             inputs = {
                 name: each.array for name, each in self.inputs.items() if each.array is not None
             }
-            spec = self.spec
-            yields = {entry.tensor: entry.yields for entry in spec.outputs}
-            passed = frozenset(entry.tensor for entry in spec.outputs if entry.to != HOST)
-            self.run = Run(spec.key, spec.program, inputs, yields, passed)
+            form = self.spec.form
+            self.run = Run(self.spec.key, form.program, inputs, form.yields, form.passed)
         return self.run
 
 
@@ -128,10 +123,9 @@ class Tasks:
         key = spec.key
         if key in self._tasks or key.request in self._released:
             return self._drop("late_task" if key not in self._tasks else "duplicate_task")
-        fault = _fault(spec)
-        if fault is not None:
-            return [Failed(spec.stream, key, BadInput.code, fault)]
-        needed = _needed_bytes(spec)
+        if spec.form.fault:
+            return [Failed(spec.stream, key, BadInput.code, spec.form.fault)]
+        needed = spec.form.needed_bytes
         if len(self._tasks) >= MAX_TASKS or self.reserved_bytes + needed > self._cap_bytes:
             short = (
                 f"the task needs {needed >> 10} KB for its tensors; {self.reserved_bytes >> 10} "
@@ -141,7 +135,7 @@ class Tasks:
         self.reserved_bytes += needed
         inputs = {
             entry.tensor: _Input(entry, [] if entry.box.is_empty else [entry.box])
-            for entry in spec.inputs
+            for entry in spec.form.inputs
         }
         task = _Task(spec, inputs, needed)
         self._tasks[key] = task
@@ -173,7 +167,7 @@ class Tasks:
         task.outputs = dict(outputs)
         self._forget_inputs(task)
         done = Done(key, task.ready_s, start_s, stop_s)
-        return self._deliver(task, task.spec.outputs, done, stop_s)
+        return self._deliver(task, task.spec.form.outputs, done, stop_s)
 
     def failed(self, key: TaskKey, code: str, message: str) -> list[Action]:
         """The program could not be run, or its outputs not be sent."""
@@ -192,7 +186,7 @@ class Tasks:
         wrong = f"outputs of task {key.task} of request {key.request} are not kept here"
         if task is None or task.phase is not Phase.DONE:
             return [Failed(stream, key, NoOutput.code, wrong)]
-        made = {entry.tensor: entry.yields for entry in task.spec.outputs}
+        made = task.spec.form.yields
         for entry in outputs:
             if made.get(entry.tensor) != entry.yields or not entry.yields.contains(entry.box):
                 return [Failed(stream, key, NoOutput.code, f"{wrong}: {entry.tensor} {entry.box}")]
@@ -333,33 +327,10 @@ class Tasks:
         for entry in task.inputs.values():
             entry.array = None
         kept = sum(piece.array.nbytes for piece in task.from_peers)
-        spent = min(_input_bytes(task.spec) - kept, task.reserved_bytes)
+        spent = min(task.spec.form.input_bytes - kept, task.reserved_bytes)
         task.reserved_bytes -= spent
         self.reserved_bytes -= spent
 
     def _drop(self, why: str) -> list[Action]:
         self.dropped[why] += 1
         return []
-
-
-def _fault(spec: TaskSpec) -> str | None:
-    """What is wrong with a task, by itself."""
-    names = [entry.tensor for entry in spec.inputs]
-    if len(set(names)) != len(names):
-        return "an input is named twice"
-    yields: dict[str, Box] = {}
-    for entry in spec.outputs:
-        if yields.setdefault(entry.tensor, entry.yields) != entry.yields:
-            return f"output {entry.tensor!r} is said to yield two boxes"
-        if len(entry.box) != len(entry.yields) or not entry.yields.contains(entry.box):
-            return f"output {entry.tensor!r} is to send {entry.box} of {entry.yields}"
-    return None
-
-
-def _input_bytes(spec: TaskSpec) -> int:
-    return sum(entry.box.volume * entry.dtype.itemsize for entry in spec.inputs)
-
-
-def _needed_bytes(spec: TaskSpec) -> int:
-    yields = {entry.tensor: entry.yields for entry in spec.outputs}
-    return _input_bytes(spec) + sum(box.volume * _YIELD_ITEMSIZE for box in yields.values())
