@@ -28,17 +28,28 @@ from onnx import TensorProto, helper
 
 from benchmarks.messages import GAP_S, awake, worker
 from benchmarks.report import command_line, emit
+from coordinator.execution.messages import task_item
+from coordinator.planning.cluster_file import parse_cluster
+from coordinator.planning.halo import halo
+from coordinator.tasks.events import Assign, Cancelled, Joined, RequestId, Submitted
+from coordinator.tasks.graph import outline_plan
+from coordinator.tasks.scheduler import Scheduler
+from models import catalogue
 from models.boxes import Box
+from models.loading import network_of
 from models.program import Program
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST, Caller
 from protos.client import ExchangeStream, WorkerClient
 from protos.convert import box_message
+from protos.frames import decode, encode
 from worker.compute import Compute, Throttle
 from worker.engines.base import Place, Ready
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.programs.store import BlobStore
 from worker.sessions import Sessions
+from worker.tasks.state import Tasks
+from worker.wire import task_spec
 
 SHAPES = ((1, 64, 1, 16), (1, 64, 1, 256), (1, 256, 2, 256))
 # What the first task reads and makes, and the second.
@@ -59,12 +70,17 @@ def main() -> int:
         with awake():
             found = uvloop.run(measure(pair, given.messages))
             found["set_up_ms"] = set_up_ms(Path(name) / "here", given.messages)
+            found["describe_ms"], found["take_in_ms"] = orders_ms(given.messages // 10)
     rows = (
         f"{row['bytes']:>7} bytes: {row['end_to_full_ms']:.3f} ms until the task is full, "
         f"{row['full_to_start_ms']:.3f} ms more until it is computed"
         for row in found["sizes"]
     )
-    text = "\n".join([*rows, f"of that {found['set_up_ms']:.3f} ms of CPU to set a task up"])
+    costs = (
+        f"CPU of a task: {found['set_up_ms']:.3f} ms to set it up, {found['describe_ms']:.3f} to "
+        f"describe it at the host, {found['take_in_ms']:.3f} to take that in"
+    )
+    text = "\n".join([*rows, costs])
     emit(found, given, text)
     return 0
 
@@ -108,7 +124,38 @@ def set_up_ms(folder: Path, times: int) -> float:
         compute.submit(lambda: bound[0], lambda _: ended.release())
         ended.acquire()
     compute.close()
-    return round((statistics.median(shares) + statistics.median(watched.seconds)) * 1e3, 4)
+    return round(_median_ms(shares) + _median_ms(watched.seconds), 4)
+
+
+def orders_ms(requests: int) -> tuple[float, float]:
+    """CPU milliseconds for a task of ResNet-50's halo plan on four devices: to decide where it runs
+    and to say so, and to understand that on its device (medians over requests).
+    """
+    network = network_of(catalogue.load("resnet50"))
+    devices = '[[device]]\nname = "d"\ncount = 4\ngflops = 2'
+    cluster = parse_cluster(f"[host]\ncomputes = false\n[network]\nmbps = 1000\n{devices}")
+    graph = outline_plan(halo(network, cluster), network)
+    scheduler = Scheduler()
+    for device in cluster.devices:
+        scheduler.step(Joined(device.id))
+    said, understood = [], []
+    for number in range(requests):
+        time.sleep(GAP_S)
+        request = RequestId(f"request {number}")
+        began_s = time.thread_time()
+        actions = scheduler.step(Submitted(request, graph))
+        run = scheduler.requests[request]
+        items = [task_item(each, run, str) for each in actions if isinstance(each, Assign)]
+        message = encode(items)
+        said.append((time.thread_time() - began_s) / len(items))
+        scheduler.step(Cancelled(request))
+        time.sleep(GAP_S)
+        tasks = Tasks("d-1", cap_bytes=1 << 40)
+        began_s = time.thread_time()
+        for item, _ in decode(message):
+            tasks.add_task(task_spec(item.task, 0), 0.0)
+        understood.append((time.thread_time() - began_s) / len(items))
+    return _median_ms(said), _median_ms(understood)
 
 
 async def measure(pair: Sequence[dict[str, Any]], messages: int) -> dict[str, Any]:
@@ -129,8 +176,8 @@ async def measure(pair: Sequence[dict[str, Any]], messages: int) -> dict[str, An
             sizes.append(
                 {
                     "bytes": 4 * int(np.prod(shape)),
-                    "end_to_full_ms": round(statistics.median(until_full) * 1e3, 4),
-                    "full_to_start_ms": round(statistics.median(until_start) * 1e3, 4),
+                    "end_to_full_ms": _median_ms(until_full),
+                    "full_to_start_ms": _median_ms(until_start),
                 }
             )
         counters = (await clients[0].hello("benchmark")).counters
@@ -189,6 +236,10 @@ async def _done(stream: ExchangeStream) -> pb.TaskDone:
             if item.WhichOneof("kind") == "failed":
                 raise SystemExit(item.failed.message)
     raise SystemExit("a worker ended its stream")
+
+
+def _median_ms(seconds: Sequence[float]) -> float:
+    return round(statistics.median(seconds) * 1e3, 4)
 
 
 def _relu(shape: tuple[int, ...], names: tuple[str, str]) -> Program:

@@ -33,27 +33,29 @@ COUNTS = (1, 2, 3, 4, 6, 8)
 RESULT = ROOT / "benchmarks" / "results" / "hardware.json"
 PAGE = ROOT / "docs" / "hardware.md"
 IMAGES = ROOT / "docs" / "images"
-# A home's switch; Wi-Fi's own delay is in what a message costs.
-LATENCY_MS = 0.5
 # Cluster files say what a weight costs, presets what a byte does.
 _WEIGHT_BYTES = 4
 
 
 def cluster_of(preset: Preset, count: int) -> Cluster:
     """The host's worker and `count - 1` more of the same kind."""
-    computer = (
-        f"gflops = {preset.gflops}\nendpoint_ms_per_message = {preset.message_ms}\n"
-        f"endpoint_ns_per_byte = {preset.byte_ns}\nendpoint_ms_per_task = {preset.task_ms}\n"
+    end = (
+        f"endpoint_ms_per_message = {preset.message_ms}\nendpoint_ns_per_byte = {preset.byte_ns}\n"
+    )
+    worker = (
+        f"{end}endpoint_ms_per_task = {preset.task_ms}\n"
         f"endpoint_ms_per_peer_message = {preset.peer_message_ms}\n"
         f"endpoint_ns_per_peer_byte = {preset.peer_byte_ns}\n"
-        f"weight_ns = {preset.weight_ns * _WEIGHT_BYTES}\n"
     )
+    computes = f"gflops = {preset.gflops}\nweight_ns = {preset.weight_ns * _WEIGHT_BYTES}\n"
     text = (
-        f'[host]\ncomputes = true\n{computer}[network]\nmedium = "{preset.medium}"\n'
-        f"mbps = {preset.mbps}\nlatency_ms = {LATENCY_MS}\n"
+        f"[host]\n{computes}{end}endpoint_ms_per_task = {preset.describe_ms}\n"
+        f"[host.worker]\n{worker}"
+        f'[network]\nmedium = "{preset.medium}"\n'
+        f"mbps = {preset.mbps}\nlatency_ms = {preset.latency_ms}\n"
     )
     if count > 1:
-        text += f'[[device]]\nname = "pi"\ncount = {count - 1}\n{computer}'
+        text += f'[[device]]\nname = "pi"\ncount = {count - 1}\n{computes}{worker}'
     return parse_cluster(text)
 
 
@@ -64,10 +66,11 @@ def simulated() -> dict[str, Any]:
         network = network_of(load(model))
         for kind in KINDS:
             preset = load_kind(kind).preset
-            rows.setdefault(kind, {})[model] = {
-                str(count): auto(network, cluster_of(preset, count)).predicted_latency_s
-                for count in COUNTS
-            }
+            plans = {count: auto(network, cluster_of(preset, count)) for count in COUNTS[1:]}
+            found = {str(count): plan.predicted_latency_s for count, plan in plans.items()}
+            # The whole model on one of them, without any message.
+            found["1"] = plans[COUNTS[1]].single_device_latency_s
+            rows.setdefault(kind, {})[model] = found
     return rows
 
 

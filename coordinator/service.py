@@ -208,7 +208,8 @@ class Coordinator:
         """
         if not self._plans.release(model):
             raise NotFound(
-                cause=f"no plan is held for {model}", cure="Nothing is to be done: it plans itself"
+                cause=f"no plan is held for {model}",
+                cure="Nothing to do: imbrex plans for this model by itself",
             )
 
     def drain(self, device: str) -> DeviceStatus:

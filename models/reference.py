@@ -83,6 +83,14 @@ class Comparison:
     max_abs_error: float
     max_rel_error: float
 
+    def __str__(self) -> str:
+        if not self.max_abs_error:
+            return "identical, bit for bit"
+        return (
+            f"largest difference {self.max_abs_error:.3g}, or {self.max_rel_error:.3g} of the "
+            "output's largest magnitude"
+        )
+
     def worse(self, other: Comparison) -> Comparison:
         """The worse of two, field by field."""
         return Comparison(

@@ -36,8 +36,9 @@ _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Preset(BaseModel):
     """One kind of device, and how they are connected. `gflops` is what a convolution gets,
     `mbps` what a TCP stream gets, `message_ms` and `byte_ns` what messages cost at each side,
-    `peer_message_ms` and `peer_byte_ns` those between workers, `task_ms` what setting up a task
-    costs beside its kernels, `weight_ns` what reading a byte of weights does.
+    `peer_message_ms` and `peer_byte_ns` those between workers, `task_ms` what a task costs beside
+    its kernels, `describe_ms` what it costs the host, `weight_ns` what reading a byte of weights
+    does. `latency_ms` is the wire's one way; the lab's, between namespaces, has none.
 
     A file may say `software` in place of what software costs: how many times slower it is than on
     the server's core on which it was measured.
@@ -52,7 +53,9 @@ class Preset(BaseModel):
     peer_message_ms: _NotNegative = 0.0
     peer_byte_ns: _NotNegative = 0.0
     task_ms: _NotNegative = 0.0
+    describe_ms: _NotNegative = 0.0
     weight_ns: _NotNegative = 0.0
+    latency_ms: _NotNegative = 0.0
     medium: Medium = "star"
 
     @model_validator(mode="before")
@@ -75,7 +78,9 @@ class Preset(BaseModel):
                 "peer_message_ms": self.peer_message_ms / scale,
                 "peer_byte_ns": self.peer_byte_ns / scale,
                 "task_ms": self.task_ms / scale,
+                "describe_ms": self.describe_ms / scale,
                 "weight_ns": self.weight_ns / scale,
+                "latency_ms": self.latency_ms / scale,
             }
         )
 

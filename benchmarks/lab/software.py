@@ -15,7 +15,7 @@ MESSAGES, HANDOVER = RESULTS / "messages.json", RESULTS / "handover.json"
 @dataclass(frozen=True, slots=True)
 class Software:
     """Of one side: a message over gRPC and each of its bytes, a message between workers and each of
-    its bytes, and setting up a task.
+    its bytes, a task on its device (taken in and set up), and describing one at the host.
     """
 
     message_ms: float
@@ -23,6 +23,7 @@ class Software:
     peer_message_ms: float
     peer_byte_ns: float
     task_ms: float
+    describe_ms: float
 
     def slower(self, times: float) -> dict[str, float]:
         """The same on a computer whose software is so many times slower."""
@@ -32,8 +33,10 @@ class Software:
 def software() -> Software:
     """What `benchmarks.messages` and `benchmarks.handover` found on a quiet machine."""
     transports = json.loads(MESSAGES.read_text())["transports"]
-    task_ms = json.loads(HANDOVER.read_text())["set_up_ms"]
-    return Software(*_of(transports["grpc"]), *_of(transports["data"]), task_ms)
+    found = json.loads(HANDOVER.read_text())
+    task_ms = found["set_up_ms"] + found["take_in_ms"]
+    host, peers = _of(transports["grpc"]), _of(transports["data"])
+    return Software(*host, *peers, task_ms, found["describe_ms"])
 
 
 def _of(sizes: list[dict[str, Any]]) -> tuple[float, float]:

@@ -36,7 +36,7 @@ def findings(examined: Examined) -> Iterator[Finding]:
         yield Finding("no_device", "error", "", cause, cure)
     for cluster in examined.others:
         cause = f"workers of another cluster are announced here: {cluster!r}"
-        cure = "Nothing is to be done, unless they should belong here: see `cluster` in settings"
+        cure = "Nothing to do, unless they should belong to this cluster: see the setting `cluster`"
         yield Finding("other_cluster", "note", "", cause, cure)
 
 

@@ -124,10 +124,10 @@ class _Candidates:
             raise self.refused
         best = min(self._finalists(), key=lambda each: each.plan.predicted_latency_s)
         compared = ", ".join(f"{each.name} {each.latency_s:.3f} s" for each in self.found)
-        note = f"This is the plan of {best.name}; simulated alike, the strategies take: {compared}."
+        note = f"Chosen: {best.name}. In the same simulation the strategies take: {compared}."
         left = [other for other in CANDIDATES if other not in self.tried]
         notes = (
-            (note, f"Not searched, as they can't win here: {', '.join(left)}.") if left else (note,)
+            (note, f"Skipped because they cannot win here: {', '.join(left)}.") if left else (note,)
         )
         return replace(best.plan, strategy="auto", notes=(*notes, *best.plan.notes))
 

@@ -6,7 +6,7 @@ from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.tasks.plan import DeviceId
 
-# Raspberry Pis 3 on 100 Mbit/s Ethernet.
+# Raspberry Pi 3s on 100 Mbit/s Ethernet.
 GFLOPS, BYTES_PER_S, MESSAGE_S, LATENCY_S = 1.85, 93.7e6 / 8, 1e-3, 2e-3
 # What is split is asked, not whether a Pi could hold the model.
 MEMORY_BYTES = 1 << 40

@@ -76,10 +76,13 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _front(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="The version.")
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_version, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """One CNN inference across the Raspberry Pis of a home: faster, with the same answer.
+    """Run one CNN inference across the Raspberry Pis of a home: faster, with the same answer.
 
     \b
     imbrex demo                      try it: a whole cluster on this machine
@@ -92,33 +95,39 @@ def _front(
 @app.command()
 def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     image: Annotated[
-        Path | None, typer.Argument(metavar="IMAGE", help="A picture; default: a sheet of ours.")
+        Path | None,
+        typer.Argument(metavar="IMAGE", help="A picture. [default: one that comes with imbrex]"),
     ] = None,
     model: Model = "digits",
-    workers: Annotated[int, typer.Option(min=1, max=64, help="How many worker processes.")] = 4,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="The number of worker processes.")
+    ] = 4,
     strategy: Strategy = None,
     plan: PlanFile = None,
     wire: WireOption = None,
     throttle: Annotated[
-        bool, typer.Option("--throttle/--no-throttle", help="Pace workers like Raspberry Pis.")
+        bool,
+        typer.Option(
+            "--throttle/--no-throttle", help="Slow the workers down to a Raspberry Pi's pace."
+        ),
     ] = True,
     profile: Annotated[
         bool,
         typer.Option(
             "--profile/--no-profile",
-            help="Measure the workers first: a minute at the first run, kept for the next.",
+            help="Measure the workers first: takes a minute, once; the result is kept.",
         ),
     ] = True,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the cluster up until Ctrl-C.")
+        bool, typer.Option("--keep", help="Keep the cluster running until Ctrl-C.")
     ] = False,
     save: Save = None,
     as_json: Json = False,
 ) -> None:
-    """A whole cluster of real processes on this machine, and one image through it.
+    """Start a whole cluster on this machine and run one image through it.
 
-    Starts workers that are found over mDNS on loopback and a coordinator with HTTP; shows the
-    answer, the plan and where the time went; compares with one device and with the whole model.
+    Its workers are real processes that are found over mDNS on loopback. Shows the answer, the
+    plan and where the time went, and compares with one device and with the whole model.
 
     \b
     imbrex demo
@@ -141,33 +150,41 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     config: Config = None,
     host: Host = None,
-    port: Annotated[int | None, typer.Option(help="0 takes any free one. [default: 8470]")] = None,
-    data_port: Annotated[
-        int | None, typer.Option(help="Where neighbours send borders. [default: the one after]")
+    port: Annotated[
+        int | None, typer.Option(help="The port to listen on; 0: any free one. [default: 8470]")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="For people. [default: the host's]")] = None,
+    data_port: Annotated[
+        int | None,
+        typer.Option(help="The port of the data plane between workers. [default: port + 1]"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The name shown to people. [default: the host name]")
+    ] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What computes. [default: onnxruntime]")
+        str | None,
+        typer.Option(metavar="NAME", help="The inference engine. [default: onnxruntime]"),
     ] = None,
     pace: Annotated[
-        float | None, typer.Option(metavar="F", help="Compute at F of a core, as 0.4.")
+        float | None,
+        typer.Option(metavar="F", help="Use only this fraction of a core, for example 0.4."),
     ] = None,
-    memory_mb: Annotated[int | None, typer.Option(help="Memory that it may use.")] = None,
+    memory_mb: Annotated[int | None, typer.Option(help="The memory it may use, in MB.")] = None,
     join: Annotated[
         str | None,
         typer.Option(
-            metavar="TOKEN", help="Join a cluster (`imbrex cluster invite`); - reads it from stdin."
+            metavar="TOKEN",
+            help="Join a cluster with this token from `imbrex cluster invite`; -: from stdin.",
         ),
     ] = None,
     join_only: Annotated[
-        bool, typer.Option("--join-only", help="Join, and don't compute now.")
+        bool, typer.Option("--join-only", help="Join, then exit without computing.")
     ] = False,
     cluster: Cluster = None,
     mdns: Mdns = None,
     mdns_interfaces: Interfaces = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Computes for a coordinator, which finds it over mDNS.
+    """Compute for a coordinator, which finds this worker over mDNS.
 
     Every setting can also be an environment variable IMBREX_WORKER_*, or a line of a file. To
     be reached by other machines it must have joined their cluster once.

@@ -36,7 +36,9 @@ def add_asking(app: typer.Typer) -> None:
 
 
 def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
-    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture, or tensors as .npz.")],
+    image: Annotated[
+        Path, typer.Argument(metavar="IMAGE", help="A picture, or tensors in an .npz file.")
+    ],
     model: Model = "digits",
     url: Url = URL,
     strategy: ChosenStrategy = None,
@@ -46,7 +48,7 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     save: Save = None,
     as_json: Json = False,
 ) -> None:
-    """Sends an image to a coordinator and prints what it saw.
+    """Send an image to a coordinator and print the answer.
 
     \b
     imbrex infer sheet.png
@@ -72,11 +74,13 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="CLUSTER.toml", help="Write the cluster, for plan and simulate."),
+        typer.Option(
+            metavar="CLUSTER.toml", help="Save the cluster as a file for `plan` and `simulate`."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Devices and models of a running coordinator.
+    """Show the devices and models of a running coordinator.
 
     \b
     imbrex status
@@ -96,7 +100,7 @@ def status(
 
 
 def doctor(url: Url = URL, as_json: Json = False) -> None:
-    """Names what is wrong with a cluster, and the cure.
+    """Diagnose a cluster: what is wrong, and how to fix it.
 
     Asks every device how it is (power, heat, memory, disk, clock, cable, Wi-Fi), has devices try to
     reach each other, and listens for announcements. Takes a few seconds; requests go on meanwhile.
@@ -115,11 +119,11 @@ def drain(
     device: DeviceArgument,
     url: Url = URL,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Return when nothing runs there any more.")
+        bool, typer.Option("--wait/--no-wait", help="Return only when nothing runs on it any more.")
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Gives a device no more work: before a reboot, an upgrade, a move.
+    """Stop giving a device work, before a reboot, an upgrade or a move.
 
     Requests in flight end as they were planned, the next ones are computed without it. It stays
     drained until `imbrex resume`, also when it or the coordinator starts again.
@@ -134,7 +138,7 @@ def drain(
 
 
 def resume(device: DeviceArgument, url: Url = URL, as_json: Json = False) -> None:
-    """Uses a device again that was drained, or is in quarantine for wrong results.
+    """Use a device again that was drained or quarantined.
 
     \b
     imbrex resume pi-3
@@ -146,12 +150,13 @@ def resume(device: DeviceArgument, url: Url = URL, as_json: Json = False) -> Non
 
 def profile(
     device: Annotated[
-        list[str] | None, typer.Option(metavar="D", help="Id or name; repeatable. [default: all]")
+        list[str] | None,
+        typer.Option(metavar="D", help="A device's id or name; repeatable. [default: all]"),
     ] = None,
     url: Url = URL,
     as_json: Json = False,
 ) -> None:
-    """Measures devices anew: what layers of every type cost on them.
+    """Measure devices again: what each kind of layer costs on them.
 
     Takes at most a minute for each kind of device, between requests: devices that compute alike
     share what was measured of one. Then shows how well it predicts what it was not fitted to.
@@ -173,7 +178,7 @@ def trace(
     url: Url = URL,
     as_json: Json = False,
 ) -> None:
-    """Where the time of one of the latest requests went, as Chrome trace events.
+    """Save where a recent request spent its time, as a Chrome trace.
 
     A row for each device, and for each link and direction, on one clock. Open the file at
     https://ui.perfetto.dev or chrome://tracing.

@@ -66,9 +66,7 @@ def _show(report: CheckReport, console: Console) -> None:
     verdict = "ok" if report.ok else "DIFFERENT"
     console.print(
         Text(
-            f"{verdict}: largest difference {comparison.max_abs_error:.3g}, "
-            f"{comparison.max_rel_error:.3g} of the output's largest magnitude "
-            f"({told(report.tolerance)})",
+            f"{verdict}: {comparison} ({told(report.tolerance)})",
             "green" if report.ok else "red",
         )
     )

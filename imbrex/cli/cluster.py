@@ -36,14 +36,15 @@ def init(
     replace: Annotated[
         bool,
         typer.Option(
-            "--replace", help="A new one in place of one that is lost; enrol every device again."
+            "--replace",
+            help="Replace an authority that was lost; every device must be enrolled again.",
         ),
     ] = False,
     config: Config = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Makes the cluster's own certificate authority; from then on, daemons speak TLS.
+    """Create the cluster's certificate authority; from then on, daemons use TLS.
 
     Does nothing where there is one already. Restart a coordinator that is running.
 
@@ -61,14 +62,16 @@ def init(
 def invite(
     address: Annotated[
         str | None,
-        typer.Option(metavar="HOST[:PORT]", help="Of the coordinator. [default: found out]"),
+        typer.Option(metavar="HOST[:PORT]", help="The coordinator's address. [default: detected]"),
     ] = None,
-    minutes: Annotated[int, typer.Option(min=1, max=10080, help="How long it is good for.")] = 60,
+    minutes: Annotated[
+        int, typer.Option(min=1, max=10080, help="How long the token is valid.")
+    ] = 60,
     config: Config = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Prints a join token: one device may join with it, once.
+    """Print a join token, with which one device may join, once.
 
     \b
     imbrex cluster invite
@@ -82,7 +85,7 @@ def invite(
 
 @app.command()
 def authority(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
-    """Prints the certificate that clients of `imbrex coordinator --tls` believe. It is no secret.
+    """Print the CA certificate that clients of `imbrex coordinator --tls` need. It is not secret.
 
     \b
     imbrex cluster authority > home.pem
@@ -96,7 +99,7 @@ def authority(config: Config = None, state_dir: StateDir = None, as_json: Json =
 
 @app.command("list")
 def members(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
-    """The devices that belong to the cluster, and when their certificates end."""
+    """List the cluster's devices and when their certificates expire."""
     from imbrex.cli import cluster_trust as command
 
     raise typer.Exit(command.members(config, state_dir, as_json=as_json))
@@ -104,12 +107,14 @@ def members(config: Config = None, state_dir: StateDir = None, as_json: Json = F
 
 @app.command()
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE.tgz", help="Where to; keep it safe.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.tgz", help="The file to write; keep it safe.")
+    ],
     config: Config = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Writes the authority, members, API keys and measurements into one file.
+    """Back up the authority, members, API keys and measurements to one file.
 
     \b
     imbrex cluster backup home.tgz
@@ -122,12 +127,14 @@ def backup(
 
 @app.command()
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE.tgz", help="What backup wrote.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.tgz", help="A file written by `imbrex cluster backup`.")
+    ],
     config: Config = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Puts a backup in place, where there is no cluster yet."""
+    """Restore a backup where there is no cluster yet."""
     from imbrex.cli import cluster_trust as command
 
     raise typer.Exit(command.put_back(config, state_dir, file, as_json=as_json))
@@ -135,15 +142,16 @@ def restore(
 
 @app.command()
 def key(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")],
     role: Annotated[
-        Role, typer.Option(help="infer: ask and look; admin: change things, too.")
+        Role,
+        typer.Option(help="infer: send requests and read the state; admin: change things, too."),
     ] = Role.infer,
     config: Config = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Makes an API key; from the first one on, nobody gets an answer without.
+    """Create an API key; once there is one, every request needs a key.
 
     \b
     imbrex cluster key frigate
@@ -158,7 +166,7 @@ def key(
 
 @app.command()
 def keys(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
-    """The API keys, without their secrets."""
+    """List the API keys, without their secrets."""
     from imbrex.cli import cluster_keys as command
 
     raise typer.Exit(command.show(config, state_dir, as_json=as_json))
@@ -166,12 +174,12 @@ def keys(config: Config = None, state_dir: StateDir = None, as_json: Json = Fals
 
 @app.command()
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")],
     config: Config = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Ends an API key, at once. With the last one, everybody may do everything again."""
+    """Revoke an API key at once. Without any key left, everybody may do everything again."""
     from imbrex.cli import cluster_keys as command
 
     raise typer.Exit(command.revoke(config, state_dir, name, as_json=as_json))
@@ -179,12 +187,12 @@ def revoke(
 
 @app.command()
 def remove(
-    device: Annotated[str, typer.Argument(metavar="DEVICE", help="Id or name.")],
+    device: Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id or name.")],
     config: Config = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Takes a device out of the cluster, at once: nobody there speaks with it any more.
+    """Remove a device from the cluster at once: no other device talks to it any more.
 
     \b
     imbrex cluster remove kitchen
@@ -196,7 +204,7 @@ def remove(
 
 @app.command()
 def confirm(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
-    """Says that the list of members here is right, where devices know a newer one.
+    """Declare the list of members here to be the right one, where devices know a newer one.
 
     After a backup was restored and the coordinator has started: devices let in nobody by an older
     list, since it may name who was removed since. Remove them first.

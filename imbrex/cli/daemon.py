@@ -29,9 +29,12 @@ def add_daemon(front: typer.Typer) -> None:
 def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     config: Config = None,
     host: Host = None,
-    port: Annotated[int | None, typer.Option(help="0 takes any free one. [default: 8460]")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="The HTTP port; 0: any free one. [default: 8460]")
+    ] = None,
     grpc_port: Annotated[
-        int | None, typer.Option(help="Of the Open Inference Protocol. [default: 8461]")
+        int | None,
+        typer.Option(help="The port of the Open Inference Protocol's gRPC. [default: 8461]"),
     ] = None,
     workers: Annotated[
         list[str] | None,
@@ -41,14 +44,14 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     ] = None,
     models: Annotated[
         list[str] | None,
-        typer.Option("--model", help="A model to make ready at start; repeatable."),
+        typer.Option("--model", help="A model to load at start; repeatable."),
     ] = None,
     model_repository: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="More models, in Triton's layout: NAME/1/model.onnx."),
     ] = None,
     detector: Annotated[
-        str | None, typer.Option(help="The model that Frigate and Blue Iris get (DeepStack).")
+        str | None, typer.Option(help="The model that answers Frigate and Blue Iris (DeepStack).")
     ] = None,
     strategy: Strategy = None,
     planners: Annotated[
@@ -61,43 +64,53 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     ] = None,
     objective: Annotated[
         Literal["auto", "latency", "throughput"] | None,
-        typer.Option(help="With many images: soonest answers, or most per second. [default: auto]"),
+        typer.Option(help="Under load: favour latency, or images per second. [default: auto]"),
     ] = None,
     wire: WireOption = None,
     replan: Annotated[
         str | None,
-        typer.Option(metavar="S|off", help="Plan again every S seconds, or never. [default: 60]"),
+        typer.Option(metavar="S|off", help="Replan every S seconds, or never. [default: 60]"),
     ] = None,
     host_computes: Annotated[
         bool | None,
-        typer.Option("--host-computes/--no-host-computes", help="Whether this machine computes."),
+        typer.Option(
+            "--host-computes/--no-host-computes", help="Whether this machine computes, too."
+        ),
     ] = None,
     profile: Annotated[
         bool | None,
-        typer.Option("--profile/--no-profile", help="Whether idle devices are measured."),
+        typer.Option(
+            "--profile/--no-profile", help="Whether to measure devices when they are idle."
+        ),
     ] = None,
     host_names: Annotated[
         list[str] | None,
         typer.Option(
             "--host-name",
             metavar="NAME",
-            help="A name that clients ask for, beside this device's; repeatable.",
+            help="Another host name under which clients may ask; repeatable.",
         ),
     ] = None,
     tls: Annotated[
         bool | None,
-        typer.Option("--tls/--no-tls", help="Clients speak TLS, by the cluster's authority."),
+        typer.Option(
+            "--tls/--no-tls",
+            help="Serve clients over TLS with a certificate of the cluster's authority.",
+        ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(metavar="PEM", help="Clients speak TLS, by this certificate.")
+        Path | None,
+        typer.Option(metavar="PEM", help="Serve clients over TLS with this certificate."),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="The certificate's key.")
+    ] = None,
     rate_per_s: Annotated[
         float | None,
         typer.Option(
             "--rate",
             metavar="PER_S",
-            help="Requests a second per key or address; 0: any. [default: 200]",
+            help="Requests per second from one key or address; 0: no limit. [default: 200]",
         ),
     ] = None,
     cluster: Cluster = None,
@@ -105,7 +118,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     interfaces: Interfaces = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Finds workers, plans, and answers over HTTP.
+    """Find workers, plan, and answer requests over HTTP.
 
     Every setting can also be an environment variable IMBREX_COORDINATOR_*, or a line of a file.
 

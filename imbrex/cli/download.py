@@ -68,7 +68,8 @@ def download(
                 least = max(now, least)
                 if failures >= ATTEMPTS:
                     raise Unavailable(
-                        cause=f"{wanted.url} does not come ({str(error) or type(error).__name__})",
+                        cause=f"{wanted.url} could not be downloaded "
+                        f"({str(error) or type(error).__name__})",
                         cure="Check the network, and try again: it goes on where it stopped",
                     ) from error
                 wait(WAIT_S * 2**failures)

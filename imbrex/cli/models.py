@@ -9,7 +9,7 @@ import typer
 
 from imbrex.cli.options import Default, Json, ModelArgument, Name
 
-_models = typer.Typer(help="The networks that imbrex knows by name.", no_args_is_help=True)
+_models = typer.Typer(help="List, inspect, add and remove models.", no_args_is_help=True)
 
 TaskName = Literal["classification", "detection", "segmentation", "image-to-image", "tensor"]
 
@@ -26,7 +26,7 @@ def add_models(app: typer.Typer) -> None:
 
 
 def list_models(as_json: Json = False) -> None:
-    """The catalogue.
+    """List the models that imbrex knows by name.
 
     \b
     imbrex models list
@@ -41,11 +41,11 @@ def show(
     model: ModelArgument,
     cluster: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.toml", help="Predict for this cluster. [default: four Pis 3]"),
+        typer.Option(metavar="FILE.toml", help="The cluster to predict for. [default: four Pi 3s]"),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What a model consists of, what of it is split and what not and why, and what that gains.
+    """Show what a model consists of, which parts are split (and why not), and the gain.
 
     \b
     imbrex models show yolov8n
@@ -59,36 +59,41 @@ def show(
 def add(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An .onnx file.")],
     name: Annotated[str | None, typer.Option(help="[default: the file's]")] = None,
-    task: Annotated[TaskName | None, typer.Option(help="What it is for.")] = None,
+    task: Annotated[TaskName | None, typer.Option(help="The model's task.")] = None,
     labels: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|a,b,c", help="Its classes: a .txt with one per line, or a list."
+            metavar="FILE|a,b,c", help="The classes: a .txt file with one per line, or a list."
         ),
     ] = None,
     pixels: Annotated[
         Literal["imagenet", "unit", "signed", "bytes"] | None,
         typer.Option(
-            help="What it was trained on: ImageNet's mean and deviation, 0 to 1, -1 to 1, 0 to 255."
+            help="How the model takes pixels: ImageNet's mean and deviation, 0 to 1, -1 to 1, "
+            "0 to 255."
         ),
     ] = None,
     resize: Annotated[
         Literal["letterbox", "stretch", "centre-crop"] | None,
-        typer.Option(help="How a picture is fitted. [default: by the task]"),
+        typer.Option(help="How pictures are resized. [default: depends on the task]"),
     ] = None,
     size: Annotated[
-        str | None, typer.Option(metavar="HxW", help="For what the file leaves open.")
+        str | None,
+        typer.Option(metavar="HxW", help="The input size, where the file leaves it open."),
     ] = None,
     sidecar: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="All of that. [default: FILE.json beside FILE]"),
+        typer.Option(
+            metavar="FILE.json",
+            help="A file with all of the above. [default: FILE.json beside FILE]",
+        ),
     ] = None,
-    licence: Annotated[str, typer.Option(help="Under which it may be used.")] = "not said",
-    source: Annotated[str | None, typer.Option(help="Where it is from.")] = None,
+    licence: Annotated[str, typer.Option(help="Its licence.")] = "not said",
+    source: Annotated[str | None, typer.Option(help="Where it comes from.")] = None,
     default: Default = False,
     as_json: Json = False,
 ) -> None:
-    """Adds a model of yours: a copy, with what is needed to use it.
+    """Add a model of your own: a copy, with everything needed to use it.
 
     What the file does not say is guessed from its shapes and its exporter's metadata; what cannot
     be guessed is asked on a terminal, and is an error elsewhere. A name that is there already
@@ -113,16 +118,18 @@ def pull(
     name: Name,
     base_url: Annotated[
         str,
-        typer.Option(envvar="IMBREX_MODELS_URL", help="Where the manifest's files are."),
+        typer.Option(envvar="IMBREX_MODELS_URL", help="The server of the manifest's files."),
     ] = "https://huggingface.co",
     manifest: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Other models than ours, in the same form."),
+        typer.Option(
+            metavar="FILE.json", help="Another list of models, in the format of imbrex's own."
+        ),
     ] = None,
     default: Default = False,
     as_json: Json = False,
 ) -> None:
-    """Downloads a trained model, checks that it is the right one, and adds it.
+    """Download a trained model, verify it, and add it.
 
     A download that broke off goes on where it stopped.
 
@@ -138,11 +145,11 @@ def pull(
 def remove(
     name: Name,
     version: Annotated[
-        int | None, typer.Option(min=1, help="Only this one. [default: all of them]")
+        int | None, typer.Option(min=1, help="Only this version. [default: all of them]")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Removes a model that was added or pulled.
+    """Remove a model that was added or pulled.
 
     \b
     imbrex models remove tinyyolov2-8
@@ -155,11 +162,12 @@ def remove(
 
 def default(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="An added model. [default: show them]")
+        str | None,
+        typer.Argument(metavar="NAME", help="A model that was added. [default: show the defaults]"),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Which model answers for a task where none is named: for detection, DeepStack's clients.
+    """Choose the model that answers for a task when a request names none, as DeepStack's do.
 
     \b
     imbrex models default

@@ -24,23 +24,26 @@ def model_names(incomplete: str) -> list[str]:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")]
-Url = Annotated[str, typer.Option(help="The coordinator.", envvar="IMBREX_URL")]
+Url = Annotated[str, typer.Option(help="The coordinator's URL.", envvar="IMBREX_URL")]
 Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings; flags win.")
+    Path | None,
+    typer.Option("--config", metavar="FILE.toml", help="A file of settings; flags override it."),
 ]
 Host = Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")]
-Cluster = Annotated[str | None, typer.Option(help="Its name on mDNS. [default: home]")]
-Mdns = Annotated[bool | None, typer.Option("--mdns/--no-mdns", help="Use multicast DNS.")]
+Cluster = Annotated[str | None, typer.Option(help="The cluster's name on mDNS. [default: home]")]
+Mdns = Annotated[
+    bool | None, typer.Option("--mdns/--no-mdns", help="Whether to use multicast DNS.")
+]
 Interfaces = Annotated[
     list[str] | None,
-    typer.Option("--interface", metavar="ADDRESS", help="Where to use mDNS; repeatable."),
+    typer.Option("--interface", metavar="ADDRESS", help="An interface to use mDNS on; repeatable."),
 ]
-StateDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep its state.")]
+StateDir = Annotated[Path | None, typer.Option(metavar="DIR", help="The directory for its state.")]
 Model = Annotated[
     str,
     typer.Option(
         "--model",
-        help="A name (`imbrex models list`) or an .onnx file.",
+        help="A model's name (see `imbrex models list`) or an .onnx file.",
         autocompletion=model_names,
     ),
 ]
@@ -48,26 +51,30 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A name (`imbrex models list`) or an .onnx file.",
+        help="A model's name (see `imbrex models list`) or an .onnx file.",
         autocompletion=model_names,
     ),
 ]
-DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="Its name or id.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As in `imbrex models list`.")]
+DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's name or id.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `imbrex models list`.")]
 Default = Annotated[
-    bool, typer.Option("--default", help="Let it answer for its task where none is named.")
+    bool,
+    typer.Option(
+        "--default", help="Make it the model that answers for its task when a request names none."
+    ),
 ]
-Strategy = Annotated[str | None, typer.Option(help="How to plan. [default: auto]")]
+Strategy = Annotated[str | None, typer.Option(help="The planning strategy. [default: auto]")]
 ChosenStrategy = Annotated[
-    str | None, typer.Option(help="How to plan. [default: auto, or as the coordinator does]")
+    str | None, typer.Option(help="The planning strategy. [default: auto, or the coordinator's]")
 ]
 Devices = Annotated[
-    int | None, typer.Option(min=1, help="Over so many of the fastest. [default: all]")
+    int | None, typer.Option(min=1, help="Use only the N fastest devices. [default: all]")
 ]
 DeviceCounts = Annotated[
     str | None,
     typer.Option(
-        metavar="1..N", help="Over so many of the fastest devices. [default: all of them]"
+        metavar="1..N",
+        help="Repeat with 1 to N of the fastest devices. [default: all of them at once]",
     ),
 ]
 PlanFile = Annotated[
@@ -79,8 +86,9 @@ WireOption = Annotated[
     typer.Option(
         "--wire",
         metavar="exact|fp16|int8",
-        help="What maps between blocks may travel as, where that is faster. fp16 and int8 change "
-        "the answer a little: see `imbrex check --wire`. [default: what the model allows]",
+        help="The format in which feature maps may travel between devices, where that is faster. "
+        "fp16 and int8 change the answer slightly: see `imbrex check --wire`. "
+        "[default: what the model allows]",
     ),
 ]
 Save = Annotated[

@@ -38,7 +38,7 @@ def add_planning(app: typer.Typer) -> None:
 def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     model: ModelArgument,
     cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="A described cluster.")
+        Path | None, typer.Option(metavar="FILE.toml", help="A cluster file.")
     ] = None,
     strategy: ChosenStrategy = None,
     devices: Devices = None,
@@ -46,14 +46,15 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     url: Url = URL,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Also say why, and what everything else would cost."),
+        typer.Option("--explain", help="Explain the choice, and what the alternatives would cost."),
     ] = False,
     save: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Write it to OUT.json, or draw OUT.svg.")
+        Path | None,
+        typer.Option(metavar="OUT", help="Save the plan as OUT.json, or draw it as OUT.svg."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The plan for a described cluster, or of a running coordinator.
+    """Show the plan for a cluster file, or that of a running coordinator.
 
     A saved plan can be executed as it is: `imbrex infer --plan`, `bench --plan`, `demo --plan`.
 
@@ -74,9 +75,10 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 
 def simulate(
     model: ModelArgument,
-    cluster: Annotated[Path, typer.Option(metavar="FILE.toml", help="A described cluster.")],
+    cluster: Annotated[Path, typer.Option(metavar="FILE.toml", help="A cluster file.")],
     strategy: Annotated[
-        str, typer.Option(metavar="S,S", help="Strategies; module:function too.")
+        str,
+        typer.Option(metavar="S,S", help="Strategies, separated by commas; also module:function."),
     ] = "all",
     devices: DeviceCounts = None,
     plot: Annotated[
@@ -84,7 +86,7 @@ def simulate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What every strategy would do on a described cluster, side by side.
+    """Predict every strategy on a cluster file, side by side.
 
     Write the file by hand, or take that of a running cluster: `imbrex status --save`.
 
@@ -107,24 +109,25 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     model: ModelArgument,
     url: Url = URL,
     strategies: Annotated[
-        str, typer.Option(metavar="S,S", help="Strategies of the coordinator.")
+        str, typer.Option(metavar="S,S", help="Strategies of the coordinator, separated by commas.")
     ] = "auto",
     devices: DeviceCounts = None,
-    repeat: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 10,
+    repeat: Annotated[int, typer.Option(min=1, max=10_000, help="The number of rounds.")] = 10,
     plan: PlanFile = None,
     wire: Annotated[
         str | None,
         typer.Option(
             metavar="W,W",
-            help="What maps may travel as, exact, fp16 or int8: each strategy with each of them. "
+            help="Formats in which feature maps may travel (exact, fp16, int8); each strategy is "
+            "measured with each of them. "
             "[default: what the model allows]",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the input.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the random input.")] = 0,
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print every sample as CSV.")] = False,
 ) -> None:
-    """Strategies on a running cluster: measured in turns, beside what was predicted.
+    """Measure strategies on a running cluster, beside what was predicted.
 
     Every answer is compared with the first strategy's. Rounds are interleaved (a b a b), so that
     a cluster that slows down slows all alike.
@@ -155,11 +158,15 @@ def check(
     wire: WireOption = None,
     inputs: Annotated[
         int,
-        typer.Option(min=1, metavar="N", help="By how many inputs a wire's effect is measured."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="The number of inputs on which to measure the effect of --wire.",
+        ),
     ] = 100,
     as_json: Json = False,
 ) -> None:
-    """Cuts a model into tiles, runs them all here, and compares with the whole model.
+    """Run a model cut into tiles on this machine, and compare with the whole model.
 
     \b
     imbrex check digits --grid 1x5

@@ -23,7 +23,7 @@ from models.loading import network_of
 from models.shapes import TensorInfo
 from models.summary import Summary, UnitSummary, summarise
 
-# Where no cluster is named: Raspberry Pis 3 on 100 Mbit/s Ethernet.
+# Where no cluster is named: Raspberry Pi 3s on 100 Mbit/s Ethernet.
 DEVICES = 4
 
 

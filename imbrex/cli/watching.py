@@ -27,33 +27,40 @@ def watch(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     model: Model = "digits",
     url: Url = URL,
     existing: Annotated[
-        bool, typer.Option("--existing", help="Of a folder: what is there already, too.")
+        bool, typer.Option("--existing", help="Also process files that are in the folder already.")
     ] = False,
     at_once: Annotated[
-        int, typer.Option(min=1, max=64, help="So many frames on their way at a time.")
+        int, typer.Option(min=1, max=64, help="The number of frames in flight at a time.")
     ] = 1,
     frames: Annotated[
-        int, typer.Option(min=0, help="End after so many. [default: never]", show_default=False)
+        int,
+        typer.Option(
+            min=0, help="Exit after this many frames. [default: never]", show_default=False
+        ),
     ] = 0,
     per_second: Annotated[
         float,
-        typer.Option(min=0, help="At most so many. [default: all it can]", show_default=False),
+        typer.Option(
+            min=0, help="The most frames per second. [default: no limit]", show_default=False
+        ),
     ] = 0.0,
     mqtt: Annotated[
         str | None,
         typer.Option(
             metavar="mqtt://USER@HOST/TOPIC",
-            help="Publish answers, with Home Assistant's discovery; the password is taken from "
+            help="Publish answers, with Home Assistant's discovery; the password is read from "
             "IMBREX_MQTT_PASSWORD.",
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="Of this watch, on MQTT.")] = "watch",
+    name: Annotated[str, typer.Option(help="The name of this watch on MQTT.")] = "watch",
     presence: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL", help="On MQTT, a sensor of its own; repeatable."),
+        typer.Option(
+            metavar="LABEL", help="Publish an MQTT presence sensor for this label; repeatable."
+        ),
     ] = None,
 ) -> None:
-    """Frames of a folder or a camera, answered as they come: a line of JSON for each.
+    """Watch a folder or a camera: print a line of JSON for every frame.
 
     The newest frame goes first, and a camera's older ones are dropped: an answer is about what is
     there now. A stream that breaks is opened again. Rate and latency are shown on standard error.

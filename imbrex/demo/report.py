@@ -197,9 +197,7 @@ def _compared(outcome: Outcome, console: Console) -> None:
         verdict = "A DIFFERENT ANSWER"
     console.print(
         Text(
-            f"whole model: {verdict}: largest difference {error.max_abs_error:.3g}, "
-            f"{error.max_rel_error:.3g} of the output's largest magnitude "
-            f"({limit}), over {len(measured.answers)} answers",
+            f"whole model: {verdict}: {error} ({limit}), over {len(measured.answers)} answers",
             "green" if outcome.same else "red",
         )
     )

@@ -57,7 +57,7 @@ def run(demo: Demo, *, as_json: bool) -> int:
     find_planners_here()
     strategy(demo.strategy)  # a wrong name is refused before anything starts
     with _ended_by_signals(), _progress() as progress:
-        progress("the whole model, here, to compare with")
+        progress("running the whole model on this machine, for comparison")
         question = prepare(demo.model, demo.image)
         given = read_plan(demo) if demo.plan is not None else None
         form = ClusterForm(

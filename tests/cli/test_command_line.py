@@ -127,7 +127,7 @@ def test_a_terminal_has_colours_unless_they_are_not_wanted(tmp_path, without: bo
             shown += piece
     os.close(here)
     assert done.wait(60) == 0
-    assert b"ok: largest difference" in shown
+    assert b"ok: " in shown
     assert bool(re.search(rb"\x1b\[[0-9;]*3[0-7]m", shown)) is not without
 
 

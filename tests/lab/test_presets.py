@@ -18,7 +18,9 @@ def test_the_presets_of_the_papers_devices_are_there():
 @pytest.mark.parametrize("name", names())
 def test_every_preset_says_where_its_rates_come_from(name):
     lines = (FOLDER / f"{name}.toml").read_text().splitlines()
-    assert all("#" in line for line in lines if line.startswith(("gflops", "mbps", "software")))
+    assert all(
+        "#" in line for line in lines if line.startswith(("gflops", "mbps", "software", "latency"))
+    )
     assert load_kind(name).preset.gflops > 0
 
 
@@ -31,7 +33,7 @@ def test_four_gflops_are_all_that_the_targets_second_column_changes():
 def test_what_software_costs_is_what_was_measured_times_a_factor(name):
     times = tomllib.loads((FOLDER / f"{name}.toml").read_text())["software"]
     grpc, data = (json.loads(MESSAGES.read_text())["transports"][way] for way in ("grpc", "data"))
-    task_ms = json.loads(HANDOVER.read_text())["set_up_ms"]
+    handover = json.loads(HANDOVER.read_text())
     preset = load_kind(name).preset
 
     def side_ms(size):
@@ -41,7 +43,9 @@ def test_what_software_costs_is_what_was_measured_times_a_factor(name):
     assert preset.peer_message_ms == pytest.approx(side_ms(data[0]), abs=1e-3)
     large_ms = preset.message_ms + (grpc[-1]["bytes"] - grpc[0]["bytes"]) * preset.byte_ns * 1e-6
     assert large_ms == pytest.approx(side_ms(grpc[-1]), rel=0.01)
+    task_ms = handover["set_up_ms"] + handover["take_in_ms"]
     assert preset.task_ms == pytest.approx(times * task_ms, abs=1e-3)
+    assert preset.describe_ms == pytest.approx(times * handover["describe_ms"], abs=1e-3)
 
 
 def test_a_scale_changes_no_ratio():

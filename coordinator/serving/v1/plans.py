@@ -42,7 +42,8 @@ class Kept(BaseModel):
 def choice(
     strategy: Annotated[str, Query(description="How to plan; else as the coordinator does.")] = "",
     devices: Annotated[
-        int | None, Query(ge=1, le=MAX_DEVICES, description="Over so many of the fastest.")
+        int | None,
+        Query(ge=1, le=MAX_DEVICES, description="Use only this many of the fastest devices."),
     ] = None,
     plan: Annotated[str, Query(description="The `plan_id` of a plan that was sent.")] = "",
     wire: Annotated[
