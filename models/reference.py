@@ -85,7 +85,7 @@ class Comparison:
 
     def __str__(self) -> str:
         if not self.max_abs_error:
-            return "identical, bit for bit"
+            return "identical"
         return (
             f"largest difference {self.max_abs_error:.3g}, or {self.max_rel_error:.3g} of the "
             "output's largest magnitude"
