@@ -35,7 +35,7 @@ from coordinator.cluster.authority import Authority
 from coordinator.cluster.trust import Trust
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import Caller
+from protos.channels import HOST, Caller
 from protos.client import ExchangeStream, WorkerClient
 from protos.convert import box_message, data_type_of
 from protos.credentials import Credentials
@@ -61,15 +61,21 @@ class Transport(Protocol):
         ...
 
 
-class Grpc:
-    """Exchange streams, as between a host and a worker."""
+class Exchange:
+    """Exchange streams on an event loop, as between a host and a worker: direct, or over gRPC."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, running: dict[str, Any], caller: Caller
+        self,
+        loop: asyncio.AbstractEventLoop,
+        running: dict[str, Any],
+        caller: Caller,
+        *,
+        direct: bool,
     ) -> None:
         self._loop = loop
-        self._address = running["address"]
+        self._running = running
         self._caller = caller
+        self._direct = direct
         self._streams: list[ExchangeStream] = []
 
     def send(self, shape: tuple[int, ...], pairs: int) -> None:
@@ -78,7 +84,11 @@ class Grpc:
 
     async def _send(self, shape: tuple[int, ...], pairs: int) -> None:
         while len(self._streams) < 2:
-            self._streams.append(WorkerClient(self._address, self._caller).exchange())
+            device = self._running["id"]
+            client = WorkerClient(self._running["address"], self._caller, device)
+            self._streams.append(client.exchange())
+            if self._direct:
+                await self._streams[-1].go_direct(device, self._caller.credentials)
         values = np.zeros(shape, np.float32)
         for _ in range(pairs):
             await asyncio.sleep(GAP_S)
@@ -127,9 +137,12 @@ def main() -> int:
         tls, tls_pid = stack.enter_context(worker(folder / "tls"))
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(_admit(tls["address"], folder))
+        host = Trust.load(folder)
+        loop.run_until_complete(_admit(tls["address"], host))
         transports: dict[str, tuple[Transport, int]] = {
-            "grpc": (Grpc(loop, plain, Caller(_SENDER)), plain_pid),
+            "grpc": (Exchange(loop, plain, Caller(HOST), direct=False), plain_pid),
+            "host": (Exchange(loop, plain, Caller(HOST), direct=True), plain_pid),
+            "host_tls": (Exchange(loop, tls, host.caller, direct=True), tls_pid),
             "data": (Data(plain, Caller(_SENDER)), plain_pid),
             "data_tls": (Data(tls, caller), tls_pid),
         }
@@ -215,9 +228,9 @@ def _members(folder: Path) -> Caller:
     return Caller(_SENDER, credentials=give(_SENDER, folder / "sender.pem"))
 
 
-async def _admit(address: str, folder: Path) -> None:
+async def _admit(address: str, host: Trust) -> None:
     """The host says who is a member."""
-    async with WorkerClient(address, Trust.load(folder).caller, _RECEIVER) as client:
+    async with WorkerClient(address, host.caller, _RECEIVER) as client:
         await client.hello("benchmark", members=[_RECEIVER, _SENDER])
 
 
