@@ -1,11 +1,12 @@
-"""What a message between two workers costs either of them in CPU: the root of the lab's charges.
+"""What a message between two daemons costs either of them in CPU: the root of the lab's charges.
 
 A worker process takes tensors over two connections, one on each every ten milliseconds: as halos
-come from two neighbours and go to two, with the wakeups of pairs and not those of a stream; over
-gRPC on the daemons' event loop, over the data plane, and over the data plane under mutual TLS, in
-turns. What both processes need in the same time without messages is taken off. Meanwhile programs
-of the lowest priority keep every core awake: to wake a virtual machine's core that was put to sleep
-is the hypervisor's work, which no Pi does.
+come from two neighbours and go to two, with the wakeups of pairs and not those of a stream. In
+turns, they go as from a host, over gRPC (on the daemons' event loop, or by threads of gRPC's own)
+and past it, and as from neighbours over the data plane, both plain and under mutual TLS. What both
+processes need in the same time without messages is taken off. Meanwhile programs of the lowest
+priority keep every core awake: to wake a virtual machine's core that was put to sleep is the
+hypervisor's work, which no Pi does.
 
     python -m benchmarks.messages [--json] [--messages 300] [--rounds 3]
 """
@@ -24,8 +25,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Protocol
 
+import grpc
 import numpy as np
 import uvloop
 
@@ -35,13 +38,15 @@ from coordinator.cluster.authority import Authority
 from coordinator.cluster.trust import Trust
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import HOST, Caller
+from protos.channels import CHANNEL_OPTIONS, HOST, Caller
 from protos.client import ExchangeStream, WorkerClient
 from protos.convert import box_message, data_type_of
 from protos.credentials import Credentials
 from protos.endpoint import Endpoint
 from protos.facts import DeviceId
+from protos.frames import encode
 from protos.identity import certified, device_name, keep_identity, new_key, now_utc, signing_request
+from protos.serving import EXCHANGE
 from worker.data.link import Link, connect
 from worker.membership import IDENTITY_FILE
 from worker.tasks.actions import Piece, SendToPeer, TaskKey
@@ -93,14 +98,31 @@ class Exchange:
         for _ in range(pairs):
             await asyncio.sleep(GAP_S)
             for number, stream in enumerate(self._streams):
-                header = pb.Tensor(
-                    request=_request(),
-                    task=number,
-                    tensor="halo",
-                    box=box_message(Box.whole(shape).spans),
-                    data_type=data_type_of(values.dtype),
-                )
-                await stream.write([pb.Item(tensor=header)], [values])
+                await stream.write([_tensor(number, values)], [values])
+
+
+class GrpcThreads:
+    """Exchange streams over gRPC, written by gRPC's own threads instead of an event loop. The
+    worker reads as ever.
+    """
+
+    def __init__(self, running: dict[str, Any], caller: Caller) -> None:
+        self._queues: list[SimpleQueue[bytes]] = [SimpleQueue() for _ in range(2)]
+        # A channel ends with whoever knows it.
+        self._open: list[Any] = []
+        for queue in self._queues:
+            channel: Any = grpc.insecure_channel(running["address"], options=CHANNEL_OPTIONS)
+            call = channel.stream_stream(EXCHANGE)(iter(queue.get, b""), metadata=caller.metadata)
+            self._open += [channel, call]
+
+    def send(self, shape: tuple[int, ...], pairs: int) -> None:
+        """From this thread."""
+        values = np.zeros(shape, np.float32)
+        pause = threading.Event()
+        for _ in range(pairs):
+            pause.wait(GAP_S)
+            for number, queue in enumerate(self._queues):
+                queue.put(encode([_tensor(number, values)], [values]))
 
 
 class Data:
@@ -141,6 +163,7 @@ def main() -> int:
         loop.run_until_complete(_admit(tls["address"], host))
         transports: dict[str, tuple[Transport, int]] = {
             "grpc": (Exchange(loop, plain, Caller(HOST), direct=False), plain_pid),
+            "grpc_threads": (GrpcThreads(plain, Caller(HOST)), plain_pid),
             "host": (Exchange(loop, plain, Caller(HOST), direct=True), plain_pid),
             "host_tls": (Exchange(loop, tls, host.caller, direct=True), tls_pid),
             "data": (Data(plain, Caller(_SENDER)), plain_pid),
@@ -149,7 +172,7 @@ def main() -> int:
         with awake():
             found = measure(transports, given.messages // 2, given.rounds)
     rows = [
-        f"{name:9} {row['bytes']:>7} bytes: {row['sender_ms']:.3f} ms to send, "
+        f"{name:12} {row['bytes']:>7} bytes: {row['sender_ms']:.3f} ms to send, "
         f"{row['receiver_ms']:.3f} ms to receive, {row['of_grpc']:.2f} of gRPC's"
         for name, sizes in found["transports"].items()
         for row in sizes
@@ -232,6 +255,17 @@ async def _admit(address: str, host: Trust) -> None:
     """The host says who is a member."""
     async with WorkerClient(address, host.caller, _RECEIVER) as client:
         await client.hello("benchmark", members=[_RECEIVER, _SENDER])
+
+
+def _tensor(task: int, values: np.ndarray) -> pb.Item:
+    header = pb.Tensor(
+        request=_request(),
+        task=task,
+        tensor="halo",
+        box=box_message(Box.whole(values.shape).spans),
+        data_type=data_type_of(values.dtype),
+    )
+    return pb.Item(tensor=header)
 
 
 def _request() -> str:

@@ -129,6 +129,13 @@ async def test_the_stream_ends_with_its_call_and_the_call_with_it(worker, client
         await broken.write([pb.Item(release=pb.Release(requests=["r"]))])
 
 
+async def test_the_stream_ends_with_its_channel(worker):
+    async with WorkerClient(worker.address, Caller(HOST), worker.id) as short:
+        stream = await direct(short, worker)
+    async with asyncio.timeout(10):
+        assert await stream._direct.read() is None
+
+
 async def test_a_worker_that_stops_ends_the_stream_cleanly(tmp_path):
     async with in_process(tmp_path) as running:
         client = WorkerClient(running.address, Caller(HOST), running.id)
