@@ -1,11 +1,12 @@
-"""What a message between two workers costs either of them in CPU: the root of the lab's charges.
+"""What a message between two daemons costs either of them in CPU: the root of the lab's charges.
 
 A worker process takes tensors over two connections, one on each every ten milliseconds: as halos
-come from two neighbours and go to two, with the wakeups of pairs and not those of a stream; over
-gRPC on the daemons' event loop, over the data plane, and over the data plane under mutual TLS, in
-turns. What both processes need in the same time without messages is taken off. Meanwhile programs
-of the lowest priority keep every core awake: to wake a virtual machine's core that was put to sleep
-is the hypervisor's work, which no Pi does.
+come from two neighbours and go to two, with the wakeups of pairs and not those of a stream. In
+turns, they go as from a host, over gRPC (on the daemons' event loop, or by threads of gRPC's own)
+and past it, and as from neighbours over the data plane, both plain and under mutual TLS. What both
+processes need in the same time without messages is taken off. Meanwhile programs of the lowest
+priority keep every core awake: to wake a virtual machine's core that was put to sleep is the
+hypervisor's work, which no Pi does.
 
     python -m benchmarks.messages [--json] [--messages 300] [--rounds 3]
 """
@@ -24,8 +25,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Protocol
 
+import grpc
 import numpy as np
 import uvloop
 
@@ -35,13 +38,15 @@ from coordinator.cluster.authority import Authority
 from coordinator.cluster.trust import Trust
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import Caller
+from protos.channels import CHANNEL_OPTIONS, HOST, Caller
 from protos.client import ExchangeStream, WorkerClient
 from protos.convert import box_message, data_type_of
 from protos.credentials import Credentials
 from protos.endpoint import Endpoint
 from protos.facts import DeviceId
+from protos.frames import encode
 from protos.identity import certified, device_name, keep_identity, new_key, now_utc, signing_request
+from protos.serving import EXCHANGE
 from worker.data.link import Link, connect
 from worker.membership import IDENTITY_FILE
 from worker.tasks.actions import Piece, SendToPeer, TaskKey
@@ -61,15 +66,21 @@ class Transport(Protocol):
         ...
 
 
-class Grpc:
-    """Exchange streams, as between a host and a worker."""
+class Exchange:
+    """Exchange streams on an event loop, as between a host and a worker: direct, or over gRPC."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, running: dict[str, Any], caller: Caller
+        self,
+        loop: asyncio.AbstractEventLoop,
+        running: dict[str, Any],
+        caller: Caller,
+        *,
+        direct: bool,
     ) -> None:
         self._loop = loop
-        self._address = running["address"]
+        self._running = running
         self._caller = caller
+        self._direct = direct
         self._streams: list[ExchangeStream] = []
 
     def send(self, shape: tuple[int, ...], pairs: int) -> None:
@@ -78,19 +89,40 @@ class Grpc:
 
     async def _send(self, shape: tuple[int, ...], pairs: int) -> None:
         while len(self._streams) < 2:
-            self._streams.append(WorkerClient(self._address, self._caller).exchange())
+            device = self._running["id"]
+            client = WorkerClient(self._running["address"], self._caller, device)
+            self._streams.append(client.exchange())
+            if self._direct:
+                await self._streams[-1].go_direct(device, self._caller.credentials)
         values = np.zeros(shape, np.float32)
         for _ in range(pairs):
             await asyncio.sleep(GAP_S)
             for number, stream in enumerate(self._streams):
-                header = pb.Tensor(
-                    request=_request(),
-                    task=number,
-                    tensor="halo",
-                    box=box_message(Box.whole(shape).spans),
-                    data_type=data_type_of(values.dtype),
-                )
-                await stream.write([pb.Item(tensor=header)], [values])
+                await stream.write([_tensor(number, values)], [values])
+
+
+class GrpcThreads:
+    """Exchange streams over gRPC, written by gRPC's own threads instead of an event loop. The
+    worker reads as ever.
+    """
+
+    def __init__(self, running: dict[str, Any], caller: Caller) -> None:
+        self._queues: list[SimpleQueue[bytes]] = [SimpleQueue() for _ in range(2)]
+        # A channel ends with whoever knows it.
+        self._open: list[Any] = []
+        for queue in self._queues:
+            channel: Any = grpc.insecure_channel(running["address"], options=CHANNEL_OPTIONS)
+            call = channel.stream_stream(EXCHANGE)(iter(queue.get, b""), metadata=caller.metadata)
+            self._open += [channel, call]
+
+    def send(self, shape: tuple[int, ...], pairs: int) -> None:
+        """From this thread."""
+        values = np.zeros(shape, np.float32)
+        pause = threading.Event()
+        for _ in range(pairs):
+            pause.wait(GAP_S)
+            for number, queue in enumerate(self._queues):
+                queue.put(encode([_tensor(number, values)], [values]))
 
 
 class Data:
@@ -127,16 +159,20 @@ def main() -> int:
         tls, tls_pid = stack.enter_context(worker(folder / "tls"))
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(_admit(tls["address"], folder))
+        host = Trust.load(folder)
+        loop.run_until_complete(_admit(tls["address"], host))
         transports: dict[str, tuple[Transport, int]] = {
-            "grpc": (Grpc(loop, plain, Caller(_SENDER)), plain_pid),
+            "grpc": (Exchange(loop, plain, Caller(HOST), direct=False), plain_pid),
+            "grpc_threads": (GrpcThreads(plain, Caller(HOST)), plain_pid),
+            "host": (Exchange(loop, plain, Caller(HOST), direct=True), plain_pid),
+            "host_tls": (Exchange(loop, tls, host.caller, direct=True), tls_pid),
             "data": (Data(plain, Caller(_SENDER)), plain_pid),
             "data_tls": (Data(tls, caller), tls_pid),
         }
         with awake():
             found = measure(transports, given.messages // 2, given.rounds)
     rows = [
-        f"{name:9} {row['bytes']:>7} bytes: {row['sender_ms']:.3f} ms to send, "
+        f"{name:12} {row['bytes']:>7} bytes: {row['sender_ms']:.3f} ms to send, "
         f"{row['receiver_ms']:.3f} ms to receive, {row['of_grpc']:.2f} of gRPC's"
         for name, sizes in found["transports"].items()
         for row in sizes
@@ -215,10 +251,21 @@ def _members(folder: Path) -> Caller:
     return Caller(_SENDER, credentials=give(_SENDER, folder / "sender.pem"))
 
 
-async def _admit(address: str, folder: Path) -> None:
+async def _admit(address: str, host: Trust) -> None:
     """The host says who is a member."""
-    async with WorkerClient(address, Trust.load(folder).caller, _RECEIVER) as client:
+    async with WorkerClient(address, host.caller, _RECEIVER) as client:
         await client.hello("benchmark", members=[_RECEIVER, _SENDER])
+
+
+def _tensor(task: int, values: np.ndarray) -> pb.Item:
+    header = pb.Tensor(
+        request=_request(),
+        task=task,
+        tensor="halo",
+        box=box_message(Box.whole(values.shape).spans),
+        data_type=data_type_of(values.dtype),
+    )
+    return pb.Item(tensor=header)
 
 
 def _request() -> str:

@@ -12,9 +12,11 @@ import grpc.aio
 from protos import imbrex_pb2 as pb
 from protos import versions
 from protos.channels import Caller, make_channel
+from protos.credentials import Credentials
+from protos.direct import Direct, accept_offer
 from protos.endpoint import Endpoint
 from protos.errors import LostWorker
-from protos.frames import Payload, Received, decode, encode
+from protos.frames import Payload, Received, buffers, decode
 from protos.identity import WORKER_NAME, device_name
 from protos.serving import EXCHANGE, SERVICE, UNARY
 from protos.status import STREAM_ENDED, error_from, own_cancellation
@@ -27,12 +29,39 @@ _HELLO_TIMEOUT_S = 5.0
 
 
 class ExchangeStream:
-    """Frames to and from one worker. One task may write while another reads."""
+    """Frames to and from one worker, over a call. One task may write while another reads."""
 
     def __init__(self, call: Any, address: str, endpoint: Endpoint) -> None:
         self._call = call
         self._address = address
         self._endpoint = endpoint
+        self._direct: Direct | None = None
+
+    async def go_direct(self, device: str, credentials: Credentials | None) -> None:
+        """From now on, frames go past gRPC where the worker, this `device`, offers that. Before
+        anything is written.
+
+        Raises:
+            LostWorker: it offers what cannot be reached; frames go over the call.
+            ImbrexError: the call is broken.
+        """
+        try:
+            metadata = await self._call.initial_metadata()
+        except STREAM_ENDED as failure:
+            raise await self._reason(failure) from failure
+        self._direct = await accept_offer(metadata, self._address, device, credentials)
+        if self._direct is not None:
+            self._call.add_done_callback(self._call_ended)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether frames go past gRPC."""
+        return self._direct is not None
+
+    def _call_ended(self, call: Any) -> None:
+        """What the worker has sent before it ended the call is still read."""
+        assert self._direct is not None
+        self._direct.close()
 
     async def write(self, items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> None:
         """Sends one message; waits while the stream's flow control is full.
@@ -40,10 +69,13 @@ class ExchangeStream:
         Raises:
             ImbrexError: the stream is broken (`LostWorker`, or what the worker said).
         """
-        message = encode(items, payloads)
-        await self._endpoint.handle(len(message))
+        message = buffers(items, payloads)
+        await self._endpoint.handle(sum(map(len, message)))
+        if self._direct is not None:
+            await self._direct.write(message)
+            return
         try:
-            await self._call.write(message)
+            await self._call.write(b"".join(message))
         except STREAM_ENDED as failure:
             raise await self._reason(failure) from failure
 
@@ -54,14 +86,21 @@ class ExchangeStream:
             ImbrexError: the stream is broken, or the message is malformed (`PeerViolation`).
         """
         try:
-            message = await self._call.read()
+            message = await (self._call if self._direct is None else self._direct).read()
         except STREAM_ENDED as failure:
             raise await self._reason(failure) from failure
-        if isinstance(message, bytes):
+        if isinstance(message, (bytes, memoryview)):
             await self._endpoint.handle(len(message))
             return decode(message)
-        # Not bytes: grpc.aio.EOF, the end of the stream.
-        if await self._call.code() is grpc.StatusCode.OK:
+        # None or grpc.aio.EOF, the end of the stream: the call says why.
+        try:
+            async with asyncio.timeout(_HELLO_TIMEOUT_S):
+                code = await self._call.code()
+        except TimeoutError:
+            raise LostWorker(
+                cause=f"{self._address} has closed its stream", cure="Connect again"
+            ) from None
+        if code is grpc.StatusCode.OK:
             return None
         raise error_from(await self._failure(), self._address)
 
@@ -75,6 +114,8 @@ class ExchangeStream:
     def cancel(self) -> None:
         """Ends the stream at once; waiting readers and writers see `LostWorker`."""
         self._call.cancel()
+        if self._direct is not None:
+            self._direct.abort()
 
     async def _reason(self, failure: BaseException) -> BaseException:
         if isinstance(failure, asyncio.CancelledError) and own_cancellation():

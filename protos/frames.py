@@ -1,4 +1,4 @@
-"""Frames: how tasks and tensors travel inside one gRPC message of an Exchange stream.
+"""Frames: how tasks and tensors travel inside one message of an Exchange stream.
 
     u32 little-endian   length of the header
     header              a serialised `Frame`: the items, in order
@@ -6,7 +6,8 @@
                         each begins at the next multiple of 16 bytes from the message's start
 
 A tensor's payload is exactly its box, little-endian and row-major. The padding lets a receiver
-use the payload in place as an array of any type that travels: CPython's `bytes` begin 16-aligned.
+use the payload in place as an array of any type that travels: a message is read into memory that
+begins 16-aligned, as CPython's `bytes` and numpy's arrays do.
 """
 
 import struct
@@ -19,7 +20,8 @@ from protos import imbrex_pb2 as pb
 from protos.convert import Ranges, SpanLike, dtype_of, ranges
 from protos.errors import PeerViolation
 
-Payload = np.ndarray | bytes | memoryview
+Buffer = bytes | memoryview
+Payload = np.ndarray | Buffer
 Received = tuple[pb.Item, np.ndarray | memoryview | None]
 
 # Senders split above this. Measured on loopback: one 4 MB message moves twice as fast as the
@@ -40,11 +42,17 @@ _WITH_PAYLOAD = ("tensor", "ping", "pong")
 
 
 def encode(items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> bytes:
-    """One message. `payloads` has one entry per tensor, ping and pong among `items`, in order;
-    their `payload_bytes` are filled in here. Arrays may be strided views.
+    """One message in one piece; as `buffers`."""
+    return b"".join(buffers(items, payloads))
+
+
+def buffers(items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> list[Buffer]:
+    """One message, as buffers in order; payloads are views where runs are long. `payloads` has one
+    entry per tensor, ping and pong among `items`, in order; their `payload_bytes` are filled in
+    here. Arrays may be strided views.
     """
     left = iter(payloads)
-    parts: list[bytes | memoryview] = []
+    parts: list[Buffer] = []
     for item in items:
         kind = item.WhichOneof("kind")
         if kind not in _WITH_PAYLOAD:
@@ -53,14 +61,15 @@ def encode(items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> bytes:
         size = payload.nbytes if not isinstance(payload, bytes) else len(payload)
         getattr(item, kind).payload_bytes = size
         parts.extend(runs(payload))
-        parts.append(_PAD[: -size % _ALIGN])
+        if size % _ALIGN:
+            parts.append(_PAD[: -size % _ALIGN])
     assert next(left, None) is None, "a payload without an item"
     header = pb.Frame(items=items).SerializeToString()
     start = _LENGTH.size + len(header)
-    return b"".join((_LENGTH.pack(len(header)), header, _PAD[: -start % _ALIGN], *parts))
+    return [b"".join((_LENGTH.pack(len(header)), header, _PAD[: -start % _ALIGN])), *parts]
 
 
-def decode(data: bytes, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Received]:
+def decode(data: Buffer, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Received]:
     """The items of one message, with their payloads as views of `data`: tensors as read-only
     arrays of their box's shape, pings as memoryviews. The views keep `data` alive.
 
@@ -68,7 +77,7 @@ def decode(data: bytes, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Rece
         PeerViolation: truncated, trailing bytes, sizes that disagree, unknown data type.
     """
     items, offset = _header(data, most_header_bytes)
-    view = memoryview(data)
+    view = memoryview(data).toreadonly()
     received: list[Received] = []
     for item in items:
         kind = item.WhichOneof("kind")
@@ -112,7 +121,7 @@ def _pieces(box: Ranges, itemsize: int, max_bytes: int) -> Iterator[Ranges]:
         yield from _pieces(part, itemsize, max_bytes)
 
 
-def _header(data: bytes, most_bytes: int) -> tuple[Sequence[pb.Item], int]:
+def _header(data: Buffer, most_bytes: int) -> tuple[Sequence[pb.Item], int]:
     if len(data) < _LENGTH.size:
         raise _violation("sent a truncated frame")
     (length,) = _LENGTH.unpack_from(data)
@@ -122,7 +131,7 @@ def _header(data: bytes, most_bytes: int) -> tuple[Sequence[pb.Item], int]:
     if length > most_bytes:
         raise _violation(f"sent a frame whose header has {length} bytes, of at most {most_bytes}")
     try:
-        frame = pb.Frame.FromString(data[_LENGTH.size : offset])
+        frame = pb.Frame.FromString(bytes(data[_LENGTH.size : offset]))
     except DecodeError:
         raise _violation("sent a frame whose header cannot be read") from None
     return frame.items, offset + -offset % _ALIGN
@@ -149,6 +158,9 @@ def runs(payload: Payload) -> Iterator[bytes | memoryview]:
         yield payload
         return
     if payload.size == 0:
+        return
+    if payload.flags.c_contiguous:
+        yield payload.reshape(-1).view(np.uint8).data
         return
     axis, run = payload.ndim, payload.itemsize
     while axis and (payload.strides[axis - 1] == run or payload.shape[axis - 1] == 1):

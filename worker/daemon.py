@@ -30,6 +30,7 @@ from worker.advertise import Advertisement, interfaces, service_info
 from worker.compute import Compute
 from worker.cores import settled
 from worker.data.listener import Listener
+from worker.data.offers import Offers
 from worker.engines.base import Engine, Place
 from worker.exchange import Exchange
 from worker.hardware import Hardware
@@ -84,11 +85,13 @@ async def run(
         # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.
         tasks = Tasks(own_id, tensors_cap_bytes(memory_bytes))
         caller = Caller(own_id, settings.secret, hardware.endpoint, credentials)
-        gate = make_gate(settings.secret, credentials)
+        gate, offers = make_gate(settings.secret, credentials), Offers()
         exchange = Exchange(tasks, sessions, compute, caller, version)
         stack.push_async_callback(exchange.close)
-        port = settings.wanted_data_port
-        listener = Listener(settings.host, port, caller, exchange.receive_piece)
+        stack.push_async_callback(offers.close)
+        listener = Listener(
+            settings.host, settings.wanted_data_port, caller, exchange.receive_piece, offers.take
+        )
         stack.callback(listener.close)
         # A wrong address is found before anybody relies on us; the network itself may come later.
         where = interfaces(settings.host, settings.mdns_interfaces) if settings.mdns else []
@@ -110,6 +113,7 @@ async def run(
             hosts=Hosts(),
             condition=lambda: Machine().condition(settings.state_dir, bool(where)),
             data_port=listener.port,
+            offers=offers,
         )
         service = Service(parts, settings.nice)
         stack.callback(service.close)
@@ -126,8 +130,7 @@ async def run(
         stack.enter_context(_ready_file(settings.state_dir / READY_FILE, told))
         _log.info(
             "ready",
-            address=f"{settings.host}:{port}",
-            id=own_id,
+            **told,
             engine=engine.traits.name,
             pace=settings.pace,
             threads=settings.task_threads,

@@ -24,7 +24,7 @@ from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.errors import ImbrexError, PeerViolation
 from protos.failures import NotFinite, RunError, SendFailed
-from protos.frames import decode
+from protos.frames import Buffer, decode
 from worker.compute import Compute, Job, Timed
 from worker.engines.base import Ready
 from worker.outbox import Outbox
@@ -95,7 +95,7 @@ class Exchange:
         self._streams.pop(number, None)
         self._change(self._tasks.stream_closed, number)
 
-    def receive(self, number: int, message: bytes) -> None:
+    def receive(self, number: int, message: Buffer) -> None:
         """Takes one message of a host.
 
         Raises:
@@ -114,7 +114,7 @@ class Exchange:
             else:
                 self._order(number, item, now)
 
-    def receive_of_peer(self, sender: str, message: bytes) -> None:
+    def receive_of_peer(self, sender: str, message: Buffer) -> None:
         """Takes one message of a neighbour that came by gRPC: tensors alone.
 
         Raises:

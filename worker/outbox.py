@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from protos import imbrex_pb2 as pb
 from protos.errors import Unavailable
-from protos.frames import encode
+from protos.frames import Buffer, buffers
 from worker.wire import Message
 
 # Tensors wait as views of arrays that tasks keep anyway, so this caps bookkeeping, not memory.
@@ -17,7 +17,7 @@ HOLD_S = 0.3
 
 
 class Outbox:
-    """Messages in order; encoded, hence copied, only when the stream takes them."""
+    """Messages in order; encoded only when the stream takes them."""
 
     def __init__(self) -> None:
         self._waiting: deque[Message] = deque()
@@ -63,13 +63,13 @@ class Outbox:
         self._closed = True
         self._changed.set()
 
-    async def write_all(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Writes until closed; errors of `write` pass."""
+    async def write_all(self, write: Callable[[Sequence[Buffer]], Awaitable[None]]) -> None:
+        """Writes until closed, each message as its buffers; errors of `write` pass."""
         while True:
             while self._waiting:
                 items, payloads = self._waiting.popleft()
                 held = [self._held.popleft() for _ in range(len(self._held))]
-                await write(encode([*held, *items], payloads))
+                await write(buffers([*held, *items], payloads))
             if self._closed:
                 return
             self._changed.clear()

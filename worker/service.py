@@ -1,8 +1,10 @@
 """The worker's gRPC surface: checks what comes in, and hands it to those who know."""
 
+from __future__ import annotations
+
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import wraps
@@ -17,12 +19,15 @@ from models.program import Program
 from protos import imbrex_pb2 as pb
 from protos import versions
 from protos.channels import HOST, SENDER_KEY
+from protos.direct import Direct, offer
 from protos.endpoint import Endpoint
-from protos.errors import BadRequest, ImbrexError, PeerViolation
+from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation
 from protos.facts import Facts
+from protos.frames import Buffer
 from protos.serving import Context
 from protos.status import STREAM_ENDED, fail, own_cancellation
 from worker.compute import yield_to_others
+from worker.data.offers import Offers
 from worker.exchange import Exchange
 from worker.hosts import Hosts
 from worker.measure import Measurer, input_shape
@@ -63,6 +68,7 @@ class Parts:
     hosts: Hosts
     condition: Callable[[], pb.Condition]
     data_port: int
+    offers: Offers
 
 
 def _answers(method: Call) -> Call:
@@ -238,34 +244,46 @@ class Service:
             return
         self._streams += 1
         number, outbox = self._parts.exchange.open_stream()
-        # Says that the stream stands, before there is anything to write.
-        await context.send_initial_metadata(())
-        tasks = {
-            asyncio.ensure_future(self._read(number, sender, context)),
-            asyncio.ensure_future(_write(outbox, context, self._parts.endpoint)),
-        }
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            violation = next((error for task in done if (error := task.result())), None)
-        finally:
-            self._streams -= 1
-            self._parts.exchange.close_stream(number)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        with self._parts.offers.made() as offered:
+            offering = offer(self._parts.data_port, offered.token) if sender == HOST else ()
+            # Says that the stream stands, before there is anything to write.
+            await context.send_initial_metadata(offering)
+            tasks = {
+                asyncio.ensure_future(self._read(number, sender, context)),
+                asyncio.ensure_future(self._read_direct(number, sender, offered.stream)),
+                asyncio.ensure_future(self._write(outbox, context, offered.stream)),
+            }
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                violation = next((error for task in done if (error := task.result())), None)
+            finally:
+                self._streams -= 1
+                self._parts.exchange.close_stream(number)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
         if violation is not None:
             _log.warning("stream refused", sender=sender, cause=violation.cause)
             fail(context, violation)
 
-    async def _read(self, number: int, sender: str, context: Context) -> PeerViolation | None:
+    async def _read_direct(
+        self, number: int, sender: str, stream: asyncio.Future[Direct]
+    ) -> PeerViolation | None:
+        return await self._read(number, sender, await stream)
+
+    async def _read(
+        self, number: int, sender: str, stream: Context | Direct
+    ) -> PeerViolation | None:
         while True:
             try:
-                message = await context.read()
+                message = await stream.read()
             except STREAM_ENDED:
                 if own_cancellation():
                     raise
                 return None
-            if not isinstance(message, bytes):
+            except PeerViolation as violation:
+                return violation
+            if not isinstance(message, (bytes, memoryview)):
                 return None
             await self._parts.endpoint.handle(len(message))
             try:
@@ -275,6 +293,24 @@ class Service:
                     self._parts.exchange.receive_of_peer(sender, message)
             except PeerViolation as violation:
                 return violation
+
+    async def _write(
+        self, outbox: Outbox, context: Context, stream: asyncio.Future[Direct]
+    ) -> None:
+        async def write(message: Sequence[Buffer]) -> None:
+            await self._parts.endpoint.handle(sum(map(len, message)))
+            if stream.done():
+                await stream.result().write(message)
+            else:
+                await context.write(b"".join(message))
+
+        try:
+            await outbox.write_all(write)
+        except LostWorker:
+            pass
+        except STREAM_ENDED:
+            if own_cancellation():
+                raise
 
     def _status(self, missing: list[str]) -> pb.BlobStatus:
         have = self._parts.store.have_bytes
@@ -286,18 +322,6 @@ def _sender(context: Context) -> str:
     """Who calls: a device, or the host."""
     sent = dict(context.invocation_metadata() or ()).get(SENDER_KEY)
     return str(sent or _NOBODY)
-
-
-async def _write(outbox: Outbox, context: Context, endpoint: Endpoint) -> None:
-    async def write(message: bytes) -> None:
-        await endpoint.handle(len(message))
-        await context.write(message)
-
-    try:
-        await outbox.write_all(write)
-    except STREAM_ENDED:
-        if own_cancellation():
-            raise
 
 
 def _resident_bytes() -> int:

@@ -66,7 +66,8 @@ class Connection:
         self._control = WorkerClient(address, trust.caller, device)
         self._trust = trust
         self._stream = self.client.exchange()
-        self._pinger = Pinger(self._control.exchange(), address)
+        self._pings = self._control.exchange()
+        self._pinger = Pinger(self._pings, address)
         self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
         self._sink = sink
         self._facts: Facts | None = None
@@ -105,6 +106,7 @@ class Connection:
         connection = cls(address, trust, device, sink)
         try:
             await connection._greet(connection.client)
+            await connection._go_direct()
         except BaseException:
             await connection.close()
             raise
@@ -275,6 +277,19 @@ class Connection:
     async def _greet(self, client: WorkerClient) -> None:
         members, generation = sorted(self._trust.members() or ()), self._trust.generation
         self._take(await client.hello(version("imbrex"), CALL_TIMEOUT_S, members, generation))
+
+    async def _go_direct(self) -> None:
+        """Frames go past gRPC from now on, where they can; pings, too, so that what they take is
+        what messages take.
+        """
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                for stream in (self._stream, self._pings):
+                    await stream.go_direct(self.facts.id, self._trust.caller.credentials)
+        except (LostWorker, TimeoutError) as error:
+            log.warning(
+                "tensors go by gRPC, which takes longer", address=self.address, why=str(error)
+            )
 
     @property
     def shows(self) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import time
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from imbrex.demo.emulation.settings import command
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
+from protos.direct import offer
 from protos.errors import LostWorker, PeerViolation
 from protos.versions import PROTOCOL, Spoken
 from tests.cluster.support import advertised, unique_cluster, watched_pool, worker_process
@@ -237,13 +239,29 @@ async def test_one_worker_at_two_names_is_one_device(tmp_path):
 
 
 async def test_a_malformed_frame_ends_the_connection_and_is_counted(tmp_path, monkeypatch):
-    async def garbage(_outbox, context, _endpoint):
-        await context.write(b"\xff\xff\xff\xffnot a frame")
+    async def garbage(_service, _outbox, _context, stream):
+        await (await stream).write([b"\xff\xff\xff\xffnot a frame"])
 
-    monkeypatch.setattr("worker.service._write", garbage)
+    monkeypatch.setattr("worker.service.Service._write", garbage)
     async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
         await until(lambda: watched.pool.losses["peer_violation"])
         assert "truncated frame" in watched.peer(running.address).reason
+
+
+async def test_frames_go_past_grpc_or_over_it_where_the_port_cannot_be_reached(
+    tmp_path, monkeypatch
+):
+    async with in_process(tmp_path / "a") as running, watched_pool(running.address) as watched:
+        await watched.joined(running)
+        assert watched.connection(running)._stream.is_direct
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nowhere = server.getsockname()[1]
+    monkeypatch.setattr("worker.service.offer", lambda _port, token: offer(nowhere, token))
+    async with in_process(tmp_path / "a") as running, watched_pool(running.address) as watched:
+        await watched.joined(running)
+        assert not watched.connection(running)._stream.is_direct
+        await watched.connection(running).send([pb.Item(release=pb.Release(requests=["r"]))])
+        assert (await watched.connection(running).ping()).seconds > 0
 
 
 async def test_an_item_that_the_sink_refuses_ends_the_connection(tmp_path):

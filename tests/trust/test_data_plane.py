@@ -10,8 +10,10 @@ import pytest
 
 from models.boxes import Box
 from protos.channels import Caller
+from protos.direct import accept_offer
 from protos.endpoint import Endpoint
 from protos.errors import LostWorker
+from protos.identity import device_name
 from tests.trust.support import HALL, KITCHEN, OFFICE, admit, caller, host, make_trust, member
 from tests.waiting import until
 from tests.worker.support import (
@@ -125,7 +127,7 @@ async def test_what_the_socket_does_not_take_at_once_follows_under_tls(tmp_path)
     trust = make_trust(tmp_path / "host")
     own, other = (caller(trust.certified, each, tmp_path / each) for each in (KITCHEN, HALL))
     heard = []
-    listener = Listener("127.0.0.1", 0, own, heard.append)
+    listener = Listener("127.0.0.1", 0, own, heard.append, print)
     listener.keep({HALL})
     opened = await asyncio.to_thread(connect, f"127.0.0.1:{listener.port}", KITCHEN, other)
     link = Link(opened, Endpoint(), print)
@@ -155,3 +157,38 @@ async def test_no_session_is_resumed(cluster, tmp_path):
     assert opened.version() == "TLSv1.3"
     assert opened.session is None or not opened.session.has_ticket
     opened.close()
+
+
+async def test_a_hosts_stream_goes_past_grpc_under_tls(cluster):
+    trust, kitchen, _ = cluster
+    program, blobs = conv_program()
+    async with host(trust, kitchen) as client:
+        await install(client, program, blobs)
+        stream = client.exchange()
+        await stream.go_direct(KITCHEN, trust.caller.credentials)
+        assert stream.is_direct
+        assert device_name(KITCHEN) in stream._direct.names
+        x = picture()
+        await stream.write(
+            [task_item(program, {"x": IN}, [{"tensor": "y", "box": IN, "yields": IN}])]
+        )
+        await send(stream, "x", IN, x)
+        pieces, _ = await until_done(stream)
+        want = whole(x)
+        assert np.abs(joined(pieces, IN) - want).max() <= 1e-5 * np.abs(want).max()
+
+
+async def test_a_hosts_token_is_of_no_use_to_others(cluster, tmp_path):
+    trust, kitchen, _ = cluster
+    hall = caller(trust.certified, HALL, tmp_path / "hall-caller").credentials
+    foreign = make_trust(tmp_path / "other").caller.credentials
+    async with host(trust, kitchen) as client:
+        call = client.exchange()
+        offered = await call._call.initial_metadata()
+        for credentials in (hall, foreign, None):
+            with pytest.raises(LostWorker):
+                await accept_offer(offered, kitchen.address, KITCHEN, credentials)
+        with pytest.raises(LostWorker, match="certificate"):
+            await accept_offer(offered, kitchen.address, OFFICE, trust.caller.credentials)
+        own = await accept_offer(offered, kitchen.address, KITCHEN, trust.caller.credentials)
+        own.abort()

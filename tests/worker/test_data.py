@@ -121,7 +121,7 @@ def test_a_box_of_many_gigabytes_allocates_nothing():
 async def heard():
     """A listener in a cluster with a secret, and what it was given."""
     pieces = []
-    listener = Listener("127.0.0.1", 0, Caller("b", "s"), pieces.append)
+    listener = Listener("127.0.0.1", 0, Caller("b", "s"), pieces.append, print)
     yield listener, pieces
     listener.close()
     names = {"data accept", "data reader"}

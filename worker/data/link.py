@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from protos.channels import Caller
+from protos.direct import connected
 from protos.endpoint import Endpoint
 from protos.errors import ImbrexError, LostWorker
 from protos.identity import device_name
 from worker.data.packets import WELCOME, greeting, packets
 from worker.tasks.actions import SendToPeer
 
-CONNECT_S = 2.0
 # A neighbour that takes nothing for so long, and then more slowly than any link of use (0.8 Mbps),
 # hangs: what waits for it is memory, and somebody waits for what waits.
 PATIENCE_S = 5.0
@@ -33,8 +33,6 @@ MAX_WAITING = 4096
 _MOST_BUFFERS = 512
 # TLS takes one buffer at a time: small ones are joined, which costs less than a record each.
 _JOINED_BYTES = 256 << 10
-# A neighbour whose cable was pulled is noticed by the kernel after about 20 s.
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 2))
 
 # What was not sent, each with whether that was its second try, and why.
 OnBroken = Callable[[Sequence[tuple[SendToPeer, bool]], ImbrexError], None]
@@ -187,11 +185,9 @@ def connect(address: str, device: str, caller: Caller) -> socket.socket:
     Raises:
         LostWorker: nobody answers there, or somebody else.
     """
-    host, _, port = address.rpartition(":")
     stream: socket.socket | None = None
     try:
-        stream = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
-        tune(stream)
+        stream = connected(address)
         if caller.credentials is not None:
             context = caller.credentials.tls_client()
             stream = context.wrap_socket(stream, server_hostname=device_name(device))
@@ -205,14 +201,6 @@ def connect(address: str, device: str, caller: Caller) -> socket.socket:
         raise _lost(error, address) from error
     stream.setblocking(False)
     return stream
-
-
-def tune(stream: socket.socket) -> None:
-    """Small messages leave at once; who vanished is noticed."""
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, seconds in _KEEPALIVE:
-        stream.setsockopt(socket.IPPROTO_TCP, option, seconds)
 
 
 def _lost(error: OSError, address: str = "a neighbour") -> LostWorker:

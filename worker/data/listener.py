@@ -1,4 +1,6 @@
-"""Where neighbours send their borders: a thread reads each stream, and hands every box over."""
+"""Where neighbours send their borders: a thread reads each stream, and hands every box over. Hosts'
+streams, which begin with another byte, are the event loop's.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,12 @@ from typing import Any
 import structlog
 
 from protos.channels import Caller
+from protos.direct import GREET_S, PREFACE, tune
 from protos.errors import BadConfiguration, PeerViolation
 from protos.identity import device_of
-from worker.data.link import tune
 from worker.data.packets import WELCOME, Reader, read_greeting
 from worker.tasks.actions import Piece
 
-# A greeting takes a round trip or two.
-_GREET_S = 2.0
 # Strangers that are about to greet, and streams of one neighbour: its own, and those that it had
 # before its cable was pulled. Each may hold a packet of 4 MB while it is read.
 _MOST_STRANGERS = 16
@@ -30,6 +30,8 @@ MOST_STREAMS_OF_A_PEER = 4
 _MOST_STREAMS = 256
 
 Deliver = Callable[[Piece], None]
+# Takes over a host's connection, which is secured by what comes with it.
+TakeHost = Callable[[socket.socket, ssl.SSLContext | None], None]
 
 _log = structlog.get_logger()
 
@@ -44,11 +46,19 @@ class _Stream:
 
 
 class Listener:
-    """Listens from its making on. `deliver` is called in the reading threads."""
+    """Listens from its making on. `deliver` and `take_host` are called in the reading threads."""
 
-    def __init__(self, host: str, port: int, caller: Caller, deliver: Deliver) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        caller: Caller,
+        deliver: Deliver,
+        take_host: TakeHost,
+    ) -> None:
         self._caller = caller
         self._deliver = deliver
+        self._take_host = take_host
         self._members: frozenset[str] | None = None
         self._lock = threading.Lock()
         self._streams: dict[_Stream, None] = {}
@@ -101,7 +111,15 @@ class Listener:
 
     def _serve(self, stream: _Stream) -> None:
         try:
-            self._greet(stream)
+            stream.socket.settimeout(GREET_S)
+            tune(stream.socket)
+            credentials = self._caller.credentials
+            context = credentials.tls_server() if credentials is not None else None
+            if stream.socket.recv(1, socket.MSG_PEEK) == PREFACE:
+                stream.socket.recv(1)
+                self._take_host(socket.socket(fileno=stream.socket.detach()), context)
+                return
+            self._greet(stream, context)
             self._read(stream)
         except PeerViolation as violation:
             _log.warning("data stream refused", sender=stream.sender, cause=violation.cause)
@@ -113,18 +131,15 @@ class Listener:
                 self._streams.pop(stream, None)
             stream.socket.close()
 
-    def _greet(self, stream: _Stream) -> None:
+    def _greet(self, stream: _Stream, context: ssl.SSLContext | None) -> None:
         """Lets it in; its sender is known then.
 
         Raises:
             PeerViolation: it may not send here.
             OSError: it broke off, or proves nothing.
         """
-        stream.socket.settimeout(_GREET_S)
-        tune(stream.socket)
-        credentials = self._caller.credentials
-        if credentials is not None:
-            secured = credentials.tls_server().wrap_socket(stream.socket, server_side=True)
+        if context is not None:
+            secured = context.wrap_socket(stream.socket, server_side=True)
             with self._lock:
                 stream.socket = secured
         sender, secret = read_greeting(partial(_exactly, stream.socket))
