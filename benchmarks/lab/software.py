@@ -14,7 +14,7 @@ MESSAGES, HANDOVER = RESULTS / "messages.json", RESULTS / "handover.json"
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """Of one side: a message over gRPC and each of its bytes, a message between workers and each of
+    """Of one side: a message of the host and each of its bytes, a message between workers and each of
     its bytes, a task on its device (taken in and set up), and describing one at the host.
     """
 
@@ -35,7 +35,7 @@ def software() -> Software:
     transports = json.loads(MESSAGES.read_text())["transports"]
     found = json.loads(HANDOVER.read_text())
     task_ms = found["set_up_ms"] + found["take_in_ms"]
-    host, peers = _of(transports["grpc"]), _of(transports["data"])
+    host, peers = _of(transports["host"]), _of(transports["data"])
     return Software(*host, *peers, task_ms, found["describe_ms"])
 
 

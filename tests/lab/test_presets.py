@@ -32,17 +32,17 @@ def test_four_gflops_are_all_that_the_targets_second_column_changes():
 @pytest.mark.parametrize("name", names())
 def test_what_software_costs_is_what_was_measured_times_a_factor(name):
     times = tomllib.loads((FOLDER / f"{name}.toml").read_text())["software"]
-    grpc, data = (json.loads(MESSAGES.read_text())["transports"][way] for way in ("grpc", "data"))
+    host, data = (json.loads(MESSAGES.read_text())["transports"][way] for way in ("host", "data"))
     handover = json.loads(HANDOVER.read_text())
     preset = load_kind(name).preset
 
     def side_ms(size):
         return times * (size["sender_ms"] + size["receiver_ms"]) / 2
 
-    assert preset.message_ms == pytest.approx(side_ms(grpc[0]), abs=1e-3)
+    assert preset.message_ms == pytest.approx(side_ms(host[0]), abs=1e-3)
     assert preset.peer_message_ms == pytest.approx(side_ms(data[0]), abs=1e-3)
-    large_ms = preset.message_ms + (grpc[-1]["bytes"] - grpc[0]["bytes"]) * preset.byte_ns * 1e-6
-    assert large_ms == pytest.approx(side_ms(grpc[-1]), rel=0.01)
+    large_ms = preset.message_ms + (host[-1]["bytes"] - host[0]["bytes"]) * preset.byte_ns * 1e-6
+    assert large_ms == pytest.approx(side_ms(host[-1]), rel=0.01)
     task_ms = handover["set_up_ms"] + handover["take_in_ms"]
     assert preset.task_ms == pytest.approx(times * task_ms, abs=1e-3)
     assert preset.describe_ms == pytest.approx(times * handover["describe_ms"], abs=1e-3)
