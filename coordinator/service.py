@@ -21,12 +21,9 @@ from coordinator.answers import (
 )
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.verdict import Verdict
-from coordinator.control.admission import Admission
 from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.control.entries import DRIFT, PERIOD
 from coordinator.control.given import adopt, plan_id
-from coordinator.control.making import DRIFT, PERIOD, Maker
-from coordinator.control.modes import Modes
-from coordinator.control.plans import Plans
 from coordinator.costs.devices import Cluster
 from coordinator.doctor.findings import Finding, of_no_exam, of_quarantine
 from coordinator.execution.driver import Driver
@@ -34,16 +31,17 @@ from coordinator.execution.flight import Flight
 from coordinator.execution.trace import Lived, chrome_trace
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
-from coordinator.measuring.switching import Switching
 from coordinator.planning.baseline import best_alone
 from coordinator.planning.simulator import simulate
+from coordinator.runtime.controller import Controller
 from coordinator.runtime.describe import Described, describe
 from coordinator.runtime.feeds import Arrays, Entrances, Reading, read_feeds
 from coordinator.runtime.hardware import Hardware
 from coordinator.runtime.journal import Ended, Journal
 from coordinator.runtime.live import LiveCluster
+from coordinator.runtime.making import Maker
 from coordinator.runtime.planners import planner_of, strategy
-from coordinator.runtime.served import Parts, Served
+from coordinator.runtime.served import Served
 from coordinator.runtime.statuses import away
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
@@ -73,9 +71,8 @@ class Coordinator:
             settings.max_models_bytes,
             self._let_go,
         )
-        self._admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self._live = LiveCluster(
-            settings, self._changed, self._received, self._admission.idle, self._judged, hardware
+            settings, self._changed, self._received, self._idle, self._judged, hardware
         )
         self._driver = Driver(self._live, self._live.expectations, self._accused, self._hold)
         self._auditor = Auditor(
@@ -86,19 +83,14 @@ class Coordinator:
             self._judged,
             self._driver.release,
         )
-        self._switching = Switching()
         own = (settings.strategy, *settings.planners)
         maker = Maker(
-            self._library, partial(planner_of, own), self._live, self._switching, settings.wire
+            self._library, partial(planner_of, own), self._live, settings.objective, settings.wire
         )
-        self._plans = Plans(maker, self._live.cluster, self._planned)
-        self._modes = Modes(self._plans, maker, self._live.cluster, settings.objective)
-        self._withdrawal = Withdrawal(self._live, self._plans, self._driver, self._changed)
-        self.served = Served(
-            Parts(self.names, self._library, self._plans, self._modes, self._switching),
-            self._live,
-            self._admission.idle,
-        )
+        self._controller = Controller(settings, maker, self._live.cluster, self._planned)
+        self._plans = self._controller.plans
+        self._withdrawal = Withdrawal(self._live, self._controller, self._driver, self._changed)
+        self.served = Served(self.names, self._library, self._controller, self._live)
         self._entrances = Entrances()
         self._examining = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
@@ -111,12 +103,12 @@ class Coordinator:
     @property
     def queue_depth(self) -> int:
         """Requests that wait to be computed."""
-        return self._admission.waiting
+        return self._controller.admission.waiting
 
     @property
     def in_flight(self) -> int:
         """Requests that are computed now."""
-        return self._admission.running
+        return self._controller.admission.running
 
     async def start(self) -> None:
         """Begins to look for workers and to load models; returns at once."""
@@ -133,8 +125,7 @@ class Coordinator:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.served.close()
         await self._withdrawal.close()
-        await self._modes.close()
-        await self._plans.close()
+        await self._controller.close()
         await self._auditor.close()
         await self._driver.close()
         await self._live.stop()
@@ -167,7 +158,7 @@ class Coordinator:
             Unavailable: no worker is ready.
         """
         network = (await self.served.get(model)).network
-        graph = await self._plans.current(model, choice)
+        graph = await self._controller.current(model, choice)
         plan, cluster = graph.plan, self._live.cluster()
         if {device.id for device in cluster.devices}.issuperset(plan.devices):
             ran = self._live.cluster(graph)
@@ -197,7 +188,7 @@ class Coordinator:
         """
         network = (await self.served.get(model)).network
         plan = await asyncio.to_thread(adopt, text, network, self._live.cluster())
-        put = self._plans.hold if hold else self._plans.keep
+        put = self._controller.hold if hold else self._controller.keep
         return plan_id(plan), (await put(model, plan)).plan, network
 
     async def release_plan(self, model: str) -> None:
@@ -206,10 +197,11 @@ class Coordinator:
         Raises:
             NotFound: no plan was given for it.
         """
-        if not self._plans.release(model):
+        if not self._plans.held(model):
             raise NotFound(
                 cause=f"no plan is held for {model}", cure="Nothing is to be done: it plans itself"
             )
+        self._controller.release(model)
 
     def drain(self, device: str) -> DeviceStatus:
         """A device (by id or name) gets no more work, until `resume`, across restarts of ours. What
@@ -277,11 +269,11 @@ class Coordinator:
         served = await self.served.get(model)
         request = request_id or uuid.uuid4().hex[:12]
         try:
-            async with self._admission:
+            async with self._controller.place():
                 admitted_s = time.monotonic()
                 given = await read_feeds(feeds, served.network)
                 read_s = time.monotonic() - admitted_s
-                async with self._modes.turn(model, choice) as turn:
+                async with self._controller.turn(model, choice) as turn:
                     graph, sent = await self._entrances.fitting(turn, served.network, given)
                     started_s = time.monotonic()
                     answer, times = await self._driver.run(graph, sent, request)
@@ -308,8 +300,8 @@ class Coordinator:
         if self._settings.replan:
             observed = self._live.observed(ended.ended_s)
             # Another plan is looked for where devices or links are not what it was made for.
-            if self._switching.is_due(ended.model, observed, ended.ended_s):
-                self._plans.refresh(DRIFT, ended.model)
+            if self._plans.switching.is_due(ended.model, observed, ended.ended_s):
+                self._controller.changed(DRIFT, ended.model)
         self.journal.add(ended)
 
     def trace(self, request_id: str) -> dict[str, Any]:
@@ -341,15 +333,18 @@ class Coordinator:
             Unavailable: no worker is ready.
         """
         loaded = await self._library.get(model)
-        async with self._admission.exclusive():
+        async with self._controller.place(alone=True):
             return await self._live.measure_whole(loaded)
 
     # ------------------------------------------------------------ background
 
+    async def _idle(self) -> None:
+        await self._controller.idle()
+
     def _changed(self, cause: str) -> None:
         """Devices came or went, or something was measured."""
         self._driver.devices(self._live.usable())
-        self._plans.refresh(cause)
+        self._controller.changed(cause)
 
     def _let_go(self, model: str) -> bool:
         return self.served.let_go(model)
@@ -385,7 +380,7 @@ class Coordinator:
         while True:
             await asyncio.sleep(self._settings.replan)
             with suppress(Exception):
-                self._plans.refresh(PERIOD)
+                self._controller.changed(PERIOD)
 
 
 def _predicted(plan: Plan, network: Network, cluster: Cluster, ran: Cluster) -> Plan:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from math import inf
-from types import TracebackType
 
+from coordinator.control import actions, events
+from coordinator.control.actions import Action
+from coordinator.control.events import Event, Ticket
+from coordinator.control.machine import Machine
 from protos.errors import Overloaded
 
 # A change of the load or of the plan is believed within a few requests.
@@ -23,7 +23,7 @@ _SOON_S, _LATE_S = 1.0, 1.5
 
 
 class Throughput:
-    """How often requests end while there are any. Pure: it takes `now`."""
+    """How often requests end while there are any."""
 
     def __init__(self) -> None:
         self._since_s = 0.0
@@ -44,30 +44,32 @@ class Throughput:
         self.interval_s += _NEWEST_SHARE * (seconds - self.interval_s)
 
 
-class Admission:
-    """An async context manager around each request; first come, first served. Nobody is let in who
-    would have to wait for longer than `most_wait_s`, by how fast requests end now.
+class Admission(Machine):
+    """Who may be computed: first come, first served. Nobody is let in who would have to wait for
+    longer than `most_wait_s`, by how fast requests end now: `Arrived` raises `Overloaded`.
     """
 
-    def __init__(
-        self,
-        in_flight: int,
-        queue: int,
-        most_wait_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._slots = asyncio.Semaphore(in_flight)
+    def __init__(self, in_flight: int, queue: int, most_wait_s: float) -> None:
         self._in_flight = in_flight
         self._queue = queue
         self._most_wait_s = most_wait_s
-        self._clock = clock
         self._throughput = Throughput()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._alone = asyncio.Lock()
+        # Until when they wait, in the order in which they came, and which of them want to be alone.
+        self._waiting: dict[Ticket, float] = {}
+        self._want_all: set[Ticket] = set()
+        self._running: set[Ticket] = set()
+        self._alone: Ticket | None = None
         self._promised: deque[float] = deque(maxlen=MOST_PROMISED)
-        self.waiting = 0
-        self.running = 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place."""
+        return len(self._waiting) - len(self._want_all)
+
+    @property
+    def running(self) -> int:
+        """Requests that have one."""
+        return len(self._running)
 
     @property
     def wait_s(self) -> float:
@@ -75,38 +77,59 @@ class Admission:
         ahead = self.waiting + self.running - self._in_flight
         return max(0, ahead + 1) * self._throughput.interval_s
 
-    async def __aenter__(self) -> None:
-        wait_s, now = self.wait_s, self._clock()
+    @property
+    def due_s(self) -> float:
+        """When somebody has waited for too long."""
+        return min(self._waiting.values(), default=inf)
+
+    def _react(self, event: Event, now: float) -> Iterator[Action]:
+        match event:
+            case events.Arrived(ticket, alone):
+                if alone:
+                    self._want_all.add(ticket)
+                else:
+                    self._require_room(now)
+                self._waiting[ticket] = inf if alone else now + self._most_wait_s
+            case events.Left(ticket, answered):
+                self._leave(ticket, now, answered=answered)
+            case events.Tick():
+                # What ends slower than was to be expected ends the wait, too.
+                for ticket in [each for each, s in self._waiting.items() if s <= now]:
+                    del self._waiting[ticket]
+                    yield actions.Refuse(ticket, self._overloaded(self.wait_s, now))
+        yield from self._let_in(now)
+
+    def _let_in(self, now: float) -> Iterator[Action]:
+        for ticket in list(self._waiting):
+            most = 1 if ticket in self._want_all else self._in_flight
+            if self._alone is not None or self.running >= most:
+                return
+            del self._waiting[ticket]
+            if ticket in self._want_all:
+                self._want_all.remove(ticket)
+                self._alone = ticket
+            else:
+                if not self._running:
+                    self._throughput.busy(now)
+                self._running.add(ticket)
+            yield actions.Admit(ticket)
+
+    def _leave(self, ticket: Ticket, now: float, *, answered: bool) -> None:
+        self._waiting.pop(ticket, None)
+        self._want_all.discard(ticket)
+        if ticket == self._alone:
+            self._alone = None
+        elif ticket in self._running:
+            if answered:  # refusals and cancelled requests say nothing of the cluster's speed
+                self._throughput.ended(now, self.running)
+            self._running.remove(ticket)
+
+    def _require_room(self, now: float) -> None:
+        wait_s = self.wait_s
         if self.waiting + self._kept_free(now) >= self._queue or wait_s > self._most_wait_s:
             raise self._overloaded(wait_s, now)
         if self._promised and self._promised[0] <= now:
             self._promised.popleft()
-        self.waiting += 1
-        try:
-            # What ends slower than was to be expected ends the wait, too.
-            async with asyncio.timeout(self._most_wait_s):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise self._overloaded(self.wait_s, self._clock()) from None
-        finally:
-            self.waiting -= 1
-        if not self.running:
-            self._throughput.busy(self._clock())
-        self.running += 1
-        self._idle.clear()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:  # refusals and cancelled requests say nothing of the cluster's speed
-            self._throughput.ended(self._clock(), self.running)
-        self.running -= 1
-        self._slots.release()
-        if not self.running:
-            self._idle.set()
 
     def _kept_free(self, now: float) -> int:
         """Places that newcomers leave to those who were told to come back soon. While somebody is
@@ -132,21 +155,3 @@ class Admission:
             cure="Try again later, or send fewer requests at a time.",
             retry_after_s=promised_s - now,
         )
-
-    async def idle(self) -> None:
-        """Returns when no request is being computed."""
-        await self._idle.wait()
-
-    @asynccontextmanager
-    async def exclusive(self) -> AsyncIterator[None]:
-        """Alone on the cluster: waits until nothing is in flight and lets nothing start."""
-        taken = 0
-        async with self._alone:
-            try:
-                for _ in range(self._in_flight):
-                    await self._slots.acquire()
-                    taken += 1
-                yield
-            finally:
-                for _ in range(taken):
-                    self._slots.release()

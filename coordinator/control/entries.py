@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
+from coordinator.control import actions
+from coordinator.control.actions import Action
 from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.control.events import Action, Refuse, Start, Stop, Ticket, Work
+from coordinator.control.events import Ticket, Work
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId, Plan
 from protos.errors import ImbrexError
@@ -86,9 +88,9 @@ class Entry:
             self.begins_s = now + SETTLE_S
         for ticket in list(self.waiting):
             if self.graph is not None:
-                yield Start(ticket, self.graph)
+                yield actions.Start(ticket, self.graph)
             elif self.error is not None and not self.causes:
-                yield Refuse(ticket, self.error)
+                yield actions.Refuse(ticket, self.error)
             else:
                 continue
             del self.waiting[ticket]
@@ -106,7 +108,7 @@ class Entry:
         self.causes.clear()
         self.begins_s = inf
         if self.making is not None:
-            yield Stop(self.making.work)
+            yield actions.Stop(self.making.work)
 
 
 def are_alike(one: Plan, other: Plan) -> bool:

@@ -15,59 +15,29 @@ from math import inf
 
 import structlog
 
+from coordinator.control import actions, events
+from coordinator.control.actions import Action
 from coordinator.control.admission import Admission
 from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.control.events import (
-    Action,
-    Admit,
-    Arrived,
-    Changed,
-    Divide,
-    Divided,
-    Event,
-    Failed,
-    Forgotten,
-    Held,
-    Kept,
-    Left,
-    Planned,
-    Prepare,
-    Prepared,
-    Propose,
-    Queued,
-    Refuse,
-    Regroup,
-    Released,
-    Start,
-    Stop,
-    Swap,
-    Tick,
-    Ticket,
-    Took,
-    Unprepared,
-    Wanted,
-    Work,
-)
+from coordinator.control.events import Event, Ticket, Work
 from coordinator.control.given import plan_id
+from coordinator.control.machine import Machine
 from coordinator.control.modes import Modes
-from coordinator.control.plans import NO_WORKER, Plans
+from coordinator.control.plans import Plans
 from coordinator.costs.devices import Cluster
 from coordinator.runtime.making import Maker
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId, Plan
-from protos.errors import ImbrexError, Unavailable
+from coordinator.tasks.plan import Plan
+from protos.errors import ImbrexError
 
 log = structlog.get_logger(__name__)
 
 _TROUBLE = {
-    Propose: "no plan",
-    Divide: "groups cannot be planned",
-    Prepare: "plans cannot be prepared",
+    actions.Propose: "no plan",
+    actions.Divide: "groups cannot be planned",
+    actions.Prepare: "plans cannot be prepared",
 }
-
-Machine = Admission | Plans | Modes
-Outcome = Planned | Divided | Prepared | Unprepared | Failed
 
 
 class Controller:
@@ -90,7 +60,7 @@ class Controller:
         self.plans = Plans(numbers)
         self.modes = Modes(self.plans, numbers, settings.objective)
         self._tickets = map(Ticket, count(1))
-        self._told: dict[Ticket, asyncio.Future[TaskGraph | None]] = {}
+        self._asked: dict[Ticket, asyncio.Future[TaskGraph | None]] = {}
         self._works: dict[Work, asyncio.Task[None]] = {}
         self._timers: dict[Machine, asyncio.TimerHandle] = {}
         self._stepped, self._idle = asyncio.Event(), asyncio.Event()
@@ -107,11 +77,11 @@ class Controller:
         """
         ticket, answered = next(self._tickets), False
         try:
-            await self._wait(Arrived(ticket, alone), self.admission)
+            await self._wait(events.Arrived(ticket, alone), self.admission)
             yield
             answered = True
         finally:
-            self._step(Left(ticket, answered), self.admission)
+            self._step(events.Left(ticket, answered), self.admission)
             if not self.admission.running:
                 # Who waits for this moment has it, even if the next request is here already.
                 self._idle.set()
@@ -130,9 +100,9 @@ class Controller:
             return
         ticket = next(self._tickets)
         try:
-            yield await self._started(Queued(ticket, model, graph), self.modes)
+            yield await self._graph(events.Queued(ticket, model, graph), self.modes)
         finally:
-            self._step(Left(ticket), self.modes)
+            self._step(events.Left(ticket), self.modes)
 
     async def current(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph:
         """The plan in force, or the one that is chosen; waits for the first one.
@@ -149,12 +119,9 @@ class Controller:
             self._maker.planner(choice.strategy)  # a wrong name leaves nothing behind
         ticket = next(self._tickets)
         try:
-            graph = await self._started(Wanted(ticket, model, choice), self.plans)
+            return await self._graph(events.Wanted(ticket, model, choice), self.plans)
         finally:
-            self._step(Left(ticket), self.plans)
-        if choice.plan:
-            _require_devices(graph.plan, self._cluster())
-        return graph
+            self._step(events.Left(ticket), self.plans)
 
     async def idle(self) -> None:
         """Returns when no request is being computed."""
@@ -168,31 +135,40 @@ class Controller:
         loaded, in the background.
         """
         devices = frozenset(device.id for device in self._cluster().devices)
-        self._step(Changed(cause, devices, model), self.plans, self.modes)
+        self._step(events.Changed(cause, devices, model), self.plans, self.modes)
 
     async def hold(self, model: str, plan: Plan) -> TaskGraph:
         """Puts a checked plan in force, prepared, until `release`."""
         graph = await self._prepared(model, plan)
-        self._step(Held(model, graph), self.plans)
+        self._step(events.Held(model, graph), self.plans)
         return graph
 
     def release(self, model: str) -> None:
         """Plans by itself again, where a plan is held."""
-        self._step(Released(model), self.plans)
+        self._step(events.Released(model), self.plans)
 
     async def keep(self, model: str, plan: Plan) -> TaskGraph:
         """Prepares a checked plan for requests that choose it by its `plan_id`."""
         choice = Choice(plan=plan_id(plan))
         graph = self.plans.graph(model, choice) or await self._prepared(model, plan)
-        self._step(Kept(model, choice, graph), self.plans)
+        self._step(events.Kept(model, choice, graph), self.plans)
         return graph
+
+    async def _prepared(self, model: str, plan: Plan) -> TaskGraph:
+        # No machine waits for this.
+        match await self._maker.prepare(actions.Prepare(Work(0), model, (plan,))):
+            case events.Prepared(_, (graph,)):
+                return graph
+            case events.Unprepared(_, errors):
+                raise next(iter(errors.values()))
+        raise AssertionError("a plan is prepared, or it is not")
 
     def forget(self, model: str) -> set[str]:
         """Forgets a model's plans and groups; the programs that they had. Requests in flight finish
         on theirs.
         """
         programs = self.plans.programs_of(model) | self.modes.programs(model)
-        self._step(Forgotten(model), self.plans, self.modes)
+        self._step(events.Forgotten(model), self.plans, self.modes)
         return programs
 
     def programs(self) -> set[str]:
@@ -219,32 +195,32 @@ class Controller:
 
     # ------------------------------------------------------------ events and actions
 
-    async def _started(self, event: Wanted | Queued, machine: Machine) -> TaskGraph:
+    async def _graph(self, event: events.Asked, machine: Machine) -> TaskGraph:
+        """What whoever has the ticket is to go on by."""
         graph = await self._wait(event, machine)
         assert graph is not None, "who wants a plan is told one"
         return graph
 
-    async def _wait(self, event: Arrived | Wanted | Queued, machine: Machine) -> TaskGraph | None:
+    async def _wait(self, event: events.Asked, machine: Machine) -> TaskGraph | None:
         """Until whoever has the ticket may go on."""
         future: asyncio.Future[TaskGraph | None] = asyncio.get_running_loop().create_future()
-        self._told[event.ticket] = future
+        self._asked[event.ticket] = future
         try:
             self._step(event, machine)
             return await future
         finally:
-            del self._told[event.ticket]
+            del self._asked[event.ticket]
 
     def _step(self, event: Event, *machines: Machine) -> None:
         now = time.monotonic()
         for machine in machines:
             for action in machine.step(event, now):
                 self._act(action)
-            if not isinstance(machine, Modes):
-                self._wake(machine)
+            self._wake(machine)
         self._stepped.set()
         self._stepped.clear()
 
-    def _wake(self, machine: Admission | Plans) -> None:
+    def _wake(self, machine: Machine) -> None:
         """When something is to happen by itself."""
         timer, due_s = self._timers.get(machine), machine.due_s
         if timer is not None and timer.when() != due_s:
@@ -254,42 +230,41 @@ class Controller:
             self._timers[machine] = loop.call_at(due_s, self._tick, machine)
 
     def _tick(self, machine: Machine) -> None:
-        self._timers.pop(machine, None)
-        self._step(Tick(), machine)
+        del self._timers[machine]
+        self._step(events.Tick(), machine)
 
     def _act(self, action: Action) -> None:
         match action:
-            case Admit(ticket):
-                self._tell(ticket, None)
-            case Start(ticket, graph):
-                self._tell(ticket, graph)
-            case Refuse(ticket, error):
-                self._tell(ticket, error)
-            case Propose(work) | Divide(work) | Prepare(work):
-                self._works[work] = asyncio.create_task(self._work(action))
-            case Stop(work):
+            case actions.Tell():
+                self._tell(action)
+            case actions.Make(work):
+                self._works[work] = asyncio.create_task(self._make(action))
+            case actions.Stop(work):
                 self._works.pop(work).cancel()
-            case Swap():
+            case actions.Swap():
                 self._swapped(action)
-            case Regroup(model, groups, outstanding):
+            case actions.Regroup(model, groups, outstanding):
                 log.info("groups", model=model, groups=groups, outstanding=round(outstanding, 1))
 
-    def _tell(self, ticket: Ticket, told: TaskGraph | ImbrexError | None) -> None:
-        future = self._told.get(ticket)
+    def _tell(self, action: actions.Tell) -> None:
+        future = self._asked.get(action.ticket)
         if future is None or future.done():
             return  # it was given up just now, which the machine is about to hear
-        if isinstance(told, ImbrexError):
-            future.set_exception(told)
-        else:
-            future.set_result(told)
+        match action:
+            case actions.Refuse(_, error):
+                future.set_exception(error)
+            case actions.Start(_, graph):
+                future.set_result(graph)
+            case _:
+                future.set_result(None)
 
-    def _swapped(self, swap: Swap) -> None:
-        plan = swap.graph.plan
+    def _swapped(self, swap: actions.Swap) -> None:
+        plan, causes = swap.graph.plan, list(swap.causes)
         log.info(
             "plan",
             model=swap.model,
             version=plan.version,
-            causes=list(swap.causes),
+            causes=causes,
             strategy=plan.strategy,
             wire=plan.wire,
             devices=len(plan.devices),
@@ -297,78 +272,30 @@ class Controller:
             predicted_ms=round(plan.predicted_latency_s * 1e3, 1),
         )
         if swap.choice == IN_FORCE:
-            self._planned(swap.model, plan.version, swap.causes)
+            self._planned(swap.model, plan.version, causes)
 
-    # ------------------------------------------------------------ work
-
-    async def _work(self, action: Propose | Divide | Prepare) -> None:
+    async def _make(self, action: actions.Make) -> None:
         outcome = await self._outcome(action)
         del self._works[action.work]
         self._step(outcome, self.plans, self.modes)
 
-    async def _outcome(self, action: Propose | Divide | Prepare) -> Outcome:
-        error: ImbrexError
+    async def _outcome(self, action: actions.Make) -> events.Outcome:
+        cluster = self._cluster()
         try:
             match action:
-                case Propose():
-                    return await self._proposed(action)
-                case Divide():
-                    return await self._maker.divide(action, self._cluster())
-                case Prepare():
-                    return await self._all_prepared(action)
+                case actions.Propose():
+                    return await self._maker.propose(action, cluster)
+                case actions.Divide():
+                    return await self._maker.divide(action, cluster)
+                case actions.Prepare():
+                    return await self._maker.prepare(action)
         except ImbrexError as refused:
             log.warning(_TROUBLE[type(action)], model=action.model, error=str(refused))
-            error = refused
+            error: ImbrexError = refused
         except Exception as fault:
             log.exception("planning failed", model=action.model)
-            error = _fault(fault)
-        return Failed(action.work, error)
-
-    async def _proposed(self, action: Propose) -> Planned | Failed:
-        cluster = self._cluster()
-        if cluster.devices:
-            return await self._maker.propose(action, cluster)
-        log.warning("no plan", model=action.model, causes=list(action.causes), error=str(NO_WORKER))
-        return Failed(action.work, NO_WORKER, deserted=True)
-
-    async def _all_prepared(self, action: Prepare) -> Prepared | Unprepared:
-        graphs = []
-        for plan in action.plans:
-            graph, errors = await self._prepare(action.model, plan)
-            for device, error in errors.items():
-                log.warning("device left out", model=action.model, device=device, cause=error.cause)
-            if errors:
-                return Unprepared(action.work, errors)
-            graphs.append(graph)
-        return Prepared(action.work, tuple(graphs))
-
-    async def _prepared(self, model: str, plan: Plan) -> TaskGraph:
-        """Raises the first error of a device that cannot be prepared."""
-        graph, errors = await self._prepare(model, plan)
-        for error in errors.values():
-            raise error
-        return graph
-
-    async def _prepare(
-        self, model: str, plan: Plan
-    ) -> tuple[TaskGraph, dict[DeviceId, ImbrexError]]:
-        graph, errors, took_s = await self._maker.prepare(model, plan)
-        self._step(Took(took_s), self.plans)
-        return graph, errors
-
-
-def _require_devices(plan: Plan, cluster: Cluster) -> None:
-    present = {device.id for device in cluster.devices}
-    gone = [device for device in plan.devices if device not in present]
-    if gone:
-        raise Unavailable(
-            cause=f"the chosen plan needs {', '.join(gone)}, which is not ready",
-            cure="Wait until it is back, or make another plan.",
-        )
-
-
-def _fault(error: Exception) -> ImbrexError:
-    return ImbrexError(
-        cause=f"planning failed inside imbrex ({type(error).__name__})",
-        cure="See the coordinator's log.",
-    )
+            error = ImbrexError(
+                cause=f"planning failed inside imbrex ({type(fault).__name__})",
+                cure="See the coordinator's log.",
+            )
+        return events.Failed(action.work, error, deserted=not cluster.devices)

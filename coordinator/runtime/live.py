@@ -22,7 +22,8 @@ from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.reach import Reach
 from coordinator.cluster.trust import Trust
-from coordinator.control.making import NO_WORKER
+from coordinator.control.plans import NO_WORKER
+from coordinator.control.switching import Observed
 from coordinator.costs.devices import Cluster, Device, Link, Medium
 from coordinator.costs.endpoints import HOST_ENDPOINT
 from coordinator.doctor.examine import diagnose, examine
@@ -32,7 +33,6 @@ from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.expected import LiveExpectations
 from coordinator.measuring.measured import Measured
 from coordinator.measuring.probing import Probing
-from coordinator.measuring.switching import Observed
 from coordinator.runtime import own_worker
 from coordinator.runtime.hardware import Hardware
 from coordinator.runtime.statuses import Statuses

@@ -12,8 +12,9 @@ from typing import Protocol
 
 import structlog
 
+from coordinator.control import actions, events
 from coordinator.control.entries import are_alike
-from coordinator.control.events import Divide, Divided, Planned, Propose
+from coordinator.control.plans import NO_WORKER
 from coordinator.costs.devices import Cluster, Planner, fastest
 from coordinator.library.loaded import Library, Loaded
 from coordinator.planning.groups import Grouping, counts, divided, grouping, service
@@ -61,13 +62,16 @@ class Maker:
         self._wire = wire
         self._versions: Counter[str] = Counter()
 
-    async def propose(self, asked: Propose, cluster: Cluster) -> Planned:
+    async def propose(self, asked: actions.Propose, cluster: Cluster) -> events.Planned:
         """A plan for the cluster's devices, and what the old one, if it can go on, takes on them.
 
         Raises:
+            Unavailable: there is no device.
             BadRequest: there are not so many devices.
             Infeasible: no plan fits the devices.
         """
+        if not cluster.devices:
+            raise NO_WORKER
         loaded = await self._library.get(asked.model)
         planner, network = self.planner(asked.choice.strategy), loaded.served.network
         chosen = _without(fastest(cluster, asked.choice.devices), asked.without)
@@ -75,11 +79,11 @@ class Maker:
         plan = await asyncio.to_thread(_proposed, planner, network, chosen, allowed)
         old, present = asked.old, {device.id for device in chosen.devices}
         if old is None or are_alike(plan, old) or not present.issuperset(old.devices):
-            return Planned(asked.work, plan)
+            return events.Planned(asked.work, plan)
         simulation = await asyncio.to_thread(simulate, old, network, chosen)
-        return Planned(asked.work, plan, simulation.latency_s)
+        return events.Planned(asked.work, plan, simulation.latency_s)
 
-    async def divide(self, asked: Divide, cluster: Cluster) -> Divided:
+    async def divide(self, asked: actions.Divide, cluster: Cluster) -> events.Divided:
         """Groupings planned by our own strategy. Numbers for which a group cannot hold the model
         are left out.
         """
@@ -97,39 +101,45 @@ class Maker:
                         found[count] = grouping(plans, network, groups)
             return found
 
-        return Divided(asked.work, await asyncio.to_thread(all_of_them))
+        return events.Divided(asked.work, await asyncio.to_thread(all_of_them))
 
     def _allowed(self, loaded: Loaded) -> Wire:
         """What a model's maps may travel as: as we were told, else as its sidecar says."""
         sidecar = loaded.served.sidecar
         return self._wire or (sidecar.wire if sidecar else "exact")
 
-    async def prepare(
-        self, model: str, plan: Plan
-    ) -> tuple[TaskGraph, dict[DeviceId, ImbrexError], float]:
-        """The plan's tasks; the devices on which its programs can't be made ready (too little
-        memory or disk, or they are gone); the seconds that this took.
+    async def prepare(self, asked: actions.Prepare) -> events.Prepared | events.Unprepared:
+        """The plans' tasks, one plan after the other; or the devices on which the programs of one
+        can't be made ready: too little memory or disk, or they are gone.
         """
-        loaded = await self._library.get(model)
-        self._versions[model] += 1
-        plan = replace(plan, version=self._versions[model])
-        graph = await asyncio.to_thread(compile_plan, plan, loaded.served.network, loaded.blobs())
-        began_s = time.monotonic()
-        results = await asyncio.gather(
-            *(
-                self._preparer.ensure(device, graph.programs_of(device), graph.blobs)
-                for device in plan.devices
-            ),
-            return_exceptions=True,
-        )
-        took_s = time.monotonic() - began_s
+        loaded, graphs, seconds = await self._library.get(asked.model), [], 0.0
+        for plan in asked.plans:
+            self._versions[asked.model] += 1
+            numbered = replace(plan, version=self._versions[asked.model])
+            network, blobs = loaded.served.network, loaded.blobs()
+            graph = await asyncio.to_thread(compile_plan, numbered, network, blobs)
+            began_s = time.monotonic()
+            errors = await self._ensure(graph)
+            seconds += (time.monotonic() - began_s) / len(asked.plans)
+            for device, error in errors.items():
+                log.warning("device left out", model=asked.model, device=device, cause=error.cause)
+            if errors:
+                return events.Unprepared(asked.work, errors)
+            graphs.append(graph)
+        return events.Prepared(asked.work, tuple(graphs), seconds)
+
+    async def _ensure(self, graph: TaskGraph) -> dict[DeviceId, ImbrexError]:
+        """Devices that can't be prepared for a plan."""
+        devices = graph.plan.devices
+        preparing = (self._preparer.ensure(d, graph.programs_of(d), graph.blobs) for d in devices)
+        results = await asyncio.gather(*preparing, return_exceptions=True)
         errors: dict[DeviceId, ImbrexError] = {}
-        for device, result in zip(plan.devices, results, strict=True):
+        for device, result in zip(devices, results, strict=True):
             if isinstance(result, ImbrexError):
                 errors[device] = result
             elif result is not None:
                 raise result
-        return graph, errors, took_s
+        return errors
 
 
 def _without(cluster: Cluster, errors: Mapping[DeviceId, ImbrexError]) -> Cluster:

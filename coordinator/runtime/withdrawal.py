@@ -14,8 +14,8 @@ from contextlib import suppress
 
 import structlog
 
-from coordinator.control.plans import Plans
 from coordinator.execution.driver import Driver
+from coordinator.runtime.controller import Controller
 from coordinator.runtime.live import LiveCluster
 from coordinator.tasks.plan import DeviceId
 
@@ -29,10 +29,14 @@ class Withdrawal:
     """Takes devices out and back. `changed(cause)` is told when others are to be planned with."""
 
     def __init__(
-        self, live: LiveCluster, plans: Plans, driver: Driver, changed: Callable[[str], None]
+        self,
+        live: LiveCluster,
+        controller: Controller,
+        driver: Driver,
+        changed: Callable[[str], None],
     ) -> None:
         self._live = live
-        self._plans = plans
+        self._controller = controller
         self._driver = driver
         self._changed = changed
         self._emptying: dict[DeviceId, asyncio.Task[None]] = {}
@@ -91,7 +95,7 @@ class Withdrawal:
         await asyncio.gather(*self._emptying.values(), return_exceptions=True)
 
     async def _empty(self, device: DeviceId) -> None:
-        await self._plans.settled()
+        await self._controller.settled()
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await self._driver.released(device)

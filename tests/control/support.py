@@ -3,20 +3,10 @@
 from dataclasses import replace
 from itertools import count
 
+from coordinator.control.actions import Action, Prepare, Propose
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.entries import SETTLE_S
-from coordinator.control.events import (
-    Action,
-    Changed,
-    Event,
-    Planned,
-    Prepare,
-    Prepared,
-    Propose,
-    Tick,
-    Ticket,
-    Wanted,
-)
+from coordinator.control.events import Changed, Event, Planned, Prepared, Tick, Ticket, Wanted
 from coordinator.control.plans import Plans
 from coordinator.planning.groups import Grouping, Service
 from coordinator.tasks.graph import TaskGraph

@@ -4,8 +4,9 @@ from math import inf
 
 import pytest
 
+from coordinator.control.actions import Action, Admit, Refuse
 from coordinator.control.admission import Admission, Throughput
-from coordinator.control.events import Action, Admit, Arrived, Left, Refuse, Tick, Ticket
+from coordinator.control.events import Arrived, Left, Tick, Ticket
 from protos.errors import Overloaded
 
 

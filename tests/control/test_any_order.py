@@ -19,14 +19,22 @@ from hypothesis.stateful import (
 )
 
 from coordinator.control import modes as modes_module
+from coordinator.control.actions import (
+    Action,
+    Admit,
+    Divide,
+    Prepare,
+    Propose,
+    Refuse,
+    Start,
+    Stop,
+    Swap,
+)
 from coordinator.control.admission import Admission
 from coordinator.control.choice import IN_FORCE
 from coordinator.control.entries import CONSIDERED, Entry
 from coordinator.control.events import (
-    Action,
-    Admit,
     Arrived,
-    Divide,
     Divided,
     Event,
     Failed,
@@ -34,15 +42,9 @@ from coordinator.control.events import (
     Held,
     Left,
     Planned,
-    Prepare,
     Prepared,
-    Propose,
     Queued,
-    Refuse,
     Released,
-    Start,
-    Stop,
-    Swap,
     Tick,
     Ticket,
     Unprepared,

@@ -5,19 +5,15 @@ from itertools import count
 
 import pytest
 
+from coordinator.control.actions import Divide, Prepare, Regroup, Start, Stop
 from coordinator.control.events import (
-    Divide,
     Divided,
     Failed,
     Forgotten,
     Held,
     Left,
-    Prepare,
     Prepared,
     Queued,
-    Regroup,
-    Start,
-    Stop,
     Ticket,
     Unprepared,
     Work,

@@ -6,6 +6,7 @@ from math import inf
 import pytest
 
 from coordinator.control import plans as module
+from coordinator.control.actions import Prepare, Propose, Refuse, Start, Stop, Swap
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.entries import DRIFT, MOST_LEFT, PERIOD, SETTLE_S
 from coordinator.control.events import (
@@ -15,17 +16,10 @@ from coordinator.control.events import (
     Kept,
     Left,
     Planned,
-    Prepare,
     Prepared,
-    Propose,
-    Refuse,
     Released,
-    Start,
-    Stop,
-    Swap,
     Tick,
     Ticket,
-    Took,
     Unprepared,
     Wanted,
     Work,
@@ -33,7 +27,7 @@ from coordinator.control.events import (
 from coordinator.control.plans import FIRST_PLAN_S, NO_WORKER, Plans
 from coordinator.tasks.plan import DeviceId
 from protos.errors import Infeasible, LostWorker, NotFound, Unavailable
-from tests.control.support import LW, M, changed, graph, in_force, plan, plans, steps
+from tests.control.support import ALL, LW, M, changed, graph, in_force, plan, plans, steps
 
 ONE, TWO = Ticket(1), Ticket(2)
 W1, W2, W3 = Work(1), Work(2), Work(3)
@@ -100,8 +94,8 @@ def test_where_nothing_happened_a_plan_has_to_be_worth_the_change(cause: str) ->
 def test_what_preparing_costs_is_weighed() -> None:
     state = plans()
     in_force(state, AB)
-    for _ in range(20):
-        state.step(Took(60.0), 1.0)
+    for _ in range(20):  # of any model, or its groups
+        state.step(Prepared(Work(99), (AB,), 60.0), 1.0)
     steps(state, changed(PERIOD), now=1.0)
     assert steps(state, Tick(), Planned(W2, plan("cd", 0.5), old_s=1.0), now=2.0) == []
 
@@ -223,6 +217,9 @@ def test_plans_that_were_sent_are_never_made() -> None:
     assert state.step(Kept(M, sent, AB), 0.0) == []
     assert steps(state, changed("c joined"), Tick(), now=9.0) == []
     assert state.step(Wanted(ONE, M, sent), 9.0) == [Start(ONE, AB)]
+    state.step(changed("a left", ALL - {DeviceId("a")}), 10.0)
+    with pytest.raises(Unavailable, match="needs a, which is not ready"):
+        state.step(Wanted(ONE, M, sent), 10.0)
 
 
 def test_the_chosen_plan_that_was_not_used_for_longest_makes_room(
@@ -230,7 +227,7 @@ def test_the_chosen_plan_that_was_not_used_for_longest_makes_room(
 ) -> None:
     monkeypatch.setattr(module, "MOST_CHOSEN", 2)
     state, choices = plans(), [Choice(plan=each) for each in "xyz"]
-    state.step(Held(M, CD), 0.0)
+    steps(state, changed("joined"), Held(M, CD))
     steps(state, Kept(M, choices[0], AB), Kept(M, choices[1], AB), Wanted(ONE, M, choices[0]))
     state.step(Kept(M, choices[2], AB), 0.0)
     assert [state.knows(M, each) for each in choices] == [True, False, True]

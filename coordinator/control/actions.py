@@ -1,0 +1,104 @@
+"""What is to be done about what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coordinator.control.choice import Choice
+from coordinator.control.events import Ticket, Work
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import DeviceId, Plan
+from protos.errors import ImbrexError
+
+
+class Action:
+    """What a machine of this room wants done."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Action):
+    """Somebody need not wait any longer."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Admit(Tell):
+    """A request has its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Tell):
+    """Who has this ticket goes on, by this plan."""
+
+    graph: TaskGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Tell):
+    """Who has this ticket gets this error."""
+
+    error: ImbrexError
+
+
+@dataclass(frozen=True, slots=True)
+class Make(Action):
+    """Something to do in the background for a model; what comes of it is an `Outcome`."""
+
+    work: Work
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Propose(Make):
+    """Find a plan, without devices that could not be prepared. `old` is a plan that goes on unless
+    the new one is better by far: how long that takes now is asked for, too.
+    """
+
+    choice: Choice
+    causes: tuple[str, ...]
+    without: Mapping[DeviceId, ImbrexError]
+    old: Plan | None
+
+
+@dataclass(frozen=True, slots=True)
+class Divide(Make):
+    """Find a plan for each of several groups of devices, for every number of them."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Make):
+    """Make the programs of these plans ready on their devices."""
+
+    plans: tuple[Plan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Action):
+    """Nobody wants what this work is for."""
+
+    work: Work
+
+
+@dataclass(frozen=True, slots=True)
+class Swap(Action):
+    """A plan took over, in force or as a chosen one: tell people."""
+
+    model: str
+    choice: Choice
+    graph: TaskGraph
+    causes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Regroup(Action):
+    """So many groups take the requests of a model from now on: tell people."""
+
+    model: str
+    groups: int
+    outstanding: float
