@@ -33,6 +33,11 @@ SAMPLE_TIMEOUT_S = 60.0
 _MAX_KINDS = 256
 
 _FAULT = ImbrexError(cause="measuring it failed inside imbrex", cure="See the coordinator's log.")
+# A profile of that would predict nothing.
+_NOTHING = ImbrexError(
+    cause="too few samples came back in time",
+    cure="Measure it again (`imbrex profile`) when nothing else runs there.",
+)
 
 log = structlog.get_logger(__name__)
 
@@ -160,7 +165,10 @@ class Profiler:
             else:
                 await asyncio.to_thread(sampling.record, sample, seconds, spent_s)
         described = {key: str(value) for key, value in asdict(connection.facts).items()}
-        return await asyncio.to_thread(sampling.profile, described)
+        profile = await asyncio.to_thread(sampling.profile, described)
+        if not profile.fits:
+            raise _NOTHING
+        return profile
 
     def _failed(self, device: DeviceId, error: ImbrexError) -> None:
         if len(self.failures) >= _MAX_KINDS and device not in self.failures:
