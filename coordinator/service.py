@@ -6,7 +6,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,11 +17,11 @@ from coordinator.answers import (
     Baseline,
     DeviceStatus,
     ProfileStatus,
+    ServedModel,
 )
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.verdict import Verdict
 from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.control.entries import DRIFT, PERIOD
 from coordinator.control.given import adopt, plan_id
 from coordinator.costs.devices import Cluster
 from coordinator.doctor.findings import Finding, of_no_exam, of_quarantine
@@ -115,8 +114,6 @@ class Coordinator:
         self._settings.state_dir.mkdir(parents=True, exist_ok=True)
         await self._live.start()
         self._background.append(asyncio.create_task(self.served.load_configured()))
-        if self._settings.replan > 0:
-            self._background.append(asyncio.create_task(self._replan_periodically()))
 
     async def stop(self) -> None:
         """Ends everything that it started."""
@@ -251,13 +248,14 @@ class Coordinator:
 
     async def infer(
         self,
-        model: str,
+        model: str | ServedModel,
         feeds: Arrays | Reading,
         request_id: str | None = None,
         choice: Choice = IN_FORCE,
     ) -> Answer:
         """One request: input tensors in, output tensors out, by the plan in force or a chosen one.
-        `feeds` that are still to be read are read when the request's turn has come.
+        `model` is what `served.get` gave, or takes. `feeds` that are still to be read are read when
+        the request's turn has come.
 
         Raises:
             BadRequest: tensors that the model does not take.
@@ -266,21 +264,21 @@ class Coordinator:
             Unavailable: no worker is left.
         """
         arrived_s = time.monotonic()
-        served = await self.served.get(model)
-        request = request_id or uuid.uuid4().hex[:12]
+        served = model if isinstance(model, ServedModel) else await self.served.get(model)
+        request, source = request_id or uuid.uuid4().hex[:12], served.source
         try:
             async with self._controller.place():
                 admitted_s = time.monotonic()
                 given = await read_feeds(feeds, served.network)
                 read_s = time.monotonic() - admitted_s
-                async with self._controller.turn(model, choice) as turn:
+                async with self._controller.turn(source, choice) as turn:
                     graph, sent = await self._entrances.fitting(turn, served.network, given)
                     started_s = time.monotonic()
                     answer, times = await self._driver.run(graph, sent, request)
         except BadRequest:
             raise  # of the caller's making: it says nothing of the cluster
         except ImbrexError as error:
-            self.journal.add(Ended(request, model, arrived_s, time.monotonic(), None, (), error))
+            self.journal.add(Ended(request, source, arrived_s, time.monotonic(), None, (), error))
             raise
         ended_s = time.monotonic()
         queue_s = started_s - arrived_s - read_s
@@ -288,7 +286,7 @@ class Coordinator:
         answer = replace(answer, timing=timing)
         kept = replace(answer, outputs={})
         ended = Ended(
-            request, model, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch
+            request, source, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch
         )
         # The answer goes out first.
         asyncio.get_running_loop().call_soon(self._learn, graph, ended)
@@ -298,10 +296,7 @@ class Coordinator:
         """Takes in what a request that was answered showed."""
         self._live.observe(graph, ended.tasks)
         if self._settings.replan:
-            observed = self._live.observed(ended.ended_s)
-            # Another plan is looked for where devices or links are not what it was made for.
-            if self._plans.switching.is_due(ended.model, observed, ended.ended_s):
-                self._controller.changed(DRIFT, ended.model)
+            self._controller.seen(ended.model, self._live.observed(ended.ended_s))
         self.journal.add(ended)
 
     def trace(self, request_id: str) -> dict[str, Any]:
@@ -375,12 +370,6 @@ class Coordinator:
     ) -> None:
         if not self._live.collector.received(device, item, payload):
             self._driver.received(device, item, payload)
-
-    async def _replan_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.replan)
-            with suppress(Exception):
-                self._controller.changed(PERIOD)
 
 
 def _predicted(plan: Plan, network: Network, cluster: Cluster, ran: Cluster) -> Plan:

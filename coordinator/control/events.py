@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 from coordinator.control.choice import Choice
+from coordinator.control.switching import Observed
 from coordinator.planning.groups import Grouping
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId, Plan
@@ -83,6 +84,14 @@ class Changed(Event):
     cause: str
     devices: frozenset[DeviceId]
     model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Event):
+    """How fast devices and links were when a request to a model was answered."""
+
+    model: str
+    observed: Mapping[str, Observed]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from math import inf
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.control.entries import CONSIDERED, Entry, Making, are_alike
+from coordinator.control.entries import CONSIDERED, DRIFT, PERIOD, Entry, Making, are_alike
 from coordinator.control.events import Event, Work
 from coordinator.control.machine import Machine
 from coordinator.control.switching import Switching
@@ -51,10 +51,15 @@ NO_WORKER = Unavailable(
 
 
 class Plans(Machine):
-    """One plan in force per model, and the latest chosen ones. `works` numbers what is made."""
+    """One plan in force per model, and the latest chosen ones. `works` numbers what is made. Plans
+    are looked at again every `period_s`, and when what is seen has drifted away from what they were
+    made for; 0: never.
+    """
 
-    def __init__(self, works: Iterator[int]) -> None:
+    def __init__(self, works: Iterator[int], period_s: float = 0.0) -> None:
         self._works = works
+        self._period_s = period_s
+        self._look_s = inf
         self._entries: dict[tuple[str, Choice], Entry] = {}
         self._devices: frozenset[DeviceId] = frozenset()
         self.switching = Switching()
@@ -110,7 +115,7 @@ class Plans(Machine):
     @property
     def due_s(self) -> float:
         """When a plan is begun, or somebody has waited for too long."""
-        return min((entry.due_s for entry in self._entries.values()), default=inf)
+        return min((self._look_s, *(entry.due_s for entry in self._entries.values())))
 
     # ------------------------------------------------------------ events
 
@@ -122,17 +127,28 @@ class Plans(Machine):
                 for entry in self._entries.values():
                     entry.waiting.pop(ticket, None)
             case events.Tick():
+                if self._look_s <= now:
+                    self._change(PERIOD, "", now)
+                    self._look_s = now + self._period_s
                 for entry in self._entries.values():
                     yield from self._tick(entry, now)
             case events.Changed(cause, devices, model):
                 self._devices = devices
-                for entry in self._entries.values():
-                    if not model or entry.model == model:
-                        entry.change(cause, now)
+                self._change(cause, model, now)
+            case events.Seen(model, observed) if self._period_s:
+                if self.switching.is_due(model, observed, now):
+                    self._change(DRIFT, model, now)
             case events.Given():
                 yield from self._given(event, now)
             case events.Outcome():
                 yield from self._outcome(event, now)
+
+    def _change(self, cause: str, model: str, now: float) -> None:
+        if self._period_s and self._look_s == inf:
+            self._look_s = now + self._period_s
+        for entry in self._entries.values():
+            if not model or entry.model == model:
+                entry.change(cause, now)
 
     def _given(self, event: events.Given, now: float) -> Iterator[Action]:
         match event:

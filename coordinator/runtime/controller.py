@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from math import inf
+from typing import Any
 
 import structlog
 
@@ -24,6 +25,7 @@ from coordinator.control.given import plan_id
 from coordinator.control.machine import Machine
 from coordinator.control.modes import Modes
 from coordinator.control.plans import Plans
+from coordinator.control.switching import Observed
 from coordinator.costs.devices import Cluster
 from coordinator.runtime.making import Maker
 from coordinator.settings import CoordinatorSettings
@@ -57,7 +59,7 @@ class Controller:
         self._planned = planned
         numbers = count(1)
         self.admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
-        self.plans = Plans(numbers)
+        self.plans = Plans(numbers, settings.replan)
         self.modes = Modes(self.plans, numbers, settings.objective)
         self._tickets = map(Ticket, count(1))
         self._asked: dict[Ticket, asyncio.Future[TaskGraph | None]] = {}
@@ -100,7 +102,7 @@ class Controller:
             return
         ticket = next(self._tickets)
         try:
-            yield await self._graph(events.Queued(ticket, model, graph), self.modes)
+            yield await self._wait(events.Queued(ticket, model, graph), self.modes)
         finally:
             self._step(events.Left(ticket), self.modes)
 
@@ -119,7 +121,8 @@ class Controller:
             self._maker.planner(choice.strategy)  # a wrong name leaves nothing behind
         ticket = next(self._tickets)
         try:
-            return await self._graph(events.Wanted(ticket, model, choice), self.plans)
+            found: TaskGraph = await self._wait(events.Wanted(ticket, model, choice), self.plans)
+            return found
         finally:
             self._step(events.Left(ticket), self.plans)
 
@@ -136,6 +139,10 @@ class Controller:
         """
         devices = frozenset(device.id for device in self._cluster().devices)
         self._step(events.Changed(cause, devices, model), self.plans, self.modes)
+
+    def seen(self, model: str, observed: Mapping[str, Observed]) -> None:
+        """A request to a model was answered; how fast devices and links are by now."""
+        self._step(events.Seen(model, observed), self.plans)
 
     async def hold(self, model: str, plan: Plan) -> TaskGraph:
         """Puts a checked plan in force, prepared, until `release`."""
@@ -195,16 +202,9 @@ class Controller:
 
     # ------------------------------------------------------------ events and actions
 
-    async def _graph(self, event: events.Asked, machine: Machine) -> TaskGraph:
-        """What whoever has the ticket is to go on by."""
-        graph = await self._wait(event, machine)
-        assert graph is not None, "who wants a plan is told one"
-        return graph
-
-    async def _wait(self, event: events.Asked, machine: Machine) -> TaskGraph | None:
-        """Until whoever has the ticket may go on."""
-        future: asyncio.Future[TaskGraph | None] = asyncio.get_running_loop().create_future()
-        self._asked[event.ticket] = future
+    async def _wait(self, event: events.Asked, machine: Machine) -> Any:
+        """Until whoever has the ticket may go on: the plan to go on by, if it wants one."""
+        future = self._asked[event.ticket] = asyncio.get_running_loop().create_future()
         try:
             self._step(event, machine)
             return await future
@@ -235,8 +235,12 @@ class Controller:
 
     def _act(self, action: Action) -> None:
         match action:
-            case actions.Tell():
-                self._tell(action)
+            case actions.Admit(ticket):
+                self._tell(ticket)
+            case actions.Start(ticket, graph):
+                self._tell(ticket, graph)
+            case actions.Refuse(ticket, error):
+                self._tell(ticket, error)
             case actions.Make(work):
                 self._works[work] = asyncio.create_task(self._make(action))
             case actions.Stop(work):
@@ -246,17 +250,14 @@ class Controller:
             case actions.Regroup(model, groups, outstanding):
                 log.info("groups", model=model, groups=groups, outstanding=round(outstanding, 1))
 
-    def _tell(self, action: actions.Tell) -> None:
-        future = self._asked.get(action.ticket)
-        if future is None or future.done():
+    def _tell(self, ticket: Ticket, told: TaskGraph | ImbrexError | None = None) -> None:
+        future = self._asked[ticket]
+        if future.done():
             return  # it was given up just now, which the machine is about to hear
-        match action:
-            case actions.Refuse(_, error):
-                future.set_exception(error)
-            case actions.Start(_, graph):
-                future.set_result(graph)
-            case _:
-                future.set_result(None)
+        if isinstance(told, ImbrexError):
+            future.set_exception(told)
+        else:
+            future.set_result(told)
 
     def _swapped(self, swap: actions.Swap) -> None:
         plan, causes = swap.graph.plan, list(swap.causes)

@@ -18,6 +18,7 @@ from coordinator.control.events import (
     Planned,
     Prepared,
     Released,
+    Seen,
     Tick,
     Ticket,
     Unprepared,
@@ -25,6 +26,7 @@ from coordinator.control.events import (
     Work,
 )
 from coordinator.control.plans import FIRST_PLAN_S, NO_WORKER, Plans
+from coordinator.control.switching import HEARD_S, Observed
 from coordinator.tasks.plan import DeviceId
 from protos.errors import Infeasible, LostWorker, NotFound, Unavailable
 from tests.control.support import ALL, LW, M, changed, graph, in_force, plan, plans, steps
@@ -266,3 +268,31 @@ def test_programs_of_plans_before_are_remembered_up_to_a_cap() -> None:
         state.step(Held(M, graph(plan("a" if number % 2 else "b"))), 0.0)
         state._entries[M, IN_FORCE].left[f"made up {number}"] = None
     assert len(state._entries[M, IN_FORCE].left) <= MOST_LEFT + 1
+
+
+def test_plans_are_looked_at_again_every_period_and_when_what_is_seen_has_drifted() -> None:
+    state = Plans(count(1), period_s=60.0)
+    assert state.due_s == inf
+    now = in_force(state, AB)
+    state.step(changed("b joined"), 1.0)
+    steps(state, Tick(), Planned(W2, AB.plan), now=2.0)
+    assert state.due_s == 61.0
+    assert state.step(Tick(), 61.0) == []
+    assert state.step(Tick(), 61.0 + SETTLE_S) == [Propose(W3, M, IN_FORCE, (PERIOD,), {}, AB.plan)]
+    state.step(Failed(W3, NO_PLAN), 62.0)
+    assert state.due_s == 121.0
+    still, moved = {"a": Observed(0.0)}, {"a": Observed(1.0)}
+    assert steps(state, Seen(M, still), Seen(M, moved), now=63.0) == []
+    assert state.due_s == 121.0
+    state.step(Seen(M, moved), 63.0 + HEARD_S)
+    assert state.due_s == 63.0 + HEARD_S + SETTLE_S
+    assert state.step(Tick(), 80.0) == [Propose(Work(4), M, IN_FORCE, (DRIFT,), {}, AB.plan)]
+    assert now < 1.0
+
+
+def test_where_replanning_is_off_plans_change_with_the_devices_alone() -> None:
+    state = plans()
+    in_force(state, AB)
+    for second in range(100):
+        steps(state, Seen(M, {"a": Observed(second % 7)}), now=float(second))
+    assert (state.due_s, state.is_busy()) == (inf, False)
