@@ -102,3 +102,35 @@ class Regroup(Action):
     model: str
     groups: int
     outstanding: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replan(Action):
+    """Other devices than before are to be planned with."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Empty(Action):
+    """Tell when no plan is being made any more (`Replanned`), then when nothing runs on the device
+    (`Emptied`).
+    """
+
+    device: DeviceId
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw(Action):
+    """What still runs on the device goes on elsewhere."""
+
+    device: DeviceId
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOut(Action):
+    """The device is in quarantine for so long; for ever if it is not to be believed at all."""
+
+    device: DeviceId
+    cause: str
+    seconds: float

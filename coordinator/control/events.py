@@ -174,3 +174,49 @@ class Failed(Outcome):
 
     error: ImbrexError
     deserted: bool = False
+
+
+# ---------------------------------------------------------------- devices
+
+
+@dataclass(frozen=True, slots=True)
+class OfDevice(Event):
+    """Something about a device."""
+
+    device: DeviceId
+
+
+@dataclass(frozen=True, slots=True)
+class Drained(OfDevice):
+    """Somebody takes it out, which is on disk; `name` is what people call it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replanned(OfDevice):
+    """No plan is being made that could use it: what it is given now is the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied(OfDevice):
+    """Nothing runs there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(OfDevice):
+    """Somebody has it used again, whatever it was set aside for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accused(OfDevice):
+    """It gave a wrong result."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Convicted(OfDevice):
+    """It gave a result that is wrong beyond doubt."""
+
+    evidence: str

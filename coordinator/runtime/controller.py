@@ -7,11 +7,9 @@ events, and done as they say.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
-from math import inf
 from typing import Any
 
 import structlog
@@ -20,7 +18,7 @@ from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.admission import Admission
 from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.control.events import Event, Ticket, Work
+from coordinator.control.events import Ticket, Work
 from coordinator.control.given import plan_id
 from coordinator.control.machine import Machine
 from coordinator.control.modes import Modes
@@ -28,6 +26,7 @@ from coordinator.control.plans import Plans
 from coordinator.control.switching import Observed
 from coordinator.costs.devices import Cluster
 from coordinator.runtime.making import Maker
+from coordinator.runtime.stepping import Stepper
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import Plan
@@ -64,9 +63,9 @@ class Controller:
         self._tickets = map(Ticket, count(1))
         self._asked: dict[Ticket, asyncio.Future[TaskGraph | None]] = {}
         self._works: dict[Work, asyncio.Task[None]] = {}
-        self._timers: dict[Machine, asyncio.TimerHandle] = {}
-        self._stepped, self._idle = asyncio.Event(), asyncio.Event()
-        self._closed = False
+        self._idle = asyncio.Event()
+        self._stepper = Stepper(self._act)
+        self._step = self._stepper.step
 
     # ------------------------------------------------------------ requests
 
@@ -189,13 +188,12 @@ class Controller:
     async def settled(self) -> None:
         """Returns when no plan is being made."""
         while self.plans.is_busy():
-            await self._stepped.wait()
+            await self._stepper.stepped.wait()
 
     async def close(self) -> None:
         """Stops all work."""
-        self._closed, works = True, list(self._works.values())
-        for handle in self._timers.values():
-            handle.cancel()
+        self._stepper.close()
+        works = list(self._works.values())
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
@@ -210,28 +208,6 @@ class Controller:
             return await future
         finally:
             del self._asked[event.ticket]
-
-    def _step(self, event: Event, *machines: Machine) -> None:
-        now = time.monotonic()
-        for machine in machines:
-            for action in machine.step(event, now):
-                self._act(action)
-            self._wake(machine)
-        self._stepped.set()
-        self._stepped.clear()
-
-    def _wake(self, machine: Machine) -> None:
-        """When something is to happen by itself."""
-        timer, due_s = self._timers.get(machine), machine.due_s
-        if timer is not None and timer.when() != due_s:
-            self._timers.pop(machine).cancel()
-        if machine not in self._timers and due_s < inf and not self._closed:
-            loop = asyncio.get_running_loop()
-            self._timers[machine] = loop.call_at(due_s, self._tick, machine)
-
-    def _tick(self, machine: Machine) -> None:
-        del self._timers[machine]
-        self._step(events.Tick(), machine)
 
     def _act(self, action: Action) -> None:
         match action:

@@ -13,7 +13,6 @@ from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
 from coordinator.audit.collector import Collector
 from coordinator.audit.examiner import Examiner
 from coordinator.audit.verdict import Verdict
-from coordinator.cluster.aside import Aside
 from coordinator.cluster.connection import Connection, Sink
 from coordinator.cluster.enrolment import Enrolment
 from coordinator.cluster.host_worker import HostWorker
@@ -22,6 +21,7 @@ from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.reach import Reach
 from coordinator.cluster.trust import Trust
+from coordinator.control.aside import Aside
 from coordinator.control.plans import NO_WORKER
 from coordinator.control.switching import Observed
 from coordinator.costs.devices import Cluster, Device, Link, Medium
@@ -34,6 +34,7 @@ from coordinator.measuring.expected import LiveExpectations
 from coordinator.measuring.measured import Measured
 from coordinator.measuring.probing import Probing
 from coordinator.runtime import own_worker
+from coordinator.runtime.drained import DrainedFile
 from coordinator.runtime.hardware import Hardware
 from coordinator.runtime.statuses import Statuses
 from coordinator.settings import CoordinatorSettings
@@ -85,7 +86,8 @@ class LiveCluster:
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
         )
-        self.aside = Aside(settings.state_dir)
+        self.drained = DrainedFile(settings.state_dir)
+        self.aside = Aside(self.drained.read())
         self.collector = Collector(self)
         self.examiner = Examiner(self, self.collector, self._facts, judged, changed)
         self._statuses = Statuses(

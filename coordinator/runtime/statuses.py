@@ -9,12 +9,12 @@ from dataclasses import asdict
 
 from coordinator.answers import DeviceStatus
 from coordinator.audit.examiner import Examiner
-from coordinator.cluster.aside import Apart, Aside
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.peers import Peer, PeerState
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.reach import Reach
+from coordinator.control.aside import Apart, Aside
 from coordinator.costs.devices import Device
 from coordinator.doctor.examine import MOST_STRANGERS
 from coordinator.measuring.measured import Measured
