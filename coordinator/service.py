@@ -358,12 +358,12 @@ class Coordinator:
         """A task was computed again."""
         self._auditor.sampling.judged(verdict.device, wrong=verdict.wrong)
         if verdict.wrong:
-            self._withdrawal.convict(verdict.device, str(verdict))
+            self._withdrawal.wrong(verdict.device, str(verdict), proven=True)
             self.journal.doubt(verdict.device)
 
     def _accused(self, device: DeviceId, cause: str) -> None:
         self._auditor.sampling.suspected(device)
-        self._withdrawal.accuse(device, cause)
+        self._withdrawal.wrong(device, cause)
 
     def _received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None

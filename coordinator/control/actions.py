@@ -19,28 +19,18 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell(Action):
-    """Somebody need not wait any longer."""
+class Start(Action):
+    """Who has this ticket goes on: it has its place, or a plan to go by."""
 
     ticket: Ticket
+    graph: TaskGraph | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Admit(Tell):
-    """A request has its place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start(Tell):
-    """Who has this ticket goes on, by this plan."""
-
-    graph: TaskGraph
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse(Tell):
+class Refuse(Action):
     """Who has this ticket gets this error."""
 
+    ticket: Ticket
     error: ImbrexError
 
 

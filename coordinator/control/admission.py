@@ -54,17 +54,15 @@ class Admission(Machine):
         self._queue = queue
         self._most_wait_s = most_wait_s
         self._throughput = Throughput()
-        # Until when they wait, in the order in which they came, and which of them want to be alone.
-        self._waiting: dict[Ticket, float] = {}
-        self._want_all: set[Ticket] = set()
-        self._running: set[Ticket] = set()
-        self._alone: Ticket | None = None
+        # Until when they wait, in the order in which they came; and how many places each wants.
+        self._waiting: dict[Ticket, tuple[float, int]] = {}
+        self._running: dict[Ticket, int] = {}
         self._promised: deque[float] = deque(maxlen=MOST_PROMISED)
 
     @property
     def waiting(self) -> int:
         """Requests that wait for a place."""
-        return len(self._waiting) - len(self._want_all)
+        return len(self._waiting)
 
     @property
     def running(self) -> int:
@@ -80,49 +78,40 @@ class Admission(Machine):
     @property
     def due_s(self) -> float:
         """When somebody has waited for too long."""
-        return min(self._waiting.values(), default=inf)
+        return min((until_s for until_s, _ in self._waiting.values()), default=inf)
 
     def _react(self, event: Event, now: float) -> Iterator[Action]:
         match event:
-            case events.Arrived(ticket, alone):
-                if alone:
-                    self._want_all.add(ticket)
-                else:
-                    self._require_room(now)
-                self._waiting[ticket] = inf if alone else now + self._most_wait_s
+            case events.Arrived(ticket, alone=True):
+                self._waiting[ticket] = inf, self._in_flight
+            case events.Arrived(ticket):
+                self._require_room(now)
+                self._waiting[ticket] = now + self._most_wait_s, 1
             case events.Left(ticket, answered):
                 self._leave(ticket, now, answered=answered)
             case events.Tick():
                 # What ends slower than was to be expected ends the wait, too.
-                for ticket in [each for each, s in self._waiting.items() if s <= now]:
+                for ticket in [each for each, (s, _) in self._waiting.items() if s <= now]:
                     del self._waiting[ticket]
                     yield actions.Refuse(ticket, self._overloaded(self.wait_s, now))
         yield from self._let_in(now)
 
     def _let_in(self, now: float) -> Iterator[Action]:
-        for ticket in list(self._waiting):
-            most = 1 if ticket in self._want_all else self._in_flight
-            if self._alone is not None or self.running >= most:
+        for ticket, (_, places) in list(self._waiting.items()):
+            if sum(self._running.values()) + places > self._in_flight:
                 return
             del self._waiting[ticket]
-            if ticket in self._want_all:
-                self._want_all.remove(ticket)
-                self._alone = ticket
-            else:
-                if not self._running:
-                    self._throughput.busy(now)
-                self._running.add(ticket)
-            yield actions.Admit(ticket)
+            if not self._running:
+                self._throughput.busy(now)
+            self._running[ticket] = places
+            yield actions.Start(ticket)
 
     def _leave(self, ticket: Ticket, now: float, *, answered: bool) -> None:
         self._waiting.pop(ticket, None)
-        self._want_all.discard(ticket)
-        if ticket == self._alone:
-            self._alone = None
-        elif ticket in self._running:
-            if answered:  # refusals and cancelled requests say nothing of the cluster's speed
-                self._throughput.ended(now, self.running)
-            self._running.remove(ticket)
+        # Refusals and cancelled requests say nothing of the cluster's speed.
+        if answered and ticket in self._running:
+            self._throughput.ended(now, self.running)
+        self._running.pop(ticket, None)
 
     def _require_room(self, now: float) -> None:
         wait_s = self.wait_s

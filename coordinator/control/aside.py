@@ -1,8 +1,8 @@
 """Devices that are connected and get no new work: drained by a person, or in quarantine.
 
     in use --(Drained)----------------> draining --(Emptied, or PATIENCE_S)--> drained
-    in use --(Accused, too often)-----> quarantined, for a while
-    in use --(Convicted)--------------> quarantined
+    in use --(Wrong, too often)-------> quarantined, for a while
+    in use --(Wrong, proven)----------> quarantined
     any of them --(Resumed)-----------> in use
 
 A device that is drained disappears without anybody noticing: planners leave it out at once, its
@@ -95,16 +95,18 @@ class Aside(Machine):
                     kept.pop(device, None)
                 self._quarantine.pardon(device)
                 yield actions.Replan(f"{device} is resumed")
-            case events.Accused(device, cause):
-                if seconds := self._quarantine.accuse(device, cause, now):
-                    self._back_s[device] = now + seconds
-                    yield actions.LeaveOut(device, cause, seconds)
-                    yield actions.Replan(f"{device} is quarantined")
-            case events.Convicted(device, evidence):
-                self._back_s.pop(device, None)
-                if self._quarantine.convict(device, evidence):
-                    yield actions.LeaveOut(device, evidence, inf)
-                    yield actions.Replan(f"{device} is quarantined")
+            case events.Wrong(device, cause, proven):
+                yield from self._wrong(device, cause, now, proven=proven)
+
+    def _wrong(self, device: DeviceId, cause: str, now: float, *, proven: bool) -> Iterator[Action]:
+        if proven:
+            seconds = inf if self._quarantine.convict(device, cause) else 0.0
+        else:
+            seconds = self._quarantine.accuse(device, cause, now)
+        if seconds:
+            self._back_s[device] = now + seconds
+            yield actions.LeaveOut(device, cause, seconds)
+            yield actions.Replan(f"{device} is quarantined")
 
     def _tick(self, now: float) -> Iterator[Action]:
         for device in [each for each, until_s in self._finishing.items() if until_s <= now]:

@@ -38,7 +38,7 @@ class Asked(Event):
 
 @dataclass(frozen=True, slots=True)
 class Arrived(Asked):
-    """A request wants a place; `alone`: all of them."""
+    """A request wants a place; who wants to be `alone`, all of them, however long that takes."""
 
     alone: bool = False
 
@@ -209,14 +209,8 @@ class Resumed(OfDevice):
 
 
 @dataclass(frozen=True, slots=True)
-class Accused(OfDevice):
-    """It gave a wrong result."""
+class Wrong(OfDevice):
+    """It gave a wrong result; `proven`: wrong beyond doubt."""
 
     cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class Convicted(OfDevice):
-    """It gave a result that is wrong beyond doubt."""
-
-    evidence: str
+    proven: bool = False

@@ -80,7 +80,7 @@ class Controller:
         try:
             await self._wait(events.Arrived(ticket, alone), self.admission)
             yield
-            answered = True
+            answered = not alone
         finally:
             self._step(events.Left(ticket, answered), self.admission)
             if not self.admission.running:
@@ -211,8 +211,6 @@ class Controller:
 
     def _act(self, action: Action) -> None:
         match action:
-            case actions.Admit(ticket):
-                self._tell(ticket)
             case actions.Start(ticket, graph):
                 self._tell(ticket, graph)
             case actions.Refuse(ticket, error):
@@ -226,7 +224,7 @@ class Controller:
             case actions.Regroup(model, groups, outstanding):
                 log.info("groups", model=model, groups=groups, outstanding=round(outstanding, 1))
 
-    def _tell(self, ticket: Ticket, told: TaskGraph | ImbrexError | None = None) -> None:
+    def _tell(self, ticket: Ticket, told: TaskGraph | ImbrexError | None) -> None:
         future = self._asked[ticket]
         if future.done():
             return  # it was given up just now, which the machine is about to hear

@@ -170,13 +170,18 @@ class LiveCluster:
         """
         return self._pool.find(name).facts
 
+    def _connection(self, device: DeviceId) -> Connection | None:
+        with suppress(LostWorker):
+            return self._pool.connection(device)
+        return None
+
     def _facts(self, device: DeviceId) -> Facts | None:
-        connection = self._pool.ready().get(device)
-        return connection.facts if connection is not None else None
+        connection = self._connection(device)
+        return connection.facts if connection else None
 
     def shows(self, device: DeviceId) -> bool:
         """Whether a device can be asked what its peers sent."""
-        connection = self._pool.ready().get(device)
+        connection = self._connection(device)
         return connection is not None and connection.shows
 
     def is_alike(self, device: DeviceId) -> bool:
@@ -186,16 +191,12 @@ class LiveCluster:
 
     def _known(self, device: DeviceId) -> Device | None:
         """A device that can be used now."""
-        try:
-            return self._device(device, self._pool.connection(device))
-        except LostWorker:
-            return None
+        connection = self._connection(device)
+        return self._device(device, connection) if connection else None
 
     def _has(self, device: DeviceId, program: str) -> bool:
-        try:
-            return program in self._pool.connection(device).programs
-        except LostWorker:
-            return False
+        connection = self._connection(device)
+        return connection is not None and program in connection.programs
 
     def _device(
         self, device: DeviceId, connection: Connection, graph: TaskGraph | None = None
@@ -240,22 +241,18 @@ class LiveCluster:
 
     def forget(self, device: DeviceId, program: str) -> None:
         """The device said that it no longer has this program."""
-        with suppress(LostWorker):
-            self._pool.connection(device).programs.forget(program)
+        if connection := self._connection(device):
+            connection.programs.forget(program)
 
     def address(self, device: DeviceId) -> str:
         """Where peers reach the device."""
-        try:
-            return self._pool.connection(device).address
-        except LostWorker:
-            return ""
+        connection = self._connection(device)
+        return connection.address if connection else ""
 
     def offset_s(self, device: DeviceId) -> float:
         """Seconds to add to the device's clock."""
-        try:
-            return self._pool.connection(device).offset_s
-        except LostWorker:
-            return 0.0
+        connection = self._connection(device)
+        return connection.offset_s if connection else 0.0
 
     async def examine(self) -> list[Finding]:
         """What is wrong with devices and network; one examination at a time, of a few seconds."""

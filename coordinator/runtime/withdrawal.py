@@ -70,13 +70,11 @@ class Withdrawal:
         self._step(events.Resumed(device))
         return device
 
-    def accuse(self, device: DeviceId, cause: str) -> None:
-        """A device gave a wrong result; one too many, and it is in quarantine."""
-        self._step(events.Accused(device, cause))
-
-    def convict(self, device: DeviceId, evidence: str) -> None:
-        """A device gave a result that is wrong beyond doubt: it is out until it is resumed."""
-        self._step(events.Convicted(device, evidence))
+    def wrong(self, device: DeviceId, cause: str, *, proven: bool = False) -> None:
+        """A device gave a wrong result: one too many, and it is in quarantine for a while; one that
+        is wrong beyond doubt, and it is out until it is resumed.
+        """
+        self._step(events.Wrong(device, cause, proven))
 
     async def close(self) -> None:
         """Stops waiting; who is drained stays so."""

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from coordinator.control.actions import Action, Admit, Refuse
+from coordinator.control.actions import Action, Refuse, Start
 from coordinator.control.admission import Admission, Throughput
 from coordinator.control.events import Arrived, Left, Tick, Ticket
 from protos.errors import Overloaded
@@ -28,7 +28,7 @@ def told_s(state: Admission, now: float) -> float:
 def answered(state: Admission, now: float, seconds: float, times: int) -> float:
     """So many are answered one after the other; the time then."""
     for each in tickets(*range(100, 100 + times)):
-        assert state.step(Arrived(each), now) == [Admit(each)]
+        assert state.step(Arrived(each), now) == [Start(each)]
         now += seconds
         assert state.step(Left(each, answered=True), now) == []
     return now
@@ -59,9 +59,9 @@ def test_many_that_begin_at_once_share_what_the_first_one_takes() -> None:
 def test_first_come_first_served() -> None:
     state = Admission(in_flight=2, queue=5, most_wait_s=10.0)
     one, two, three, four = tickets(1, 2, 3, 4)
-    assert arrive(state, 0.0, 1, 2, 3, 4) == [Admit(one), Admit(two)]
+    assert arrive(state, 0.0, 1, 2, 3, 4) == [Start(one), Start(two)]
     assert (state.running, state.waiting) == (2, 2)
-    assert state.step(Left(two, answered=True), 1.0) == [Admit(three)]
+    assert state.step(Left(two, answered=True), 1.0) == [Start(three)]
     assert state.step(Left(four), 1.0) == []  # it does not wait any longer
     assert state.step(Left(one, answered=True), 1.0) == []
     assert (state.running, state.waiting, state.due_s) == (1, 0, inf)
@@ -122,10 +122,10 @@ def test_whoever_wants_to_be_alone_waits_its_turn_and_keeps_the_others_out() -> 
     assert state.step(Arrived(alone, alone=True), 0.0) == []
     assert arrive(state, 0.0, 3) == []
     assert state.step(Arrived(also, alone=True), 0.0) == []
-    assert (state.waiting, state.due_s) == (1, 3.0)
-    assert state.step(Left(one, answered=True), 1.0) == [Admit(alone)]
-    assert state.running == 0
-    assert state.step(Left(alone, answered=True), 2.0) == [Admit(three)]
+    assert (state.waiting, state.due_s) == (3, 3.0)
+    assert state.step(Left(one, answered=True), 1.0) == [Start(alone)]
+    assert state.running == 1
+    assert state.step(Left(alone, answered=True), 2.0) == [Start(three)]
     assert state.step(Left(also), 2.0) == []
     assert state.step(Left(three), 2.0) == []
-    assert arrive(state, 2.0, 5) == [Admit(Ticket(5))]
+    assert arrive(state, 2.0, 5) == [Start(Ticket(5))]

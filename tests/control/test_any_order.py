@@ -21,7 +21,6 @@ from hypothesis.stateful import (
 from coordinator.control import modes as modes_module
 from coordinator.control.actions import (
     Action,
-    Admit,
     Divide,
     Prepare,
     Propose,
@@ -76,7 +75,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.tickets = map(Ticket, count(1))
         self.model: dict[Ticket, str] = {}
         self.asked: dict[Ticket, Machine] = {}
-        self.news: deque[Admit | Start | Refuse] = deque()
+        self.news: deque[Start | Refuse] = deque()
         self.places: set[Ticket] = set()
         self.alone: set[Ticket] = set()
         self.turns: set[Ticket] = set()
@@ -104,7 +103,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def act(self, action: Action, machine: Machine) -> None:
         match action:
-            case Admit(ticket) | Start(ticket) | Refuse(ticket):
+            case Start(ticket) | Refuse(ticket):
                 assert self.asked.pop(ticket) is machine, "told without having asked"
                 self.news.append(action)
             case Propose(work, model, choice):
@@ -123,12 +122,12 @@ class AnyOrder(RuleBasedStateMachine):
                 assert choice != IN_FORCE or model not in self.held, "a held plan was replaced"
                 assert self.plans.graph(model, choice) in (made, None)
 
-    def told(self, action: Admit | Start | Refuse) -> None:
+    def told(self, action: Start | Refuse) -> None:
         ticket = action.ticket
         match action:
             case Refuse():
                 self.end(ticket)
-            case Admit():
+            case Start(graph=None):
                 self.places.add(ticket)
                 if ticket not in self.alone:
                     assert not self.alone & self.places
@@ -262,11 +261,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def places_are_counted(self) -> None:
-        requests = self.places - self.alone
-        assert self.admission.running == len(requests) <= IN_FLIGHT
-        assert self.admission.waiting <= QUEUE
+        assert self.admission.running == len(self.places) <= IN_FLIGHT
         waits = [each for each, where in self.asked.items() if where is self.admission]
-        assert self.admission.waiting == len(set(waits) - self.alone)
+        assert self.admission.waiting == len(waits)
+        assert len(set(waits) - self.alone) <= QUEUE
 
     @invariant()
     def whoever_waits_for_a_plan_will_be_told(self) -> None:
@@ -348,9 +346,8 @@ def never_alone(state: Admission, now: float) -> Iterator[Action]:
         if state.running >= IN_FLIGHT:
             return
         del state._waiting[ticket]
-        state._want_all.discard(ticket)
-        state._running.add(ticket)
-        yield Admit(ticket)
+        state._running[ticket] = 1
+        yield Start(ticket)
 
 
 GIVEN = Plans._given

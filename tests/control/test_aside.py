@@ -7,13 +7,12 @@ import pytest
 from coordinator.control.actions import Empty, LeaveOut, Replan, Withdraw
 from coordinator.control.aside import PATIENCE_S, Aside
 from coordinator.control.events import (
-    Accused,
-    Convicted,
     Drained,
     Emptied,
     Replanned,
     Resumed,
     Tick,
+    Wrong,
 )
 from coordinator.control.quarantine import FIRST_S, STRIKES
 from coordinator.runtime.drained import DRAINED_FILE, DrainedFile
@@ -67,11 +66,11 @@ def test_one_that_is_resumed_meanwhile_is_not_withdrawn() -> None:
 
 def test_one_wrong_result_too_many_and_then_another_chance() -> None:
     aside = Aside({})
-    found = [aside.step(Accused(A, "it sent int8"), 0.0) for _ in range(STRIKES)]
+    found = [aside.step(Wrong(A, "it sent int8"), 0.0) for _ in range(STRIKES)]
     left_out = [LeaveOut(A, "it sent int8", FIRST_S), Replan("a1 is quarantined")]
     assert found == [[]] * (STRIKES - 1) + [left_out]
     assert state_of(aside, A) == "quarantined"
-    assert aside.step(Accused(A, "late"), 1.0) == []
+    assert aside.step(Wrong(A, "late"), 1.0) == []
     assert aside.due_s == FIRST_S
     assert aside.step(Tick(), FIRST_S - 0.1) == []
     assert aside.step(Tick(), FIRST_S) == [Replan("a1 is tried again")]
@@ -81,7 +80,7 @@ def test_one_wrong_result_too_many_and_then_another_chance() -> None:
 def test_a_person_can_end_a_quarantine() -> None:
     aside = Aside({})
     for _ in range(STRIKES):
-        aside.step(Accused(A, "it sent int8"), 0.0)
+        aside.step(Wrong(A, "it sent int8"), 0.0)
     aside.step(Resumed(A), 1.0)
     assert (state_of(aside, A, 1.0), aside.due_s) == ("", inf)
 
@@ -89,12 +88,12 @@ def test_a_person_can_end_a_quarantine() -> None:
 def test_who_is_convicted_is_left_out_once_and_for_all() -> None:
     aside = Aside({})
     for _ in range(STRIKES):
-        aside.step(Accused(A, "it sent int8"), 0.0)
-    assert aside.step(Convicted(A, "task 3 is off"), 1.0) == [
+        aside.step(Wrong(A, "it sent int8"), 0.0)
+    assert aside.step(Wrong(A, "task 3 is off", proven=True), 1.0) == [
         LeaveOut(A, "task 3 is off", inf),
         Replan("a1 is quarantined"),
     ]
-    assert aside.step(Convicted(A, "task 4 is off"), 2.0) == []
+    assert aside.step(Wrong(A, "task 4 is off", proven=True), 2.0) == []
     assert aside.due_s == inf
     assert state_of(aside, A, 1e9) == "quarantined"
     aside.step(Resumed(A), 1e9)
