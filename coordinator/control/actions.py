@@ -124,3 +124,17 @@ class LeaveOut(Action):
     device: DeviceId
     cause: str
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Probe(Action):
+    """Probe a device's link when nothing is computed."""
+
+    device: DeviceId
+
+
+@dataclass(frozen=True, slots=True)
+class Profile(Action):
+    """Measure how fast a device computes, while nothing else is computed."""
+
+    device: DeviceId

@@ -214,3 +214,36 @@ class Wrong(OfDevice):
 
     cause: str
     proven: bool = False
+
+
+# ---------------------------------------------------------------- measuring
+
+
+@dataclass(frozen=True, slots=True)
+class LinksWanted(Event):
+    """The links of these devices are to be measured; `cause` is the news then."""
+
+    cause: str
+    devices: tuple[DeviceId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Probed(OfDevice):
+    """How fast its link is; 0: it was lost. `disturbed`: something else was sent meanwhile."""
+
+    bytes_per_s: float
+    disturbed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileWanted(OfDevice):
+    """It is to be profiled: nothing is known of its kind, or somebody wants it measured again."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled(OfDevice):
+    """Whether a profile was `found` for its kind."""
+
+    found: bool

@@ -48,8 +48,6 @@ class Measured:
         self._of_plans: WeakKeyDictionary[TaskGraph, Corrections] = WeakKeyDictionary()
         self._computing: WeakKeyDictionary[TaskGraph, dict[tuple[int, DeviceId], float]]
         self._computing = WeakKeyDictionary()  # uncorrected seconds
-        # Devices whose link is about to be probed.
-        self.unprobed: set[DeviceId] = set()
         self._links_seen: dict[str, Observed] = {}
         self._links_seen_s = -math.inf
         self._fitted: dict[DeviceId, tuple[LinkEstimate, EndpointEstimate, Link]] = {}

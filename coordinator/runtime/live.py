@@ -18,7 +18,6 @@ from coordinator.cluster.enrolment import Enrolment
 from coordinator.cluster.host_worker import HostWorker
 from coordinator.cluster.link_file import load_links, save_links
 from coordinator.cluster.pool import Pool
-from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.reach import Reach
 from coordinator.cluster.trust import Trust
 from coordinator.control.aside import Aside
@@ -32,10 +31,11 @@ from coordinator.library.loaded import Loaded
 from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.expected import LiveExpectations
 from coordinator.measuring.measured import Measured
-from coordinator.measuring.probing import Probing
 from coordinator.runtime import own_worker
 from coordinator.runtime.drained import DrainedFile
 from coordinator.runtime.hardware import Hardware
+from coordinator.runtime.probing import Probing
+from coordinator.runtime.profiler import Profiler
 from coordinator.runtime.statuses import Statuses
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
@@ -91,7 +91,13 @@ class LiveCluster:
         self.collector = Collector(self)
         self.examiner = Examiner(self, self.collector, self._facts, judged, changed)
         self._statuses = Statuses(
-            self._pool, self.aside, self._measured, self._profiler, self._reach, self.examiner
+            self._pool,
+            self.aside,
+            self._measured,
+            self._probing,
+            self._profiler,
+            self._reach,
+            self.examiner,
         )
         self._host: HostWorker | None = None
         self._examining = asyncio.Lock()

@@ -6,9 +6,9 @@ import os
 import pytest
 
 from coordinator.cluster.connection import Connection
-from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.trust import Trust
 from coordinator.costs.devices import Endpoint
+from coordinator.runtime.profiler import Profiler
 from tests.cluster.support import worker_process
 from tests.waiting import until
 from tests.worker.support import in_process
