@@ -22,7 +22,7 @@ from coordinator.control.events import Ticket, Work
 from coordinator.control.given import plan_id
 from coordinator.control.machine import Machine
 from coordinator.control.modes import Modes
-from coordinator.control.plans import Plans
+from coordinator.control.plans import NO_WORKER, Plans
 from coordinator.control.switching import Observed
 from coordinator.costs.devices import Cluster
 from coordinator.runtime.making import Maker
@@ -255,22 +255,21 @@ class Controller:
         self._step(outcome, self.plans, self.modes)
 
     async def _outcome(self, action: actions.Make) -> events.Outcome:
-        cluster = self._cluster()
         try:
             match action:
                 case actions.Propose():
-                    return await self._maker.propose(action, cluster)
+                    return await self._maker.propose(action, self._cluster())
                 case actions.Divide():
-                    return await self._maker.divide(action, cluster)
+                    return await self._maker.divide(action, self._cluster())
                 case actions.Prepare():
                     return await self._maker.prepare(action)
         except ImbrexError as refused:
-            log.warning(_TROUBLE[type(action)], model=action.model, error=str(refused))
-            error: ImbrexError = refused
+            why = {"causes": list(action.causes)} if isinstance(action, actions.Propose) else {}
+            log.warning(_TROUBLE[type(action)], model=action.model, **why, error=str(refused))
+            return events.Failed(action.work, refused, deserted=refused is NO_WORKER)
         except Exception as fault:
             log.exception("planning failed", model=action.model)
-            error = ImbrexError(
-                cause=f"planning failed inside imbrex ({type(fault).__name__})",
-                cure="See the coordinator's log.",
-            )
-        return events.Failed(action.work, error, deserted=not cluster.devices)
+            cause = f"planning failed inside imbrex ({type(fault).__name__})"
+            error = ImbrexError(cause=cause, cure="See the coordinator's log.")
+            return events.Failed(action.work, error)
+        raise AssertionError(f"nothing is known of {action}")
