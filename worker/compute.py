@@ -1,5 +1,5 @@
 """Where programs run: one task at a time at the worker's pace, or several at once, a thread for
-each. One more thread sets the next task up meanwhile: that is Python, which kernels leave time for.
+each. One more thread sets others up meanwhile: that is Python, which kernels leave time for.
 """
 
 import asyncio
@@ -142,7 +142,7 @@ class Compute:
     def __init__(self, throttle: Throttle, nice: int = 0, concurrency: int = 1) -> None:
         self.throttle = throttle
         self._nice = nice
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | Callable[[], None] | None] = SimpleQueue()
         # Held by the thread that takes the next job and sets it up, until it may compute.
         self._turn = threading.Lock()
         self._cores = threading.Semaphore(concurrency)
@@ -160,6 +160,10 @@ class Compute:
         job = Job(begin, ended)
         self._jobs.put(job)
         return job
+
+    def errand(self, do: Callable[[], None]) -> None:
+        """Does something short, which raises nothing, after the jobs before it have been set up."""
+        self._jobs.put(do)
 
     async def run(self, begin: Work[T]) -> Timed[T]:
         """The same for a caller on an event loop. Cancelling it takes it out of the queue, unless
@@ -207,6 +211,9 @@ class Compute:
                 job = self._jobs.get()
                 if job is None:
                     return
+                if not isinstance(job, Job):
+                    job()
+                    continue
                 if job.is_wanted:
                     outcome = self._set_up(job)
                 if isinstance(outcome, Ready):

@@ -38,6 +38,7 @@ from worker.tasks.actions import (
     Run,
     SendToHost,
     SendToPeer,
+    SetUp,
     TaskKey,
 )
 from worker.tasks.state import Tasks
@@ -183,6 +184,8 @@ class Exchange:
                 self._runs[key] = self._compute.submit(
                     partial(self._begin, action), partial(self._ended, key)
                 )
+            case SetUp(run):
+                self._compute.errand(partial(self._set_up, run))
             case SendToHost(stream, pieces, done, more):
                 last = [done_item(done)] if done is not None else []
                 outbox = self._streams.get(stream)
@@ -202,10 +205,20 @@ class Exchange:
             case _:
                 assert_never(action)
 
-    def _begin(self, action: Run) -> Ready[dict[str, np.ndarray]]:
-        shapes = {name: box.shape for name, box in action.yields.items()}
-        bound = self._sessions.get(action.program).bound(action.inputs, shapes)
-        return replace(bound, check=lambda made: _require_finite(made, action.passed))
+    def _set_up(self, run: Run) -> None:
+        """Before its time. What is wrong with it is told when it is to run."""
+        with suppress(Exception):
+            run.ready = self._bound(run)
+
+    def _begin(self, run: Run) -> Ready[dict[str, np.ndarray]]:
+        ready: Ready[dict[str, np.ndarray]] = run.ready or self._bound(run)
+        run.ready = None
+        return ready
+
+    def _bound(self, run: Run) -> Ready[dict[str, np.ndarray]]:
+        shapes = {name: box.shape for name, box in run.yields.items()}
+        bound = self._sessions.get(run.program).bound(run.inputs, shapes)
+        return replace(bound, check=lambda made: _require_finite(made, run.passed))
 
     def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> None:
         """A task was run, in the thread that ran it."""

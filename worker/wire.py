@@ -9,7 +9,16 @@ from models.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.convert import box_message, data_type_of, dtype_of, ranges
 from protos.frames import MAX_TENSOR_BYTES, Payload, pieces
-from worker.tasks.actions import Done, Failed, InputSpec, OutputSpec, Piece, TaskKey, TaskSpec
+from worker.tasks.actions import (
+    Done,
+    Failed,
+    InputSpec,
+    OutputSpec,
+    Piece,
+    TaskForm,
+    TaskKey,
+    TaskSpec,
+)
 
 Message = tuple[list[pb.Item], list[Payload]]
 
@@ -23,20 +32,18 @@ def box_of(message: pb.Box) -> Box:
 
 
 def task_spec(message: pb.Task, stream: int) -> TaskSpec:
-    """The task that a host asks for; PeerViolation for boxes or types that make no sense."""
+    """The task that a host asks for; PeerViolation for boxes or types that make no sense. Takes
+    from the message what tells requests apart.
+    """
     key = key_of(message)
-    common = pb.Task(
-        program=message.program,
-        inputs=message.inputs,
-        outputs=message.outputs,
-        sources_named=message.sources_named,
-    )
-    return TaskSpec(key, message.program, *_boxes(common.SerializeToString()), stream)
+    message.ClearField("request")
+    message.ClearField("attempt")
+    return TaskSpec(key, _form(message.SerializeToString()), stream)
 
 
 @lru_cache(_MOST_REMEMBERED)
-def _boxes(common: bytes) -> tuple[tuple[InputSpec, ...], tuple[OutputSpec, ...]]:
-    """Inputs and outputs of a task: the same in every request of a plan."""
+def _form(common: bytes) -> TaskForm:
+    """What a task has in every request of its plan."""
     message = pb.Task.FromString(common)
     inputs = tuple(
         InputSpec(
@@ -49,7 +56,7 @@ def _boxes(common: bytes) -> tuple[tuple[InputSpec, ...], tuple[OutputSpec, ...]
         )
         for entry in message.inputs
     )
-    return inputs, output_specs(message.outputs)
+    return TaskForm(message.program, inputs, output_specs(message.outputs))
 
 
 def output_specs(messages: Sequence[pb.Task.Output]) -> tuple[OutputSpec, ...]:

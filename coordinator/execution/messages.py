@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,28 +19,38 @@ from protos.frames import pieces
 
 # Who reads a task's output: device, address, attempt.
 _Reader = tuple[DeviceId, str, int]
-# Who sends a box of its input (tensor, device, box); None in the key: all through the host.
+# Who sends a box of its input: tensor, device, box.
 _Source = tuple[str, DeviceId, Box]
-_Described = dict[tuple[int, tuple[_Reader, ...], tuple[_Source, ...] | None], pb.Task]
+# A task, and where its neighbours are: as planned, the addresses of the plan's devices; else its
+# readers and sources; nothing where all goes through the host.
+_Key = tuple[int, Hashable]
 
-# Tasks as they were described, by who reads them and whom they read from, as long as their plan is
-# in use. Faults make other readers, which are seldom the same again.
-_DESCRIBED: WeakKeyDictionary[TaskGraph, _Described] = WeakKeyDictionary()
+# Tasks as they were described, as long as their plan is in use. Faults make other neighbours, which
+# are seldom the same again.
+_DESCRIBED: WeakKeyDictionary[TaskGraph, dict[_Key, pb.Task]] = WeakKeyDictionary()
 _MOST_PER_TASK = 4
 
 
 def task_item(action: Assign, run: RequestRun, address: Callable[[DeviceId], str]) -> pb.Item:
     """The task of an assignment; `address` tells where peers reach a device."""
-    graph = run.graph
-    readers = tuple(_readers(graph.tasks[action.task], run, address)) if run.direct else ()
-    sources = tuple(_sources(graph.tasks[action.task], run)) if run.direct else ()
-    key = (action.task, readers, sources if run.direct else None)
+    graph, spec = run.graph, run.graph.tasks[action.task]
+    readers: tuple[_Reader, ...] | None = None
+    sources: tuple[_Source, ...] | None = None
+    where: Hashable = None
+    if run.direct and run.is_as_planned:
+        where = tuple(map(address, run.touched))
+    elif run.direct:
+        where = readers, sources = tuple(_readers(spec, run, address)), tuple(_sources(spec, run))
     known = _DESCRIBED.setdefault(graph, {})
-    if key not in known:
+    task = known.get((action.task, where))
+    if task is None:
         if len(known) >= _MOST_PER_TASK * len(graph.tasks):
             known.clear()
-        known[key] = _described(graph, action.task, run.direct, readers, sources)
-    item = pb.Item(task=known[key])
+        if run.direct and readers is None:
+            readers, sources = tuple(_readers(spec, run, address)), tuple(_sources(spec, run))
+        task = _described(graph, action.task, run.direct, readers or (), sources or ())
+        known[action.task, where] = task
+    item = pb.Item(task=task)
     item.task.request = action.request
     item.task.attempt = action.attempt
     return item

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.costs.affine import Costs
 from coordinator.costs.devices import Cluster, Device, Endpoint, Link
-from coordinator.costs.links import LOOPBACK
+from coordinator.costs.links import LIVE_LOOPBACK, LOOPBACK
 from coordinator.costs.profile_json import parse_profile
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import RegressionCosts
@@ -34,17 +34,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=False)
 
 
-class _Computer(_Strict):
-    """What host and devices have in common; a rate or a profile is needed where it computes."""
-
-    gflops: _Positive | None = None
-    profile: str | None = None
-    rate_1x1: _Positive = 1.0
-    weight_ns: _NotNegative = 0.0
-    weight_1x1: _NotNegative = 1.0
-    run_ms: _NotNegative = 0.0
-    memory_mb: _NotNegative = 0.0
-    concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = 1
+class _End(_Strict):
     endpoint_ns_per_byte: _NotNegative = 0.0
     endpoint_ms_per_message: _NotNegative = 0.0
     endpoint_ms_per_task: _NotNegative = 0.0
@@ -63,8 +53,26 @@ class _Computer(_Strict):
         )
 
 
+class _Computer(_End):
+    """What host and devices have in common; a rate or a profile is needed where it computes."""
+
+    gflops: _Positive | None = None
+    profile: str | None = None
+    rate_1x1: _Positive = 1.0
+    weight_ns: _NotNegative = 0.0
+    weight_1x1: _NotNegative = 1.0
+    run_ms: _NotNegative = 0.0
+    memory_mb: _NotNegative = 0.0
+    concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = 1
+
+
 class _Host(_Computer):
+    """The coordinator's machine. Its `endpoint_` keys are the coordinator's, `worker` has those of
+    the worker beside it.
+    """
+
     computes: bool = True
+    worker: _End | None = None
 
 
 class _Network(_Strict):
@@ -124,7 +132,10 @@ def parse_cluster(text: str, name: str = "cluster.toml", read: Read = _no_profil
 
 
 def _host(entry: _Host, costs: Costs) -> Device:
-    return replace(_device(HOST, entry, costs, LOOPBACK), host=True)
+    link = LOOPBACK
+    if entry.worker is not None:
+        link = replace(LIVE_LOOPBACK, near=entry.endpoint, far=entry.worker.endpoint)
+    return replace(_device(HOST, entry, costs, link), host=True)
 
 
 def _device(name: str, entry: _Computer, costs: Costs, link: Link) -> Device:
@@ -194,7 +205,10 @@ def dump_cluster(cluster: Cluster, profiles: Mapping[DeviceId, str] | None = Non
     host = next((device for device in cluster.devices if device.host), None)
     lines = ["[host]"]
     lines += _computer_lines(host, profiles or {}) if host else ["computes = false"]
-    lines += _endpoint_lines(links[0].near) if links else []
+    near = links[0].near if links else host.link.near if host else Endpoint()
+    lines += _endpoint_lines(near)
+    if host and host.link.far != Endpoint():
+        lines += ["", "[host.worker]", *_endpoint_lines(host.link.far)]
     lines += [
         "",
         "[network]",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from coordinator.tasks.deadlines import Expectations
 from coordinator.tasks.plan import DeviceId
@@ -13,16 +13,18 @@ from coordinator.tasks.runs import RequestRun, TaskRun
 def place(
     run: RequestRun,
     task: TaskRun,
-    devices: Iterable[DeviceId],
+    devices: Collection[DeviceId],
     requests: Iterable[RequestRun],
     expected: Expectations,
 ) -> DeviceId | None:
     """The planned device if it is one of `devices`; else the one that would be ready first, of
     those on which the task failed least. None where all are trying. `requests` are all in flight.
     """
+    planned = task.spec.device
+    if not task.attempts and not task.failures and planned in devices:
+        return planned
     trying = {attempt.device for attempt in task.attempts.values()}
     free = [each for each in devices if each not in trying]
-    planned = task.spec.device
     if planned in free and not task.failures:
         return planned
     backlog = _Backlog(requests, expected)

@@ -125,7 +125,8 @@ class TaskRun:
 @dataclass(slots=True)
 class RequestRun:
     """A request in flight. While it is `direct`, tasks get from each other what the plan says;
-    `progress_s` is when anything was last heard of it.
+    `progress_s` is when anything was last heard of it. `is_as_planned` until a task is tried again,
+    or on another device than planned.
     """
 
     graph: TaskGraph
@@ -134,6 +135,7 @@ class RequestRun:
     progress_s: float
     touched: dict[DeviceId, None] = field(default_factory=dict)
     unusual: bool = False
+    is_as_planned: bool = True
 
     @property
     def is_complete(self) -> bool:

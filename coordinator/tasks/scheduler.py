@@ -330,6 +330,7 @@ class Scheduler:
         if device is None:
             return None
         run.touched.setdefault(device)
+        run.is_as_planned &= device == task.spec.device and not task.tries
         return task.begin(device, self._now)
 
     # ------------------------------------------------------------ ends

@@ -108,6 +108,19 @@ def test_messages_and_tasks_cost_the_machines_at_the_ends() -> None:
     assert (again.near.task_s, again.near.message_s) == (pytest.approx(3e-5), pytest.approx(4e-4))
 
 
+def test_the_hosts_own_worker_has_an_end_of_its_own() -> None:
+    near, far = (f"endpoint_ms_per_message = {each}\n" for each in (0.4, 0.8))
+    text = GOOD.replace("computes = true", f"computes = true\n{near}")
+    assert parse_cluster(text).devices[0].link.far == Endpoint()
+    text = text.replace("[network]", f"[host.worker]\n{far}[network]")
+    given = parse_cluster(text)
+    for cluster in (given, parse_cluster(dump_cluster(given))):
+        link = cluster.devices[0].link
+        assert link.near.message_s == cluster.devices[1].link.near.message_s == pytest.approx(4e-4)
+        assert link.far.message_s == pytest.approx(8e-4)
+        assert cluster.devices[1].link.far == Endpoint()
+
+
 def test_tasks_at_once() -> None:
     cluster = parse_cluster(GOOD.replace("memory_mb", "concurrency = 4\nmemory_mb"))
     assert [device.concurrency for device in cluster.devices] == [1, *[4] * 7]
@@ -127,6 +140,7 @@ def test_counted_names() -> None:
     [
         (("mbps = 93.7", "mbps = 93.7\nmbbs = 1"), "network.mbbs is unknown"),
         (("memory_mb", "memory_gb"), "device.0.memory_gb is unknown"),
+        (("[network]", "[host.worker]\ngflops = 1\n[network]"), "host.worker.gflops is unknown"),
         (("memory_mb = 700", "concurrency = 0"), "device.0.concurrency input should be greater"),
         (("memory_mb = 700", "concurrency = 257"), "device.0.concurrency input should be less"),
         (("memory_mb = 700", "concurrency = 1.5"), "device.0.concurrency input should be a valid"),

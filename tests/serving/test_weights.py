@@ -44,7 +44,7 @@ def test_a_model_is_ready_when_its_weights_have_arrived_and_not_before(tmp_path:
         finally:
             children.stop([coordinator])
         assert arriving, "nobody was told that weights are on their way"
-        assert all(re.fullmatch(r"weights: [\d.]+ of [\d.]+ MB", each) for each in arriving)
+        assert all(re.fullmatch(r"weights: [\d.]+ MB of [\d.]+ MB", each) for each in arriving)
         assert ready, "and meanwhile the model was not ready"
         for folder, size in zip(folders, before, strict=True):
             assert kept_bytes(folder) - size > WEIGHTS_BYTES

@@ -82,6 +82,16 @@ async def test_the_next_run_is_set_up_while_one_computes():
     compute.close()
 
 
+async def test_an_errand_is_done_while_one_computes():
+    compute = Compute(Throttle(1.0))
+    is_done = threading.Event()
+    waiting = asyncio.create_task(compute.run(lambda: Ready(lambda: is_done.wait(10))))
+    await asyncio.sleep(0)  # it is handed over
+    compute.errand(is_done.set)
+    assert (await waiting).value
+    compute.close()
+
+
 async def test_so_many_compute_at_once_and_no_more():
     compute = Compute(Throttle(1.0), concurrency=2)
     both, computing, most = threading.Barrier(2, timeout=10), [], []

@@ -210,6 +210,27 @@ async def test_a_task_that_fails_says_why_and_the_worker_goes_on(client, change,
     same(joined(pieces, OUT), whole(x))
 
 
+async def test_tasks_that_were_set_up_before_they_were_full(client):
+    program = await ready(client)
+    stream = client.exchange()
+    tasks = [task_item(program, {"x": IN}, [Y], task=number) for number in range(4)]
+    tasks[3].task.program = "0" * 64
+    await stream.write(tasks)
+    await send(stream, "x", IN, picture())
+    await until_done(stream)
+    for number in (2, 1):
+        x = picture(seed=number)
+        for rows in ((0, 5), (5, 12)):
+            part = Box.of((0, 1), (0, 16), rows, (0, 10))
+            await send(stream, "x", part, x[part.slices()], task=number)
+        pieces, (done,) = await until_done(stream)
+        assert done.task == number
+        same(joined(pieces, OUT), whole(x))
+    await send(stream, "x", IN, picture(), task=3)
+    _, (failed,) = await until_done(stream)
+    assert (failed.task, failed.code) == (3, "no_program")
+
+
 async def test_outputs_can_be_asked_for_again_until_the_request_is_released(client):
     program = await ready(client)
     stream = client.exchange()

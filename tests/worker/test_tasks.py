@@ -14,6 +14,8 @@ from worker.tasks.actions import (
     Run,
     SendToHost,
     SendToPeer,
+    SetUp,
+    TaskForm,
     TaskKey,
     TaskSpec,
 )
@@ -29,7 +31,8 @@ HOST = OutputSpec("y", OUT, OUT, "host")
 
 
 def spec(key=KEY, inputs=(("x", IN),), outputs=(HOST,), stream=7):
-    return TaskSpec(key, "p", tuple(InputSpec(n, b, F32) for n, b in inputs), outputs, stream)
+    read = tuple(InputSpec(n, b, F32) for n, b in inputs)
+    return TaskSpec(key, TaskForm("p", read, outputs), stream)
 
 
 def piece(box, value=1.0, key=KEY, tensor="x", dtype=np.float32):
@@ -71,11 +74,11 @@ def run_one(tasks, task=None, value=0.0):
     """A task up to its end."""
     task = task or spec()
     tasks.add_task(task, 0.0)
-    for entry in task.inputs:
+    for entry in task.form.inputs:
         tasks.add_piece(piece(entry.box, value, task.key, entry.tensor), 1.0)
     outputs = {
         o.tensor: np.arange(o.yields.volume, dtype=F32).reshape(o.yields.shape)
-        for o in task.outputs
+        for o in task.form.outputs
     }
     return tasks.finished(task.key, outputs, 2.0, 3.0)
 
@@ -114,6 +117,50 @@ def test_a_strided_whole_input_and_pieces_become_one_aligned_array(tasks):
     (run,) = tasks.add_piece(Piece(KEY, "x", IN, view), 0.0)
     assert run.inputs["x"].flags.c_contiguous
     assert run.inputs["x"].ctypes.data % 64 == 0
+
+
+def later(task, request="r"):
+    return TaskKey(request, 1, task, 0)
+
+
+def test_while_the_first_runs_the_others_of_its_request_are_set_up(tasks):
+    tasks.add_task(spec(), 0.0)
+    tasks.add_task(spec(later(1)), 0.0)
+    tasks.add_task(spec(later(0, "another request")), 0.0)
+    first, set_up = tasks.add_piece(piece(IN), 1.0)
+    assert isinstance(set_up, SetUp)
+    assert first.key == KEY
+    assert (set_up.run.key, set_up.run.program, set_up.run.yields) == (later(1), "p", {"y": OUT})
+    sent = piece(IN, 3.0, later(1))
+    (run,) = tasks.add_piece(sent, 2.0)
+    assert run is set_up.run  # with what was set up in it
+    assert run.inputs["x"].tolist() == sent.array.tolist()
+    assert run.inputs["x"] is not sent.array
+
+
+def test_what_came_before_its_task_was_set_up_is_in_it(tasks):
+    tasks.add_task(spec(later(1)), 0.0)
+    tasks.add_piece(piece(Box.of((0, 1), (4, 8)), 1.0, later(1)), 0.0)
+    tasks.add_task(spec(), 0.0)
+    _, set_up = tasks.add_piece(piece(IN), 1.0)
+    (run,) = tasks.add_piece(piece(Box.of((1, 2), (4, 8)), 2.0, later(1)), 2.0)
+    assert run.inputs["x"] is set_up.run.inputs["x"]
+    assert run.inputs["x"].tolist() == [[1] * 4, [2] * 4]
+
+
+def test_only_what_waits_is_set_up_and_once(tasks):
+    for number in range(4):
+        tasks.add_task(spec(later(number)), 0.0)
+    tasks.cancel("r", 3, 0)
+    assert [type(action) for action in tasks.add_piece(piece(IN, 1.0, later(2)), 1.0)] == [
+        Run,
+        SetUp,
+        SetUp,
+    ]
+    assert [type(action) for action in tasks.add_piece(piece(IN), 1.0)] == [Run]
+    tasks.add_task(spec(later(4)), 2.0)
+    run, set_up = tasks.add_piece(piece(IN, 1.0, later(1)), 3.0)
+    assert (run.key, set_up.run.key) == (later(1), later(4))
 
 
 def test_empty_inputs_are_full(tasks):
@@ -318,7 +365,7 @@ def test_a_flood_of_one_sender_drops_nothing_of_others():
 
 
 def sourced(*sources):
-    return TaskSpec(KEY, "p", (InputSpec("x", IN, F32, sources),), (HOST,), 7)
+    return TaskSpec(KEY, TaskForm("p", (InputSpec("x", IN, F32, sources),), (HOST,)), 7)
 
 
 @pytest.mark.parametrize("early", [True, False])

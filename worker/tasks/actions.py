@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from models.boxes import Box
 
 HOST = "host"
+
+# What a program yields has no type on the wire before it ran; nearly always float32.
+_YIELD_ITEMSIZE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +63,55 @@ class OutputSpec:
     to_attempt: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class TaskForm:
+    """What a task is in every request of its plan."""
+
+    program: str
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+
+    @cached_property
+    def yields(self) -> dict[str, Box]:
+        """What the program makes."""
+        return {entry.tensor: entry.yields for entry in self.outputs}
+
+    @cached_property
+    def passed(self) -> frozenset[str]:
+        """The outputs that go to peers."""
+        return frozenset(entry.tensor for entry in self.outputs if entry.to != HOST)
+
+    @cached_property
+    def input_bytes(self) -> int:
+        """Memory for what it reads."""
+        return sum(entry.box.volume * entry.dtype.itemsize for entry in self.inputs)
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        """Memory for what it reads and makes."""
+        made = sum(box.volume * _YIELD_ITEMSIZE for box in self.yields.values())
+        return self.input_bytes + made
+
+    @cached_property
+    def fault(self) -> str:
+        """What is wrong with it, by itself; empty: nothing."""
+        names = [entry.tensor for entry in self.inputs]
+        if len(set(names)) != len(names):
+            return "an input is named twice"
+        for entry in self.outputs:
+            if self.yields[entry.tensor] != entry.yields:
+                return f"output {entry.tensor!r} is said to yield two boxes"
+            if len(entry.box) != len(entry.yields) or not entry.yields.contains(entry.box):
+                return f"output {entry.tensor!r} is to send {entry.box} of {entry.yields}"
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
     """What the host asked for. `stream` is where it came from, and where answers go."""
 
     key: TaskKey
-    program: str
-    inputs: tuple[InputSpec, ...]
-    outputs: tuple[OutputSpec, ...]
+    form: TaskForm
     stream: int
 
 
@@ -82,10 +128,11 @@ class Piece:
     sender: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Run:
     """Run the program now; `inputs` are contiguous and stay untouched until it has finished.
-    `passed` are the outputs that go to peers, which the host never sees.
+    `passed` are the outputs that go to peers, which the host never sees. `ready` is for who sets it
+    up.
     """
 
     key: TaskKey
@@ -93,6 +140,16 @@ class Run:
     inputs: Mapping[str, np.ndarray]
     yields: Mapping[str, Box]
     passed: frozenset[str] = frozenset()
+    ready: Any = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetUp:
+    """Set a run up when there is time: its inputs are not full yet. It may follow at any moment, or
+    never.
+    """
+
+    run: Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,4 +203,4 @@ class Discard:
     key: TaskKey
 
 
-Action = Run | SendToHost | SendToPeer | Failed | Discard
+Action = SetUp | Run | SendToHost | SendToPeer | Failed | Discard

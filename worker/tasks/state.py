@@ -35,6 +35,7 @@ from worker.tasks.actions import (
     Run,
     SendToHost,
     SendToPeer,
+    SetUp,
     TaskKey,
     TaskSpec,
 )
@@ -49,9 +50,6 @@ _MAX_RELEASED = 4096
 # Between pieces of one input, while it fills: each piece is compared with every gap. The finest
 # plans have a few dozen pieces, and messages of 4 MB cut them further.
 _MOST_GAPS = 1024
-
-# What the program yields has no type on the wire before it ran; nearly always float32.
-_YIELD_ITEMSIZE = 4
 
 
 class Phase(Enum):
@@ -79,6 +77,20 @@ class _Task:
     ready_s: float = 0.0
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
     from_peers: list[Piece] = field(default_factory=list)
+    run: Run | None = None
+
+    def to_run(self) -> Run:
+        """Its run, with memory for inputs that have not come."""
+        if self.run is None:
+            for entry in self.inputs.values():
+                if entry.array is None:
+                    entry.array = aligned_empty(entry.spec.box.shape, entry.spec.dtype)
+            inputs = {
+                name: each.array for name, each in self.inputs.items() if each.array is not None
+            }
+            form = self.spec.form
+            self.run = Run(self.spec.key, form.program, inputs, form.yields, form.passed)
+        return self.run
 
 
 class Tasks:
@@ -111,10 +123,9 @@ class Tasks:
         key = spec.key
         if key in self._tasks or key.request in self._released:
             return self._drop("late_task" if key not in self._tasks else "duplicate_task")
-        fault = _fault(spec)
-        if fault is not None:
-            return [Failed(spec.stream, key, BadInput.code, fault)]
-        needed = _needed_bytes(spec)
+        if spec.form.fault:
+            return [Failed(spec.stream, key, BadInput.code, spec.form.fault)]
+        needed = spec.form.needed_bytes
         if len(self._tasks) >= MAX_TASKS or self.reserved_bytes + needed > self._cap_bytes:
             short = (
                 f"the task needs {needed >> 10} KB for its tensors; {self.reserved_bytes >> 10} "
@@ -124,7 +135,7 @@ class Tasks:
         self.reserved_bytes += needed
         inputs = {
             entry.tensor: _Input(entry, [] if entry.box.is_empty else [entry.box])
-            for entry in spec.inputs
+            for entry in spec.form.inputs
         }
         task = _Task(spec, inputs, needed)
         self._tasks[key] = task
@@ -156,7 +167,7 @@ class Tasks:
         task.outputs = dict(outputs)
         self._forget_inputs(task)
         done = Done(key, task.ready_s, start_s, stop_s)
-        return self._deliver(task, task.spec.outputs, done, stop_s)
+        return self._deliver(task, task.spec.form.outputs, done, stop_s)
 
     def failed(self, key: TaskKey, code: str, message: str) -> list[Action]:
         """The program could not be run, or its outputs not be sent."""
@@ -175,7 +186,7 @@ class Tasks:
         wrong = f"outputs of task {key.task} of request {key.request} are not kept here"
         if task is None or task.phase is not Phase.DONE:
             return [Failed(stream, key, NoOutput.code, wrong)]
-        made = {entry.tensor: entry.yields for entry in task.spec.outputs}
+        made = task.spec.form.yields
         for entry in outputs:
             if made.get(entry.tensor) != entry.yields or not entry.yields.contains(entry.box):
                 return [Failed(stream, key, NoOutput.code, f"{wrong}: {entry.tensor} {entry.box}")]
@@ -256,15 +267,14 @@ class Tasks:
         if task.phase is not Phase.WAITING or any(e.missing for e in task.inputs.values()):
             return []
         task.phase, task.ready_s = Phase.RUNNING, now
-        inputs = {
-            name: aligned_empty(entry.spec.box.shape, entry.spec.dtype)
-            if entry.array is None
-            else entry.array
-            for name, entry in task.inputs.items()
-        }
-        yields = {entry.tensor: entry.yields for entry in task.spec.outputs}
-        passed = frozenset(entry.tensor for entry in task.spec.outputs if entry.to != HOST)
-        return [Run(task.spec.key, task.spec.program, inputs, yields, passed)]
+        run, task.run = task.to_run(), None
+        # While it computes there is time for those of its request that will follow.
+        return [run, *self._set_up(task.spec.key.request)]
+
+    def _set_up(self, request: str) -> list[Action]:
+        tasks = (self._tasks[key] for key in self._by_request[request])
+        waiting = [task for task in tasks if task.phase is Phase.WAITING and task.run is None]
+        return [SetUp(task.to_run()) for task in waiting]
 
     def _deliver(
         self, task: _Task, outputs: tuple[OutputSpec, ...], done: Done | None, now: float
@@ -306,6 +316,7 @@ class Tasks:
         was_running = task.phase is Phase.RUNNING
         task.phase = Phase.ENDED
         task.outputs = {}
+        task.run = None
         task.from_peers.clear()
         self._forget_inputs(task)
         self.reserved_bytes -= task.reserved_bytes
@@ -316,33 +327,10 @@ class Tasks:
         for entry in task.inputs.values():
             entry.array = None
         kept = sum(piece.array.nbytes for piece in task.from_peers)
-        spent = min(_input_bytes(task.spec) - kept, task.reserved_bytes)
+        spent = min(task.spec.form.input_bytes - kept, task.reserved_bytes)
         task.reserved_bytes -= spent
         self.reserved_bytes -= spent
 
     def _drop(self, why: str) -> list[Action]:
         self.dropped[why] += 1
         return []
-
-
-def _fault(spec: TaskSpec) -> str | None:
-    """What is wrong with a task, by itself."""
-    names = [entry.tensor for entry in spec.inputs]
-    if len(set(names)) != len(names):
-        return "an input is named twice"
-    yields: dict[str, Box] = {}
-    for entry in spec.outputs:
-        if yields.setdefault(entry.tensor, entry.yields) != entry.yields:
-            return f"output {entry.tensor!r} is said to yield two boxes"
-        if len(entry.box) != len(entry.yields) or not entry.yields.contains(entry.box):
-            return f"output {entry.tensor!r} is to send {entry.box} of {entry.yields}"
-    return None
-
-
-def _input_bytes(spec: TaskSpec) -> int:
-    return sum(entry.box.volume * entry.dtype.itemsize for entry in spec.inputs)
-
-
-def _needed_bytes(spec: TaskSpec) -> int:
-    yields = {entry.tensor: entry.yields for entry in spec.outputs}
-    return _input_bytes(spec) + sum(box.volume * _YIELD_ITEMSIZE for box in yields.values())
