@@ -108,15 +108,15 @@ class Cluster:
 
     async def quiet(self) -> None:
         """Requests until so long nothing was reconsidered that a drift would be at once."""
-        switching = self.coordinator._switching
+        switching = self.coordinator._plans.switching
         watched = switching._watched[self.model]
         while time.monotonic() - watched.looked_s < switching.period_s:
             await self.ask()
 
     async def replan(self) -> None:
         """The plan for what is known now, whatever it costs to change."""
-        self.coordinator._plans.refresh("asked to by a benchmark")
-        await self.coordinator._plans.settled()
+        self.coordinator._controller.changed("asked to by a benchmark")
+        await self.coordinator._controller.settled()
 
 
 async def killed(model: str, strategy: str, kills: int, seed: int) -> dict[str, Any]:

@@ -48,9 +48,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A model that can be asked."""
+    """A model that can be asked: what people call it, and what is behind that name."""
 
     name: str
+    source: str
     network: Network
     sidecar: Sidecar | None
     trained: bool

@@ -6,7 +6,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,15 +17,12 @@ from coordinator.answers import (
     Baseline,
     DeviceStatus,
     ProfileStatus,
+    ServedModel,
 )
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.verdict import Verdict
-from coordinator.control.admission import Admission
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.given import adopt, plan_id
-from coordinator.control.making import DRIFT, PERIOD, Maker
-from coordinator.control.modes import Modes
-from coordinator.control.plans import Plans
 from coordinator.costs.devices import Cluster
 from coordinator.doctor.findings import Finding, of_no_exam, of_quarantine
 from coordinator.execution.driver import Driver
@@ -34,16 +30,17 @@ from coordinator.execution.flight import Flight
 from coordinator.execution.trace import Lived, chrome_trace
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
-from coordinator.measuring.switching import Switching
 from coordinator.planning.baseline import best_alone
 from coordinator.planning.simulator import simulate
+from coordinator.runtime.controller import Controller
 from coordinator.runtime.describe import Described, describe
 from coordinator.runtime.feeds import Arrays, Entrances, Reading, read_feeds
 from coordinator.runtime.hardware import Hardware
 from coordinator.runtime.journal import Ended, Journal
 from coordinator.runtime.live import LiveCluster
+from coordinator.runtime.making import Maker
 from coordinator.runtime.planners import planner_of, strategy
-from coordinator.runtime.served import Parts, Served
+from coordinator.runtime.served import Served
 from coordinator.runtime.statuses import away
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
@@ -73,9 +70,8 @@ class Coordinator:
             settings.max_models_bytes,
             self._let_go,
         )
-        self._admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self._live = LiveCluster(
-            settings, self._changed, self._received, self._admission.idle, self._judged, hardware
+            settings, self._changed, self._received, self._idle, self._judged, hardware
         )
         self._driver = Driver(self._live, self._live.expectations, self._accused, self._hold)
         self._auditor = Auditor(
@@ -86,19 +82,14 @@ class Coordinator:
             self._judged,
             self._driver.release,
         )
-        self._switching = Switching()
         own = (settings.strategy, *settings.planners)
         maker = Maker(
-            self._library, partial(planner_of, own), self._live, self._switching, settings.wire
+            self._library, partial(planner_of, own), self._live, settings.objective, settings.wire
         )
-        self._plans = Plans(maker, self._live.cluster, self._planned)
-        self._modes = Modes(self._plans, maker, self._live.cluster, settings.objective)
-        self._withdrawal = Withdrawal(self._live, self._plans, self._driver, self._changed)
-        self.served = Served(
-            Parts(self.names, self._library, self._plans, self._modes, self._switching),
-            self._live,
-            self._admission.idle,
-        )
+        self._controller = Controller(settings, maker, self._live.cluster, self._planned)
+        self._plans = self._controller.plans
+        self._withdrawal = Withdrawal(self._live, self._controller, self._driver, self._changed)
+        self.served = Served(self.names, self._library, self._controller, self._live)
         self._entrances = Entrances()
         self._examining = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
@@ -111,20 +102,18 @@ class Coordinator:
     @property
     def queue_depth(self) -> int:
         """Requests that wait to be computed."""
-        return self._admission.waiting
+        return self._controller.admission.waiting
 
     @property
     def in_flight(self) -> int:
         """Requests that are computed now."""
-        return self._admission.running
+        return self._controller.admission.running
 
     async def start(self) -> None:
         """Begins to look for workers and to load models; returns at once."""
         self._settings.state_dir.mkdir(parents=True, exist_ok=True)
         await self._live.start()
         self._background.append(asyncio.create_task(self.served.load_configured()))
-        if self._settings.replan > 0:
-            self._background.append(asyncio.create_task(self._replan_periodically()))
 
     async def stop(self) -> None:
         """Ends everything that it started."""
@@ -133,8 +122,7 @@ class Coordinator:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.served.close()
         await self._withdrawal.close()
-        await self._modes.close()
-        await self._plans.close()
+        await self._controller.close()
         await self._auditor.close()
         await self._driver.close()
         await self._live.stop()
@@ -167,7 +155,7 @@ class Coordinator:
             Unavailable: no worker is ready.
         """
         network = (await self.served.get(model)).network
-        graph = await self._plans.current(model, choice)
+        graph = await self._controller.current(model, choice)
         plan, cluster = graph.plan, self._live.cluster()
         if {device.id for device in cluster.devices}.issuperset(plan.devices):
             ran = self._live.cluster(graph)
@@ -197,7 +185,7 @@ class Coordinator:
         """
         network = (await self.served.get(model)).network
         plan = await asyncio.to_thread(adopt, text, network, self._live.cluster())
-        put = self._plans.hold if hold else self._plans.keep
+        put = self._controller.hold if hold else self._controller.keep
         return plan_id(plan), (await put(model, plan)).plan, network
 
     async def release_plan(self, model: str) -> None:
@@ -206,11 +194,12 @@ class Coordinator:
         Raises:
             NotFound: no plan was given for it.
         """
-        if not self._plans.release(model):
+        if not self._plans.held(model):
             raise NotFound(
                 cause=f"no plan is held for {model}",
                 cure="Nothing to do: imbrex plans for this model by itself",
             )
+        self._controller.release(model)
 
     def drain(self, device: str) -> DeviceStatus:
         """A device (by id or name) gets no more work, until `resume`, across restarts of ours. What
@@ -260,13 +249,14 @@ class Coordinator:
 
     async def infer(
         self,
-        model: str,
+        model: str | ServedModel,
         feeds: Arrays | Reading,
         request_id: str | None = None,
         choice: Choice = IN_FORCE,
     ) -> Answer:
         """One request: input tensors in, output tensors out, by the plan in force or a chosen one.
-        `feeds` that are still to be read are read when the request's turn has come.
+        `model` is what `served.get` gave, or takes. `feeds` that are still to be read are read when
+        the request's turn has come.
 
         Raises:
             BadRequest: tensors that the model does not take.
@@ -275,21 +265,21 @@ class Coordinator:
             Unavailable: no worker is left.
         """
         arrived_s = time.monotonic()
-        served = await self.served.get(model)
-        request = request_id or uuid.uuid4().hex[:12]
+        served = model if isinstance(model, ServedModel) else await self.served.get(model)
+        request, source = request_id or uuid.uuid4().hex[:12], served.source
         try:
-            async with self._admission:
+            async with self._controller.place():
                 admitted_s = time.monotonic()
                 given = await read_feeds(feeds, served.network)
                 read_s = time.monotonic() - admitted_s
-                async with self._modes.turn(model, choice) as turn:
+                async with self._controller.turn(source, choice) as turn:
                     graph, sent = await self._entrances.fitting(turn, served.network, given)
                     started_s = time.monotonic()
                     answer, times = await self._driver.run(graph, sent, request)
         except BadRequest:
             raise  # of the caller's making: it says nothing of the cluster
         except ImbrexError as error:
-            self.journal.add(Ended(request, model, arrived_s, time.monotonic(), None, (), error))
+            self.journal.add(Ended(request, source, arrived_s, time.monotonic(), None, (), error))
             raise
         ended_s = time.monotonic()
         queue_s = started_s - arrived_s - read_s
@@ -297,7 +287,7 @@ class Coordinator:
         answer = replace(answer, timing=timing)
         kept = replace(answer, outputs={})
         ended = Ended(
-            request, model, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch
+            request, source, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch
         )
         # The answer goes out first.
         asyncio.get_running_loop().call_soon(self._learn, graph, ended)
@@ -307,10 +297,7 @@ class Coordinator:
         """Takes in what a request that was answered showed."""
         self._live.observe(graph, ended.tasks)
         if self._settings.replan:
-            observed = self._live.observed(ended.ended_s)
-            # Another plan is looked for where devices or links are not what it was made for.
-            if self._switching.is_due(ended.model, observed, ended.ended_s):
-                self._plans.refresh(DRIFT, ended.model)
+            self._controller.seen(ended.model, self._live.observed(ended.ended_s))
         self.journal.add(ended)
 
     def trace(self, request_id: str) -> dict[str, Any]:
@@ -342,15 +329,18 @@ class Coordinator:
             Unavailable: no worker is ready.
         """
         loaded = await self._library.get(model)
-        async with self._admission.exclusive():
+        async with self._controller.place(alone=True):
             return await self._live.measure_whole(loaded)
 
     # ------------------------------------------------------------ background
 
+    async def _idle(self) -> None:
+        await self._controller.idle()
+
     def _changed(self, cause: str) -> None:
         """Devices came or went, or something was measured."""
         self._driver.devices(self._live.usable())
-        self._plans.refresh(cause)
+        self._controller.changed(cause)
 
     def _let_go(self, model: str) -> bool:
         return self.served.let_go(model)
@@ -369,24 +359,18 @@ class Coordinator:
         """A task was computed again."""
         self._auditor.sampling.judged(verdict.device, wrong=verdict.wrong)
         if verdict.wrong:
-            self._withdrawal.convict(verdict.device, str(verdict))
+            self._withdrawal.wrong(verdict.device, str(verdict), proven=True)
             self.journal.doubt(verdict.device)
 
     def _accused(self, device: DeviceId, cause: str) -> None:
         self._auditor.sampling.suspected(device)
-        self._withdrawal.accuse(device, cause)
+        self._withdrawal.wrong(device, cause)
 
     def _received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
     ) -> None:
         if not self._live.collector.received(device, item, payload):
             self._driver.received(device, item, payload)
-
-    async def _replan_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.replan)
-            with suppress(Exception):
-                self._plans.refresh(PERIOD)
 
 
 def _predicted(plan: Plan, network: Network, cluster: Cluster, ran: Cluster) -> Plan:

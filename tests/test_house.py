@@ -20,6 +20,7 @@ PURE = (
     "models/units.py",
     "models/cutter.py",
     "coordinator/tasks",
+    "coordinator/control",
     "coordinator/costs",
     "coordinator/planning",
     "coordinator/cluster/membership.py",

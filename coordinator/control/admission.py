@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from math import inf
-from types import TracebackType
 
+from coordinator.control import actions, events
+from coordinator.control.actions import Action
+from coordinator.control.events import Event, Ticket
+from coordinator.control.machine import Machine
 from protos.errors import Overloaded
 
 # A change of the load or of the plan is believed within a few requests.
@@ -23,7 +23,7 @@ _SOON_S, _LATE_S = 1.0, 1.5
 
 
 class Throughput:
-    """How often requests end while there are any. Pure: it takes `now`."""
+    """How often requests end while there are any."""
 
     def __init__(self) -> None:
         self._since_s = 0.0
@@ -44,30 +44,30 @@ class Throughput:
         self.interval_s += _NEWEST_SHARE * (seconds - self.interval_s)
 
 
-class Admission:
-    """An async context manager around each request; first come, first served. Nobody is let in who
-    would have to wait for longer than `most_wait_s`, by how fast requests end now.
+class Admission(Machine):
+    """Who may be computed: first come, first served. Nobody is let in who would have to wait for
+    longer than `most_wait_s`, by how fast requests end now: `Arrived` raises `Overloaded`.
     """
 
-    def __init__(
-        self,
-        in_flight: int,
-        queue: int,
-        most_wait_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._slots = asyncio.Semaphore(in_flight)
+    def __init__(self, in_flight: int, queue: int, most_wait_s: float) -> None:
         self._in_flight = in_flight
         self._queue = queue
         self._most_wait_s = most_wait_s
-        self._clock = clock
         self._throughput = Throughput()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._alone = asyncio.Lock()
+        # Until when they wait, in the order in which they came; and how many places each wants.
+        self._waiting: dict[Ticket, tuple[float, int]] = {}
+        self._running: dict[Ticket, int] = {}
         self._promised: deque[float] = deque(maxlen=MOST_PROMISED)
-        self.waiting = 0
-        self.running = 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Requests that have one."""
+        return len(self._running)
 
     @property
     def wait_s(self) -> float:
@@ -75,38 +75,50 @@ class Admission:
         ahead = self.waiting + self.running - self._in_flight
         return max(0, ahead + 1) * self._throughput.interval_s
 
-    async def __aenter__(self) -> None:
-        wait_s, now = self.wait_s, self._clock()
+    @property
+    def due_s(self) -> float:
+        """When somebody has waited for too long."""
+        return min((until_s for until_s, _ in self._waiting.values()), default=inf)
+
+    def _react(self, event: Event, now: float) -> Iterator[Action]:
+        match event:
+            case events.Arrived(ticket, alone=True):
+                self._waiting[ticket] = inf, self._in_flight
+            case events.Arrived(ticket):
+                self._require_room(now)
+                self._waiting[ticket] = now + self._most_wait_s, 1
+            case events.Left(ticket, answered):
+                self._leave(ticket, now, answered=answered)
+            case events.Tick():
+                # What ends slower than was to be expected ends the wait, too.
+                for ticket in [each for each, (s, _) in self._waiting.items() if s <= now]:
+                    del self._waiting[ticket]
+                    yield actions.Refuse(ticket, self._overloaded(self.wait_s, now))
+        yield from self._let_in(now)
+
+    def _let_in(self, now: float) -> Iterator[Action]:
+        for ticket, (_, places) in list(self._waiting.items()):
+            if sum(self._running.values()) + places > self._in_flight:
+                return
+            del self._waiting[ticket]
+            if not self._running:
+                self._throughput.busy(now)
+            self._running[ticket] = places
+            yield actions.Start(ticket)
+
+    def _leave(self, ticket: Ticket, now: float, *, answered: bool) -> None:
+        self._waiting.pop(ticket, None)
+        # Refusals and cancelled requests say nothing of the cluster's speed.
+        if answered and ticket in self._running:
+            self._throughput.ended(now, self.running)
+        self._running.pop(ticket, None)
+
+    def _require_room(self, now: float) -> None:
+        wait_s = self.wait_s
         if self.waiting + self._kept_free(now) >= self._queue or wait_s > self._most_wait_s:
             raise self._overloaded(wait_s, now)
         if self._promised and self._promised[0] <= now:
             self._promised.popleft()
-        self.waiting += 1
-        try:
-            # What ends slower than was to be expected ends the wait, too.
-            async with asyncio.timeout(self._most_wait_s):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise self._overloaded(self.wait_s, self._clock()) from None
-        finally:
-            self.waiting -= 1
-        if not self.running:
-            self._throughput.busy(self._clock())
-        self.running += 1
-        self._idle.clear()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:  # refusals and cancelled requests say nothing of the cluster's speed
-            self._throughput.ended(self._clock(), self.running)
-        self.running -= 1
-        self._slots.release()
-        if not self.running:
-            self._idle.set()
 
     def _kept_free(self, now: float) -> int:
         """Places that newcomers leave to those who were told to come back soon. While somebody is
@@ -132,21 +144,3 @@ class Admission:
             cure="Try again later, or send fewer requests at a time.",
             retry_after_s=promised_s - now,
         )
-
-    async def idle(self) -> None:
-        """Returns when no request is being computed."""
-        await self._idle.wait()
-
-    @asynccontextmanager
-    async def exclusive(self) -> AsyncIterator[None]:
-        """Alone on the cluster: waits until nothing is in flight and lets nothing start."""
-        taken = 0
-        async with self._alone:
-            try:
-                for _ in range(self._in_flight):
-                    await self._slots.acquire()
-                    taken += 1
-                yield
-            finally:
-                for _ in range(taken):
-                    self._slots.release()

@@ -4,34 +4,29 @@ A model's *line* is its requests that wait, and the groups that take them. With 
 is one group, which executes the plan in force. When so many arrive that another grouping is
 predicted to answer them sooner, its plans are prepared in the background, and then take over;
 requests in flight end on the plan that they began with. The way back needs no preparation.
+
+Pure state: events in, actions out. A line does one work at a time: plans of its groupings, or the
+preparation of one. When a model is forgotten, who waits in line is still answered by its groups.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Set
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from math import inf
 
-import structlog
-
 from coordinator.answers import LoadStatus
-from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.control import actions, events
+from coordinator.control.actions import Action
+from coordinator.control.events import Event, Ticket, Work
 from coordinator.control.lines import Group, starts
 from coordinator.control.load import Load
-from coordinator.control.making import Maker
+from coordinator.control.machine import Machine
 from coordinator.control.plans import Plans
-from coordinator.costs.devices import Cluster
-from coordinator.planning.groups import Grouping, Service, counts
+from coordinator.planning.groups import Grouping, Service
 from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId
-from protos.errors import ImbrexError
-
-log = structlog.get_logger(__name__)
 
 # Another grouping must promise this much; a change costs nothing but the work to get ready.
 WORTHWHILE_GAIN = 0.03
@@ -50,19 +45,28 @@ class _Line:
     requests now: `count` of them, maybe as an earlier plan had them.
     """
 
+    model: str
     planned: dict[int, Grouping] = field(default_factory=dict)
     planned_s: float = -inf
     ready: dict[int, list[Group]] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)
     load: Load = field(default_factory=Load)
-    waiting: deque[asyncio.Future[Group]] = field(default_factory=deque)
+    waiting: dict[Ticket, None] = field(default_factory=dict)
+    started: dict[Ticket, Group] = field(default_factory=dict)
     looked_s: float = -inf
-    work: asyncio.Task[None] | None = None
+    work: Work | None = None
+    # What is divided into groups, or the grouping that is prepared.
+    worked_on: TaskGraph | Grouping | None = None
 
     @property
     def count(self) -> int:
         """How many groups take requests."""
         return len(self.groups)
+
+    @property
+    def all_groups(self) -> list[list[Group]]:
+        """Those that are ready, and those that take requests."""
+        return [*self.ready.values(), self.groups]
 
     def follow(self, graph: TaskGraph) -> None:
         """The plan in force is `graph`. How many it answers per second is not known yet: one
@@ -89,110 +93,134 @@ class _Line:
         if self.count > 1 and not present >= used:
             self.groups = self.ready[1]
 
-    def let_in(self) -> None:
+    def let_in(self) -> Iterator[Action]:
         """Starts those for whom there is room."""
-        self.waiting = deque(future for future in self.waiting if not future.done())
-        found = starts(self.groups, len(self.waiting))
-        for future, group in [(self.waiting[position], group) for position, group in found]:
-            self.waiting.remove(future)
+        tickets = list(self.waiting)
+        for position, group in starts(self.groups, len(tickets)):
+            ticket = tickets[position]
+            del self.waiting[ticket]
             group.in_flight += 1
-            future.set_result(group)
+            self.started[ticket] = group
+            yield actions.Start(ticket, group.graph)
+
+    def leave(self, ticket: Ticket) -> bool:
+        """A request is answered, or given up; whether it had been started."""
+        self.waiting.pop(ticket, None)
+        group = self.started.pop(ticket, None)
+        if group is not None:
+            group.in_flight -= 1
+        return group is not None
 
 
-class Modes:
+class Modes(Machine):
     """Gives every request its turn, and the plan that computes it."""
 
-    def __init__(
-        self, plans: Plans, maker: Maker, cluster: Callable[[], Cluster], objective: Objective
-    ) -> None:
+    def __init__(self, plans: Plans, works: Iterator[int], objective: Objective) -> None:
         self._plans = plans
-        self._maker = maker
-        self._cluster = cluster
+        self._works = works
         self._objective = objective
         self._lines: dict[str, _Line] = {}
-
-    @asynccontextmanager
-    async def turn(self, model: str, choice: Choice = IN_FORCE) -> AsyncIterator[TaskGraph]:
-        """Waits until the request may start; the plan to execute.
-
-        Raises:
-            NotFound, Unavailable, Infeasible: as `Plans.current`.
-        """
-        graph = await self._plans.current(model, choice)
-        if choice != IN_FORCE:
-            yield graph
-            return
-        line = self._lines.setdefault(model, _Line())
-        line.follow(graph)
-        line.load.arrived(time.monotonic())
-        try:
-            self._look(model, line)
-            group = await _admitted(line)
-            try:
-                yield group.graph
-            finally:
-                group.in_flight -= 1
-                self._look(model, line)
-                line.let_in()
-        finally:
-            line.load.ended(time.monotonic())
+        self._line_of: dict[Ticket, _Line] = {}
+        self._devices: frozenset[DeviceId] = frozenset()
 
     def is_busy(self, model: str) -> bool:
         """Whether a request to a model waits or is computed."""
         line = self._lines.get(model)
         return line is not None and line.load.outstanding > 0
 
-    def status(self, model: str) -> LoadStatus:
+    def status(self, model: str, now: float) -> LoadStatus:
         """What is known of a model's load."""
         line = self._lines.get(model)
         if line is None:
             return LoadStatus()
         return LoadStatus(
             groups=line.count,
-            arrivals_per_s=line.load.rate_per_s(time.monotonic()),
+            arrivals_per_s=line.load.rate_per_s(now),
             capacity_per_s=line.planned.get(line.count, line.planned[1]).capacity_per_s,
         )
 
-    def forget(self, model: str) -> set[str]:
-        """Forgets a model's groups; their programs. Who waits in line is answered by them."""
-        line = self._lines.pop(model, None)
-        if line is None:
-            return set()
-        if line.work is not None:
-            line.work.cancel()
-        groups = (group for ready in (*line.ready.values(), line.groups) for group in ready)
+    def programs(self, model: str = "") -> set[str]:
+        """Hashes of the programs that the groups of a model, or of all, need."""
+        lines = [each for each in self._lines.values() if model in ("", each.model)]
+        groups = [group for line in lines for each in line.all_groups for group in each]
         return {sha256 for group in groups for sha256 in group.graph.programs}
 
-    async def close(self) -> None:
-        """Stops planning."""
-        works = [line.work for line in self._lines.values() if line.work]
-        for work in works:
-            work.cancel()
-        await asyncio.gather(*works, return_exceptions=True)
+    # ------------------------------------------------------------ events
+
+    def _react(self, event: Event, now: float) -> Iterator[Action]:
+        match event:
+            case events.Queued(ticket, model, graph):
+                line = self._lines.setdefault(model, _Line(model))
+                line.follow(graph)
+                line.load.arrived(now)
+                line.waiting[ticket] = None
+                self._line_of[ticket] = line
+                yield from self._look(line, now)
+                yield from line.let_in()
+            case events.Left(ticket) if ticket in self._line_of:
+                line = self._line_of.pop(ticket)
+                if line.leave(ticket):
+                    yield from self._look(line, now)
+                yield from line.let_in()
+                line.load.ended(now)
+            case events.Changed(_, devices):
+                self._devices = devices
+                for line in self._lines.values():
+                    line.drop(devices)
+                    yield from line.let_in()
+            case events.Forgotten(model) if model in self._lines:
+                line = self._lines.pop(model)
+                if line.work is not None:
+                    yield actions.Stop(line.work)
+            case events.Outcome(work):
+                for line in [each for each in self._lines.values() if each.work == work]:
+                    yield from self._made(line, event, now)
+
+    def _made(self, line: _Line, event: events.Outcome, now: float) -> Iterator[Action]:
+        worked_on, line.work, line.worked_on = line.worked_on, None, None
+        if isinstance(worked_on, Grouping):
+            count = len(worked_on.plans)
+            if line.planned.get(count) is not worked_on:
+                return
+            if not isinstance(event, events.Prepared):
+                del line.planned[count]
+                return
+            pairs = zip(event.graphs, worked_on.services, strict=True)
+            line.ready[count] = [Group(graph, service) for graph, service in pairs]
+            yield from self._look(line, now)
+        else:
+            line.planned_s = now
+            all_devices = line.ready[1]
+            if not isinstance(event, events.Divided) or all_devices[0].graph is not worked_on:
+                return
+            # The groups in force go on until their successors are ready.
+            line.planned, line.ready = dict(event.groupings), {1: all_devices}
+            all_devices[0].service = event.groupings[1].services[0]
+            line.drop(self._devices)
+        yield from line.let_in()
 
     # ------------------------------------------------------------ which grouping
 
-    def _look(self, model: str, line: _Line) -> None:
-        """Takes the best grouping if it is ready, and has it made ready if not; plans them when
-        one group for all is busy.
+    def _look(self, line: _Line, now: float) -> Iterator[Action]:
+        """Takes the best grouping if it is ready, and has it made ready if not; has them planned
+        when one group for all is busy.
         """
-        now = time.monotonic()
         if line.load.outstanding > 1 and now - line.looked_s < LOOK_S:
             return
         line.looked_s = now
-        if len(line.planned) > 1:
-            line.drop({device.id for device in self._cluster().devices})
-        outstanding = 1.0 if self._plans.held(model) else line.load.mean_outstanding(now)
+        outstanding = 1.0 if self._plans.held(line.model) else line.load.mean_outstanding(now)
         best = self._best(line, outstanding)
         if best in line.ready and line.ready[best] is not line.groups:
-            log.info("groups", model=model, groups=best, outstanding=round(outstanding, 1))
             line.groups = line.ready[best]
-        if line.work is not None and not line.work.done():
+            yield actions.Regroup(line.model, best, outstanding)
+        if line.work is not None or self._lines.get(line.model) is not line:
             return
         if best not in line.ready:
-            line.work = asyncio.create_task(self._prepare(model, line, best, line.planned[best]))
+            line.work, line.worked_on = Work(next(self._works)), line.planned[best]
+            yield actions.Prepare(line.work, line.model, line.planned[best].plans)
         elif now - line.planned_s > KEEP_S and outstanding > CROWD:
-            line.work = asyncio.create_task(self._plan(model, line))
+            line.work, line.worked_on = Work(next(self._works)), line.ready[1][0].graph
+            yield actions.Divide(line.work, line.model, line.worked_on.plan)
 
     def _best(self, line: _Line, outstanding: float) -> int:
         """The number of groups to go for; the present one unless another is clearly better."""
@@ -209,50 +237,3 @@ class Modes:
         # Where the first are alike, the second tells them apart.
         index = int(old[0] == new[0])
         return best if new[index] < (1.0 - WORTHWHILE_GAIN) * old[index] else line.count
-
-    async def _plan(self, model: str, line: _Line) -> None:
-        """Plans every number of groups that the objective allows."""
-        graph, cluster = line.ready[1][0].graph, self._cluster()
-        most = 1 if self._objective == "latency" else len(cluster.devices)
-        try:
-            found = await self._maker.groupings(model, graph.plan, cluster, counts(most))
-        except ImbrexError as error:
-            log.warning("groups cannot be planned", model=model, error=str(error))
-            return
-        finally:
-            line.planned_s = time.monotonic()
-        if line.ready[1][0].graph is not graph:
-            return
-        # The groups in force go on until their successors are ready.
-        line.planned, line.ready = found, {1: line.ready[1]}
-        line.ready[1][0].service = found[1].services[0]
-        line.let_in()
-
-    async def _prepare(self, model: str, line: _Line, count: int, grouping: Grouping) -> None:
-        """Makes a grouping ready."""
-        try:
-            graphs = [await self._maker.prepared(model, plan) for plan in grouping.plans]
-        except ImbrexError as error:
-            log.warning("groups cannot be prepared", model=model, error=str(error))
-            if line.planned.get(count) is grouping:
-                del line.planned[count]
-            return
-        if line.planned.get(count) is grouping:
-            pairs = zip(graphs, grouping.services, strict=True)
-            line.ready[count] = [Group(graph, service) for graph, service in pairs]
-            self._look(model, line)
-            line.let_in()
-
-
-async def _admitted(line: _Line) -> Group:
-    """Waits in line."""
-    future: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
-    line.waiting.append(future)
-    line.let_in()
-    try:
-        return await future
-    except asyncio.CancelledError:
-        if future.done() and not future.cancelled():
-            future.result().in_flight -= 1
-        line.let_in()
-        raise

@@ -1,88 +1,70 @@
-"""The plans of every model: made, prepared on the devices, then swapped in.
+"""The plans of every model: pure state, events in, actions out.
 
 Every model has a plan in force. It is replaced when devices come or go, when something was
 measured, and periodically; one that is held stays as it is. Beside it are the plans that requests
 chose: by a strategy or a number of devices (made again at the next use after devices or
 measurements changed), or sent by somebody (never made again).
 
-A plan's programs are ready on every device before it takes over; requests in flight finish on the
-plan that they began with.
+The life of an entry:
+
+    idle --(a cause)--> settling --(SETTLE_S)--> proposing --(better)--> preparing --> idle
+                                                   |  ^                   |
+        idle <--(the old plan goes on, or none)----+  +--(not everywhere)-+
+
+Rules:
+
+* One plan at a time is made for an entry; causes that come meanwhile lead to another one.
+* A plan takes over when its programs are ready on every device. Where a device can't be prepared,
+  a plan is made without it, and with it again at the next occasion.
+* Without a better one the old plan goes on: what was lost of it runs elsewhere. Only without any
+  device there is none.
+* Whoever waits for a plan is told of the first one, of the error once nothing is being made, or
+  that it took too long.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from math import inf
 
-import structlog
-
+from coordinator.control import actions, events
+from coordinator.control.actions import Action
 from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.control.given import plan_id
-from coordinator.control.making import CONSIDERED, Maker
-from coordinator.costs.devices import Cluster
+from coordinator.control.entries import CONSIDERED, DRIFT, PERIOD, Entry, Making, are_alike
+from coordinator.control.events import Event, Work
+from coordinator.control.machine import Machine
+from coordinator.control.switching import Switching
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import Plan
-from protos.errors import ImbrexError, NotFound, Unavailable
+from coordinator.tasks.plan import DeviceId, Plan
+from protos.errors import NotFound, Unavailable
 
-log = structlog.get_logger(__name__)
-
-# Events that come together (four workers that start) lead to one plan.
-SETTLE_S = 0.2
 # Chosen plans that are kept: a benchmark of every strategy over 1 to 7 devices. Each keeps its
 # graphs.
 MOST_CHOSEN = 64
-# Hashes of a hundred bytes; devices let go of programs that nobody has run for long by themselves.
-MOST_LEFT = 1024
 # How long a request waits for its model's first plan, weights included.
 FIRST_PLAN_S = 300.0
 
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """One plan in force or chosen, and the work on its successor."""
-
-    model: str
-    choice: Choice
-    graph: TaskGraph | None = None
-    error: ImbrexError | None = None
-    causes: list[str] = field(default_factory=list)
-    work: asyncio.Task[None] | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    held: bool = False
-    stale: bool = False
-    # Programs of the plans before, which may still be on the devices.
-    left: dict[str, None] = field(default_factory=dict)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a successor is being made."""
-        return self.work is not None and not self.work.done()
-
-    def put(self, graph: TaskGraph | None, error: ImbrexError | None) -> None:
-        """The outcome of planning; wakes those that wait for it."""
-        if self.graph is not None and graph is not self.graph:
-            self.left.update(dict.fromkeys(self.graph.programs))
-            for oldest in list(self.left)[: max(0, len(self.left) - MOST_LEFT)]:
-                del self.left[oldest]
-        self.graph, self.error = graph, error
-        self.changed.set()
-        self.changed = asyncio.Event()
+NO_WORKER = Unavailable(
+    cause="no worker is ready",
+    cure="Start one with `imbrex worker` on a device of this network, or see `imbrex status`.",
+)
 
 
-class Plans:
-    """Keeps one plan per model in force, and the latest that were chosen."""
+class Plans(Machine):
+    """One plan in force per model, and the latest chosen ones. `works` numbers what is made. Plans
+    are looked at again every `period_s`, and when what is seen has drifted away from what they were
+    made for; 0: never.
+    """
 
-    def __init__(
-        self,
-        maker: Maker,
-        cluster: Callable[[], Cluster],
-        planned: Callable[[str, int, Sequence[str]], None] = lambda *_: None,
-    ) -> None:
-        self._maker = maker
-        self._planned = planned
-        self._cluster = cluster
-        self._entries: dict[tuple[str, Choice], _Entry] = {}
+    def __init__(self, works: Iterator[int], period_s: float = 0.0) -> None:
+        self._works = works
+        self._period_s = period_s
+        self._look_s = inf
+        self._entries: dict[tuple[str, Choice], Entry] = {}
+        self._devices: frozenset[DeviceId] = frozenset()
+        self.switching = Switching()
+
+    # ------------------------------------------------------------ what is known
 
     def graph(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph | None:
         """The plan in force, or the chosen one, if there is one that need not be made anew."""
@@ -93,6 +75,10 @@ class Plans:
         """The plans in force of all models."""
         entries = self._entries.values()
         return [each.graph for each in entries if each.choice == IN_FORCE and each.graph]
+
+    def knows(self, model: str, choice: Choice) -> bool:
+        """Whether such a plan was asked for before, or sent."""
+        return (model, choice) in self._entries
 
     def held(self, model: str) -> bool:
         """Whether the plan in force was given, and stays."""
@@ -108,134 +94,179 @@ class Plans:
             return "ready"
         return str(entry.error) if entry.error else "planning"
 
-    async def current(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph:
-        """The plan in force, or the one that is chosen; waits for the first one.
-
-        Raises:
-            NotFound: no such strategy, or no such plan was sent.
-            Unavailable: no worker is ready, or no plan in time.
-            Infeasible: no plan fits the devices.
-        """
-        entry = self._entry(model, choice)
-        deadline = asyncio.get_running_loop().time() + FIRST_PLAN_S
-        while entry.graph is None:
-            if entry.error is not None and not entry.causes:
-                raise entry.error
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await entry.changed.wait()
-            except TimeoutError:
-                raise Unavailable(
-                    cause=f"no plan for {model} within {FIRST_PLAN_S:.0f} s",
-                    cure="See the coordinator's log.",
-                ) from None
-        if choice.plan:
-            self._require_devices(entry.graph.plan)
-        return entry.graph
-
-    async def hold(self, model: str, plan: Plan) -> TaskGraph:
-        """Puts a checked plan in force, prepared, until `release`."""
-        graph = await self._maker.prepared(model, plan)
-        entry = self._entries.setdefault((model, IN_FORCE), _Entry(model, IN_FORCE))
-        entry.held = True
-        entry.causes.clear()
-        entry.put(graph, None)
-        return graph
-
-    def release(self, model: str) -> bool:
-        """Plans by itself again; whether a plan was held."""
-        entry = self._entries.get((model, IN_FORCE))
-        if entry is None or not entry.held:
-            return False
-        entry.held = False
-        self._request(entry, "released")
-        return True
-
-    async def keep(self, model: str, plan: Plan) -> TaskGraph:
-        """Prepares a checked plan for requests that choose it by its `plan_id`."""
-        choice = Choice(plan=plan_id(plan))
-        found = self._entries.get((model, choice))
-        if found is None or found.graph is None:
-            graph = await self._maker.prepared(model, plan)
-            self._make_room()
-            found = self._entries[model, choice] = _Entry(model, choice)
-            found.put(graph, None)
-        self._touch(found)
-        assert found.graph is not None
-        return found.graph
-
-    def refresh(self, cause: str, model: str = "") -> None:
-        """Plans again for a model (or every one) that is loaded, in the background. Chosen plans
-        change only with the devices and what is measured of them, and when they are next asked for.
-        """
-        for entry in list(self._entries.values()):
-            if model and entry.model != model:
-                continue
-            if entry.choice == IN_FORCE:
-                self._request(entry, cause)
-            elif cause not in CONSIDERED and not entry.choice.plan:
-                entry.stale = True
-
     def programs(self) -> set[str]:
         """Hashes of the programs that any plan needs."""
         graphs = (entry.graph for entry in self._entries.values())
         return {sha256 for graph in graphs if graph is not None for sha256 in graph.programs}
 
-    def forget(self, model: str) -> set[str]:
-        """Forgets every plan of a model; their programs. Requests in flight finish on theirs."""
-        before = self.programs()
+    def programs_of(self, model: str) -> set[str]:
+        """Hashes of the programs that a model's plans need, or needed lately."""
+        found: set[str] = set()
         for entry in self._entries.values():
             if entry.model == model:
-                before |= entry.left.keys()
-        for key in [key for key in self._entries if key[0] == model]:
-            entry = self._entries.pop(key)
-            if entry.work is not None:
-                entry.work.cancel()
-            entry.causes.clear()
-            gone = Unavailable(cause=f"{model} was unloaded", cure="Load it, and ask again")
-            entry.put(None, gone)
-        return before - self.programs()
+                found |= entry.left.keys() | (entry.graph.programs.keys() if entry.graph else ())
+        return found
 
-    def is_busy(self, model: str) -> bool:
-        """Whether a plan of a model is being made."""
-        return any(entry.busy for entry in self._entries.values() if entry.model == model)
+    def is_busy(self, model: str = "") -> bool:
+        """Whether a plan of a model, or of any, is being made."""
+        entries = self._entries.values()
+        return any(each.busy for each in entries if not model or each.model == model)
 
-    async def settled(self) -> None:
-        """Returns when no plan is being made."""
-        while works := [e.work for e in self._entries.values() if e.work and not e.work.done()]:
-            await asyncio.wait(works)
+    @property
+    def due_s(self) -> float:
+        """When a plan is begun, or somebody has waited for too long."""
+        return min((self._look_s, *(entry.due_s for entry in self._entries.values())))
 
-    async def close(self) -> None:
-        """Stops planning."""
-        works = [entry.work for entry in self._entries.values() if entry.work]
-        for work in works:
-            work.cancel()
-        await asyncio.gather(*works, return_exceptions=True)
+    # ------------------------------------------------------------ events
 
-    # ------------------------------------------------------------ entries
+    def _react(self, event: Event, now: float) -> Iterator[Action]:
+        match event:
+            case events.Wanted():
+                yield from self._want(event, now)
+            case events.Left(ticket):
+                for entry in self._entries.values():
+                    entry.waiting.pop(ticket, None)
+            case events.Tick():
+                if self._look_s <= now:
+                    self._change(PERIOD, "", now)
+                    self._look_s = now + self._period_s
+                for entry in self._entries.values():
+                    yield from self._tick(entry, now)
+            case events.Changed(cause, devices, model):
+                self._devices = devices
+                self._change(cause, model, now)
+            case events.Seen(model, observed) if self._period_s:
+                if self.switching.is_due(model, observed, now):
+                    self._change(DRIFT, model, now)
+            case events.Given():
+                yield from self._given(event, now)
+            case events.Outcome():
+                yield from self._outcome(event, now)
 
-    def _entry(self, model: str, choice: Choice) -> _Entry:
-        entry = self._entries.get((model, choice))
-        if entry is None:
+    def _change(self, cause: str, model: str, now: float) -> None:
+        if self._period_s and self._look_s == inf:
+            self._look_s = now + self._period_s
+        for entry in self._entries.values():
+            if not model or entry.model == model:
+                entry.change(cause, now)
+
+    def _given(self, event: events.Given, now: float) -> Iterator[Action]:
+        match event:
+            case events.Held(model, graph):
+                entry = self._entries.setdefault((model, IN_FORCE), Entry(model, IN_FORCE))
+                yield from entry.stopped()
+                entry.held = True
+                entry.put(graph)
+                yield from entry.ended(now)
+            case events.Released(model):
+                entry = self._entries[model, IN_FORCE]
+                entry.held = False
+                entry.want("released", now)
+            case events.Kept(model, choice, graph):
+                if not self.knows(model, choice):
+                    self._make_room()
+                    self._entries[model, choice] = Entry(model, choice, graph)
+                self._touch(self._entries[model, choice])
+            case events.Forgotten(model):
+                self.switching.forget(model)
+                for key in [key for key in self._entries if key[0] == model]:
+                    entry = self._entries.pop(key)
+                    yield from entry.stopped()
+                    gone = Unavailable(cause=f"{model} was unloaded", cure="Load it, and ask again")
+                    entry.put(None, gone)
+                    yield from entry.ended(now)
+
+    def _want(self, wanted: events.Wanted, now: float) -> Iterator[Action]:
+        model, choice = wanted.model, wanted.choice
+        if not self.knows(model, choice):
             if choice.plan:
                 raise NotFound(
                     cause=f"no plan {choice.plan!r} of {model} is kept here",
                     cure=f"Send it (again): POST /v1/plans/{model}",
                 )
-            self._maker.planner(choice.strategy)  # a wrong name leaves nothing behind
             if choice != IN_FORCE:
                 self._make_room()
-            entry = self._entries[model, choice] = _Entry(model, choice)
-            self._request(entry, "first use")
+            self._entries[model, choice] = Entry(model, choice)
+        entry = self._entries[model, choice]
         self._touch(entry)
         if entry.stale:
-            entry.graph, entry.stale = None, False
-            self._request(entry, "devices or measurements changed")
-        if entry.graph is None and not entry.causes:
-            self._request(entry, "asked for")
-        return entry
+            entry.put(None)
+            entry.stale = False
+            entry.want("devices or measurements changed", now)
+        if entry.graph is not None:
+            self._require_devices(choice, entry.graph.plan)
+            yield actions.Start(wanted.ticket, entry.graph)
+            return
+        entry.waiting[wanted.ticket] = now + FIRST_PLAN_S
+        if not entry.busy:
+            entry.want("asked for" if entry.error else "first use", now)
 
-    def _touch(self, entry: _Entry) -> None:
+    def _tick(self, entry: Entry, now: float) -> Iterator[Action]:
+        if entry.begins_s <= now:
+            entry.making = Making(Work(next(self._works)), tuple(entry.causes))
+            entry.causes.clear()
+            entry.begins_s = inf
+            yield self._propose(entry, entry.making)
+        for ticket in [each for each, until_s in entry.waiting.items() if until_s <= now]:
+            del entry.waiting[ticket]
+            late = Unavailable(
+                cause=f"no plan for {entry.model} within {FIRST_PLAN_S:.0f} s",
+                cure="See the coordinator's log.",
+            )
+            yield actions.Refuse(ticket, late)
+
+    def _outcome(self, event: events.Outcome, now: float) -> Iterator[Action]:
+        if isinstance(event, events.Prepared):
+            self.switching.prepared(event.seconds)
+        for entry in list(self._entries.values()):
+            if entry.making is not None and entry.making.work == event.work:
+                yield from self._made(entry, entry.making, event, now)
+
+    def _made(
+        self, entry: Entry, making: Making, event: events.Outcome, now: float
+    ) -> Iterator[Action]:
+        match event:
+            case events.Planned(work, plan, old_s):
+                if self._is_better(entry, plan, old_s):
+                    yield actions.Prepare(work, entry.model, (plan,))
+                    return
+                entry.error = None
+            case events.Unprepared(_, errors):
+                making.without |= errors
+                yield self._propose(entry, making)
+                return
+            case events.Prepared(_, (graph,)):
+                entry.put(graph)
+                yield actions.Swap(entry.model, entry.choice, graph, making.causes)
+            case events.Failed(_, error, deserted):
+                entry.put(None if deserted else entry.graph, error)
+        yield from entry.ended(now)
+
+    def _propose(self, entry: Entry, making: Making) -> Action:
+        considered = set(making.causes) <= set(CONSIDERED)
+        old = entry.graph.plan if entry.graph and considered else None
+        without = dict(making.without)
+        return actions.Propose(making.work, entry.model, entry.choice, making.causes, without, old)
+
+    def _is_better(self, entry: Entry, new: Plan, old_s: float | None) -> bool:
+        """Whether to switch: never for the same plan, always where the old one cannot go on or
+        others were measured, and otherwise only if the gain is worth it, by present costs.
+        """
+        if entry.graph is None:
+            return True
+        if are_alike(new, entry.graph.plan):
+            return False
+        return old_s is None or self.switching.accepts(entry.model, old_s, new.predicted_latency_s)
+
+    def _require_devices(self, choice: Choice, plan: Plan) -> None:
+        gone = [device for device in plan.devices if device not in self._devices]
+        if choice.plan and gone:
+            raise Unavailable(
+                cause=f"the chosen plan needs {', '.join(gone)}, which is not ready",
+                cure="Wait until it is back, or make another plan.",
+            )
+
+    def _touch(self, entry: Entry) -> None:
         """The latest used is the last to be dropped."""
         key = (entry.model, entry.choice)
         self._entries[key] = self._entries.pop(key)
@@ -251,55 +282,3 @@ class Plans:
                 cause=f"{len(chosen)} plans are being made already", cure="Try again in a moment."
             )
         del self._entries[idle]
-
-    def _require_devices(self, plan: Plan) -> None:
-        present = {device.id for device in self._cluster().devices}
-        gone = [device for device in plan.devices if device not in present]
-        if gone:
-            raise Unavailable(
-                cause=f"the chosen plan needs {', '.join(gone)}, which is not ready",
-                cure="Wait until it is back, or make another plan.",
-            )
-
-    # ------------------------------------------------------------ background
-
-    def _request(self, entry: _Entry, cause: str) -> None:
-        if entry.held:
-            return
-        if cause not in entry.causes:
-            entry.causes.append(cause)
-        if not entry.busy:
-            entry.work = asyncio.create_task(self._work(entry))
-
-    async def _work(self, entry: _Entry) -> None:
-        while entry.causes:
-            await asyncio.sleep(SETTLE_S)
-            causes, cluster = list(entry.causes), self._cluster()
-            graph: TaskGraph | None = None
-            error: ImbrexError | None = None
-            try:
-                graph = await self._maker.successor(
-                    entry.model, entry.choice, entry.graph, cluster, causes
-                )
-            except ImbrexError as refused:
-                log.warning("no plan", model=entry.model, causes=causes, error=str(refused))
-                error = refused
-            except Exception as fault:
-                log.exception("planning failed", model=entry.model, causes=causes)
-                error = _fault(fault)
-            if entry.held:
-                return  # somebody gave a plan meanwhile
-            entry.causes = [cause for cause in entry.causes if cause not in causes]
-            # Without a better one, the old plan goes on: what was lost of it runs elsewhere.
-            keeps = graph is None and cluster.devices and entry.graph is not None
-            before = entry.graph
-            entry.put(before if keeps else graph, error)
-            if graph is not None and graph is not before and entry.choice == IN_FORCE:
-                self._planned(entry.model, graph.plan.version, causes)
-
-
-def _fault(error: Exception) -> ImbrexError:
-    return ImbrexError(
-        cause=f"planning failed inside imbrex ({type(error).__name__})",
-        cure="See the coordinator's log.",
-    )

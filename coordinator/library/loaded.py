@@ -126,7 +126,7 @@ def load(name: str, shown: str, folder: Path | None = None) -> Loaded:
     if loaded.sidecar is not None:
         graph = network.graph
         check_outputs(loaded.sidecar, {each: graph.shape(each) for each in graph.outputs})
-    return Loaded(ServedModel(shown, network, loaded.sidecar, loaded.trained))
+    return Loaded(ServedModel(shown, name, network, loaded.sidecar, loaded.trained))
 
 
 def _room(loaded: LoadedModel, folder: Path | None) -> Room:

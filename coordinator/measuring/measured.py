@@ -8,6 +8,7 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from coordinator.cluster.connection import Connection
+from coordinator.control.switching import LINK_DRIFT, Observed
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts, Corrections
 from coordinator.costs.devices import Device, Endpoint, Link
@@ -16,7 +17,6 @@ from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, fit_l
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.measuring.lone import lone_transfers
-from coordinator.measuring.switching import LINK_DRIFT, Observed
 from coordinator.measuring.waits import message_waits, task_waits
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId
@@ -48,8 +48,6 @@ class Measured:
         self._of_plans: WeakKeyDictionary[TaskGraph, Corrections] = WeakKeyDictionary()
         self._computing: WeakKeyDictionary[TaskGraph, dict[tuple[int, DeviceId], float]]
         self._computing = WeakKeyDictionary()  # uncorrected seconds
-        # Devices whose link is about to be probed.
-        self.unprobed: set[DeviceId] = set()
         self._links_seen: dict[str, Observed] = {}
         self._links_seen_s = -math.inf
         self._fitted: dict[DeviceId, tuple[LinkEstimate, EndpointEstimate, Link]] = {}

@@ -13,16 +13,16 @@ from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
 from coordinator.audit.collector import Collector
 from coordinator.audit.examiner import Examiner
 from coordinator.audit.verdict import Verdict
-from coordinator.cluster.aside import Aside
 from coordinator.cluster.connection import Connection, Sink
 from coordinator.cluster.enrolment import Enrolment
 from coordinator.cluster.host_worker import HostWorker
 from coordinator.cluster.link_file import load_links, save_links
 from coordinator.cluster.pool import Pool
-from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.reach import Reach
 from coordinator.cluster.trust import Trust
-from coordinator.control.making import NO_WORKER
+from coordinator.control.aside import Aside
+from coordinator.control.plans import NO_WORKER
+from coordinator.control.switching import Observed
 from coordinator.costs.devices import Cluster, Device, Link, Medium
 from coordinator.costs.endpoints import HOST_ENDPOINT
 from coordinator.doctor.examine import diagnose, examine
@@ -31,10 +31,11 @@ from coordinator.library.loaded import Loaded
 from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.expected import LiveExpectations
 from coordinator.measuring.measured import Measured
-from coordinator.measuring.probing import Probing
-from coordinator.measuring.switching import Observed
 from coordinator.runtime import own_worker
+from coordinator.runtime.drained import DrainedFile
 from coordinator.runtime.hardware import Hardware
+from coordinator.runtime.probing import Probing
+from coordinator.runtime.profiler import Profiler
 from coordinator.runtime.statuses import Statuses
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
@@ -85,11 +86,18 @@ class LiveCluster:
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
         )
-        self.aside = Aside(settings.state_dir)
+        self.drained = DrainedFile(settings.state_dir)
+        self.aside = Aside(self.drained.read())
         self.collector = Collector(self)
         self.examiner = Examiner(self, self.collector, self._facts, judged, changed)
         self._statuses = Statuses(
-            self._pool, self.aside, self._measured, self._profiler, self._reach, self.examiner
+            self._pool,
+            self.aside,
+            self._measured,
+            self._probing,
+            self._profiler,
+            self._reach,
+            self.examiner,
         )
         self._host: HostWorker | None = None
         self._examining = asyncio.Lock()
@@ -168,13 +176,18 @@ class LiveCluster:
         """
         return self._pool.find(name).facts
 
+    def _connection(self, device: DeviceId) -> Connection | None:
+        with suppress(LostWorker):
+            return self._pool.connection(device)
+        return None
+
     def _facts(self, device: DeviceId) -> Facts | None:
-        connection = self._pool.ready().get(device)
-        return connection.facts if connection is not None else None
+        connection = self._connection(device)
+        return connection.facts if connection else None
 
     def shows(self, device: DeviceId) -> bool:
         """Whether a device can be asked what its peers sent."""
-        connection = self._pool.ready().get(device)
+        connection = self._connection(device)
         return connection is not None and connection.shows
 
     def is_alike(self, device: DeviceId) -> bool:
@@ -184,16 +197,12 @@ class LiveCluster:
 
     def _known(self, device: DeviceId) -> Device | None:
         """A device that can be used now."""
-        try:
-            return self._device(device, self._pool.connection(device))
-        except LostWorker:
-            return None
+        connection = self._connection(device)
+        return self._device(device, connection) if connection else None
 
     def _has(self, device: DeviceId, program: str) -> bool:
-        try:
-            return program in self._pool.connection(device).programs
-        except LostWorker:
-            return False
+        connection = self._connection(device)
+        return connection is not None and program in connection.programs
 
     def _device(
         self, device: DeviceId, connection: Connection, graph: TaskGraph | None = None
@@ -238,22 +247,18 @@ class LiveCluster:
 
     def forget(self, device: DeviceId, program: str) -> None:
         """The device said that it no longer has this program."""
-        with suppress(LostWorker):
-            self._pool.connection(device).programs.forget(program)
+        if connection := self._connection(device):
+            connection.programs.forget(program)
 
     def address(self, device: DeviceId) -> str:
         """Where peers reach the device."""
-        try:
-            return self._pool.connection(device).address
-        except LostWorker:
-            return ""
+        connection = self._connection(device)
+        return connection.address if connection else ""
 
     def offset_s(self, device: DeviceId) -> float:
         """Seconds to add to the device's clock."""
-        try:
-            return self._pool.connection(device).offset_s
-        except LostWorker:
-            return 0.0
+        connection = self._connection(device)
+        return connection.offset_s if connection else 0.0
 
     async def examine(self) -> list[Finding]:
         """What is wrong with devices and network; one examination at a time, of a few seconds."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable
 from typing import Protocol
 
 import structlog
 
 from coordinator.answers import ModelStatus, ServedModel
-from coordinator.control.making import NO_WORKER
-from coordinator.control.modes import Modes
-from coordinator.control.plans import Plans
+from coordinator.control.plans import NO_WORKER
 from coordinator.costs.devices import Cluster
 from coordinator.library.loaded import Library, Loaded
 from coordinator.library.naming import Names
-from coordinator.measuring.switching import Switching
+from coordinator.runtime.controller import Controller
 from protos.errors import NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -34,34 +32,17 @@ class Devices(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What keeps something of a model."""
-
-    names: Names
-    library: Library
-    plans: Plans
-    modes: Modes
-    switching: Switching
-
-    def forget(self, model: str) -> set[str]:
-        """The model is another one from now on, or none; the programs that it alone had."""
-        self.library.forget(model)
-        self.switching.forget(model)
-        return self.modes.forget(model) | self.plans.forget(model)
-
-    def is_busy(self, model: str) -> bool:
-        """Whether a request to the model is on its way, or a plan of it is being made."""
-        return self.modes.is_busy(model) or self.plans.is_busy(model)
-
-
 class Served:
-    """The models of one coordinator. `idle` returns when no request is computed."""
+    """The models of one coordinator."""
 
-    def __init__(self, parts: Parts, devices: Devices, idle: Callable[[], Awaitable[None]]) -> None:
-        self._parts = parts
+    def __init__(
+        self, names: Names, library: Library, controller: Controller, devices: Devices
+    ) -> None:
+        self._names = names
+        self._library = library
+        self._controller = controller
+        self._plans = controller.plans
         self._devices = devices
-        self._idle = idle
         self._unloaded: set[str] = set()
         self._releases: set[asyncio.Task[None]] = set()
 
@@ -79,14 +60,14 @@ class Served:
         """
         if model in self._unloaded:
             raise NotFound(
-                cause=f"the model {self._parts.names.public(model)[0]} was unloaded",
+                cause=f"the model {self._names.public(model)[0]} was unloaded",
                 cure="Load it again: POST /v2/repository/models/NAME/load",
             )
-        return (await self._parts.library.get(model)).served
+        return (await self._library.get(model)).served
 
     def is_loaded(self, model: str) -> bool:
         """Whether `get` would load nothing."""
-        return model not in self._unloaded and model in self._parts.library.loaded()
+        return model not in self._unloaded and model in self._library.loaded()
 
     async def load(self, model: str) -> None:
         """Makes a model ready, from its file as it is now.
@@ -94,9 +75,9 @@ class Served:
         Raises:
             NotFound, BadRequest, Unavailable, Infeasible: as `get` and `Coordinator.infer`.
         """
-        self._parts.forget(model)
+        self._forgotten(model)
         self._unloaded.discard(model)
-        await self._parts.plans.current(model)
+        await self._controller.current(model)
 
     def unload(self, model: str) -> None:
         """Forgets a model; requests to it are refused until `load`. Those in flight finish."""
@@ -107,16 +88,16 @@ class Served:
         """Forgets a model until somebody asks for it again, unless it is configured or in use;
         whether it did.
         """
-        if model in self._parts.names.configured or self._parts.is_busy(model):
+        if model in self._names.configured or self._controller.is_busy(model):
             return False
         self._forget(model)
         return True
 
     async def load_configured(self) -> None:
         """Makes every configured model ready; one that can't be is logged."""
-        for model in self._parts.names.configured:
+        for model in self._names.configured:
             try:
-                await self._parts.plans.current(model)
+                await self._controller.current(model)
             except Unavailable:
                 continue  # no worker yet: planned when the first one joins
             except Exception as error:
@@ -126,7 +107,7 @@ class Served:
         """Whether a request to any configured model would be computed now, and why not."""
         if not self._devices.cluster().devices:
             return False, str(NO_WORKER)
-        for model in self._parts.names.configured:
+        for model in self._names.configured:
             ready, reason = self.readiness_of(model)
             if not ready and model not in self._unloaded:
                 return False, f"{model}: {reason}"
@@ -138,43 +119,48 @@ class Served:
             return False, "unloaded"
         if not self._devices.cluster().devices:
             return False, str(NO_WORKER)
-        state = self._parts.plans.state(model)
+        state = self._plans.state(model)
         return state == "ready", "" if state == "ready" else state
 
     @property
     def weight_bytes(self) -> int:
         """What the weights of all loaded models take."""
-        return self._parts.library.weight_bytes
+        return self._library.weight_bytes
 
     def statuses(self) -> list[ModelStatus]:
         """Every model that was asked for or configured."""
-        loaded = self._parts.library.loaded()
+        loaded = self._library.loaded()
         return [
             self._status(model, loaded.get(model))
-            for model in dict.fromkeys((*self._parts.names.configured, *loaded))
+            for model in dict.fromkeys((*self._names.configured, *loaded))
         ]
 
     def _forget(self, model: str) -> None:
-        release = asyncio.create_task(self._release(self._parts.forget(model)))
+        release = asyncio.create_task(self._release(self._forgotten(model)))
         self._releases.add(release)
         release.add_done_callback(self._releases.discard)
 
+    def _forgotten(self, model: str) -> set[str]:
+        """The model is another one from now on, or none; the programs that it had."""
+        self._library.forget(model)
+        return self._controller.forget(model)
+
     async def _release(self, programs: set[str]) -> None:
         """Frees what a model left on the devices, when no request may need it any more."""
-        await self._idle()
-        await self._devices.release(programs - self._parts.plans.programs())
+        await self._controller.idle()
+        await self._devices.release(programs - self._controller.programs())
 
     def _status(self, model: str, loaded: Loaded | None) -> ModelStatus:
-        graph = self._parts.plans.graph(model)
+        graph = self._plans.graph(model)
         sidecar = loaded.served.sidecar if loaded else None
         return ModelStatus(
             name=model,
             ready=graph is not None,
-            state=self._parts.plans.state(model),
+            state=self._plans.state(model),
             task=sidecar.task if sidecar else "tensor",
             trained=loaded.served.trained if loaded else False,
             plan_version=graph.plan.version if graph else 0,
-            held=self._parts.plans.held(model),
-            load=self._parts.modes.status(model),
+            held=self._plans.held(model),
+            load=self._controller.modes.status(model, time.monotonic()),
             weight_bytes=loaded.weight_bytes if loaded else 0,
         )

@@ -9,15 +9,16 @@ from dataclasses import asdict
 
 from coordinator.answers import DeviceStatus
 from coordinator.audit.examiner import Examiner
-from coordinator.cluster.aside import Apart, Aside
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.peers import Peer, PeerState
 from coordinator.cluster.pool import Pool
-from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.reach import Reach
+from coordinator.control.aside import Apart, Aside
 from coordinator.costs.devices import Device
 from coordinator.doctor.examine import MOST_STRANGERS
 from coordinator.measuring.measured import Measured
+from coordinator.runtime.probing import Probing
+from coordinator.runtime.profiler import Profiler
 from coordinator.tasks.plan import DeviceId
 from models.memory import megabytes
 
@@ -32,6 +33,7 @@ class Statuses:
         pool: Pool,
         aside: Aside,
         measured: Measured,
+        probing: Probing,
         profiler: Profiler,
         reach: Reach,
         examiner: Examiner,
@@ -41,6 +43,7 @@ class Statuses:
         self._reach = reach
         self._aside = aside
         self._measured = measured
+        self._probing = probing
         self._profiler = profiler
 
     def all(self, as_device: AsDevice) -> list[DeviceStatus]:
@@ -85,8 +88,7 @@ class Statuses:
             pace=facts.pace,
             gflops=self._measured.gflops(device),
             mbps=device.link.bytes_per_s * 8e-6,
-            profiled=bool(self._profiler.profile(facts))
-            and facts.id not in self._measured.unprobed,
+            profiled=bool(self._profiler.profile(facts)) and facts.id not in self._probing.unprobed,
             correction=self._measured.correction(facts.id),
             last_seen_s=now - connection.last_seen_s,
             fingerprint=facts.fingerprint,

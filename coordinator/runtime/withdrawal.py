@@ -1,26 +1,22 @@
-"""Devices that get no more work: taken out by a person, or left out for wrong results.
-
-A device that is drained disappears without anybody noticing: planners leave it out at once, its
-plans are replaced, what was begun by them ends where it is, and then nobody asks it for anything.
-One in quarantine is dropped at once, as if it were lost.
-"""
+"""Devices are taken out and brought back: what `control.aside` decides is done here."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from math import inf
 
 import structlog
 
-from coordinator.control.plans import Plans
+from coordinator.control import actions, events
+from coordinator.control.actions import Action
 from coordinator.execution.driver import Driver
+from coordinator.runtime.controller import Controller
 from coordinator.runtime.live import LiveCluster
+from coordinator.runtime.stepping import Stepper
 from coordinator.tasks.plan import DeviceId
-
-# What has not ended by then goes on elsewhere: a plan that somebody holds never ends by itself.
-PATIENCE_S = 60.0
+from protos.errors import NotFound
 
 log = structlog.get_logger(__name__)
 
@@ -29,12 +25,17 @@ class Withdrawal:
     """Takes devices out and back. `changed(cause)` is told when others are to be planned with."""
 
     def __init__(
-        self, live: LiveCluster, plans: Plans, driver: Driver, changed: Callable[[str], None]
+        self,
+        live: LiveCluster,
+        controller: Controller,
+        driver: Driver,
+        changed: Callable[[str], None],
     ) -> None:
         self._live = live
-        self._plans = plans
+        self._controller = controller
         self._driver = driver
         self._changed = changed
+        self._stepper = Stepper(self._act)
         self._emptying: dict[DeviceId, asyncio.Task[None]] = {}
 
     def drain(self, name: str) -> DeviceId:
@@ -45,11 +46,8 @@ class Withdrawal:
             BadConfiguration: the list of drained devices cannot be written.
         """
         facts = self._live.find(name)
-        self._live.aside.drain(facts.id, facts.name)
-        log.info("draining device", device=facts.id)
-        self._changed(f"{facts.id} is drained")
-        if facts.id not in self._emptying:
-            self._emptying[facts.id] = asyncio.create_task(self._empty(facts.id))
+        self._live.drained.add(facts.id, facts.name)
+        self._step(events.Drained(facts.id, facts.name))
         return facts.id
 
     def resume(self, name: str) -> DeviceId:
@@ -61,41 +59,58 @@ class Withdrawal:
         """
         aside = self._live.aside
         device = aside.find(name) or self._live.find(name).id
-        aside.resume(device, time.monotonic())
+        if aside.of(device, time.monotonic()) is None:
+            raise NotFound(
+                cause=f"device {device} is neither drained nor in quarantine",
+                cure="See `imbrex status`",
+            )
+        self._live.drained.remove(device)
         log.info("device is resumed", device=device)
-        if (emptying := self._emptying.pop(device, None)) is not None:
-            emptying.cancel()
-        self._changed(f"{device} is resumed")
+        self._forget(device)
+        self._step(events.Resumed(device))
         return device
 
-    def accuse(self, device: DeviceId, cause: str) -> None:
-        """A device gave a wrong result; one too many, and it is in quarantine."""
-        seconds = self._live.aside.quarantine.accuse(device, cause, time.monotonic())
-        if seconds:
-            log.error("device quarantined", device=device, cause=cause, for_s=seconds)
-            self._changed(f"{device} is quarantined")
-            again = f"{device} is tried again"
-            asyncio.get_running_loop().call_later(seconds, self._changed, again)
-
-    def convict(self, device: DeviceId, evidence: str) -> None:
-        """A device gave a result that is wrong beyond doubt: it is out until it is resumed."""
-        if self._live.aside.quarantine.convict(device, evidence):
-            log.error("device quarantined", device=device, evidence=evidence)
-            self._driver.distrust(device)
-            self._changed(f"{device} is quarantined")
+    def wrong(self, device: DeviceId, cause: str, *, proven: bool = False) -> None:
+        """A device gave a wrong result: one too many, and it is in quarantine for a while; one that
+        is wrong beyond doubt, and it is out until it is resumed.
+        """
+        self._step(events.Wrong(device, cause, proven))
 
     async def close(self) -> None:
         """Stops waiting; who is drained stays so."""
+        self._stepper.close()
         for task in self._emptying.values():
             task.cancel()
         await asyncio.gather(*self._emptying.values(), return_exceptions=True)
 
+    def _step(self, event: events.OfDevice) -> None:
+        self._stepper.step(event, self._live.aside)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case actions.Replan(cause):
+                self._changed(cause)
+            case actions.Empty(device):
+                log.info("draining device", device=device)
+                self._emptying[device] = asyncio.create_task(self._empty(device))
+            case actions.Withdraw(device):
+                self._driver.devices(self._live.usable())
+                self._forget(device)
+                log.info("device is drained", device=device)
+            case actions.LeaveOut(device, cause, seconds) if seconds < inf:
+                log.error("device quarantined", device=device, cause=cause, for_s=seconds)
+            case actions.LeaveOut(device, evidence):
+                log.error("device quarantined", device=device, evidence=evidence)
+                self._driver.distrust(device)
+
     async def _empty(self, device: DeviceId) -> None:
-        await self._plans.settled()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
-                await self._driver.released(device)
-        self._live.aside.finished(device)
-        self._driver.devices(self._live.usable())
-        self._emptying.pop(device, None)
-        log.info("device is drained", device=device)
+        await self._controller.settled()
+        self._step(events.Replanned(device))
+        await self._driver.released(device)
+        del self._emptying[device]
+        self._step(events.Emptied(device))
+
+    def _forget(self, device: DeviceId) -> None:
+        """Nobody waits for what a device still does."""
+        if (emptying := self._emptying.pop(device, None)) is not None:
+            emptying.cancel()

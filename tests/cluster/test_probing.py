@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from coordinator.control.measurements import PROBES_AT_MOST
 from coordinator.costs.devices import Link
-from coordinator.measuring.probing import PROBES_AT_MOST, Probing
+from coordinator.runtime.probing import Probing
 from coordinator.tasks.plan import DeviceId
 from protos.errors import LostWorker
 
@@ -20,7 +21,6 @@ class Rates:
 
     rates: Iterator[float]
     seen: list[float] = field(default_factory=list)
-    unprobed: set[DeviceId] = field(default_factory=set)
 
     async def probe(self, device: DeviceId, connection: object) -> None:
         rate = next(self.rates)
@@ -41,11 +41,11 @@ async def measured(*rates: float) -> list[float]:
     found = Rates(iter(rates))
     probing = Probing(found, None, idle, news.append)  # type: ignore[arg-type]
     probing.links("measured", {PI: None})  # type: ignore[dict-item]
-    assert found.unprobed == {PI}
+    assert probing.unprobed == {PI}
     while probing.busy:
         await asyncio.sleep(0)
     assert news == ["measured"]
-    assert not found.unprobed
+    assert not probing.unprobed
     return found.seen
 
 

@@ -6,9 +6,9 @@ import os
 import pytest
 
 from coordinator.cluster.connection import Connection
-from coordinator.cluster.profiler import Profiler
 from coordinator.cluster.trust import Trust
 from coordinator.costs.devices import Endpoint
+from coordinator.runtime.profiler import Profiler
 from tests.cluster.support import worker_process
 from tests.waiting import until
 from tests.worker.support import in_process
@@ -138,3 +138,14 @@ async def test_what_requests_show_is_kept_with_the_profile(tmp_path, connection)
     again.profiler.want(connection, again=True)
     await until(lambda: again.done)
     assert again.profiler.profile(connection.facts).endpoint == seen
+
+
+async def test_a_profile_of_nothing_is_none(tmp_path, connection):
+    """No sample came back: the device works on its prior, and people are told."""
+    profiles = Profiles(tmp_path / "profiles")
+    profiles.profiler = Profiler(profiles.folder, profiles._count, at_once, budget_s=1e-9)
+    profiles.profiler.want(connection)
+    await until(lambda: profiles.profiler.failures)
+    assert "too few samples" in profiles.profiler.failures[connection.facts.id].cause
+    assert profiles.profiler.profile(connection.facts) is None
+    assert not profiles.done

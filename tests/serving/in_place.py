@@ -116,8 +116,8 @@ class InPlace:
         if name not in self.settings.models:
             raise NotFound(cause=f"{name!r} cannot be loaded", cure="Load something else.")
         if name == "tiny":
-            return ServedModel(name, self.network, SIDECAR, False)
-        return ServedModel(PurePath(name).stem, self.bare, None, False)
+            return ServedModel(name, name, self.network, SIDECAR, False)
+        return ServedModel(PurePath(name).stem, name, self.bare, None, False)
 
     def is_loaded(self, model: str) -> bool:
         return model in self.settings.models
@@ -134,11 +134,12 @@ class InPlace:
 
     async def infer(
         self,
-        model: str,
+        model: str | ServedModel,
         feeds: Arrays | Reading,
         request_id: str | None = None,
         choice: Choice = IN_FORCE,
     ) -> Answer:
+        model = model.source if isinstance(model, ServedModel) else model
         if self.fails_with is not None:
             if isinstance(self.fails_with, ImbrexError):
                 self.journal.add(Ended("failed", model, 1.0, 1.01, None, (), self.fails_with))

@@ -57,11 +57,10 @@ class Real:
 
 def _settled(coordinator: Coordinator) -> bool:
     """Links are measured and the first plan is there: no plan changes by itself any more."""
-    entries = coordinator._plans._entries.values()
     return (
         not coordinator._live._probing.busy
-        and bool(entries)
-        and not any(entry.causes for entry in entries)
+        and bool(coordinator._plans._entries)
+        and not coordinator._plans.is_busy()
     )
 
 

@@ -110,8 +110,8 @@ async def test_a_plan_is_held_until_it_is_released(real: Real, model: Path) -> N
     held = await real.http.put(PLAN, json=other)
     assert held.status_code == 200, held.text
     assert held.json()["blocks"] == other["blocks"]
-    real.coordinator._plans.refresh("worker-9 joined")
-    real.coordinator._plans.refresh("period")
+    real.coordinator._controller.changed("worker-9 joined")
+    real.coordinator._controller.changed("period")
     assert (await planned(real))["version"] == held.json()["version"]
     assert real.coordinator.served.statuses()[0].held
     await right(real, model)
@@ -223,8 +223,8 @@ async def test_chosen_plans_are_capped(
 
 async def test_chosen_plans_follow_the_devices(real: Real) -> None:
     before = await planned(real, strategy="lw")
-    real.coordinator._plans.refresh("period")
+    real.coordinator._controller.changed("period")
     assert (await planned(real, strategy="lw"))["version"] == before["version"]
-    real.coordinator._plans.refresh("somebody joined")
+    real.coordinator._controller.changed("somebody joined")
     after = await planned(real, strategy="lw")
     assert after["version"] > before["version"]

@@ -59,7 +59,7 @@ async def test_drained_under_load_and_resumed(tmp_path) -> None:
 
 
 async def test_a_held_plan_goes_on_elsewhere(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coordinator.runtime.withdrawal.PATIENCE_S", 0.2)
+    monkeypatch.setattr("coordinator.control.aside.PATIENCE_S", 0.2)
     feeds, whole = question(MODEL)
     async with (
         worker_process(tmp_path / "stays", **SLOW) as stays,
@@ -67,7 +67,7 @@ async def test_a_held_plan_goes_on_elsewhere(tmp_path, monkeypatch) -> None:
         coordinator(tmp_path / "host", [stays.address, goes.address]) as host,
     ):
         await host.infer(MODEL, feeds)
-        await host._plans.hold(MODEL, host._plans.graph(MODEL).plan)
+        await host._controller.hold(MODEL, host._plans.graph(MODEL).plan)
         asked = asyncio.create_task(host.infer(MODEL, feeds))
         await until(lambda: goes.id in running(host))
         host.drain(goes.id)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from coordinator.measuring.switching import PERIOD_S
+from coordinator.control.switching import PERIOD_S
 from protos.errors import ImbrexError
 from tests.cluster.support import worker_process
 from tests.waiting import until
@@ -116,7 +116,7 @@ async def test_a_worker_with_a_full_disk_is_left_out(tmp_path) -> None:
         assert plan_devices(host, MODEL) == (good.id,)
         # Once there is room, the next plan has it again.
         resource.prlimit(full.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        host._plans.refresh("room on a disk")
+        host._controller.changed("room on a disk")
         await until(lambda: len(plan_devices(host, MODEL)) == 2)
         assert_right(await host.infer(MODEL, feeds), whole)
 
@@ -225,7 +225,9 @@ async def test_a_worker_that_slows_to_a_third_gets_less_to_do(tmp_path, monkeypa
             flop = sum(tile.flop for tile in tiles)
             return sum(tile.flop for tile in tiles if tile.device == here.id) / flop
 
-        await until(lambda: host._switching._watched[MODEL].looked_s < time.monotonic() - PERIOD_S)
+        await until(
+            lambda: host._plans.switching._watched[MODEL].looked_s < time.monotonic() - PERIOD_S
+        )
         before = share()
         assert before > 0.2
         monkeypatch.setattr(Throttle, "run", throttled)  # of this process's worker alone

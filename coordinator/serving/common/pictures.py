@@ -65,7 +65,10 @@ class Sent(Protocol):
 
 
 async def answered(
-    coordinator: Coordinator, source: str, read: Callable[[], Read], choice: Choice = IN_FORCE
+    coordinator: Coordinator,
+    served: ServedModel,
+    read: Callable[[], Read],
+    choice: Choice = IN_FORCE,
 ) -> tuple[Read, Answer, float]:
     """What `read` returns, its answer, and the seconds from the body to the model's input. It is
     read `beside` when its turn has come: what waits is the body.
@@ -83,7 +86,7 @@ async def answered(
         seconds = time.perf_counter() - started_s
         return sent.feeds
 
-    answer = await coordinator.infer(source, feeds, choice=choice)
+    answer = await coordinator.infer(served, feeds, choice=choice)
     assert sent is not None, "it was read before it was answered"
     return sent, answer, seconds
 

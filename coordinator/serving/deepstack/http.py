@@ -118,7 +118,7 @@ async def _answer(
 ) -> Response:
     served = await coordinator.served.get(source)
     _require_detector(served)
-    asked, answer, _ = await answered(coordinator, source, partial(asked_of, picture, served))
+    asked, answer, _ = await answered(coordinator, served, partial(asked_of, picture, served))
     seen = await asyncio.to_thread(found, served, asked, answer)
     listed = rows([each for each in seen if isinstance(each, Detection)], least)
     command = "detect" if coco else "custom"

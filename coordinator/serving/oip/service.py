@@ -72,7 +72,7 @@ class Service:
 
     async def metadata(self, name: str, version: str = "") -> dict[str, Any]:
         """A model's versions and tensors."""
-        _, served = await self.model(name, version)
+        served = await self.model(name, version)
         graph = served.network.graph
         return {
             "name": name,
@@ -84,8 +84,8 @@ class Service:
 
     async def config(self, name: str, version: str = "") -> dict[str, Any]:
         """A model's configuration as Triton would have it: shapes with their batch of one."""
-        source, served = await self.model(name, version)
-        graph, number = served.network.graph, int(self.coordinator.names.public(source)[1])
+        served = await self.model(name, version)
+        graph, number = served.network.graph, int(self.coordinator.names.public(served.source)[1])
         return {
             "name": name,
             "platform": "onnxruntime_onnx",
@@ -97,14 +97,13 @@ class Service:
             "default_model_filename": "model.onnx",
         }
 
-    async def model(self, name: str, version: str = "") -> tuple[str, ServedModel]:
-        """A model and its source.
+    async def model(self, name: str, version: str = "") -> ServedModel:
+        """A model.
 
         Raises:
             NotFound, BadRequest: no such model or version, or it cannot be used.
         """
-        source = self.coordinator.names.source(name, version)
-        return source, await self.coordinator.served.get(source)
+        return await self.coordinator.served.get(self.coordinator.names.source(name, version))
 
     # ------------------------------------------------------------ inference
 
@@ -114,22 +113,22 @@ class Service:
         Raises:
             BadRequest, NotFound, Unavailable: as `Coordinator.infer`.
         """
-        source, served = await self.model(name, version)
+        served = await self.model(name, version)
         read_it = partial(read, served.network.graph)
-        request, answer, _ = await answered(self.coordinator, source, read_it)
+        request, answer, _ = await answered(self.coordinator, served, read_it)
         outputs = []
         for each in request.wanted:
-            labels = self._labels(source, served, each.name)
+            labels = self._labels(served, each.name)
             outputs.append((each, wanted(answer.outputs, each, labels)))
-        answered_by = self.coordinator.names.public(source)[1]
+        answered_by = self.coordinator.names.public(served.source)[1]
         return InferAnswer(request.id, name, answered_by, tuple(outputs))
 
-    def _labels(self, source: str, served: ServedModel, output: str) -> tuple[str, ...]:
+    def _labels(self, served: ServedModel, output: str) -> tuple[str, ...]:
         """Classes by name, where the output's elements are classes."""
         sidecar = served.sidecar
         if sidecar is not None and sidecar.task == "classification":
             return sidecar.labels
-        return self.coordinator.names.labels(source, output)
+        return self.coordinator.names.labels(served.source, output)
 
     # ------------------------------------------------------------ repository and statistics
 

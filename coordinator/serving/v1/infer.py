@@ -74,17 +74,16 @@ async def infer(
         form = await read_form(request, bodies.body_pieces(request, limit_bytes))
     else:
         body = await bodies.read_body(request, limit_bytes)
-    source = coordinator.names.source(model)
-    served = await coordinator.served.get(source)
+    served = await coordinator.served.get(coordinator.names.source(model))
     if sent == names.NPZ or (served.sidecar is None and sent in ("", names.OCTETS)):
-        return await _tensors(request, body, source, served, coordinator, chosen)
+        return await _tensors(request, body, served, coordinator, chosen)
     pictures = _pictures(sent, body, form, served)
     several = len(pictures) > 1
     offered = (names.JSON,) if several else (names.JSON, names.PNG, names.JPEG, names.NPZ)
     accepted = bodies.chosen_type(request, offered)
     all_answered = await _all(
         [
-            answered(coordinator, source, partial(asked_of, each, served), chosen)
+            answered(coordinator, served, partial(asked_of, each, served), chosen)
             for each in pictures
         ]
     )
@@ -97,7 +96,6 @@ async def infer(
 async def _tensors(
     request: Request,
     body: bytes,
-    source: str,
     served: ServedModel,
     coordinator: TheCoordinator,
     chosen: Choice,
@@ -112,7 +110,7 @@ async def _tensors(
     def read() -> Asked:
         return Asked(read_tensors(body, served.network.graph))
 
-    asked, answer, decode_s = await answered(coordinator, source, read, chosen)
+    asked, answer, decode_s = await answered(coordinator, served, read, chosen)
     return await asyncio.to_thread(_response, accepted, served, asked, answer, decode_s)
 
 

@@ -14,11 +14,15 @@ import structlog
 
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.programs import program_message
+from coordinator.control import actions, events
+from coordinator.control.actions import Action
+from coordinator.control.measurements import Kinds
 from coordinator.costs.devices import Endpoint
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import Profile
 from coordinator.costs.samples import Sample
 from coordinator.costs.sampling import Sampling
+from coordinator.runtime.stepping import Stepper
 from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, LostWorker
@@ -33,6 +37,11 @@ SAMPLE_TIMEOUT_S = 60.0
 _MAX_KINDS = 256
 
 _FAULT = ImbrexError(cause="measuring it failed inside imbrex", cure="See the coordinator's log.")
+# A profile of that would predict nothing.
+_NOTHING = ImbrexError(
+    cause="too few samples came back in time",
+    cure="Measure it again (`imbrex profile`) when nothing else runs there.",
+)
 
 log = structlog.get_logger(__name__)
 
@@ -57,10 +66,10 @@ class Profiler:
         self._idle = idle
         self._budget_s = budget_s
         self._profiles: dict[str, Profile | None] = {}
-        self._waiting: list[Connection] = []
+        self._kinds = Kinds()
+        self._stepper = Stepper(self._act)
+        self._connections: dict[DeviceId, Connection] = {}
         self._work: asyncio.Task[None] | None = None
-        self._current: DeviceId | None = None
-        self._again: set[str] = set()
         self._saving: set[asyncio.Task[None]] = set()
         # Alike devices share a file.
         self._writing = asyncio.Lock()
@@ -78,15 +87,12 @@ class Profiler:
         """Queues a device for measuring, unless its kind is known (`again`: even then; what was
         known counts until the new profile is there).
         """
-        if again:
-            self._again.add(connection.facts.fingerprint)
-        if not self._is_wanted(connection.facts):
+        facts = connection.facts
+        if not again and self.profile(facts) is not None:
             return
-        self.failures.pop(connection.facts.id, None)
-        others = (each for each in self._waiting if each.facts.id != connection.facts.id)
-        self._waiting = [*others, connection]
-        if self._work is None or self._work.done():
-            self._work = asyncio.create_task(self._run())
+        self.failures.pop(facts.id, None)
+        self._connections[facts.id] = connection
+        self._stepper.step(events.ProfileWanted(facts.id, facts.fingerprint), self._kinds)
 
     def learned(self, facts: Facts, endpoint: Endpoint) -> None:
         """Keeps with the profile of such devices what requests showed of their event loops."""
@@ -103,11 +109,7 @@ class Profiler:
         """Share that is done of measuring a device, 0 while it waits; None if it does neither."""
         if self.measuring is not None and self.measuring[0] == device:
             return self.measuring[1]
-        waits = any(each.facts.id == device for each in self._waiting)
-        return 0.0 if waits or self._current == device else None
-
-    def _is_wanted(self, facts: Facts) -> bool:
-        return facts.fingerprint in self._again or self.profile(facts) is None
+        return 0.0 if self._kinds.wants(device) else None
 
     async def stop(self) -> None:
         """Stops measuring; what was learned is on disk."""
@@ -116,35 +118,45 @@ class Profiler:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
 
-    async def _run(self) -> None:
-        while self._waiting:
-            connection = self._waiting.pop(0)
-            if not self._is_wanted(connection.facts):
-                continue  # one like it was measured meanwhile
-            device = self._current = connection.facts.id
-            try:
-                profile = await self._measure(connection)
-                known = self.profile(connection.facts)
-                profile = replace(profile, endpoint=known.endpoint if known else None)
-                await self._write(connection.facts.fingerprint, profile)
-            except LostWorker as error:
-                self._failed(device, error)
-                log.info("profiling stopped: the device left", device=device)
-            except ImbrexError as error:
-                self._failed(device, error)
-                log.warning("no profile", device=device, cause=error.cause, cure=error.cure)
-            except Exception:
-                self._failed(device, _FAULT)
-                log.exception("no profile, by our own fault", device=device)
-            else:
-                self._again.discard(connection.facts.fingerprint)
-                self._keep(connection.facts.fingerprint, profile)
-                samples = sum(each.samples for each in profile.fits.values())
-                mape = round(profile.block_mape, 3)
-                log.info("profile", device=device, block_mape=mape, samples=samples)
-                self._done()
-            finally:
-                self._current = self.measuring = None
+    def _act(self, action: Action) -> None:
+        match action:
+            case actions.Profile(device):
+                self._work = asyncio.create_task(self._run(device))
+
+    async def _run(self, device: DeviceId) -> None:
+        try:
+            found = await self._profiled(self._connections[device])
+        finally:
+            self.measuring = None
+        self._stepper.step(events.Profiled(device, found), self._kinds)
+        wanted = filter(self._kinds.wants, self._connections)
+        self._connections = {each: self._connections[each] for each in wanted}
+
+    async def _profiled(self, connection: Connection) -> bool:
+        """Whether there is a new profile."""
+        device = connection.facts.id
+        try:
+            profile = await self._measure(connection)
+            known = self.profile(connection.facts)
+            profile = replace(profile, endpoint=known.endpoint if known else None)
+            await self._write(connection.facts.fingerprint, profile)
+        except LostWorker as error:
+            self._failed(device, error)
+            log.info("profiling stopped: the device left", device=device)
+        except ImbrexError as error:
+            self._failed(device, error)
+            log.warning("no profile", device=device, cause=error.cause, cure=error.cure)
+        except Exception:
+            self._failed(device, _FAULT)
+            log.exception("no profile, by our own fault", device=device)
+        else:
+            self._keep(connection.facts.fingerprint, profile)
+            samples = sum(each.samples for each in profile.fits.values())
+            mape = round(profile.block_mape, 3)
+            log.info("profile", device=device, block_mape=mape, samples=samples)
+            self._done()
+            return True
+        return False
 
     async def _measure(self, connection: Connection) -> Profile:
         # Making samples and fitting take tens of milliseconds: too long for the event loop.
@@ -160,7 +172,10 @@ class Profiler:
             else:
                 await asyncio.to_thread(sampling.record, sample, seconds, spent_s)
         described = {key: str(value) for key, value in asdict(connection.facts).items()}
-        return await asyncio.to_thread(sampling.profile, described)
+        profile = await asyncio.to_thread(sampling.profile, described)
+        if not profile.fits:
+            raise _NOTHING
+        return profile
 
     def _failed(self, device: DeviceId, error: ImbrexError) -> None:
         if len(self.failures) >= _MAX_KINDS and device not in self.failures:

@@ -1,20 +1,23 @@
-"""Links are measured in peace, one after the other, and devices asked whom they reach."""
+"""Links are probed as `control.measurements` decides, and devices asked whom they reach."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
+import structlog
+
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.reach import Reach
+from coordinator.control import actions, events
+from coordinator.control.actions import Action
+from coordinator.control.measurements import Links
 from coordinator.measuring.measured import Measured
+from coordinator.runtime.stepping import Stepper
 from coordinator.tasks.plan import DeviceId
 from protos.errors import LostWorker
 
-# A link is measured until two probes in a row agree that nothing disturbed, so often at most: not
-# requests or weights, nor processes that are still starting beside either end.
-PROBES_AT_MOST = 6
-AGREE = 1.1
+log = structlog.get_logger(__name__)
 
 Connections = Mapping[DeviceId, Connection]
 
@@ -33,7 +36,9 @@ class Probing:
         self._reach = reach
         self._idle = idle
         self._changed = changed
-        self._one_at_a_time = asyncio.Lock()
+        self._links = Links()
+        self._stepper = Stepper(self._act)
+        self._connections: dict[DeviceId, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sent = 0
 
@@ -42,14 +47,19 @@ class Probing:
         """Whether anything is to be probed or asked."""
         return bool(self._tasks)
 
+    @property
+    def unprobed(self) -> set[DeviceId]:
+        """Devices whose link is about to be probed."""
+        return self._links.unprobed
+
     def sent(self) -> None:
         """Something begins or ends to be sent: it disturbs a probe."""
         self._sent += 1
 
     def links(self, cause: str, connections: Connections) -> None:
         """Begins to measure these links; `cause` is the news afterwards."""
-        self._measured.unprobed |= connections.keys()
-        self._start(self._probe(cause, connections))
+        self._connections.update(connections)
+        self._stepper.step(events.LinksWanted(cause, tuple(connections)), self._links)
 
     def ask_when_due(self, connections: Connections) -> None:
         """Begins to ask whom the devices reach, where that may have changed."""
@@ -67,30 +77,24 @@ class Probing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _probe(self, cause: str, connections: Connections) -> None:
-        """One at a time: probes in parallel would measure each other."""
-        async with self._one_at_a_time:
-            for device, connection in connections.items():
-                await self._until_two_agree(device, connection)
-                self._measured.unprobed.discard(device)
-        self._changed(cause)
+    def _act(self, action: Action) -> None:
+        match action:
+            case actions.Probe(device):
+                self._start(self._probe(device))
+            case actions.Replan(cause):
+                self._changed(cause)
 
-    async def _until_two_agree(self, device: DeviceId, connection: Connection) -> None:
-        before = 0.0
-        for _ in range(PROBES_AT_MOST):
-            await self._idle()
-            sent = self._sent
-            try:
-                await self._measured.probe(device, connection)
-            except LostWorker:
-                return
-            if sent != self._sent:
-                before = 0.0
-                continue
+    async def _probe(self, device: DeviceId) -> None:
+        await self._idle()
+        sent, rate = self._sent, 0.0
+        try:
+            await self._measured.probe(device, self._connections[device])
             rate = self._measured.link(device).bytes_per_s
-            if before / AGREE <= rate <= before * AGREE:
-                return
-            before = rate
+        except LostWorker:
+            pass  # it is probed when it comes back
+        except Exception:
+            log.exception("a link cannot be probed", device=device)
+        self._stepper.step(events.Probed(device, rate, sent != self._sent), self._links)
 
     async def _ask(self, connections: Connections) -> None:
         if await self._reach.ask(connections):

@@ -7,9 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from coordinator.costs.corrections import CorrectedCosts, Corrections
-from coordinator.costs.devices import Cluster
-from coordinator.measuring.switching import (
+from coordinator.control.switching import (
     DRIFT,
     HEARD_S,
     LOOKS_IN_PERIOD,
@@ -18,6 +16,8 @@ from coordinator.measuring.switching import (
     Observed,
     Switching,
 )
+from coordinator.costs.corrections import CorrectedCosts, Corrections
+from coordinator.costs.devices import Cluster
 from coordinator.planning.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
@@ -138,7 +138,7 @@ def test_an_oscillating_load_switches_once_per_period_at_most(half_period_s: flo
 
 def test_without_the_period_it_would_flap(monkeypatch) -> None:
     """The test above can fail."""
-    monkeypatch.setattr("coordinator.measuring.switching.PERIOD_S", 0.0)
+    monkeypatch.setattr("coordinator.control.switching.PERIOD_S", 0.0)
     home = Home()
     for swing in range(100):
         home.slowness = 3.0 if swing % 2 else 1.0

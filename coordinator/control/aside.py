@@ -1,0 +1,117 @@
+"""Devices that are connected and get no new work: drained by a person, or in quarantine.
+
+    in use --(Drained)----------------> draining --(Emptied, or PATIENCE_S)--> drained
+    in use --(Wrong, too often)-------> quarantined, for a while
+    in use --(Wrong, proven)----------> quarantined
+    any of them --(Resumed)-----------> in use
+
+A device that is drained disappears without anybody noticing: planners leave it out at once, its
+plans are replaced, what was begun by them ends where it is, and then nobody asks it for anything.
+One in quarantine is dropped at once, as if it were lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from coordinator.control import actions, events
+from coordinator.control.actions import Action
+from coordinator.control.events import Event
+from coordinator.control.machine import Machine
+from coordinator.control.quarantine import Quarantine
+from coordinator.tasks.plan import DeviceId
+
+# What has not ended by then goes on elsewhere: a plan that somebody holds never ends by itself.
+PATIENCE_S = 60.0
+
+AsideState = Literal["checking", "draining", "drained", "quarantined"]
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Why a device gets no new work, and what brings it back."""
+
+    state: AsideState
+    reason: str
+    cure: str
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it may not even finish what it was given."""
+        return self.state != "draining"
+
+
+class Aside(Machine):
+    """Who is set aside; `drained` are the names of those that were when we were started."""
+
+    def __init__(self, drained: Mapping[DeviceId, str]) -> None:
+        self._quarantine = Quarantine()
+        self._drained = dict(drained)
+        # Until when they may finish what they were given, and when others are tried again.
+        self._finishing: dict[DeviceId, float] = {}
+        self._back_s: dict[DeviceId, float] = {}
+
+    @property
+    def due_s(self) -> float:
+        """When patience or a sentence ends."""
+        return min((*self._finishing.values(), *self._back_s.values()), default=inf)
+
+    def of(self, device: DeviceId, now: float) -> Apart | None:
+        """Why a device is set aside, if it is."""
+        back = f"`imbrex resume {self._drained.get(device, device)}` uses it again"
+        if device in self._finishing:
+            return Apart("draining", "it finishes what it was given", back)
+        if device in self._drained:
+            return Apart("drained", "it was drained, and gets no work", back)
+        if reason := self._quarantine.reason(device, now):
+            cure = f"See to its memory, power and clock rates; `imbrex resume {device}` trusts it"
+            return Apart("quarantined", reason, cure)
+        return None
+
+    def find(self, name: str) -> DeviceId | None:
+        """The drained device of this id, or of this name if only one has it."""
+        found = [device for device, called in self._drained.items() if name in (device, called)]
+        return found[0] if len(found) == 1 else None
+
+    def _react(self, event: Event, now: float) -> Iterator[Action]:
+        match event:
+            case events.Drained(device, name) if device not in self._drained:
+                self._drained[device] = name
+                self._finishing[device] = inf
+                yield actions.Replan(f"{device} is drained")
+                yield actions.Empty(device)
+            case events.Replanned(device) if device in self._finishing:
+                self._finishing[device] = now + PATIENCE_S
+            case events.Emptied(device) if device in self._finishing:
+                del self._finishing[device]
+                yield actions.Withdraw(device)
+            case events.Tick():
+                yield from self._tick(now)
+            case events.Resumed(device):
+                for kept in (self._drained, self._finishing, self._back_s):
+                    kept.pop(device, None)
+                self._quarantine.pardon(device)
+                yield actions.Replan(f"{device} is resumed")
+            case events.Wrong(device, cause, proven):
+                yield from self._wrong(device, cause, now, proven=proven)
+
+    def _wrong(self, device: DeviceId, cause: str, now: float, *, proven: bool) -> Iterator[Action]:
+        if proven:
+            seconds = inf if self._quarantine.convict(device, cause) else 0.0
+        else:
+            seconds = self._quarantine.accuse(device, cause, now)
+        if seconds:
+            self._back_s[device] = now + seconds
+            yield actions.LeaveOut(device, cause, seconds)
+            yield actions.Replan(f"{device} is quarantined")
+
+    def _tick(self, now: float) -> Iterator[Action]:
+        for device in [each for each, until_s in self._finishing.items() if until_s <= now]:
+            del self._finishing[device]
+            yield actions.Withdraw(device)
+        for device in [each for each, until_s in self._back_s.items() if until_s <= now]:
+            del self._back_s[device]
+            yield actions.Replan(f"{device} is tried again")

@@ -1,0 +1,116 @@
+"""A plan in force or chosen, and what becomes of it: pure state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+from coordinator.control import actions
+from coordinator.control.actions import Action
+from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.control.events import Ticket, Work
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import DeviceId, Plan
+from protos.errors import ImbrexError
+
+# Events that come together (four workers that start) lead to one plan.
+SETTLE_S = 0.2
+# Hashes of a hundred bytes; devices let go of programs that nobody has run for long by themselves.
+MOST_LEFT = 1024
+
+# Causes of planning again after which the old plan would still do: nothing has happened, or
+# devices and links are not as fast as they were.
+PERIOD = "period"
+DRIFT = "drift"
+CONSIDERED = (PERIOD, DRIFT)
+
+
+@dataclass(slots=True)
+class Making:
+    """A plan in the making, and the devices that it has to do without."""
+
+    work: Work
+    causes: tuple[str, ...]
+    without: dict[DeviceId, ImbrexError] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One plan in force or chosen, and the work on its successor."""
+
+    model: str
+    choice: Choice
+    graph: TaskGraph | None = None
+    error: ImbrexError | None = None
+    # Of the next plan, which is begun at `begins_s`.
+    causes: dict[str, None] = field(default_factory=dict)
+    begins_s: float = inf
+    making: Making | None = None
+    held: bool = False
+    stale: bool = False
+    # Until when they wait; who came first is the first.
+    waiting: dict[Ticket, float] = field(default_factory=dict)
+    # Programs of the plans before, which may still be on the devices.
+    left: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a successor is being made, or is about to be."""
+        return self.making is not None or bool(self.causes)
+
+    @property
+    def due_s(self) -> float:
+        """When something happens by itself."""
+        return min(self.begins_s, next(iter(self.waiting.values()), inf))
+
+    def want(self, cause: str, now: float) -> None:
+        """Another plan is wanted. While one is made, nothing new is learned from that it is so."""
+        if self.held or (self.making and cause in CONSIDERED and cause in self.making.causes):
+            return
+        self.causes.setdefault(cause)
+        if self.making is None:
+            self.begins_s = min(self.begins_s, now + SETTLE_S)
+
+    def change(self, cause: str, now: float) -> None:
+        """Devices are others, or not as they were. Chosen plans change only with the devices and
+        what is measured of them, and when they are next asked for.
+        """
+        if self.choice == IN_FORCE:
+            self.want(cause, now)
+        elif cause not in CONSIDERED and not self.choice.plan:
+            self.stale = True
+
+    def ended(self, now: float) -> Iterator[Action]:
+        """What was being made is there, or will not be: tells whoever waits for it."""
+        self.making = None
+        if self.causes:
+            self.begins_s = now + SETTLE_S
+        for ticket in list(self.waiting):
+            if self.graph is not None:
+                yield actions.Start(ticket, self.graph)
+            elif self.error is not None and not self.causes:
+                yield actions.Refuse(ticket, self.error)
+            else:
+                continue
+            del self.waiting[ticket]
+
+    def put(self, graph: TaskGraph | None, error: ImbrexError | None = None) -> None:
+        """The outcome of planning."""
+        if self.graph is not None and graph is not self.graph:
+            self.left.update(dict.fromkeys(self.graph.programs))
+            for oldest in list(self.left)[: max(0, len(self.left) - MOST_LEFT)]:
+                del self.left[oldest]
+        self.graph, self.error = graph, error
+
+    def stopped(self) -> Iterator[Action]:
+        """Nothing is made or wanted any more."""
+        self.causes.clear()
+        self.begins_s = inf
+        if self.making is not None:
+            yield actions.Stop(self.making.work)
+
+
+def are_alike(one: Plan, other: Plan) -> bool:
+    """Whether two plans are executed alike, whatever is predicted of them."""
+    return (one.blocks, one.wire) == (other.blocks, other.wire)

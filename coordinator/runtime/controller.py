@@ -1,0 +1,275 @@
+"""What the machines of `control` decide is done here: work in the background, turns for requests.
+
+This is where the clock is read and tasks are started; everything else is told to the machines as
+events, and done as they say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import structlog
+
+from coordinator.control import actions, events
+from coordinator.control.actions import Action
+from coordinator.control.admission import Admission
+from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.control.events import Ticket, Work
+from coordinator.control.given import plan_id
+from coordinator.control.machine import Machine
+from coordinator.control.modes import Modes
+from coordinator.control.plans import NO_WORKER, Plans
+from coordinator.control.switching import Observed
+from coordinator.costs.devices import Cluster
+from coordinator.runtime.making import Maker
+from coordinator.runtime.stepping import Stepper
+from coordinator.settings import CoordinatorSettings
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import Plan
+from protos.errors import ImbrexError
+
+log = structlog.get_logger(__name__)
+
+_TROUBLE = {
+    actions.Propose: "no plan",
+    actions.Divide: "groups cannot be planned",
+    actions.Prepare: "plans cannot be prepared",
+}
+
+
+class Controller:
+    """Admission, plans and turns of one coordinator. `planned(model, version, causes)` is told when
+    a plan took over.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        maker: Maker,
+        cluster: Callable[[], Cluster],
+        planned: Callable[[str, int, Sequence[str]], None],
+    ) -> None:
+        self._maker = maker
+        self._cluster = cluster
+        self._planned = planned
+        numbers = count(1)
+        self.admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
+        self.plans = Plans(numbers, settings.replan)
+        self.modes = Modes(self.plans, numbers, settings.objective)
+        self._tickets = map(Ticket, count(1))
+        self._asked: dict[Ticket, asyncio.Future[TaskGraph | None]] = {}
+        self._works: dict[Work, asyncio.Task[None]] = {}
+        self._idle = asyncio.Event()
+        self._stepper = Stepper(self._act)
+        self._step = self._stepper.step
+
+    # ------------------------------------------------------------ requests
+
+    @asynccontextmanager
+    async def place(self, *, alone: bool = False) -> AsyncIterator[None]:
+        """Around each request; `alone`: nothing else is computed meanwhile.
+
+        Raises:
+            Overloaded: it would wait for too long.
+        """
+        ticket, answered = next(self._tickets), False
+        try:
+            await self._wait(events.Arrived(ticket, alone), self.admission)
+            yield
+            answered = not alone
+        finally:
+            self._step(events.Left(ticket, answered), self.admission)
+            if not self.admission.running:
+                # Who waits for this moment has it, even if the next request is here already.
+                self._idle.set()
+                self._idle.clear()
+
+    @asynccontextmanager
+    async def turn(self, model: str, choice: Choice = IN_FORCE) -> AsyncIterator[TaskGraph]:
+        """Waits until the request may start; the plan to execute.
+
+        Raises:
+            NotFound, Unavailable, Infeasible: as `current`.
+        """
+        graph = await self.current(model, choice)
+        if choice != IN_FORCE:
+            yield graph
+            return
+        ticket = next(self._tickets)
+        try:
+            yield await self._wait(events.Queued(ticket, model, graph), self.modes)
+        finally:
+            self._step(events.Left(ticket), self.modes)
+
+    async def current(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph:
+        """The plan in force, or the one that is chosen; waits for the first one.
+
+        Raises:
+            NotFound: no such strategy, or no such plan was sent.
+            Unavailable: no worker is ready, or no plan in time.
+            Infeasible: no plan fits the devices.
+        """
+        graph = self.plans.graph(model) if choice == IN_FORCE else None
+        if graph is not None:
+            return graph
+        if not self.plans.knows(model, choice):
+            self._maker.planner(choice.strategy)  # a wrong name leaves nothing behind
+        ticket = next(self._tickets)
+        try:
+            found: TaskGraph = await self._wait(events.Wanted(ticket, model, choice), self.plans)
+            return found
+        finally:
+            self._step(events.Left(ticket), self.plans)
+
+    async def idle(self) -> None:
+        """Returns when no request is being computed."""
+        if self.admission.running:
+            await self._idle.wait()
+
+    # ------------------------------------------------------------ plans
+
+    def changed(self, cause: str, model: str = "") -> None:
+        """Devices are others, or not as they were: plans again for a model (or every one) that is
+        loaded, in the background.
+        """
+        devices = frozenset(device.id for device in self._cluster().devices)
+        self._step(events.Changed(cause, devices, model), self.plans, self.modes)
+
+    def seen(self, model: str, observed: Mapping[str, Observed]) -> None:
+        """A request to a model was answered; how fast devices and links are by now."""
+        self._step(events.Seen(model, observed), self.plans)
+
+    async def hold(self, model: str, plan: Plan) -> TaskGraph:
+        """Puts a checked plan in force, prepared, until `release`."""
+        graph = await self._prepared(model, plan)
+        self._step(events.Held(model, graph), self.plans)
+        return graph
+
+    def release(self, model: str) -> None:
+        """Plans by itself again, where a plan is held."""
+        self._step(events.Released(model), self.plans)
+
+    async def keep(self, model: str, plan: Plan) -> TaskGraph:
+        """Prepares a checked plan for requests that choose it by its `plan_id`."""
+        choice = Choice(plan=plan_id(plan))
+        graph = self.plans.graph(model, choice) or await self._prepared(model, plan)
+        self._step(events.Kept(model, choice, graph), self.plans)
+        return graph
+
+    async def _prepared(self, model: str, plan: Plan) -> TaskGraph:
+        # No machine waits for this.
+        match await self._maker.prepare(actions.Prepare(Work(0), model, (plan,))):
+            case events.Prepared(_, (graph,)):
+                return graph
+            case events.Unprepared(_, errors):
+                raise next(iter(errors.values()))
+        raise AssertionError("a plan is prepared, or it is not")
+
+    def forget(self, model: str) -> set[str]:
+        """Forgets a model's plans and groups; the programs that they had. Requests in flight finish
+        on theirs.
+        """
+        programs = self.plans.programs_of(model) | self.modes.programs(model)
+        self._step(events.Forgotten(model), self.plans, self.modes)
+        return programs
+
+    def programs(self) -> set[str]:
+        """Hashes of the programs that any plan or group needs."""
+        return self.plans.programs() | self.modes.programs()
+
+    def is_busy(self, model: str) -> bool:
+        """Whether a request to the model is on its way, or a plan of it is being made."""
+        return self.modes.is_busy(model) or self.plans.is_busy(model)
+
+    async def settled(self) -> None:
+        """Returns when no plan is being made."""
+        while self.plans.is_busy():
+            await self._stepper.stepped.wait()
+
+    async def close(self) -> None:
+        """Stops all work."""
+        self._stepper.close()
+        works = list(self._works.values())
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+
+    # ------------------------------------------------------------ events and actions
+
+    async def _wait(self, event: events.Asked, machine: Machine) -> Any:
+        """Until whoever has the ticket may go on: the plan to go on by, if it wants one."""
+        future = self._asked[event.ticket] = asyncio.get_running_loop().create_future()
+        try:
+            self._step(event, machine)
+            return await future
+        finally:
+            del self._asked[event.ticket]
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case actions.Start(ticket, graph):
+                self._tell(ticket, graph)
+            case actions.Refuse(ticket, error):
+                self._tell(ticket, error)
+            case actions.Make(work):
+                self._works[work] = asyncio.create_task(self._make(action))
+            case actions.Stop(work):
+                self._works.pop(work).cancel()
+            case actions.Swap():
+                self._swapped(action)
+            case actions.Regroup(model, groups, outstanding):
+                log.info("groups", model=model, groups=groups, outstanding=round(outstanding, 1))
+
+    def _tell(self, ticket: Ticket, told: TaskGraph | ImbrexError | None) -> None:
+        future = self._asked[ticket]
+        if future.done():
+            return  # it was given up just now, which the machine is about to hear
+        if isinstance(told, ImbrexError):
+            future.set_exception(told)
+        else:
+            future.set_result(told)
+
+    def _swapped(self, swap: actions.Swap) -> None:
+        plan, causes = swap.graph.plan, list(swap.causes)
+        log.info(
+            "plan",
+            model=swap.model,
+            version=plan.version,
+            causes=causes,
+            strategy=plan.strategy,
+            wire=plan.wire,
+            devices=len(plan.devices),
+            blocks=len(plan.blocks),
+            predicted_ms=round(plan.predicted_latency_s * 1e3, 1),
+        )
+        if swap.choice == IN_FORCE:
+            self._planned(swap.model, plan.version, causes)
+
+    async def _make(self, action: actions.Make) -> None:
+        outcome = await self._outcome(action)
+        del self._works[action.work]
+        self._step(outcome, self.plans, self.modes)
+
+    async def _outcome(self, action: actions.Make) -> events.Outcome:
+        try:
+            match action:
+                case actions.Propose():
+                    return await self._maker.propose(action, self._cluster())
+                case actions.Divide():
+                    return await self._maker.divide(action, self._cluster())
+                case actions.Prepare():
+                    return await self._maker.prepare(action)
+        except ImbrexError as refused:
+            why = {"causes": list(action.causes)} if isinstance(action, actions.Propose) else {}
+            log.warning(_TROUBLE[type(action)], model=action.model, **why, error=str(refused))
+            return events.Failed(action.work, refused, deserted=refused is NO_WORKER)
+        except Exception as fault:
+            log.exception("planning failed", model=action.model)
+            cause = f"planning failed inside imbrex ({type(fault).__name__})"
+            error = ImbrexError(cause=cause, cure="See the coordinator's log.")
+            return events.Failed(action.work, error)
+        raise AssertionError(f"nothing is known of {action}")

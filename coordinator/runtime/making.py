@@ -1,0 +1,175 @@
+"""Where plans come from: proposed by a planner, off the event loop, and prepared on devices."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from coordinator.control import actions, events
+from coordinator.control.entries import are_alike
+from coordinator.control.plans import NO_WORKER
+from coordinator.costs.devices import Cluster, Planner, fastest
+from coordinator.library.loaded import Library, Loaded
+from coordinator.planning.groups import Grouping, counts, divided, grouping, service
+from coordinator.planning.propose import propose
+from coordinator.planning.simulator import simulate
+from coordinator.settings import Objective
+from coordinator.tasks.graph import TaskGraph, compile_plan
+from coordinator.tasks.plan import DeviceId, Plan
+from models.program import BlobSource, Program
+from models.units import Network
+from models.wire import Wire
+from protos.errors import BadConfiguration, ImbrexError, Infeasible
+
+log = structlog.get_logger(__name__)
+
+
+class Preparer(Protocol):
+    """What brings programs to devices."""
+
+    async def ensure(
+        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
+    ) -> None:
+        """Returns when the programs can run on the device."""
+        ...
+
+
+class Maker:
+    """Finds plans and makes them ready. `planner` finds a planner by its name; the `objective` says
+    how many groups are thought of. `wire` is what maps may travel as, None: what each model's
+    sidecar allows.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        planner: Callable[[str], Planner],
+        preparer: Preparer,
+        objective: Objective,
+        wire: Wire | None = None,
+    ) -> None:
+        self._library = library
+        self.planner = planner
+        self._preparer = preparer
+        self._objective = objective
+        self._wire = wire
+        self._versions: Counter[str] = Counter()
+
+    async def propose(self, asked: actions.Propose, cluster: Cluster) -> events.Planned:
+        """A plan for the cluster's devices, and what the old one, if it can go on, takes on them.
+
+        Raises:
+            Unavailable: there is no device.
+            BadRequest: there are not so many devices.
+            Infeasible: no plan fits the devices.
+        """
+        if not cluster.devices:
+            raise NO_WORKER
+        loaded = await self._library.get(asked.model)
+        planner, network = self.planner(asked.choice.strategy), loaded.served.network
+        chosen = _without(fastest(cluster, asked.choice.devices), asked.without)
+        allowed = asked.choice.wire or self._allowed(loaded)
+        plan = await asyncio.to_thread(_proposed, planner, network, chosen, allowed)
+        old, present = asked.old, {device.id for device in chosen.devices}
+        if old is None or are_alike(plan, old) or not present.issuperset(old.devices):
+            return events.Planned(asked.work, plan)
+        simulation = await asyncio.to_thread(simulate, old, network, chosen)
+        return events.Planned(asked.work, plan, simulation.latency_s)
+
+    async def divide(self, asked: actions.Divide, cluster: Cluster) -> events.Divided:
+        """Groupings planned by our own strategy. Numbers for which a group cannot hold the model
+        are left out.
+        """
+        loaded = await self._library.get(asked.model)
+        network, allowed = loaded.served.network, self._allowed(loaded)
+        planner, most = self.planner(""), len(cluster.devices)
+
+        def all_of_them() -> dict[int, Grouping]:
+            found = {1: Grouping((asked.plan,), (service(asked.plan, network, cluster),))}
+            for count in counts(1 if self._objective == "latency" else most):
+                with suppress(Infeasible):
+                    if count > 1:
+                        groups = divided(cluster, count)
+                        plans = [_proposed(planner, network, group, allowed) for group in groups]
+                        found[count] = grouping(plans, network, groups)
+            return found
+
+        return events.Divided(asked.work, await asyncio.to_thread(all_of_them))
+
+    def _allowed(self, loaded: Loaded) -> Wire:
+        """What a model's maps may travel as: as we were told, else as its sidecar says."""
+        sidecar = loaded.served.sidecar
+        return self._wire or (sidecar.wire if sidecar else "exact")
+
+    async def prepare(self, asked: actions.Prepare) -> events.Prepared | events.Unprepared:
+        """The plans' tasks, one plan after the other; or the devices on which the programs of one
+        can't be made ready: too little memory or disk, or they are gone.
+        """
+        loaded, graphs, seconds = await self._library.get(asked.model), [], 0.0
+        for plan in asked.plans:
+            self._versions[asked.model] += 1
+            numbered = replace(plan, version=self._versions[asked.model])
+            network, blobs = loaded.served.network, loaded.blobs()
+            graph = await asyncio.to_thread(compile_plan, numbered, network, blobs)
+            began_s = time.monotonic()
+            errors = await self._ensure(graph)
+            seconds += (time.monotonic() - began_s) / len(asked.plans)
+            for device, error in errors.items():
+                log.warning("device left out", model=asked.model, device=device, cause=error.cause)
+            if errors:
+                return events.Unprepared(asked.work, errors)
+            graphs.append(graph)
+        return events.Prepared(asked.work, tuple(graphs), seconds)
+
+    async def _ensure(self, graph: TaskGraph) -> dict[DeviceId, ImbrexError]:
+        """Devices that can't be prepared for a plan."""
+        devices = graph.plan.devices
+        preparing = (self._preparer.ensure(d, graph.programs_of(d), graph.blobs) for d in devices)
+        results = await asyncio.gather(*preparing, return_exceptions=True)
+        errors: dict[DeviceId, ImbrexError] = {}
+        for device, result in zip(devices, results, strict=True):
+            if isinstance(result, ImbrexError):
+                errors[device] = result
+            elif result is not None:
+                raise result
+        return errors
+
+
+def _without(cluster: Cluster, errors: Mapping[DeviceId, ImbrexError]) -> Cluster:
+    """The cluster without devices that could not be prepared. They are tried again with the next
+    plan; until then the others serve.
+
+    Raises:
+        ImbrexError: none is left.
+    """
+    left = tuple(each for each in cluster.devices if each.id not in errors)
+    if not left:
+        raise next(iter(errors.values()))
+    return replace(cluster, devices=left)
+
+
+def _proposed(planner: Planner, network: Network, cluster: Cluster, allowed: Wire) -> Plan:
+    """A planner's plan. Planners may be anybody's: what they raise is told as an error of theirs.
+
+    Raises:
+        Infeasible: no plan, or an illegal one.
+        BadConfiguration: the planner itself fails.
+    """
+    try:
+        return propose(planner, network, cluster, allowed)
+    except ImbrexError:
+        raise
+    except Exception as error:
+        name = getattr(planner, "__name__", str(planner))
+        log.exception("a planner failed", planner=name)
+        raise BadConfiguration(
+            cause=f"the planner {name!r} fails: {type(error).__name__}: {error}",
+            cure="Mend it, or use another strategy; the log has its traceback",
+        ) from error

@@ -1,0 +1,52 @@
+"""Hands the machines of `control` their events, with the time, and does what they want."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from math import inf
+
+from coordinator.control.actions import Action
+from coordinator.control.events import Event, Tick
+from coordinator.control.machine import Machine
+
+
+class Stepper:
+    """Steps machines, and wakes each when it is due; `act` does an action. `stepped` is pulsed
+    after each step, for whoever waits until something is so.
+    """
+
+    def __init__(self, act: Callable[[Action], None]) -> None:
+        self._act = act
+        self._timers: dict[Machine, asyncio.TimerHandle] = {}
+        self._closed = False
+        self.stepped = asyncio.Event()
+
+    def step(self, event: Event, *machines: Machine) -> None:
+        """One event, to one machine after the other."""
+        now = time.monotonic()
+        for machine in machines:
+            for action in machine.step(event, now):
+                self._act(action)
+            self._wake(machine)
+        self.stepped.set()
+        self.stepped.clear()
+
+    def close(self) -> None:
+        """Wakes nobody any more."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _wake(self, machine: Machine) -> None:
+        timer, due_s = self._timers.get(machine), machine.due_s
+        if timer is not None and timer.when() != due_s:
+            self._timers.pop(machine).cancel()
+        if machine not in self._timers and due_s < inf and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._timers[machine] = loop.call_at(due_s, self._tick, machine)
+
+    def _tick(self, machine: Machine) -> None:
+        del self._timers[machine]
+        self.step(Tick(), machine)

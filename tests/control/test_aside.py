@@ -1,0 +1,132 @@
+"""Devices that get no work: what happens to them, and exactly what is to be done."""
+
+from math import inf
+
+import pytest
+
+from coordinator.control.actions import Empty, LeaveOut, Replan, Withdraw
+from coordinator.control.aside import PATIENCE_S, Aside
+from coordinator.control.events import (
+    Drained,
+    Emptied,
+    Replanned,
+    Resumed,
+    Tick,
+    Wrong,
+)
+from coordinator.control.quarantine import FIRST_S, STRIKES
+from coordinator.runtime.drained import DRAINED_FILE, DrainedFile
+from coordinator.tasks.plan import DeviceId
+from protos.errors import BadConfiguration
+
+A, B = DeviceId("a1"), DeviceId("b2")
+
+
+def state_of(aside: Aside, device: DeviceId, now: float = 0.0) -> str:
+    apart = aside.of(device, now)
+    return apart.state if apart else ""
+
+
+def test_from_draining_to_drained_and_back() -> None:
+    aside = Aside({})
+    assert aside.step(Drained(A, "pi-1"), 0.0) == [Replan("a1 is drained"), Empty(A)]
+    assert aside.step(Drained(A, "pi-1"), 0.1) == []
+    assert state_of(aside, A) == "draining"
+    assert not aside.of(A, 0.0).is_out
+    assert aside.step(Replanned(A), 1.0) == []
+    assert aside.step(Emptied(A), 2.0) == [Withdraw(A)]
+    assert aside.step(Emptied(A), 2.0) == []
+    assert state_of(aside, A) == "drained"
+    assert aside.of(A, 0.0).is_out
+    assert "imbrex resume pi-1" in aside.of(A, 0.0).cure
+    assert aside.due_s == inf
+    assert aside.step(Resumed(A), 3.0) == [Replan("a1 is resumed")]
+    assert state_of(aside, A) == ""
+
+
+def test_patience_begins_when_nothing_new_is_planned_for_it() -> None:
+    aside = Aside({})
+    aside.step(Drained(A, "pi-1"), 0.0)
+    assert aside.due_s == inf
+    aside.step(Replanned(A), 100.0)
+    assert aside.due_s == 100.0 + PATIENCE_S
+    assert aside.step(Tick(), 99.0 + PATIENCE_S) == []
+    assert aside.step(Tick(), 100.0 + PATIENCE_S) == [Withdraw(A)]
+    assert state_of(aside, A) == "drained"
+
+
+def test_one_that_is_resumed_meanwhile_is_not_withdrawn() -> None:
+    aside = Aside({})
+    aside.step(Drained(A, "pi-1"), 0.0)
+    assert aside.step(Resumed(A), 1.0) == [Replan("a1 is resumed")]
+    assert aside.step(Replanned(A), 2.0) == []
+    assert aside.step(Emptied(A), 3.0) == []
+    assert (aside.due_s, state_of(aside, A)) == (inf, "")
+
+
+def test_one_wrong_result_too_many_and_then_another_chance() -> None:
+    aside = Aside({})
+    found = [aside.step(Wrong(A, "it sent int8"), 0.0) for _ in range(STRIKES)]
+    left_out = [LeaveOut(A, "it sent int8", FIRST_S), Replan("a1 is quarantined")]
+    assert found == [[]] * (STRIKES - 1) + [left_out]
+    assert state_of(aside, A) == "quarantined"
+    assert aside.step(Wrong(A, "late"), 1.0) == []
+    assert aside.due_s == FIRST_S
+    assert aside.step(Tick(), FIRST_S - 0.1) == []
+    assert aside.step(Tick(), FIRST_S) == [Replan("a1 is tried again")]
+    assert (state_of(aside, A, FIRST_S), aside.due_s) == ("", inf)
+
+
+def test_a_person_can_end_a_quarantine() -> None:
+    aside = Aside({})
+    for _ in range(STRIKES):
+        aside.step(Wrong(A, "it sent int8"), 0.0)
+    aside.step(Resumed(A), 1.0)
+    assert (state_of(aside, A, 1.0), aside.due_s) == ("", inf)
+
+
+def test_who_is_convicted_is_left_out_once_and_for_all() -> None:
+    aside = Aside({})
+    for _ in range(STRIKES):
+        aside.step(Wrong(A, "it sent int8"), 0.0)
+    assert aside.step(Wrong(A, "task 3 is off", proven=True), 1.0) == [
+        LeaveOut(A, "task 3 is off", inf),
+        Replan("a1 is quarantined"),
+    ]
+    assert aside.step(Wrong(A, "task 4 is off", proven=True), 2.0) == []
+    assert aside.due_s == inf
+    assert state_of(aside, A, 1e9) == "quarantined"
+    aside.step(Resumed(A), 1e9)
+    assert state_of(aside, A, 1e9) == ""
+
+
+def test_two_devices_of_one_name_are_told_apart_by_id() -> None:
+    aside = Aside({A: "pi"})
+    assert aside.find("pi") == aside.find(A) == A
+    aside.step(Drained(B, "pi"), 0.0)
+    assert aside.find("pi") is None
+    assert aside.find(B) == B
+
+
+def test_the_list_outlives_the_coordinator(tmp_path) -> None:
+    before = DrainedFile(tmp_path)
+    before.add(A, "pi-1")
+    before.add(B, "pi-2")
+    before.remove(B)
+    before.remove(B)
+    after = Aside(DrainedFile(tmp_path).read())
+    assert (state_of(after, A), state_of(after, B)) == ("drained", "")
+    # Also while the device itself is away.
+    assert after.find("pi-1") == A
+
+
+def test_a_list_without_names_is_good_enough(tmp_path) -> None:
+    (tmp_path / DRAINED_FILE).write_text('{"a1": {}}')
+    assert DrainedFile(tmp_path).read() == {A: "a1"}
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"a1": 3}'])
+def test_a_damaged_list_is_named(tmp_path, damage) -> None:
+    (tmp_path / DRAINED_FILE).write_text(damage)
+    with pytest.raises(BadConfiguration, match=DRAINED_FILE):
+        DrainedFile(tmp_path).read()
