@@ -11,16 +11,14 @@ request. Medians over all messages, by size. No core is put to sleep meanwhile (
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import uvloop
@@ -43,8 +41,7 @@ from protos.channels import HOST, Caller
 from protos.client import ExchangeStream, WorkerClient
 from protos.convert import box_message
 from protos.frames import decode, encode
-from worker.compute import Compute, Throttle
-from worker.engines.base import Place, Ready
+from worker.engines.base import Place
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.programs.store import BlobStore
 from worker.sessions import Sessions
@@ -56,8 +53,6 @@ SHAPES = ((1, 64, 1, 16), (1, 64, 1, 256), (1, 256, 2, 256))
 _NAMES = (("x", "y"), ("y", "z"))
 # Of a request on one device, as a plan with an exchange for every few layers has them.
 TASKS = 16
-
-T = TypeVar("T")
 
 
 def main() -> int:
@@ -85,46 +80,21 @@ def main() -> int:
     return 0
 
 
-class _Watched(Throttle):
-    """Knows how much CPU time a thread needs from waiting for a job until it computes."""
-
-    def __init__(self) -> None:
-        super().__init__(pace=1.0)
-        self._idle_s: dict[int, float] = {}
-        self.seconds: list[float] = []
-
-    def computed(self, ready: Ready[T]) -> tuple[T, float]:
-        """Once for every run."""
-        thread, now_s = threading.get_ident(), time.thread_time()
-        if thread in self._idle_s:
-            self.seconds.append(now_s - self._idle_s[thread])
-        found = super().computed(ready)
-        self._idle_s[thread] = time.thread_time()
-        return found
-
-
 def set_up_ms(folder: Path, times: int) -> float:
-    """CPU milliseconds for a task beside its kernels, as seldom as messages come: its share of
-    setting up a request's tasks in one go, and from its being full until it computes (medians).
+    """CPU milliseconds of setting up a task, as a request's are: `TASKS` in one go, as seldom as
+    requests come (the median).
     """
     shape = SHAPES[1]
     program, store = _relu(shape, _NAMES[0]), BlobStore(folder, 1 << 20)
     sessions = Sessions(OnnxRuntime(Place(folder / "optimised", store, 1)), store, 1 << 20)
     sessions.prepare(program)
     given, shares = {"x": np.ones(shape, np.float32)}, []
-    for _ in range(times // TASKS):
+    for _ in range(times):
         time.sleep(GAP_S)
         began_s = time.thread_time()
         bound = [sessions.get(program.sha256).bound(given, {"y": shape}) for _ in range(TASKS)]
-        shares.append((time.thread_time() - began_s) / TASKS)
-    watched, ended = _Watched(), threading.Semaphore(0)
-    compute = Compute(watched)
-    for _ in range(times):
-        time.sleep(GAP_S)
-        compute.submit(lambda: bound[0], lambda _: ended.release())
-        ended.acquire()
-    compute.close()
-    return round(_median_ms(shares) + _median_ms(watched.seconds), 4)
+        shares.append((time.thread_time() - began_s) / len(bound))
+    return _median_ms(shares)
 
 
 def orders_ms(requests: int) -> tuple[float, float]:
@@ -219,7 +189,6 @@ async def _once(
     array = np.ones(shape, np.float32)
     await second.write([task(1, of=1, to=HOST), task(2, of=0, to=HOST), given(2)], [array])
     await _done(second)
-    await asyncio.sleep(GAP_S)
     there_too = {"to": there["id"], "address": there["address"], "to_task": 1}
     await first.write([task(0, of=0, **there_too), given(0)], [array])
     made, read = await _done(first), await _done(second)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,9 @@ MESSAGES, HANDOVER = RESULTS / "messages.json", RESULTS / "handover.json"
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """Of one side: a message of the host and each of its bytes, a message between workers and each of
-    its bytes, a task on its device (taken in and set up), and describing one at the host.
+    """Of one side: a message of the host and each of its bytes, a message between workers and each
+    of its bytes, a task on its device (taken in, set up, and from when its input is full until it
+    computes), and describing one at the host.
     """
 
     message_ms: float
@@ -34,7 +36,8 @@ def software() -> Software:
     """What `benchmarks.messages` and `benchmarks.handover` found on a quiet machine."""
     transports = json.loads(MESSAGES.read_text())["transports"]
     found = json.loads(HANDOVER.read_text())
-    task_ms = found["set_up_ms"] + found["take_in_ms"]
+    starting_ms = statistics.median(each["full_to_start_ms"] for each in found["sizes"])
+    task_ms = found["take_in_ms"] + found["set_up_ms"] + starting_ms
     host, peers = _of(transports["host"]), _of(transports["data"])
     return Software(*host, *peers, task_ms, found["describe_ms"])
 
