@@ -54,19 +54,45 @@ def rows_of_rooms() -> list[list[str]]:
     return [re.findall(r"`([\w/]+)`", cell) for cell in cells]
 
 
+def uses() -> dict[str, set[str]]:
+    """The rooms of the table, and those that each imports."""
+    rooms = {room: -row for row, rooms in enumerate(rows_of_rooms()) for room in rooms}
+    found: dict[str, set[str]] = {}
+    for package, targets in arrows().items():
+        if targets:
+            own = room_of(package, rooms)
+            found.setdefault(own, set()).update(room_of(each, rooms) for each in targets)
+            found[own].discard(own)
+    return found
+
+
 def test_imports_point_down_as_the_table_of_rooms_says() -> None:
     height = {room: -row for row, rooms in enumerate(rows_of_rooms()) for room in rooms}
-    seen = 0
-    for package, targets in arrows().items():
-        if not targets:
-            continue
-        own = room_of(package, height)
-        for target in {room_of(each, height) for each in targets} - {own}:
-            seen += 1
-            apart = {own.split("/")[0], target.split("/")[0]} == {"coordinator", "worker"}
-            assert not apart, f"{package} imports {target}"
-            assert height[target] < height[own], f"{package} imports {target}"
-    assert seen > 100
+    pairs = [(own, target) for own, targets in uses().items() for target in targets]
+    for own, target in pairs:
+        apart = {own.split("/")[0], target.split("/")[0]} == {"coordinator", "worker"}
+        assert not apart, f"{own} imports {target}"
+        assert height[target] < height[own], f"{own} imports {target}"
+    assert len(pairs) > 100
+
+
+def test_the_drawing_shows_who_uses_whom() -> None:
+    direct = uses()
+
+    def reached(room: str) -> set[str]:
+        return direct.get(room, set()).union(*map(reached, direct.get(room, ())))
+
+    expected = {
+        (own, target)
+        for own, targets in direct.items()
+        for target in targets
+        if not any(target in reached(other) for other in targets)
+    }
+    drawing = TABLE.read_text().split("```mermaid")[1].split("```")[0]
+    drawn = re.findall(r"^ *(\w+) --> (\w+)$", drawing, re.MULTILINE)
+    names = {(own.replace("/", "_"), target.replace("/", "_")) for own, target in expected}
+    assert set(drawn) == {pair for pair in names if "__" not in "".join(pair)}
+    assert len(drawn) == len(set(drawn))
 
 
 def room_of(package: str, rooms: Mapping[str, int]) -> str:
