@@ -12,12 +12,13 @@ import numpy as np
 from benchmarks.hostile.attacks import MB, Happened, Target, attack
 from models.boxes import Box
 from protos.channels import Caller
+from protos.direct import PREFACE, TOKEN_BYTES
 from protos.errors import LostWorker
 from worker.data.link import connect
 from worker.data.packets import WELCOME, greeting, packets
 from worker.tasks.actions import Piece, TaskKey
 
-_SILENT, _STREAMS, _PACKETS = 200, 40, 50
+_SILENT, _STREAMS, _PACKETS, _FORGED = 200, 40, 50, 10
 _PATIENCE_S = 2.0
 
 
@@ -33,7 +34,9 @@ def _ports(target: Target) -> list[int]:
     most_grown_bytes=32 * MB,
 )
 def mangled_packets_and_silence(target: Target) -> Happened:
-    """Connections that say nothing, and packets with a few wrong bytes, at every worker."""
+    """Connections that say nothing, packets with a few wrong bytes, and hosts' streams whose tokens
+    are forged or whose lengths are wrong, at every worker.
+    """
     rng, hung_up = random.Random(1), 0
     box = Box.whole((1, 8, 2, 100))
     piece = Piece(TaskKey("r", 1, 1, 0), "y", box, np.zeros(box.shape, np.float32))
@@ -60,10 +63,29 @@ def mangled_packets_and_silence(target: Target) -> Happened:
                     hung_up += stream.recv(1) == b""
             except OSError:
                 hung_up += 1
+        forged = sum(_forged(("127.0.0.1", port), rng) for port in ports for _ in range(_FORGED))
         reached = 0
         for port in ports:
             with suppress(LostWorker):
                 connect(f"127.0.0.1:{port}", "", Caller("neighbour")).close()
                 reached += 1
-    ok = bool(ports) and hung_up == _STREAMS * len(ports) and reached == len(ports)
-    return Happened(ok, f"{hung_up} streams hung up on, {reached} of {len(ports)} still listen")
+    ok = bool(ports) and reached == len(ports)
+    ok = ok and (hung_up, forged) == (_STREAMS * len(ports), _FORGED * len(ports))
+    told = f"{hung_up} neighbours' and {forged} hosts' streams hung up on"
+    return Happened(ok, f"{told}, {reached} of {len(ports)} still listen")
+
+
+def _forged(address: tuple[str, int], rng: random.Random) -> bool:
+    """Whether a host's stream that shows no token of an open call is hung up on."""
+    token = rng.randbytes(TOKEN_BYTES)
+    said = rng.choice([token, token[:5], b"", bytes(1 << 20)])
+    size = rng.choice([len(said), 0, 1 << 31])
+    try:
+        with socket.create_connection(address, _PATIENCE_S) as stream:
+            stream.sendall(PREFACE + size.to_bytes(4, "little") + said)
+            stream.settimeout(2 * _PATIENCE_S)
+            return stream.recv(1) == b""
+    except ConnectionError:
+        return True
+    except OSError:
+        return False

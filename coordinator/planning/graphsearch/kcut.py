@@ -83,8 +83,9 @@ class Group:
         return self.delta_bytes + sum(part.total_bytes for part in self.parts)
 
 
-# The cheapest cut of a tile graph, which they hold, by the shares of its parts.
-Cuts = dict[tuple[int, tuple[float, ...]], tuple[float, tuple[int, ...]]]
+# The cheapest cut of a tile graph by the shares of its parts. The graph is known by its id, so it
+# is kept: another one could take its id.
+Cuts = dict[tuple[int, tuple[float, ...]], tuple[Dataflow, float, tuple[int, ...]]]
 
 
 def k_cut(
@@ -92,7 +93,7 @@ def k_cut(
 ) -> tuple[Group, list[Flow]]:
     """Cuts the devices in halves by number, each with a share in proportion to its weights, until
     each device is alone [Algorithm 1]. Also the tile graph of every device. Cuts that are `known`
-    are not looked for again, as long as tile graphs remember their parts.
+    are not looked for again, where tile graphs remember their parts.
     """
     known = {} if known is None else known
     stop = start + len(weights)
@@ -103,8 +104,8 @@ def k_cut(
     # However many alike there are, half of them is exactly a half.
     shares = tuple(fsum(half) / fsum(weights) for half in halves)
     if (id(flow), shares) not in known:
-        known[id(flow), shares] = one_cut(flow.sizes, flow.operations(shares))
-    delta_bytes, tilings = known[id(flow), shares]
+        known[id(flow), shares] = (flow, *one_cut(flow.sizes, flow.operations(shares)))
+    _, delta_bytes, tilings = known[id(flow), shares]
     parts, leaves = [], []
     for index, (half, first) in enumerate(zip(halves, (start, start + middle), strict=True)):
         part, inside = k_cut(flow.part(tilings, shares, index), half, first, known)
