@@ -49,7 +49,7 @@ def test_towers_run_side_by_side() -> None:
 def test_auto_takes_them_where_they_pay() -> None:
     net = network(small(2))
     plan = auto(net, cluster(*[SLOW] * 2))
-    assert "This is the plan of" in plan.notes[0]
+    assert "Chosen: " in plan.notes[0]
     assert "with branches" in plan.notes[0]
 
 
