@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from typing import Any
 
+from benchmarks.lab.pictures import for_pictures
 from benchmarks.lab.presets import Preset, load_kind
 from benchmarks.lab.tables import between_marks
 from benchmarks.report import ROOT, provenance
@@ -61,10 +63,11 @@ def cluster_of(preset: Preset, count: int) -> Cluster:
 
 
 def simulated() -> dict[str, Any]:
-    """Predicted seconds by kind, network and number of devices."""
+    """Predicted seconds by kind, network and number of devices, for pictures as a camera's."""
     rows: dict[str, Any] = {}
     for model in MODELS:
-        network = network_of(load(model))
+        loaded = load(model)
+        network = network_of(replace(loaded, sidecar=for_pictures(loaded)))
         for kind in KINDS:
             preset = load_kind(kind).preset
             plans = {count: auto(network, cluster_of(preset, count)) for count in COUNTS[1:]}

@@ -7,6 +7,7 @@ by a scale alone, so that a picture travels as bytes, for every strategy alike.
 from __future__ import annotations
 
 from models import catalogue
+from models.catalogue import LoadedModel
 from models.guess import takes_pictures
 from models.importer import load_graph
 from models.installed import Store
@@ -22,11 +23,22 @@ def installed(name: str, store: Store) -> str:
     if found is not None:
         return str(found.latest)
     loaded = catalogue.load(name)
-    graph = load_graph(loaded.proto, name)
-    if loaded.sidecar is not None or not takes_pictures(graph):
+    sidecar = for_pictures(loaded)
+    if sidecar is None or sidecar is loaded.sidecar:
         return name
-    sidecar = Sidecar(
-        name=name,
+    store.add(name, loaded.proto.SerializeToString(), sidecar)
+    return installed(name, store)
+
+
+def for_pictures(loaded: LoadedModel) -> Sidecar | None:
+    """The model's sidecar, or one by which its picture is pixels; None where it takes none."""
+    if loaded.sidecar is not None:
+        return loaded.sidecar
+    graph = load_graph(loaded.proto, loaded.name)
+    if not takes_pictures(graph):
+        return None
+    return Sidecar(
+        name=loaded.name,
         task="tensor",
         description="of the catalogue, for pictures",
         licence="as imbrex",
@@ -36,5 +48,3 @@ def installed(name: str, store: Store) -> str:
         input=image_input(graph, "tensor", "unit", "stretch"),
         head=None,
     )
-    store.add(name, loaded.proto.SerializeToString(), sidecar)
-    return installed(name, store)
