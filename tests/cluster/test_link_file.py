@@ -45,7 +45,7 @@ async def test_probes_are_kept(tmp_path) -> None:
         worker_process(tmp_path / "worker") as worker,
         coordinator(tmp_path / "host", [worker.address]),
     ):
-        await until((tmp_path / "host" / LINKS_FILE).exists)
+        await until(lambda: load_links(tmp_path / "host"))
     (kept,) = load_links(tmp_path / "host").values()
     assert kept.bytes_per_s > 1e6
     assert set(json.loads((tmp_path / "host" / LINKS_FILE).read_text())) == {worker.id}
