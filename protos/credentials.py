@@ -1,12 +1,16 @@
 """What proves an identity on connections: TLS in both directions, renewed while they run."""
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import grpc
 
 from protos.identity import Identity, keep_identity, read_identity
+
+T = TypeVar("T")
+Made = TypeVar("Made")
 
 # What sockets of the data plane say in their handshake.
 DATA_PROTOCOL = "imbrex-data"
@@ -78,14 +82,45 @@ class Credentials:
         """For a server: callers show certificates of our authority, unless `strangers` may call
         who have none yet.
         """
-        return grpc.dynamic_ssl_server_credentials(  # type: ignore[no-any-return, unused-ignore]
-            self._server_certificate(),
-            self._server_certificate,
-            require_client_authentication=not strangers,
+        return server_credentials(
+            lambda: self._identity, _configuration, require_client_authentication=not strangers
         )
 
-    def _server_certificate(self) -> grpc.ServerCertificateConfiguration:
-        own = self._identity
-        return grpc.ssl_server_certificate_configuration(
-            [(own.key_pem, own.certificate_pem)], root_certificates=own.authority_pem
-        )
+
+def server_credentials(
+    current: Callable[[], T],
+    configured: Callable[[T], grpc.ServerCertificateConfiguration],
+    *,
+    require_client_authentication: bool,
+) -> grpc.ServerCredentials:
+    """For a server that shows the certificate of what `current` returns, also when that changes."""
+    return grpc.dynamic_ssl_server_credentials(  # type: ignore[no-any-return, unused-ignore]
+        configured(current()),
+        on_change(current, configured),
+        require_client_authentication=require_client_authentication,
+    )
+
+
+def on_change(current: Callable[[], T], made: Callable[[T], Made]) -> Callable[[], Made | None]:
+    """What gRPC asks at every handshake: `made` of what is current, None where it made that before.
+
+    Any answer but None has gRPC free the old certificate, which another handshake may be using at
+    that moment (grpc/grpc#36693): a server that always answers dies of a few hundred connections.
+    """
+    before = current()
+
+    def changed() -> Made | None:
+        nonlocal before
+        now = current()
+        if now is before:
+            return None
+        before = now
+        return made(now)
+
+    return changed
+
+
+def _configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(identity.key_pem, identity.certificate_pem)], root_certificates=identity.authority_pem
+    )

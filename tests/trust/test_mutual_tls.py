@@ -7,10 +7,12 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from coordinator.cluster.handshake import clock_problem
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller, make_channel, pinned_channel
 from protos.client import WorkerClient
+from protos.credentials import on_change
 from protos.errors import BadConfiguration, ImbrexError, LostWorker
 from protos.identity import device_name, read_identity
 from protos.serving import SERVICE
@@ -186,6 +188,25 @@ async def test_a_worker_whose_certificate_has_expired_is_named_with_the_clock(tr
     async with in_process(tmp_path / "old") as running, host(trust, running) as client:
         with pytest.raises(BadConfiguration, match=r"has expired.*timedatectl"):
             await client.hello("1")
+
+
+async def test_a_worker_outlives_many_handshakes_at_once(trust, tmp_path):
+    give_identity(trust.certified, tmp_path / "kitchen", KITCHEN)
+    with process(tmp_path / "kitchen") as running:
+        for _ in range(100):
+            at_once = (clock_problem(running.address, trust.caller.credentials) for _ in range(20))
+            assert not any(await asyncio.gather(*at_once))
+        assert running.process.poll() is None
+        async with host(trust, running) as client:
+            await client.hello("1")
+
+
+def test_grpc_is_given_a_certificate_only_when_it_has_changed():
+    held = ["first"]
+    fetched = on_change(lambda: held[0], str.upper)
+    assert fetched() is None
+    held[0] = "second"
+    assert [fetched(), fetched()] == ["SECOND", None]
 
 
 async def test_a_worker_of_another_cluster_is_named(trust, tmp_path):

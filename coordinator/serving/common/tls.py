@@ -20,6 +20,7 @@ import structlog
 
 from coordinator.cluster.authority import Authority
 from coordinator.settings import CoordinatorSettings
+from protos.credentials import server_credentials
 from protos.errors import BadConfiguration, ImbrexError
 from protos.identity import RENEWED_BEFORE_END, certificate_end, now_utc
 
@@ -85,13 +86,13 @@ class WebTls:
 
     def of_grpc(self) -> grpc.ServerCredentials:
         """For a gRPC server."""
-        return grpc.dynamic_ssl_server_credentials(  # type: ignore[no-any-return, unused-ignore]
-            self._configuration(), self._configuration, require_client_authentication=False
+        return server_credentials(
+            lambda: self._pair, _configuration, require_client_authentication=False
         )
 
-    def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        pair = self._pair
-        return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.certificate_pem)])
+
+def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.certificate_pem)])
 
 
 class _Signed:
