@@ -96,7 +96,7 @@ def server_credentials(
     """For a server that shows the certificate of what `current` returns, also when that changes."""
     return grpc.dynamic_ssl_server_credentials(  # type: ignore[no-any-return, unused-ignore]
         configured(current()),
-        on_change(current, configured),
+        on_change(current, configured),  # type: ignore[arg-type, unused-ignore]
         require_client_authentication=require_client_authentication,
     )
 

@@ -244,24 +244,26 @@ class Service:
             return
         self._streams += 1
         number, outbox = self._parts.exchange.open_stream()
-        with self._parts.offers.made() as offered:
-            offering = offer(self._parts.data_port, offered.token) if sender == HOST else ()
-            # Says that the stream stands, before there is anything to write.
-            await context.send_initial_metadata(offering)
-            tasks = {
-                asyncio.ensure_future(self._read(number, sender, context)),
-                asyncio.ensure_future(self._read_direct(number, sender, offered.stream)),
-                asyncio.ensure_future(self._write(outbox, context, offered.stream)),
-            }
-            try:
+        tasks: set[asyncio.Future[PeerViolation | None]] = set()
+        try:
+            with self._parts.offers.made() as offered:
+                offering = offer(self._parts.data_port, offered.token) if sender == HOST else ()
+                # Says that the stream stands, before there is anything to write.
+                await context.send_initial_metadata(offering)
+                parts = (
+                    self._read(number, sender, context),
+                    self._read_direct(number, sender, offered.stream),
+                    self._write(outbox, context, offered.stream),
+                )
+                tasks = {asyncio.ensure_future(part) for part in parts}
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 violation = next((error for task in done if (error := task.result())), None)
-            finally:
-                self._streams -= 1
-                self._parts.exchange.close_stream(number)
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            self._streams -= 1
+            self._parts.exchange.close_stream(number)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         if violation is not None:
             _log.warning("stream refused", sender=sender, cause=violation.cause)
             fail(context, violation)

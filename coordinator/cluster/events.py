@@ -8,7 +8,9 @@ from typing import Literal
 from coordinator.tasks.plan import DeviceId
 
 Source = Literal["mdns", "static", "host"]
-ProblemCode = Literal["denied", "duplicate_id", "too_many_devices", "too_many_addresses"]
+ProblemCode = Literal[
+    "no_answer", "denied", "duplicate_id", "too_many_devices", "too_many_addresses"
+]
 
 
 # ------------------------------------------------------------------ events

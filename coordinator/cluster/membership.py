@@ -11,7 +11,7 @@ are, the less often each is tried. Everything else is one table:
                           alias (that machine is ready)       Close
                           refused (copied id, or too many)    Close, Problem
     connecting  Denied    refused                             Problem
-    connecting  Dropped   waiting                             -
+    connecting  Dropped   waiting                             Problem (listed, the first time)
     ready       Dropped   waiting                             Leave, Connect for each alias
     waiting     Sighted   connecting                          Connect
     waiting     Tick      connecting when due, or forgotten   Connect
@@ -59,6 +59,8 @@ STABLE_S = 10.0
 # Twice the life of an announcement [RFC 6762, section 10: 75 minutes]: by then it has left every
 # cache, so a worker that comes back is announced as new.
 FORGET_AFTER_S = 2 * 4500.0
+
+_NO_ANSWER = "See that its worker runs and that its port can be reached; it is tried again"
 
 _RANK: dict[Source, int] = {"mdns": 0, "static": 1, "host": 2}
 
@@ -198,7 +200,11 @@ class Membership:
                 peer.attempts = 0
         crowd = len(self._strangers) / STRANGERS_AT_EASE if address in self._strangers else 1.0
         peer.wait(cause, now, self._jitter(), max(1.0, crowd))
-        return self._leave(peer, cause, now) if was_ready else []
+        if was_ready:
+            return self._leave(peer, cause, now)
+        # Whom somebody has listed is missed; once is enough to say so.
+        is_missed = peer.source == "static" and peer.attempts == 1
+        return [Problem(address, "no_answer", cause, _NO_ANSWER)] if is_missed else []
 
     def _leave(self, peer: Peer, reason: str, now: float) -> list[Action]:
         assert peer.device_id is not None

@@ -66,8 +66,9 @@ def test_backoff_grows_to_a_limit_and_jitter_spreads_it():
         state = Membership(lambda jitter=jitter: jitter)
         state.step(Sighted(A, "static"), 0.0)
         now, waits = 0.0, []
-        for _ in range(8):
-            assert state.step(Dropped(A, "refused"), now) == []
+        for number in range(8):
+            said = state.step(Dropped(A, "refused"), now)
+            assert [each.code for each in said] == ["no_answer"][number:]
             waits.append(state.next_due_s() - now)
             now = state.next_due_s()
             assert state.step(Tick(), now) == [Connect(A)]
@@ -93,7 +94,7 @@ def test_only_a_lasting_connection_starts_the_backoff_anew():
 def test_an_announcement_ends_waiting_but_does_not_hammer():
     state = membership()
     state.step(Sighted(A, "mdns"), 0.0)
-    state.step(Dropped(A, "refused"), 0.0)
+    assert state.step(Dropped(A, "refused"), 0.0) == []
     assert state.step(Sighted(A, "mdns"), 0.1) == []
     assert state.step(Sighted(A, "mdns"), FIRST_RETRY_S) == [Connect(A)]
     assert state.step(Sighted(A, "mdns"), 9.0) == []
