@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -53,9 +52,17 @@ from worker.tasks.actions import Piece, SendToPeer, TaskKey
 
 # Halos of common networks, and the tile of one.
 SHAPES = ((1, 64, 1, 16), (1, 64, 1, 256), (1, 256, 2, 256))
+# Between messages, as between the kernels of a network: caches are cold by then.
 GAP_S = 0.01
 _START_S = 60.0
 _RECEIVER, _SENDER = "b" * 16, "a" * 16
+
+
+def seldom(times: int) -> Iterator[int]:
+    """Numbers, each after a gap."""
+    for number in range(times):
+        time.sleep(GAP_S)
+        yield number
 
 
 class Transport(Protocol):
@@ -118,9 +125,7 @@ class GrpcThreads:
     def send(self, shape: tuple[int, ...], pairs: int) -> None:
         """From this thread."""
         values = np.zeros(shape, np.float32)
-        pause = threading.Event()
-        for _ in range(pairs):
-            pause.wait(GAP_S)
+        for _ in seldom(pairs):
             for number, queue in enumerate(self._queues):
                 queue.put(encode([_tensor(number, values)], [values]))
 
@@ -137,9 +142,7 @@ class Data:
     def send(self, shape: tuple[int, ...], pairs: int) -> None:
         """In this thread, as who computes does."""
         values = np.zeros(shape, np.float32)
-        pause = threading.Event()
-        for _ in range(pairs):
-            pause.wait(GAP_S)
+        for _ in seldom(pairs):
             for number, link in enumerate(self._links):
                 key = TaskKey(_request(), 1, number, 0)
                 piece = Piece(key, "halo", Box.whole(shape), values)

@@ -69,7 +69,7 @@ def _is_wanted(attack: Attack, quick: bool, only: list[str] | None) -> bool:
 
 def _made(attack: Attack, at: Place, quiet_s: float) -> dict[str, Any]:
     """One attack after so many seconds of quiet, and everything that is told of it."""
-    time.sleep(quiet_s)
+    time.sleep(quiet_s)  # the genuine client asks meanwhile: what an attack is compared with
     memory = _Memory(at.pid)
     before_s = time.monotonic()
     happened = _elsewhere(attack, at)

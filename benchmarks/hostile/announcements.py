@@ -9,7 +9,7 @@ from zeroconf import IPVersion, ServiceInfo, Zeroconf
 from zeroconf._protocol.outgoing import DNSOutgoing
 from zeroconf.const import _FLAGS_AA, _FLAGS_QR_RESPONSE
 
-from benchmarks.hostile.attacks import Happened, Target, attack
+from benchmarks.hostile.attacks import Happened, Target, attack, comes_true
 from coordinator.cluster import children
 from coordinator.cluster.discovery import SERVICE_TYPE
 
@@ -68,12 +68,16 @@ def _seen(target: Target, child: children.Child, ended_s: float) -> Happened:
     with httpx.Client(base_url=target.url, timeout=60) as client:
         states: dict[str, str] = {}
         started_s = 0.0
-        while states.get("genuine") != "ready" and time.monotonic() - ended_s < 6 * FOUND_S:
+
+        def is_in() -> bool:
+            nonlocal states, started_s
             if not started_s and child.ready() is not None:
                 started_s = time.monotonic()
             rows = client.get("/v1/devices").json()["devices"]
             states = {each["name"]: each["state"] for each in rows}
-            time.sleep(0.05)
+            return states.get("genuine") == "ready"
+
+        comes_true(is_in, 6 * FOUND_S)
         seconds = time.monotonic() - max(ended_s, started_s)
         codes = {each["code"] for each in client.get("/v1/doctor").json()["findings"]}
     known = [states.get(name) for name in ("worker-1", "worker-2")]

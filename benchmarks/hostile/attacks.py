@@ -7,6 +7,7 @@ It runs in a process of its own. Another file joins by being imported in `famili
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +75,15 @@ class Attack:
 
 
 _ATTACKS: dict[str, Attack] = {}
+_POLL_S = 0.05
+
+
+def comes_true(holds: Callable[[], bool], within_s: float) -> bool:
+    """Whether a condition holds within this time."""
+    deadline = time.monotonic() + within_s
+    while not (held := holds()) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return held
 
 
 def attack(

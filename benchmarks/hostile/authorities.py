@@ -7,13 +7,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import httpx
+import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from benchmarks.hostile.attacks import LATE, MB, Happened, Target, attack
+from benchmarks.hostile.attacks import LATE, MB, Happened, Target, attack, comes_true
 from coordinator.cluster import children
 from coordinator.cluster.authority import Authority
 from coordinator.cluster.roster import Member
@@ -55,6 +55,14 @@ def enrolled(coordinator: Path, workers: Sequence[Path]) -> str:
     return f"127.0.0.1:{_free_port()}"
 
 
+def _listens(pid: int) -> bool:
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return False
+    return any(each.status == psutil.CONN_LISTEN for each in connections)
+
+
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
@@ -72,6 +80,16 @@ _HARMS: dict[str, Callable[[Path], object]] = {
 }
 
 
+def _started(command: list[str]) -> tuple[bool, int, str]:
+    """Whether it listened, its exit code, and what it said."""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        comes_true(lambda: process.poll() is not None or _listens(process.pid), START_S)
+        listened = process.poll() is None and _listens(process.pid)
+        process.kill()
+        said = process.stderr.read() if process.stderr else ""
+    return listened, process.returncode, said
+
+
 @attack("H11", "it names the file and never listens", most_grown_bytes=32 * MB)
 def an_authority_that_is_damaged(_target: Target) -> Happened:
     """Half of the authority's key is missing, all of it, or its folder; the coordinator starts."""
@@ -83,19 +101,9 @@ def an_authority_that_is_damaged(_target: Target) -> Happened:
             do(state)
             command = [sys.executable, "-m", "imbrex", "coordinator", "--no-mdns"]
             command += ["--port", str(port), "--state-dir", name, "--no-host-computes"]
-            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-                listened = False
-                deadline = time.monotonic() + START_S
-                while process.poll() is None and time.monotonic() < deadline and not listened:
-                    with socket.socket() as line:
-                        listened = line.connect_ex(("127.0.0.1", port)) == 0
-                    time.sleep(0.02)
-                process.kill()
-                said = process.stderr.read() if process.stderr else ""
-            if listened or process.returncode != 1 or str(state / FOLDER / KEY) not in said:
-                told.append(
-                    f"{harm}: exit {process.returncode}, listened {listened}: {said[-200:]}"
-                )
+            listened, code, said = _started(command)
+            if listened or code != 1 or str(state / FOLDER / KEY) not in said:
+                told.append(f"{harm}: exit {code}, listened {listened}: {said[-200:]}")
     return Happened(not told, "; ".join(told) or f"refused: {', '.join(_HARMS)}")
 
 
@@ -119,11 +127,14 @@ def a_worker_whose_clock_is_a_year_off(target: Target) -> Happened:
     try:
         with httpx.Client(base_url=target.url, timeout=60) as client:
             reason = ""
-            deadline = time.monotonic() + START_S
-            while "clock" not in reason and time.monotonic() < deadline:
+
+            def is_named() -> bool:
+                nonlocal reason
                 rows = client.get("/v1/devices").json()["devices"]
                 reason = next((e["reason"] for e in rows if e["address"] == target.late), "")
-                time.sleep(0.1)
+                return "clock" in reason
+
+            comes_true(is_named, START_S)
             findings = client.get("/v1/doctor").json()["findings"]
     finally:
         children.stop([child])

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.hostile.attacks import LIE, Happened, Target, attack
+from benchmarks.hostile.attacks import LIE, Happened, Target, attack, comes_true
 from coordinator.audit.sampling import YOUNG_CHECKS
 from models.digits.examples import examples
 
@@ -84,11 +84,7 @@ def a_liar_that_is_examined(target: Target) -> Happened:
 def a_member_that_lies_from_the_beginning(target: Target) -> Happened:
     """A device that lies already when it joins."""
     with httpx.Client(base_url=target.url, timeout=60) as client:
-        deadline = time.monotonic() + 30
-        while (found := _devices(client))[LIAR]["state"] != _QUARANTINED:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
+        comes_true(lambda: _devices(client)[LIAR]["state"] == _QUARANTINED, 30.0)
         for _ in range(20):
             _ask(client)
         found = _devices(client)

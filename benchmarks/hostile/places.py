@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.hostile.attacks import LATE, LIE, Target
+from benchmarks.hostile.attacks import LATE, LIE, Target, comes_true
 from benchmarks.hostile.authorities import enrolled
 from coordinator.cluster import children
 from coordinator.serving.common.keys import Keys, Role
@@ -192,22 +191,19 @@ def _cluster_of(folder: Path) -> str:
 
 
 def _ready(child: children.Child) -> dict[str, Any]:
-    deadline = time.monotonic() + START_S
-    while not (told := child.ready()):
-        child.require_alive()
-        assert time.monotonic() < deadline, f"{child.name} does not start"
-        time.sleep(0.05)
-    return dict(told)
+    not_started = f"{child.name} has not started"
+    children.wait_until(lambda: child.ready() is not None, not_started, [child], START_S)
+    return child.ready() or {}
 
 
 def _wait_for_workers(target: Target, count: int) -> None:
-    deadline = time.monotonic() + START_S
     headers = {"X-API-Key": target.key} if target.key else {}
     with httpx.Client(base_url=target.url, headers=headers, timeout=10) as client:
-        while time.monotonic() < deadline:
+
+        def is_up() -> bool:
             rows = client.get("/v1/devices").json()["devices"]
             ready = sum(each["state"] == "ready" for each in rows) == count
-            if ready and client.get("/readyz").status_code == 200:
-                return
-            time.sleep(0.1)
-    raise AssertionError("the cluster does not come up")
+            return ready and client.get("/readyz").status_code == 200
+
+        if not comes_true(is_up, START_S):
+            raise AssertionError("the cluster does not come up")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import httpx
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from benchmarks.hostile.attacks import Happened, Target, attack
+from benchmarks.hostile.attacks import Happened, Target, attack, comes_true
 from coordinator.serving.common.names import NPZ
 from coordinator.serving.common.tensors import write_tensors
 from models.catalogue import load
@@ -60,9 +59,7 @@ def plans_that_change(target: Target) -> Happened:
         for order in (None, *orders):
             if order is not None:
                 client.post(f"/v1/devices/{order}").raise_for_status()
-                deadline = time.monotonic() + PLAN_S
-                while _version(client) <= versions[-1] and time.monotonic() < deadline:
-                    time.sleep(0.1)
+                comes_true(lambda: _version(client) > versions[-1], PLAN_S)
             answered.append(_asked(client, body).status_code)
             versions.append(_version(client))
             held.append(coordinator.memory_info().rss - idle)

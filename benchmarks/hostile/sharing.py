@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from benchmarks.hostile.attacks import MB, Happened, Target, attack
+from benchmarks.hostile.attacks import MB, Happened, Target, attack, comes_true
 from coordinator.cluster import children
 
 SEEN_S = 60.0
@@ -25,11 +24,8 @@ def _started(target: Target, state: Path) -> children.Child:
 
 
 def _url(child: children.Child) -> str:
-    deadline = time.monotonic() + SEEN_S
-    while (told := child.ready()) is None:
-        assert time.monotonic() < deadline, "it does not start"
-        time.sleep(0.05)
-    return str(told["url"])
+    children.wait_until(lambda: child.ready() is not None, "it has not started", [child], SEEN_S)
+    return str((child.ready() or {})["url"])
 
 
 def _shared(url: str) -> tuple[bool, bool]:
@@ -48,11 +44,8 @@ def a_second_coordinator_of_the_same_workers(target: Target) -> Happened:
         child = _started(target, Path(name) / "state")
         try:
             urls = (target.url, _url(child))
-            deadline = time.monotonic() + SEEN_S
-            seen = [(False, False)]
-            while not all(map(all, seen)) and time.monotonic() < deadline:
-                seen = [_shared(url) for url in urls]
-                time.sleep(0.2)
+            comes_true(lambda: all(all(_shared(url)) for url in urls), SEEN_S)
+            seen = [_shared(url) for url in urls]
         finally:
             children.stop([child])
     return Happened(all(map(all, seen)), f"(status, doctor) of both: {seen}")

@@ -1,13 +1,17 @@
-"""The data plane between workers: strangers and mangled packets."""
+"""Streams of strangers: TLS that is begun, and the data plane between workers."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import socket
+import ssl
 from contextlib import ExitStack, suppress
 
+import httpx
 import numpy as np
+import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.hostile.attacks import MB, Happened, Target, attack
 from models.boxes import Box
@@ -20,6 +24,7 @@ from worker.tasks.actions import Piece, TaskKey
 
 _SILENT, _STREAMS, _PACKETS, _FORGED = 200, 40, 50, 10
 _PATIENCE_S = 2.0
+_ROUNDS, _AT_ONCE = 50, 20
 
 
 def _ports(target: Target) -> list[int]:
@@ -89,3 +94,49 @@ def _forged(address: tuple[str, int], rng: random.Random) -> bool:
         return True
     except OSError:
         return False
+
+
+@attack(
+    "TLS",
+    "no daemon ends, and all workers stay",
+    place="certified",
+    most_grown_bytes=32 * MB,
+)
+def handshakes_at_once(target: Target) -> Happened:
+    """1,000 strangers, 20 at once, begin TLS with each port that speaks it, of the coordinator and
+    its workers.
+    """
+    listening = psutil.Process(target.pid).net_connections("tcp")
+    ports = [each.laddr.port for each in listening if each.status == psutil.CONN_LISTEN]
+    ports += [int(address.rpartition(":")[2]) for address in target.workers]
+    begun = asyncio.run(_handshakes([*ports, *_ports(target)]))
+    with httpx.Client(base_url=target.url, timeout=60) as client:
+        rows = client.get("/v1/devices").json()["devices"]
+    states = {each["name"]: each["state"] for each in rows if each["address"] != target.late}
+    ok = begun >= 3 * _ROUNDS * _AT_ONCE and set(states.values()) == {"ready"}
+    return Happened(ok, f"{begun} handshakes; {states}")
+
+
+async def _handshakes(ports: list[int]) -> int:
+    """How many of them came to an end on both sides."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+
+    async def shaken(port: int) -> bool:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        except (OSError, TimeoutError):
+            return False
+        writer.transport.abort()
+        return True
+
+    found = 0
+    for port in ports:
+        for _ in range(_ROUNDS):
+            ended = sum(await asyncio.gather(*(shaken(port) for _ in range(_AT_ONCE))))
+            if not ended:
+                break  # plain text, or nobody is left
+            found += ended
+    return found
