@@ -1,8 +1,8 @@
 """The one place where connections between daemons are made: limits, keepalive, credentials.
 
-Whoever opens a channel or a server takes its options here, so that a change of credentials is a
-change of this file. Daemons prove themselves by certificates of their cluster's authority, or, in
-the simplest set-ups, by a secret that all of them know; with neither they listen on loopback only
+Every channel and server takes its options from here, so a change of credentials changes only this
+file. Daemons authenticate with certificates of their cluster's authority or, in the simplest
+set-ups, with a secret that all of them share; with neither, they listen on loopback only
 (`require_proof`).
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 # gRPC's own resolver knows neither /etc/hosts aliases of NSS nor `.local` names.
 os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
-# Its newer event engine hands each message through threads of its own: with the one before it, and
-# uvloop, a small message costs either side a third less CPU (benchmarks/messages.py).
+# gRPC's newer event engine passes each message through its own threads: with the older engine and
+# uvloop, a small message costs each side a third less CPU (benchmarks/messages.py).
 os.environ.setdefault(
     "GRPC_EXPERIMENTS",
     "-event_engine_client,-event_engine_listener,-event_engine_fork,"
@@ -44,8 +44,8 @@ __all__ = [
     "require_proof",
 ]
 
-# Three lost pings are about what a worker's loss may cost; a server that sees pings more often
-# than its minimum interval answers GOAWAY too_many_pings, so both sides share these values.
+# A lost worker should be noticed within about three pings; a server that sees pings more often than
+# its minimum interval answers GOAWAY too_many_pings, so both sides share these values.
 KEEPALIVE_MS = 10_000
 KEEPALIVE_TIMEOUT_MS = 5_000
 
@@ -63,30 +63,30 @@ _COMMON: Options = [
 
 CHANNEL_OPTIONS: Options = [
     *_COMMON,
-    # A channel of its own per call site: two users of one address must not share a connection
-    # whose flow control one of them fills.
+    # One channel per call site: two users of one address must not share a connection, as one of
+    # them could exhaust its flow control.
     ("grpc.use_local_subchannel_pool", 1),
     # A device that comes back is found within seconds, not after gRPC's default two minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A proxy from the environment is never meant for devices of the same home.
+    # A proxy set in the environment is never meant for devices of the same network.
     ("grpc.enable_http_proxy", 0),
 ]
 
 SERVER_OPTIONS: Options = [
     *_COMMON,
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    # A second daemon on the same port must fail, not share it in silence.
+    # A second daemon on the same port must fail, not share it silently.
     ("grpc.so_reuseport", 0),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, what proves that it belongs to the cluster, and what its messages cost it.
-    Credentials are the proof, else the secret, which never leaves where there are credentials.
-    `coordinator` is what a host calls itself: an id, and after a space a name for people;
-    `incarnation` is of this start of it.
+    """The caller's identity, the proof that it belongs to the cluster, and the cost of its
+    messages. The proof is the credentials, else the secret; with credentials, the secret is never
+    sent. `coordinator` is how a host identifies itself: an id, a space and a display name;
+    `incarnation` is new at each of its starts.
     """
 
     sender: str
@@ -108,8 +108,8 @@ class Caller:
 def make_channel(
     address: str, credentials: Credentials | None = None, name: str = WORKER_NAME
 ) -> grpc.aio.Channel:
-    """A channel to a daemon at `host:port`; connects at the first call. With credentials, who
-    answers must have a certificate for `name`.
+    """A channel to a daemon at `host:port`; connects at the first call. With credentials, the
+    daemon that answers must have a certificate for `name`.
     """
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
@@ -119,23 +119,23 @@ def make_channel(
 def pinned_channel(
     address: str, credentials: grpc.ChannelCredentials, name: str
 ) -> grpc.aio.Channel:
-    """A channel over TLS to whoever can prove to be `name`."""
+    """A TLS channel to a server whose certificate is for `name`."""
     options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name)]
     return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 def make_gate(secret: str, credentials: Credentials | None) -> Gate:
-    """Admits callers by certificate where we have one ourselves, else by the secret."""
+    """Authenticates callers by certificate if this daemon has one, else by the secret."""
     return SecretGate(secret) if credentials is None else CertificateGate()
 
 
 def make_server(gate: Gate) -> grpc.aio.Server:
-    """A server that admits whom the gate admits."""
+    """A server that accepts the calls that its gate admits."""
     return grpc.aio.server(interceptors=[gate], options=SERVER_OPTIONS)
 
 
 def require_proof(bind: str, secret: str, credentials: Credentials | None) -> None:
-    """Refuses to listen where others can reach us unless they must prove themselves.
+    """Refuses to listen beyond loopback unless callers must authenticate.
 
     Raises:
         BadConfiguration: `bind` is not a loopback address, and there is neither a certificate nor
@@ -144,14 +144,15 @@ def require_proof(bind: str, secret: str, credentials: Credentials | None) -> No
     if secret or credentials is not None or is_loopback(bind):
         return
     raise BadConfiguration(
-        cause=f"listening on {bind} without a certificate or a cluster secret would let anybody in",
+        cause=f"listening on {bind} without a certificate or a cluster secret would admit any "
+        "caller",
         cure="Enrol this device (`imbrex cluster invite` on the coordinator prints a token for "
         "`imbrex worker --join`), or listen on 127.0.0.1",
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only its own machine reaches what listens there."""
+    """Whether the address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

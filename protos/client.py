@@ -38,11 +38,11 @@ class ExchangeStream:
         self._direct: Direct | None = None
 
     async def go_direct(self, device: str, credentials: Credentials | None) -> None:
-        """From now on, frames go past gRPC where the worker, this `device`, offers that. Before
-        anything is written.
+        """Sends frames over a direct stream from now on, if the worker (`device`) offers one. Call
+        it before anything is written.
 
         Raises:
-            LostWorker: it offers what cannot be reached; frames go over the call.
+            LostWorker: the stream it offers cannot be reached; frames go over the call.
             ImbrexError: the call is broken.
         """
         try:
@@ -55,11 +55,11 @@ class ExchangeStream:
 
     @property
     def is_direct(self) -> bool:
-        """Whether frames go past gRPC."""
+        """Whether frames go over a direct stream instead of gRPC."""
         return self._direct is not None
 
     def _call_ended(self, call: Any) -> None:
-        """What the worker has sent before it ended the call is still read."""
+        """What the worker sent before it ended the call can still be read."""
         assert self._direct is not None
         self._direct.close()
 
@@ -67,7 +67,7 @@ class ExchangeStream:
         """Sends one message; waits while the stream's flow control is full.
 
         Raises:
-            ImbrexError: the stream is broken (`LostWorker`, or what the worker said).
+            ImbrexError: the stream is broken (`LostWorker`, or the worker's own error).
         """
         message = buffers(items, payloads)
         await self._endpoint.handle(sum(map(len, message)))
@@ -92,20 +92,20 @@ class ExchangeStream:
         if isinstance(message, (bytes, memoryview)):
             await self._endpoint.handle(len(message))
             return decode(message)
-        # None or grpc.aio.EOF, the end of the stream: the call says why.
+        # None or grpc.aio.EOF is the end of the stream: the call's status says why.
         try:
             async with asyncio.timeout(_HELLO_TIMEOUT_S):
                 code = await self._call.code()
         except TimeoutError:
             raise LostWorker(
-                cause=f"{self._address} has closed its stream", cure="Connect again"
+                cause=f"{self._address} has closed the stream", cure="Connect again"
             ) from None
         if code is grpc.StatusCode.OK:
             return None
         raise error_from(await self._failure(), self._address)
 
     async def done_writing(self) -> None:
-        """Says that nothing more will be sent; answers may still come."""
+        """Half-closes the stream: nothing more is sent; answers may still arrive."""
         try:
             await self._call.done_writing()
         except STREAM_ENDED as failure:
@@ -138,7 +138,8 @@ class ExchangeStream:
 class WorkerClient:
     """Calls of one worker through one channel. Every failure is an `ImbrexError`.
 
-    With credentials, who answers must be the `device`; any worker of the cluster if it is empty.
+    With credentials, the worker that answers must be `device`, or any worker of the cluster if
+    `device` is empty.
     """
 
     def __init__(self, address: str, caller: Caller, device: str = "") -> None:
@@ -182,12 +183,12 @@ class WorkerClient:
         members: Sequence[str] = (),
         generation: int = 0,
     ) -> pb.HelloReply:
-        """Who is there; a host under TLS tells it who the members of the cluster are, and the
-        generation of that list.
+        """Greets the worker and returns its facts. Under TLS, the host also sends the list of the
+        cluster's members and its generation.
 
         Raises:
-            PeerViolation: it speaks no protocol version that we speak.
-            LostWorker: nobody answers within `timeout_s`.
+            PeerViolation: the worker and we have no protocol version in common.
+            LostWorker: no answer within `timeout_s`.
         """
         request = pb.HelloRequest(
             protocol=versions.SPOKEN.newest,
@@ -206,7 +207,7 @@ class WorkerClient:
     async def missing(
         self, hashes: Sequence[str], timeout_s: float | None = None
     ) -> dict[str, int]:
-        """The hashes that are missing there -> bytes already present of each."""
+        """The hashes that the worker lacks -> bytes of each that it already has."""
         status: pb.BlobStatus = await self._call("Missing", pb.BlobQuery(sha256=hashes), timeout_s)
         return {blob.sha256: blob.have_bytes for blob in status.missing}
 
@@ -218,16 +219,17 @@ class WorkerClient:
         offset: int = 0,
         timeout_s: float | None = None,
     ) -> None:
-        """Sends one blob of `total_bytes`: its bytes from `offset` on (what `missing` said), in
-        parts of at most `CHUNK_BYTES`, each taken when the one before has left.
+        """Sends one blob of `total_bytes`: the bytes from `offset` on (as `missing` returned), in
+        chunks of at most `CHUNK_BYTES`, each taken from the iterator when the previous one has been
+        sent.
         """
         await self._call("Put", _chunks(sha256, parts, total_bytes, offset), timeout_s)
 
     async def prepare(
         self, programs: Sequence[pb.Program], timeout_s: float | None = None
     ) -> pb.PrepareReply:
-        """Makes sessions. Call it before `missing`: a worker that keeps the optimised form of a
-        program needs no weights; the reply names what it does need.
+        """Prepares programs. Call it before `missing`: a worker that has kept the optimised form of
+        a program needs no weights; the reply names the weights that it does need.
         """
         reply: pb.PrepareReply = await self._call(
             "Prepare", pb.PrepareRequest(programs=programs), timeout_s
@@ -235,7 +237,7 @@ class WorkerClient:
         return reply
 
     async def retain(self, programs: Sequence[str], timeout_s: float | None = None) -> int:
-        """Drops all other programs; returns the bytes of memory that the worker uses."""
+        """Drops all other programs; returns the bytes of memory in use on the worker."""
         reply = await self._call("Retain", pb.RetainRequest(programs=programs), timeout_s)
         return int(reply.resident_bytes)
 
@@ -249,7 +251,9 @@ class WorkerClient:
     async def examine(
         self, neighbours: Mapping[str, str], timeout_s: float | None = None
     ) -> pb.ExamineReply:
-        """How the device is, and which of these (id -> address) it reaches."""
+        """The state of the device's machine, and which of `neighbours` (id -> address) it can
+        reach.
+        """
         request = pb.ExamineRequest(
             neighbours=[
                 pb.ExamineRequest.Neighbour(device=device, address=address)
@@ -289,7 +293,7 @@ class WorkerClient:
 async def _chunks(
     sha256: str, parts: Iterable[memoryview | bytes], total_bytes: int, offset: int
 ) -> AsyncIterator[pb.BlobChunk]:
-    # The first chunk names the blob; nothing else is in it, as there may be no bytes to send.
+    # The first chunk only names the blob, as there may be no bytes to send.
     yield pb.BlobChunk(sha256=sha256, total_bytes=total_bytes, offset=offset)
     for part in parts:
         yield pb.BlobChunk(offset=offset, data=bytes(part))

@@ -1,4 +1,4 @@
-"""Plain values from and to messages: data types and boxes.
+"""Conversion of plain values from and to messages: data types and boxes.
 
 `protos` knows nothing of `models`, so a box is anything that yields spans with `start` and
 `stop` on the way out, and a tuple of (start, stop) on the way in: `Box.of(*ranges(message))`.
@@ -14,7 +14,7 @@ from protos.errors import PeerViolation
 
 Ranges = tuple[tuple[int, int], ...]
 
-# onnx.TensorProto.DataType -> little-endian dtype: what a tensor on the wire may be.
+# onnx.TensorProto.DataType -> little-endian dtype: the types of tensors on the wire.
 DTYPES: dict[int, np.dtype] = {
     1: np.dtype("<f4"),
     2: np.dtype("u1"),
@@ -53,19 +53,19 @@ def dtype_of(data_type: int) -> np.dtype:
     """The dtype of an ONNX data type.
 
     Raises:
-        PeerViolation: a type that does not travel.
+        PeerViolation: a type that the wire does not carry.
     """
     try:
         return DTYPES[data_type]
     except KeyError:
         raise PeerViolation(
-            cause=f"a peer sent a tensor of data type {data_type}, which does not travel",
+            cause=f"a peer sent a tensor of data type {data_type}, which the wire does not carry",
             cure="Run the same version of imbrex on every device",
         ) from None
 
 
 def data_type_of(dtype: np.dtype) -> int:
-    """The ONNX data type of a dtype; KeyError for one that does not travel."""
+    """The ONNX data type of a dtype; KeyError for one that the wire does not carry."""
     return _DATA_TYPES[dtype.newbyteorder("<")]
 
 

@@ -1,14 +1,14 @@
-"""The messages of an Exchange stream past gRPC, over a TCP stream of their own; on an event loop.
+"""The messages of an Exchange stream over a direct TCP stream instead of gRPC; on an event loop.
 
 A worker offers its host a port and a token in the initial metadata of the call; the host connects
-to that port, says in one byte that this is no neighbour's stream (`worker.data`), and then, over
-TLS where the cluster has certificates, sends messages as they are over gRPC:
+to that port, sends one byte that tells its stream from a neighbour's (`worker.data`), and then,
+over TLS if the cluster has certificates, the same messages as over gRPC:
 
     u32 little-endian   length of the message
     message             as `protos.frames` says; the first is the token, answered by an empty one
 
-The call stays open, as the stream's life: it ends with the call, and the call with it. Who offers
-nothing, or cannot be reached there, is sent the same messages over the call.
+The call stays open: the stream ends with the call, and the call with the stream. A worker that
+offers no stream, or cannot be reached there, is sent the same messages over the call.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from protos.identity import device_name
 # In the initial metadata of an Exchange call: "PORT TOKEN".
 OFFER_KEY = "imbrex-direct"
 TOKEN_BYTES = 32
-# The first byte of a host's stream, before TLS: neither a neighbour's greeting nor TLS begins so.
+# The first byte of a host's stream, before TLS: neither a neighbour's greeting nor TLS begins with
+# it.
 PREFACE = b"\x02"
-# Both sides of the greeting take a round trip or two.
+# The greeting takes a round trip or two.
 GREET_S = 2.0
 
 _LENGTH = struct.Struct("<I")
-# Read at once where there is so much: a small message is one call of the kernel.
+# Bytes read at once, if available: a small message then takes one system call.
 _AHEAD_BYTES = 64 << 10
-# What nobody has taken yet of what came: with more, the sender waits, as with gRPC.
+# Received bytes that have not been read yet: beyond this the sender waits, as with gRPC.
 _MOST_WAITING_BYTES = 1 << 20
-# Who vanished, as by a pulled cable, is noticed by the kernel after about 20 s.
+# The kernel notices a vanished peer (a pulled cable) after about 20 s.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 2))
 
 
 class Direct(asyncio.BufferedProtocol):
-    """One end. One task may read while others write. Messages above `most_bytes` are refused: a
-    stranger's is a token at best, so that it is raised when the other end is known.
+    """One end. One task may read while others write. Messages above `most_bytes` are refused; the
+    limit starts at the size of a token and is raised once the other end has authenticated.
     """
 
     def __init__(self, most_bytes: int = TOKEN_BYTES) -> None:
@@ -55,7 +56,8 @@ class Direct(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))
         self._start = self._stop = 0
-        # The message that is being read, where it is not within `_ahead`, and how much is there.
+        # The message being read, if it is not within `_ahead`, and how many of its bytes have
+        # arrived.
         self._message: memoryview | None = None
         self._filled = 0
         self._messages: deque[Buffer] = deque()
@@ -64,11 +66,12 @@ class Direct(asyncio.BufferedProtocol):
         self._refused: PeerViolation | None = None
         self._has_ended = False
         self._reader: asyncio.Future[None] | None = None
-        # While more is unsent than the kernel takes.
+        # Set while more is unsent than the kernel accepts.
         self._emptied: asyncio.Future[None] | None = None
 
     async def read(self) -> Buffer | None:
-        """The next message, 16-aligned in memory; None at the stream's end, also within a message.
+        """The next message, 16-aligned in memory; None at the stream's end, even in the middle of a
+        message.
 
         Raises:
             PeerViolation: it is longer than allowed.
@@ -89,7 +92,7 @@ class Direct(asyncio.BufferedProtocol):
         return message
 
     async def write(self, buffers: Sequence[Buffer]) -> None:
-        """Sends one message; returns when the kernel has it, or TLS.
+        """Sends one message; returns when the kernel or the TLS layer has taken it.
 
         Raises:
             LostWorker: the stream has ended.
@@ -103,7 +106,7 @@ class Direct(asyncio.BufferedProtocol):
             raise LostWorker(cause="the stream has ended", cure="Connect again")
 
     def close(self) -> None:
-        """Ends the stream when what was written has left, if that does not take long."""
+        """Ends the stream after sending what was written, if that does not take long."""
         if self._transport is not None:
             self._transport.close()
             self._loop.call_later(GREET_S, self._transport.abort)
@@ -115,12 +118,12 @@ class Direct(asyncio.BufferedProtocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether it stands, or stood."""
+        """Whether the stream is, or has been, connected."""
         return self._transport is not None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Whom the certificate of the other end is for; none without TLS."""
+        """The names in the other end's certificate; none without TLS."""
         shown = self._opened.get_extra_info("peercert") or {}
         return tuple(name for kind, name in shown.get("subjectAltName", ()) if kind == "DNS")
 
@@ -132,20 +135,20 @@ class Direct(asyncio.BufferedProtocol):
     # ------------------------------------------------------------ called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The stream stands."""
+        """The stream is connected."""
         self._transport = cast("asyncio.Transport", transport)
-        # So that nothing waits here while the kernel would take it.
+        # Nothing should be buffered here while the kernel would accept it.
         self._transport.set_write_buffer_limits(high=1, low=0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         del sizehint
         if self._message is not None:
             return self._message[self._filled :]
         return self._ahead[self._stop :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many have come."""
+        """`count` bytes have arrived."""
         if self._message is None:
             self._stop += nbytes
             self._split()
@@ -156,7 +159,7 @@ class Direct(asyncio.BufferedProtocol):
             self._came(message)
 
     def eof_received(self) -> None:
-        """The other end sends nothing more: the stream is closed."""
+        """The other end has half-closed: close the stream."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The stream has ended."""
@@ -166,11 +169,11 @@ class Direct(asyncio.BufferedProtocol):
         self.resume_writing()
 
     def pause_writing(self) -> None:
-        """Much is unsent."""
+        """The send buffer is above its limit."""
         self._emptied = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """Little is unsent, or it is of no use any more."""
+        """The send buffer has drained, or the stream has ended."""
         if self._emptied is not None:
             self._emptied.set_result(None)
             self._emptied = None
@@ -181,7 +184,7 @@ class Direct(asyncio.BufferedProtocol):
             (size,) = _LENGTH.unpack_from(self._ahead, self._start)
             if size > self.most_bytes:
                 self._refused = PeerViolation(
-                    cause=f"a peer sent {size} bytes at once, of at most {self.most_bytes}",
+                    cause=f"a peer sent a message of {size} bytes, limit {self.most_bytes}",
                     cure="Run the same version of imbrex on every device",
                 )
                 self._start = self._stop = 0
@@ -226,7 +229,7 @@ async def accept_offer(
     """The stream that the worker at `address` offers, its identity checked; None without an offer.
 
     Raises:
-        LostWorker: nobody answers there, or somebody else.
+        LostWorker: no answer there, or from another device.
     """
     offered = str(dict(metadata).get(OFFER_KEY, ""))
     port, _, token = offered.partition(" ")
@@ -252,7 +255,7 @@ async def accept_offer(
         direct.abort()
         raise LostWorker(
             cause=f"the stream to {there}: {error or type(error).__name__}",
-            cure="See whether that port of the worker can be reached from here",
+            cure="Check that this port of the worker can be reached from here",
         ) from error
     direct.most_bytes = MAX_MESSAGE_BYTES
     return direct
@@ -262,7 +265,7 @@ def connected(address: str) -> socket.socket:
     """A TCP stream to `host:port`; waits for it.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: no answer there.
     """
     host, _, port = address.rpartition(":")
     stream = socket.create_connection((host.strip("[]"), int(port)), GREET_S)
@@ -271,7 +274,7 @@ def connected(address: str) -> socket.socket:
 
 
 def tune(stream: socket.socket) -> None:
-    """Small messages leave at once; who vanished is noticed."""
+    """Socket options: small messages are sent at once, and a vanished peer is noticed."""
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, seconds in _KEEPALIVE:

@@ -1,4 +1,4 @@
-"""What handles messages at either end of a connection."""
+"""The accounting of messages at either end of a connection."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Endpoint:
-    """Counts the messages of a process. `message_s` and `byte_s` are what each of them, and of
-    their bytes, costs beyond what they do on this computer.
+    """Counts the messages of a process. Each costs `message_s` seconds, and each of its bytes
+    `byte_s`, beyond its cost on this machine.
     """
 
     handled: int = 0
@@ -16,11 +16,11 @@ class Endpoint:
     byte_s: float = 0.0
 
     async def handle(self, size_bytes: int) -> None:
-        """Returns when a message that is due now has been handled."""
+        """Returns when a message that arrives or leaves now has been handled."""
         del size_bytes
         self.handled += 1
 
     def charge(self, size_bytes: int) -> None:
-        """The same of a message between workers, in a thread that is no event loop."""
+        """The same for a message between workers, in a thread without an event loop."""
         del size_bytes
         self.handled += 1

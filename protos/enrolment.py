@@ -1,7 +1,8 @@
-"""Enrolling as the device sees it: find the authority by its fingerprint, then ask to be signed.
+"""The device's side of enrolment: find the authority by its fingerprint, then request a
+certificate.
 
-Nothing secret leaves before whoever answers has proved to be the coordinator: its certificate must
-be signed by the authority whose fingerprint the join token carries.
+Nothing secret is sent before the other side has proved to be the coordinator: its certificate must
+be signed by the authority whose fingerprint is in the join token.
 """
 
 import asyncio
@@ -33,11 +34,11 @@ _TIMEOUT_S = 10.0
 
 
 async def enrol(invitation: Invitation, device: str, name: str) -> Identity:
-    """A new key, certified by the cluster's authority for `device`; `name` is for people.
+    """A new key, certified by the cluster's authority for `device`; `name` is for display.
 
     Raises:
-        Unavailable: nobody answers there.
-        BadConfiguration: who answers is not the coordinator that invited.
+        Unavailable: no answer there.
+        BadConfiguration: the answer is not from the coordinator that invited this device.
         ImbrexError: the invitation is refused.
     """
     address = invitation.address
@@ -55,8 +56,8 @@ async def enrol(invitation: Invitation, device: str, name: str) -> Identity:
 
 
 async def _authority(invitation: Invitation) -> bytes:
-    """The certificate of the authority, which whoever answers may tell: the fingerprint says
-    whether it is the right one, and the next connection accepts only whom it has signed.
+    """The certificate of the authority. Any server may send it: the fingerprint shows whether it is
+    the right one, and the next connection accepts only servers that it has signed.
     """
     shown = await asyncio.to_thread(_shown_certificate, invitation.address)
     request = pb.AuthorityRequest()
@@ -64,9 +65,9 @@ async def _authority(invitation: Invitation) -> bytes:
     found = fingerprint(reply.certificate)
     if not hmac.compare_digest(found, invitation.fingerprint):
         raise BadConfiguration(
-            cause=f"what answers at {invitation.address} belongs to another cluster than the one "
-            "that invited this device, or somebody is between them",
-            cure="Check the address; if the cluster was made anew, invite the device again",
+            cause=f"{invitation.address} belongs to another cluster than the one that invited "
+            "this device, or the connection is intercepted",
+            cure="Check the address; if the cluster was created again, invite the device again",
         )
     return bytes(reply.certificate)
 
@@ -79,7 +80,7 @@ def _shown_certificate(address: str) -> bytes:
     except (OSError, ValueError) as error:
         raise Unavailable(
             cause=f"nobody enrols devices at {address} ({error})",
-            cure="See that the coordinator runs and that its port for enrolment is reachable",
+            cure="Check that the coordinator is running and that its enrolment port can be reached",
         ) from error
 
 

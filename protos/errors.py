@@ -1,4 +1,4 @@
-"""The one root of our errors, with a branch for each party who must act.
+"""The root of all our errors, with one branch for each party that has to act.
 
 Every error carries what happened (`cause`) and what to do about it (`cure`) as fields; one
 table on each surface (HTTP, gRPC, command line) maps branches to codes.
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 
 class ImbrexError(Exception):
-    """Something went wrong, and we know what: `cause` says it, `cure` says what to do."""
+    """A known failure: `cause` says what happened, `cure` what to do about it."""
 
     code: ClassVar[str] = "internal"
 
@@ -28,7 +28,7 @@ class BadRequest(ImbrexError):
 
 
 class Unsupported(BadRequest):
-    """The caller asks for what a protocol has and imbrex has not."""
+    """The caller asks for a feature of a protocol that imbrex does not implement."""
 
     code: ClassVar[str] = "unsupported"
 
@@ -52,7 +52,7 @@ class Unavailable(ImbrexError):
 
 
 class Overloaded(Unavailable):
-    """Too much waits already; there may be room in `retry_after_s`."""
+    """The queue is full; there may be room in `retry_after_s`."""
 
     code: ClassVar[str] = "overloaded"
 
@@ -74,6 +74,6 @@ class PeerViolation(ImbrexError):
 
 
 class BadConfiguration(ImbrexError):
-    """A setting, a file or a port of this machine is wrong; its owner must mend it."""
+    """A setting, a file or a port of this machine is wrong; its owner must correct it."""
 
     code: ClassVar[str] = "bad_configuration"

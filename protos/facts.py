@@ -1,5 +1,5 @@
-"""What a worker says about itself. A fact is declared here and on the wire (`DeviceFacts`, by the
-same name), and found out in `worker/identity.py`: nothing else has to know of it.
+"""What a worker reports about itself. A fact is declared here and on the wire (`DeviceFacts`, under
+the same name), and determined in `worker/identity.py`; nothing else needs to know it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from protos.errors import PeerViolation
 
 DeviceId = NewType("DeviceId", str)
 
-# A device id is made by us and is much shorter; this bounds keys in every table.
+# Our own device ids are much shorter; this bounds the keys of every table.
 MAX_ID_CHARS = 64
-# A task at once for each core of the largest computers.
+# One concurrent task for each core of the largest computers.
 MOST_AT_ONCE = 256
-# For an older worker, which does not say what it does: per clock of a core.
+# FLOPs per clock and core of an older worker, which does not report `gflops`.
 _FLOP_PER_CLOCK = 2.0
 
 
@@ -25,11 +25,11 @@ _FLOP_PER_CLOCK = 2.0
 class Facts:
     """One worker's description of itself at its last Hello.
 
-    `memory_bytes` is what it may use, `pace` the share of a core that computation may take
-    (1 = unpaced), `boot_id` tells two machines with one copied id apart. Its `engine` of version
+    `memory_bytes` is what it may use, `pace` the share of a core that computation may take (1 =
+    unpaced), `boot_id` tells apart two machines with the same, copied id. Its `engine` of version
     `runtime` computes `concurrency` tasks at once, each with `threads` threads, on its `processor`;
-    `gflops` is what it probably does before it is measured, `tolerance` how far it may be from
-    onnxruntime, relative to the largest magnitude.
+    `gflops` is an estimate until it is measured, `tolerance` how far its results may be from
+    onnxruntime's, relative to the largest magnitude.
     """
 
     id: DeviceId
@@ -54,10 +54,11 @@ class Facts:
 
     @classmethod
     def of(cls, message: pb.DeviceFacts) -> Self:
-        """The facts in a HelloReply; those that an older worker leaves out are as they were then.
+        """The facts in a HelloReply; facts that an older worker does not send take the values of
+        its version.
 
         Raises:
-            PeerViolation: without a usable id, or with numbers that no machine has.
+            PeerViolation: no usable id, or impossible numbers.
         """
         if not 0 < len(message.id) <= MAX_ID_CHARS:
             raise _violation(f"a device id of {len(message.id)} characters")
@@ -73,13 +74,13 @@ class Facts:
         return cls(**{name: value or usual.get(name, value) for name, value in told.items()})
 
     def message(self) -> pb.DeviceFacts:
-        """As they travel."""
+        """The facts as a message."""
         return pb.DeviceFacts(**asdict(self))
 
     @property
     def fingerprint(self) -> str:
         """Equal for devices that compute alike: the key of a shared profile. Neither the id, nor
-        the frequency of this moment, nor the memory takes part; the highest frequency is rounded,
+        the present frequency, nor the memory is part of it; the highest frequency is rounded,
         because virtual machines report it differently every time.
         """
         parts = (
@@ -95,7 +96,7 @@ class Facts:
         return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
-# What has a default was added later.
+# Fields with a default were added later.
 _USUAL = {each.name: each.default for each in fields(Facts) if each.default}
 
 

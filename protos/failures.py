@@ -1,4 +1,4 @@
-"""Why a task or a program failed: the codes of `TaskFailed`, as branches of the one root."""
+"""Why a task or a program failed: the codes of `TaskFailed` as classes of errors."""
 
 from typing import ClassVar
 
@@ -24,13 +24,13 @@ class NoProgram(NotFound):
 
 
 class RunError(ImbrexError):
-    """The engine failed for a reason of its own."""
+    """The engine failed."""
 
     code: ClassVar[str] = "runtime"
 
 
 class NoOutput(NotFound):
-    """The outputs asked for are not kept here (any more)."""
+    """The requested outputs are not, or no longer, kept here."""
 
     code: ClassVar[str] = "no_output"
 
@@ -42,8 +42,8 @@ class SendFailed(Unavailable):
 
 
 class NotFinite(ImbrexError):
-    """A result holds NaN or infinity. The host judges whether that is the model's own doing or
-    this device's; peers can't, and a Relu of NaN may look sound.
+    """A result holds NaN or infinity. The host decides whether the model or this device is the
+    cause; peers cannot, as a Relu of NaN may look sound.
     """
 
     code: ClassVar[str] = "not_finite"

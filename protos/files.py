@@ -1,5 +1,5 @@
-"""Files of daemons: those that survive a power cut with the old content or the new, never half of
-it, and the one that says whose a state directory is.
+"""Files of daemons: writes that survive a power cut with either the old or the new content, and the
+lock of a state directory.
 """
 
 import fcntl
@@ -14,10 +14,10 @@ from protos.errors import BadConfiguration
 
 @contextmanager
 def alone_in(state_dir: Path, daemon: str) -> Iterator[None]:
-    """Two daemons with one state directory would be one identity twice.
+    """Locks a state directory: two daemons in one directory would share one identity.
 
     Raises:
-        BadConfiguration: another process is in it.
+        BadConfiguration: another process uses it.
     """
     with (state_dir / "lock").open("w") as lock:
         try:
@@ -25,15 +25,15 @@ def alone_in(state_dir: Path, daemon: str) -> Iterator[None]:
         except BlockingIOError:
             raise BadConfiguration(
                 cause=f"another {daemon} uses the state directory {state_dir}",
-                cure="Stop it, or give this one a state_dir of its own",
+                cure="Stop it, or give this one another state_dir",
             ) from None
         yield
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces `path` by a file of these bytes, which its owner alone may read; OSError leaves
-    what was there. Written by root, it belongs to whom the directory belongs to: a daemon must be
-    able to read what its administrator changed.
+    """Replaces `path` by a file with these bytes that only its owner may read; an OSError leaves
+    the old file. If root writes it, it gets the directory's owner: a daemon must be able to read
+    what its administrator changed.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -51,13 +51,13 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def give_to_owner_of(directory: Path, what: int | Path) -> None:
-    """Makes a file, by path or descriptor, belong to whom the directory belongs to (root only)."""
+    """Gives a file, by path or descriptor, the owner of its directory (root only)."""
     owner = directory.stat()
     os.chown(what, owner.st_uid, owner.st_gid)
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes renames in it survive a power cut."""
+    """Makes renames in the directory survive a power cut."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

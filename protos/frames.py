@@ -1,13 +1,13 @@
-"""Frames: how tasks and tensors travel inside one message of an Exchange stream.
+"""Frames: the encoding of tasks and tensors in one message of an Exchange stream.
 
     u32 little-endian   length of the header
     header              a serialised `Frame`: the items, in order
     payloads            the bytes of every tensor, ping and pong, in the order of their items;
                         each begins at the next multiple of 16 bytes from the message's start
 
-A tensor's payload is exactly its box, little-endian and row-major. The padding lets a receiver
-use the payload in place as an array of any type that travels: a message is read into memory that
-begins 16-aligned, as CPython's `bytes` and numpy's arrays do.
+A tensor's payload is exactly its box, little-endian and row-major. The padding lets a receiver use
+the payload in place as an array of any type on the wire: a message is read into memory that begins
+16-aligned, as CPython's `bytes` and numpy's arrays do.
 """
 
 import struct
@@ -42,7 +42,7 @@ _WITH_PAYLOAD = ("tensor", "ping", "pong")
 
 
 def encode(items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> bytes:
-    """One message in one piece; as `buffers`."""
+    """One message as contiguous bytes; parameters as in `buffers`."""
     return b"".join(buffers(items, payloads))
 
 
@@ -82,7 +82,7 @@ def decode(data: Buffer, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Rec
     for item in items:
         kind = item.WhichOneof("kind")
         if kind is None:
-            raise _violation("sent an item of a kind unknown here")
+            raise _violation("sent an item of an unknown kind")
         if kind not in _WITH_PAYLOAD:
             received.append((item, None))
             continue
@@ -100,8 +100,8 @@ def decode(data: Buffer, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Rec
 def pieces(
     box: Sequence[SpanLike], itemsize: int, max_bytes: int = MAX_TENSOR_BYTES
 ) -> list[Ranges]:
-    """Boxes of at most `max_bytes` that together are `box`, cut along its outermost axis that
-    is longer than one. A single row of that axis may exceed `max_bytes`: then it is cut again.
+    """Boxes of at most `max_bytes` that together cover `box`, cut along its outermost axis longer
+    than one. A single row of that axis may exceed `max_bytes`: then it is cut again.
     """
     return list(_pieces(tuple((span.start, span.stop) for span in box), itemsize, max_bytes))
 
@@ -129,7 +129,9 @@ def _header(data: Buffer, most_bytes: int) -> tuple[Sequence[pb.Item], int]:
     if offset > len(data):
         raise _violation("sent a truncated frame")
     if length > most_bytes:
-        raise _violation(f"sent a frame whose header has {length} bytes, of at most {most_bytes}")
+        raise _violation(
+            f"sent a frame whose header has {length} bytes, more than the {most_bytes} allowed"
+        )
     try:
         frame = pb.Frame.FromString(bytes(data[_LENGTH.size : offset]))
     except DecodeError:
@@ -151,8 +153,8 @@ def _array(tensor: pb.Tensor, payload: memoryview) -> np.ndarray:
 
 
 def runs(payload: Payload) -> Iterator[bytes | memoryview]:
-    """The payload's bytes in order, as few contiguous runs as its strides allow; copied into one
-    run first where the runs would be short.
+    """The payload's bytes in order, in as few contiguous runs as its strides allow; copied into one
+    run if the runs would be short.
     """
     if not isinstance(payload, np.ndarray):
         yield payload

@@ -1,4 +1,4 @@
-"""Who may call a worker: decided before any of its methods runs, and logged when refused."""
+"""Which callers a worker admits: decided before any of its methods runs; refusals are logged."""
 
 import asyncio
 import hmac
@@ -18,13 +18,13 @@ SENDER_KEY = "imbrex-sender"
 SECRET_KEY = "imbrex-secret"  # noqa: S105 - the name of a metadata key
 HOST = "host"
 
-# What a neighbour needs to hand over its halos; everything else is the coordinator's.
+# The methods that a neighbour needs to send its halos; all others are the coordinator's.
 _FOR_PEERS = frozenset({f"/{SERVICE}/Hello", EXCHANGE})
 _HEALTH = "/grpc.health.v1."
-# Of a device at a time: its stream, one that it had before a restart, and what the doctor has it
-# try. Each may hold a message of 64 MB while it is read.
+# Calls of one device at a time: its stream, one from before a restart, and one that the doctor
+# makes it try. Each may hold a message of 64 MB while it is read.
 MOST_CALLS_OF_A_MEMBER = 4
-# A neighbour asks who we are, in some dozens of bytes.
+# A neighbour's Hello has some dozens of bytes.
 _MOST_OF_A_PEER_BYTES = 64 << 10
 _NAMES_KEY = "x509_subject_alternative_name"
 
@@ -47,17 +47,17 @@ class Gate(Interceptor, ABC):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """Every call comes by here."""
+        """Intercepts every call."""
         handler = await continuation(handler_call_details)
         return handler if handler is None else self.guarded(handler, handler_call_details)
 
     @abstractmethod
     def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
-        """The handler itself, or one in its place that refuses or watches the call."""
+        """The handler itself, or a replacement that refuses or watches the call."""
 
 
 class SecretGate(Gate):
-    """Admits whoever knows the cluster's secret (everybody, where it is empty); the health
+    """Admits callers that know the cluster's secret (every caller, if it is empty); the health
     service answers without it.
     """
 
@@ -65,7 +65,7 @@ class SecretGate(Gate):
         self._secret = secret.encode()
 
     def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
-        """Refuses whoever does not know the secret."""
+        """Refuses callers without the secret."""
         if not self._secret or details.method.startswith(_HEALTH) or self._knows_it(details):
             return handler
         return refusing(handler, details.method, "the cluster secret is missing or wrong")
@@ -79,8 +79,9 @@ class SecretGate(Gate):
 class CertificateGate(Gate):
     """Admits the coordinator, and members as neighbours, by the names in their certificates.
 
-    TLS has let in only certificates of our authority. The coordinator says who is a member
-    (`allow`): until it has, no neighbour is, and the calls of one that no longer is end at once.
+    TLS has accepted only certificates of our authority. The coordinator sets the members (`allow`):
+    until then no neighbour is one, and the calls of a device that is no longer a member end at
+    once.
     """
 
     def __init__(self) -> None:
@@ -88,14 +89,14 @@ class CertificateGate(Gate):
         self._calls: defaultdict[str, set[asyncio.Future[Any]]] = defaultdict(set)
 
     def allow(self, members: Iterable[str]) -> None:
-        """Only these devices are members from now on."""
+        """Sets the members."""
         self._members = frozenset(members)
         for device in self._calls.keys() - self._members - {HOST}:
             for call in self._calls[device]:
                 call.cancel()
 
     def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
-        """Refuses strangers when they call, and ends the calls of members that are removed."""
+        """Refuses callers that are not members, and ends the calls of members that are removed."""
         method = details.method
         behaviour = _behaviour(handler)
 
@@ -105,7 +106,7 @@ class CertificateGate(Gate):
             message = await context.read()
             data = message if isinstance(message, bytes) else b""
             if caller != HOST and len(data) > _MOST_OF_A_PEER_BYTES:
-                _refuse(context, method, f"device {caller} asks with {len(data)} bytes")
+                _refuse(context, method, f"device {caller} sent a request of {len(data)} bytes")
                 return None
             return await behaviour((handler.request_deserializer or bytes)(data), context)
 
@@ -121,7 +122,7 @@ class CertificateGate(Gate):
         return _streamed(handler, guarded, own_messages=handler.request_streaming)
 
     def _judge(self, method: str, context: Context) -> tuple[str, str]:
-        """(who calls, what speaks against it)."""
+        """(the caller, the reason to refuse it or an empty string)."""
         names = tuple(name.decode() for name in context.auth_context().get(_NAMES_KEY, ()))
         caller = HOST if COORDINATOR_NAME in names else device_of(names)
         claimed = dict(context.invocation_metadata() or ()).get(SENDER_KEY, "")
@@ -132,7 +133,7 @@ class CertificateGate(Gate):
         return caller, "" if caller == HOST else self._objection(caller, method)
 
     def _objection(self, device: str, method: str) -> str:
-        """What speaks against a call of a device; empty: nothing."""
+        """The reason to refuse a device's call; empty if there is none."""
         if device not in self._members:
             return f"device {device} is not a member of the cluster"
         if method not in _FOR_PEERS and not method.startswith(_HEALTH):
@@ -162,7 +163,7 @@ class CertificateGate(Gate):
 
 
 def refusing(handler: Handler, method: str, why: str) -> Handler:
-    """A handler that only says no, and reads no message."""
+    """A handler that refuses without reading a message."""
 
     async def refuse(_messages: Any, context: Context) -> None:
         _refuse(context, method, why)
@@ -171,21 +172,21 @@ def refusing(handler: Handler, method: str, why: str) -> Handler:
 
 
 def _refuse(context: Context, method: str, why: str) -> None:
-    """Has the call end. `abort` would raise what keeps the call, and its message, alive."""
+    """Ends the call. `abort` would raise an exception that keeps the call and its message alive."""
     _log.warning("caller refused", caller=context.peer(), call=method, cause=why)
     context.set_code(grpc.StatusCode.UNAUTHENTICATED)
     context.set_details(why)
 
 
 def _behaviour(handler: Handler) -> Behaviour:
-    """The one function of a handler, whatever its shape."""
+    """The function of a handler of any kind."""
     shapes = (handler.unary_unary, handler.unary_stream, handler.stream_unary)
     return next((each for each in shapes if each), handler.stream_stream)  # type: ignore[return-value]
 
 
 def _streamed(handler: Handler, behaviour: Behaviour, *, own_messages: bool) -> Handler:
-    """A handler with another function. It takes a stream in place of one message: gRPC would read
-    that one before anybody is asked, however long it is. Without `own_messages`, as bytes.
+    """A copy of a handler with another function. A single message becomes a stream: gRPC would
+    otherwise read all of it before the gate decides. Without `own_messages`, messages are bytes.
     """
     make: Any = (
         grpc.stream_stream_rpc_method_handler

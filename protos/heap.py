@@ -6,15 +6,15 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def give_back_memory() -> None:
-    """Returns what building sessions left behind to the system (glibc only)."""
+    """Returns memory that building sessions has freed to the system (glibc only)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def keep_buffers() -> None:
-    """Lets freed tensor buffers be used again, instead of unmapping each and faulting in fresh
-    pages (glibc only). The trim threshold bounds what is kept.
+    """Makes malloc reuse freed tensor buffers instead of unmapping each and faulting in fresh pages
+    (glibc only). The trim threshold bounds what is kept.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

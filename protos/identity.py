@@ -1,9 +1,8 @@
-"""Who a daemon is to the others of its cluster: a key, a certificate, and who signed it.
+"""A daemon's identity in its cluster: a key, a certificate, and the authority that signed it.
 
-A certificate says by DNS names what its holder is: `coordinator.imbrex.internal`, or a worker,
-`worker.imbrex.internal`, with its device id before that. Devices are dialled by whatever address
-they have at the moment; the names are what is checked (RFC 9525, and `.internal` is reserved for
-private use).
+A certificate's DNS names say what its holder is: `coordinator.imbrex.internal`, or a worker,
+`worker.imbrex.internal`, with its device id before that. Devices are dialled at their present
+address; only the names are checked (RFC 9525, and `.internal` is reserved for private use).
 """
 
 import hashlib
@@ -25,7 +24,7 @@ from protos.files import write_atomically
 COORDINATOR_NAME = "coordinator.imbrex.internal"
 WORKER_NAME = "worker.imbrex.internal"
 
-# Long enough for a device that lies in a drawer for half a year; removal does not wait for it.
+# Long enough for a device that is switched off for half a year; removal does not wait for expiry.
 VALID_FOR = timedelta(days=365)
 RENEWED_BEFORE_END = VALID_FOR / 3
 
@@ -38,7 +37,7 @@ def device_name(device: str) -> str:
 
 
 def device_of(names: tuple[str, ...]) -> str:
-    """The device id among a certificate's names; empty if it is no worker's."""
+    """The device id among a certificate's names; empty if it is not a worker's."""
     suffix = f".{WORKER_NAME}"
     return next((name.removesuffix(suffix) for name in names if name.endswith(suffix)), "")
 
@@ -53,7 +52,7 @@ class Identity:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the certificate says that its holder is."""
+        """The DNS names in the certificate."""
         return names_in(self.certificate_pem)
 
     @property
@@ -76,7 +75,9 @@ def new_key() -> bytes:
 
 
 def signing_request(key_pem: bytes, name: str) -> bytes:
-    """A request for a certificate, as PEM; `name` is for people, the authority decides the rest."""
+    """A certificate signing request, as PEM; `name` is for display, the authority decides the
+    rest.
+    """
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64] or "imbrex")])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
     return request.sign(private_key(key_pem), hashes.SHA256()).public_bytes(
@@ -85,10 +86,10 @@ def signing_request(key_pem: bytes, name: str) -> bytes:
 
 
 def private_key(key_pem: bytes) -> ec.EllipticCurvePrivateKey:
-    """A key of ours.
+    """Reads one of our private keys.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     try:
         key = serialization.load_pem_private_key(key_pem, password=None)
@@ -115,7 +116,7 @@ def certificate_end(certificate_pem: bytes) -> datetime:
 
 
 def validity_problem(certificate: x509.Certificate, now: datetime) -> str:
-    """What is wrong with a certificate by a clock that says `now`; empty where it is valid."""
+    """What is wrong with a certificate at the time `now`; empty if it is valid."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if begin <= now <= end:
         return ""
@@ -127,7 +128,7 @@ def validity_problem(certificate: x509.Certificate, now: datetime) -> str:
 
 
 def shown(moment: datetime) -> str:
-    """A moment for people."""
+    """A moment as text."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
@@ -135,7 +136,7 @@ def fingerprint(certificate_pem: bytes) -> str:
     """SHA-256 of a certificate, in hexadecimal.
 
     Raises:
-        PeerViolation: it is no certificate.
+        PeerViolation: it is not a certificate.
     """
     try:
         certificate = x509.load_pem_x509_certificate(certificate_pem)
@@ -155,7 +156,7 @@ def certified(key_pem: bytes, certificate_pem: bytes, authority_pem: bytes, name
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority_pem))
     except (ValueError, TypeError, InvalidSignature) as error:
         raise PeerViolation(
-            cause="the certificate that came is not the authority's", cure=_SAME
+            cause="the certificate that came is not signed by the authority", cure=_SAME
         ) from error
     same_key = certificate.public_key() == private_key(key_pem).public_key()
     if not same_key or name not in names_in(certificate_pem):
@@ -164,8 +165,8 @@ def certified(key_pem: bytes, certificate_pem: bytes, authority_pem: bytes, name
 
 
 def secret_hash(secret: str) -> str:
-    """What is kept of a secret that only has to be recognised. No salt, no stretching: our
-    secrets have 192 random bits.
+    """The hash that is stored to recognise a secret. No salt, no stretching: our secrets have 192
+    random bits.
     """
     return hashlib.sha256(secret.encode()).hexdigest()
 
@@ -175,14 +176,14 @@ def secret_hash(secret: str) -> str:
 
 def keep_identity(path: Path, identity: Identity) -> None:
     """Writes key and certificates as one file, so that no crash leaves a key without its
-    certificate; its owner alone may read it.
+    certificate; only its owner may read it.
     """
     data = identity.key_pem + identity.certificate_pem + identity.authority_pem
     write_atomically(path, data)
 
 
 def read_identity(path: Path) -> Identity | None:
-    """The identity in a file; None without one.
+    """The identity in a file; None if the file does not exist.
 
     Raises:
         BadConfiguration: the file is damaged, or others may read it.
@@ -198,7 +199,7 @@ def read_identity(path: Path) -> Identity | None:
 
 
 def require_private(path: Path) -> None:
-    """Refuses a file that others than its owner may read.
+    """Refuses a file that users other than its owner may read.
 
     Raises:
         BadConfiguration: they may.
@@ -229,7 +230,7 @@ def now_utc() -> datetime:
 
 
 SET_CLOCKS = (
-    "Set the clocks right on both devices (`timedatectl`; a Raspberry Pi has no battery and needs "
+    "Set the clocks of both devices (`timedatectl`; a Raspberry Pi has no battery and needs "
     "NTP). If they are, enrol that device again (`imbrex cluster invite`)"
 )
 _ENROL = "Remove the file, and enrol this device again (`imbrex cluster invite`)"

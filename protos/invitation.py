@@ -1,4 +1,6 @@
-"""A join token: where the coordinator enrols, how it is recognised, and the secret that admits."""
+"""A join token: the address of the enrolment service, the authority's fingerprint, and the secret
+that admits.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -11,9 +13,9 @@ _TOKEN = re.compile(r"(?P<address>[^/\s]+:\d{1,5})/(?P<print>[0-9a-f]{64})/(?P<s
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """`address` is host:port of the enrolment service, `fingerprint` the SHA-256 of the
-    certificate of the cluster's authority, in hexadecimal: whoever answers at the address must
-    prove itself with a certificate of that authority before the secret leaves.
+    """`address` is host:port of the enrolment service, `fingerprint` the SHA-256 of the certificate
+    of the cluster's authority, in hexadecimal: the server at the address must present a certificate
+    of that authority before the secret is sent.
     """
 
     address: str
@@ -22,7 +24,7 @@ class Invitation:
 
     @property
     def token(self) -> str:
-        """As one word."""
+        """The token as one word."""
         return f"{self.address}/{self.fingerprint}/{self.secret}"
 
     @classmethod
@@ -30,7 +32,7 @@ class Invitation:
         """Reads a token.
 
         Raises:
-            BadRequest: it is none; the error does not repeat it.
+            BadRequest: it is not a token; the error does not repeat it.
         """
         found = _TOKEN.fullmatch(token.strip())
         if found is None:

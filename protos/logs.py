@@ -1,4 +1,4 @@
-"""Where log lines go: standard error, so that standard output is a command's own."""
+"""Where log lines go: standard error, so that standard output carries only a command's output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 
 
 def log_to_stderr(*, as_json: bool = False, level: str = "info") -> None:
-    """Lines from here on: JSON, or text, coloured on a terminal; of `level` and above."""
+    """Configures log lines: JSON or text (coloured on a terminal), of `level` and above."""
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if as_json
@@ -27,6 +27,6 @@ def log_to_stderr(*, as_json: bool = False, level: str = "info") -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        # The stream of the moment: under a test runner it is another one later.
+        # Looked up for each line: a test runner replaces the stream.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

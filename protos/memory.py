@@ -1,8 +1,8 @@
 """A process's own cap on its memory. Raspberry Pi OS switches memory cgroups off, so a unit's
 `MemoryMax` does nothing there.
 
-A worker accounts for tensors and weights one by one (`worker.tasks`, `worker.sessions`); what a
-network needs in between only the runtime knows, and what a camera sends only FFmpeg. The kernel
+A worker accounts for tensors and weights one by one (`worker.tasks`, `worker.sessions`); only the
+runtime knows what a network needs in between, and only FFmpeg what a camera sends. The kernel
 refuses an allocation beyond the cap, the task or stream that asked for it fails, and process and
 device go on.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-# RLIMIT_DATA counts the stacks of threads at their full 8 MB, of which they touch some kilobytes:
+# RLIMIT_DATA counts the stacks of threads at their full 8 MB, of which they touch a few kilobytes:
 # about 30 threads of gRPC, the runtime and Python.
 _STACKS_BYTES = 256 << 20
 _STATUS = Path("/proc/self/status")
 
 
 def cap_memory(budget_bytes: int) -> None:
-    """Lets this process allocate that much beyond what it has now; never more than before."""
+    """Caps what this process may allocate beyond what it has now; never raises an existing cap."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = _allocated_bytes() + budget_bytes + _STACKS_BYTES
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -27,7 +27,9 @@ def cap_memory(budget_bytes: int) -> None:
 
 
 def free_bytes() -> int:
-    """What can still be allocated: what the system has free, or what is left of the cap."""
+    """Bytes that can still be allocated: the system's free memory or what is left of the cap,
+    whichever is less.
+    """
     available = int(psutil.virtual_memory().available)
     soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
     if soft == resource.RLIM_INFINITY:
@@ -36,7 +38,7 @@ def free_bytes() -> int:
 
 
 def _allocated_bytes() -> int:
-    """What counts for RLIMIT_DATA: private memory that can be written."""
+    """The bytes that count towards RLIMIT_DATA: private writable memory."""
     for line in _STATUS.read_text().splitlines():
         key, _, value = line.partition(":")
         if key == "VmData":

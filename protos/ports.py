@@ -1,4 +1,4 @@
-"""Who has a port: for the error of a daemon that can't listen."""
+"""Which process holds a port, for the error of a daemon that cannot listen."""
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 

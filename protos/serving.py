@@ -31,14 +31,16 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class WorkerService(Protocol):
-    """What a worker must answer; a failed call says so (`protos.status.fail`)."""
+    """The calls that a worker implements; a failed call reports its error by
+    `protos.status.fail`.
+    """
 
     async def hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:
-        """Who are you?"""
+        """Exchanges facts and protocol versions."""
         ...
 
     async def missing(self, request: pb.BlobQuery, context: Context) -> pb.BlobStatus:
-        """Which blobs are not here?"""
+        """Names the blobs that this worker lacks."""
         ...
 
     async def put(self, request: AsyncIterator[pb.BlobChunk], context: Context) -> pb.BlobStatus:
@@ -46,7 +48,7 @@ class WorkerService(Protocol):
         ...
 
     async def prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
-        """Makes sessions."""
+        """Prepares programs."""
         ...
 
     async def retain(self, request: pb.RetainRequest, context: Context) -> pb.RetainReply:
@@ -58,11 +60,11 @@ class WorkerService(Protocol):
         ...
 
     async def examine(self, request: pb.ExamineRequest, context: Context) -> pb.ExamineReply:
-        """How is your machine, and whom do you reach?"""
+        """Reports the machine's state and which neighbours it reaches."""
         ...
 
     async def renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
-        """Changes its certificate."""
+        """Renews the worker's certificate."""
         ...
 
     async def exchange(self, request: AsyncIterator[bytes], context: Context) -> None:

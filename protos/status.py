@@ -1,7 +1,7 @@
 """Our errors as gRPC statuses, and back: one table for every daemon.
 
-The status carries the human sentence; the trailing metadata carries code, cause and cure as
-JSON, so that a caller raises the same class with the same fields.
+The status carries the readable sentence; the trailing metadata carries code, cause and cure as
+JSON, from which the caller raises the same class with the same fields.
 """
 
 import asyncio
@@ -46,8 +46,8 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ImbrexErro
 
 
 def fail(context: "grpc.aio.ServicerContext[Any, Any]", error: ImbrexError) -> None:
-    """Has the call end with the error's status, whatever its method returns. What `abort` raises
-    keeps the call and its message alive.
+    """Sets the error's status on the call, whatever its method returns. Unlike `abort`, this raises
+    nothing that would keep the call and its message alive.
     """
     status, text, trailing = status_of(error)
     context.set_code(status)
@@ -82,27 +82,27 @@ def error_from(failure: grpc.aio.AioRpcError, address: str) -> ImbrexError:
         )
     return LostWorker(
         cause=f"no answer from {address}: {details}",
-        cure="See that the device is up and its worker is running",
+        cure="Check that the device is on and that its worker is running",
     )
 
 
 _PROVE = "Set the same secret on every daemon, or enrol this one (`imbrex cluster invite`)"
 _ENROL = "Enrol that device in this cluster (`imbrex cluster invite`)"
 
-# What gRPC's TLS says when it does not believe who answers. A refusal of ours by the other side
-# only closes the connection; why is in its log.
+# What gRPC's TLS reports when it rejects the server's certificate. If the server rejects ours, the
+# connection just closes; the reason is in the server's log.
 _TLS = (
     (
         "certificate has expired",
         "its certificate has expired",
-        "See that the clocks of both devices are right (`timedatectl`); if they are, " + _ENROL,
+        "Check that the clocks of both devices are right (`timedatectl`); if they are, " + _ENROL,
     ),
     (
         "certificate is not yet valid",
         "its certificate is not valid yet",
         "Set the clock of this device (`timedatectl`)",
     ),
-    ("Hostname Verification", "another device answers than the one that was meant", _ENROL),
+    ("Hostname Verification", "another device answers at this address", _ENROL),
     ("WRONG_VERSION_NUMBER", "it does not speak TLS", _ENROL),
     ("certificate", "its certificate is of another cluster", _ENROL),
 )
@@ -120,7 +120,7 @@ def _own(data: bytes) -> ImbrexError:
         )
 
 
-# What reading and writing raise when the call has ended, whoever ended it.
+# What reading and writing raise when either side has ended the call.
 STREAM_ENDED = (
     grpc.aio.AioRpcError,
     grpc.aio.UsageError,

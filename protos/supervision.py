@@ -1,6 +1,6 @@
-"""Tells systemd that we serve, and that we still do: sd_notify(3), where systemd started us.
+"""Tells systemd that the daemon is ready and alive: sd_notify(3), if systemd started it.
 
-The sign of life comes from the event loop that serves: a daemon whose loop hangs is restarted.
+The watchdog signal comes from the event loop that serves: a daemon whose loop hangs is restarted.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ _FOR_PROCESS = "WATCHDOG_PID"
 
 @asynccontextmanager
 async def serving(environ: MutableMapping[str, str] = os.environ) -> AsyncIterator[None]:
-    """Ready while this context is open; nothing where systemd does not ask.
+    """Reports readiness while this context is open; does nothing if systemd does not ask for it.
 
-    Its variables are taken out of the environment: processes that we start are not the service.
+    The variables are removed from the environment: child processes are not the service.
     """
     address = environ.pop(_SOCKET, "")
     period_s = _watchdog_period_s(environ)
@@ -37,7 +37,7 @@ async def serving(environ: MutableMapping[str, str] = os.environ) -> AsyncIterat
 
 
 def _watchdog_period_s(environ: MutableMapping[str, str]) -> float:
-    """Seconds between signs of life, half of what systemd waits for; 0 where it does not wait."""
+    """Seconds between watchdog signals, half of systemd's timeout; 0 without a watchdog."""
     process, timeout_us = environ.pop(_FOR_PROCESS, ""), environ.pop(_WATCHDOG, "")
     if process and process != str(os.getpid()):
         return 0.0
@@ -60,6 +60,6 @@ async def _stay_alive(to_systemd: socket.socket, period_s: float) -> None:
 
 
 def _tell(to_systemd: socket.socket, state: str) -> None:
-    # systemd that does not listen is systemd's to notice: it restarts us.
+    # If systemd does not receive it, its watchdog restarts the daemon.
     with suppress(OSError):
         to_systemd.send(state.encode())

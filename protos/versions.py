@@ -1,10 +1,10 @@
-"""Versions of the wire between daemons, and which of them two daemons speak.
+"""Versions of the wire protocol, and how two daemons agree on one.
 
 A version stands for everything in `imbrex.proto` and `frames.py` that an older peer would misread;
-what it would only ignore, such as a new field, needs no new one. Every daemon speaks the newest
-that it knows and the one before, so that a home can be upgraded one device after the other. A
-caller says its newest, and who answers says the newest of both: neither has to know what comes
-after it.
+what it would only ignore, such as a new field, needs no new version. Every daemon speaks its newest
+version and the one before, so that a cluster can be upgraded one device after the other. The caller
+sends its newest, and the callee answers with the newest that both speak: neither has to know later
+versions.
 """
 
 from dataclasses import dataclass
@@ -13,23 +13,24 @@ from protos.errors import PeerViolation
 
 # Raised with every change that an older peer would misread; docs/upgrading.md says what it was.
 PROTOCOL = 2
-# What a host may ask of peers' tensors (`Show`) came with this one.
+# The first version in which a host can ask for peers' tensors (`Show`).
 SHOWS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What a daemon speaks: `newest`, and the version before."""
+    """The versions that a daemon speaks: `newest`, and the one before."""
 
     newest: int
 
     @property
     def oldest(self) -> int:
-        """The oldest that it still speaks."""
+        """The oldest version that it still speaks."""
         return max(1, self.newest - 1)
 
     def answer(self, theirs: int, caller: str, own: str) -> int:
-        """What is spoken with a caller whose newest is `theirs`; `own` is us, for people.
+        """The version to speak with a caller whose newest is `theirs`; `own` names this daemon in
+        errors.
 
         Raises:
             PeerViolation: it is too old.
@@ -39,10 +40,10 @@ class Spoken:
         return min(theirs, self.newest)
 
     def require(self, answered: int, peer: str) -> None:
-        """Accepts what who was called answered.
+        """Checks the version that a callee answered.
 
         Raises:
-            PeerViolation: it is too old, or did not keep to this rule.
+            PeerViolation: it is too old, or not one that both sides speak.
         """
         if not self.oldest <= answered <= self.newest:
             raise _too_far_apart(peer, answered, "this device", self)

@@ -1,4 +1,4 @@
-"""Says over multicast DNS that this worker is here. Discovery only: liveness comes from gRPC."""
+"""Advertises this worker over multicast DNS. For discovery only: liveness comes from gRPC."""
 
 import socket
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from protos.facts import Facts
 
 SERVICE_TYPE = "_imbrex._tcp.local."
 
-# Interfaces of containers and virtual machines: their addresses mean nothing to other hosts.
+# Interfaces of containers and virtual machines: their addresses mean nothing to other machines.
 VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "lxd")
 _ANY = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
 
@@ -26,14 +26,14 @@ _VALUE_BYTES = 230
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """An address that others may reach, and the speed of its link; 0 is unknown."""
+    """An address to advertise, and the speed of its link in Mbps; 0 if unknown."""
 
     address: str
     mbps: int
 
 
 def interfaces(bind: str, chosen: Sequence[str]) -> list[Interface]:
-    """Where to advertise: the chosen addresses, else those listened on.
+    """The addresses to advertise on: the configured ones, else those listened on.
 
     Raises:
         BadConfiguration: nothing is left to advertise on.
@@ -49,7 +49,7 @@ def interfaces(bind: str, chosen: Sequence[str]) -> list[Interface]:
             usable = not name.startswith((*VIRTUAL, "lo")) and status is not None and status.isup
             if entry.address in wanted if wanted else usable:
                 found.append(Interface(entry.address, status.speed if status else 0))
-    # 127.0.0.0/8 is reachable though only one of its addresses is listed.
+    # All of 127.0.0.0/8 is reachable, though only one of its addresses is listed.
     listed = {entry.address for entry in found}
     found += [Interface(a, 0) for a in wanted if a.startswith("127.") and a not in listed]
     if not found:
@@ -81,14 +81,14 @@ def service_info(
         f"{label}.{SERVICE_TYPE}",
         port=port,
         properties=properties,
-        # A host name of our own: Avahi's must not be claimed.
+        # A host name different from Avahi's, which must not be claimed.
         server=f"imbrex-{facts.id}.local.",
         parsed_addresses=[entry.address for entry in where],
     )
 
 
 class Advertisement:
-    """The record, visible while this context is open."""
+    """Advertises the record while this context is open."""
 
     def __init__(self, info: ServiceInfo, where: Sequence[Interface]) -> None:
         self._info = info

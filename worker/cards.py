@@ -1,4 +1,4 @@
-"""What a network card's driver says that no file does: two old ioctls that every kernel answers."""
+"""What only a network card's driver reports: two old ioctls that every kernel answers."""
 
 import array
 import fcntl
@@ -16,10 +16,10 @@ _PORTS = ((12, 10_000), (15, 2500), (5, 1000), (4, 1000), (3, 100), (2, 100), (1
 
 
 class Cards:
-    """Asks the drivers; where one doesn't answer, nothing is known."""
+    """Queries the drivers; a driver that does not answer leaves the value unknown."""
 
     def port_mbps(self, name: str) -> int:
-        """The fastest that an Ethernet port can do; 0 is unknown."""
+        """The highest speed of an Ethernet port in Mbps; 0 if unknown."""
         command = array.array(
             "B", struct.pack("=I", _ETHTOOL_GSET).ljust(_ETHTOOL_CMD_BYTES, b"\0")
         )
@@ -31,7 +31,7 @@ class Cards:
         return next((mbps for bit, mbps in _PORTS if supported >> bit & 1), 0)
 
     def saves_power(self, name: str) -> bool:
-        """Whether a Wi-Fi card sleeps between beacons."""
+        """Whether a Wi-Fi card saves power by sleeping between beacons."""
         # struct iwreq: a name, then struct iw_param {s32 value, u8 fixed, u8 disabled, u16 flags}.
         answer = _ask(_SIOCGIWPOWER, struct.pack(f"{_NAME_BYTES}s16x", name.encode()))
         return answer is not None and not answer[_NAME_BYTES + 5]

@@ -1,5 +1,6 @@
-"""Where programs run: one task at a time at the worker's pace, or several at once, a thread for
-each. One more thread sets others up meanwhile: that is Python, which kernels leave time for.
+"""The compute threads: one task at a time at the worker's pace, or several at once in a thread
+each. One more thread sets up the next runs: that is Python code, which runs while kernels release
+the GIL.
 """
 
 import asyncio
@@ -26,12 +27,12 @@ T = TypeVar("T")
 _log = structlog.get_logger()
 
 
-# Sets up a run.
+# A function that sets up a run.
 Work: TypeAlias = Callable[[], Ready[T]]
 
 
 class Clock(Protocol):
-    """Time as the throttle needs it."""
+    """The clocks that the throttle needs."""
 
     def now_s(self) -> float:
         """Monotonic wall time."""
@@ -47,7 +48,7 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """The machine's clocks."""
+    """The system's clocks."""
 
     def now_s(self) -> float:
         """Monotonic wall time."""
@@ -68,7 +69,7 @@ REAL = RealClock()
 
 @dataclass(frozen=True, slots=True)
 class Timed(Generic[T]):
-    """A result and when its computation began and ended, sleep of the pace included."""
+    """A result, and when its computation began and ended, including sleep for the pace."""
 
     value: T
     start_s: float
@@ -79,8 +80,8 @@ class Throttle:
     """Stretches computation to `pace` of a core.
 
     A run that took `cpu` seconds of this thread's CPU time ends `cpu / pace` after it began, by
-    sleeping until that absolute moment. A run that other load made even slower isn't stretched
-    further; such overruns are counted, since measurements then are not of the emulated device.
+    sleeping until that absolute moment. A run that other load has slowed down further is not
+    stretched; such overruns are counted, since they spoil measurements of the emulated device.
     """
 
     def __init__(self, pace: float, clock: Clock = REAL) -> None:
@@ -89,13 +90,13 @@ class Throttle:
         self.overruns = 0
 
     def set_up(self, begin: Work[T]) -> Ready[T]:
-        """Sets a run up in the calling thread: Python, by which a small computer is not slower in
-        the same measure as by its kernels, so it is not stretched.
+        """Sets a run up in the calling thread. This is Python code, which slows down less on a
+        small computer than kernels do, so it is not stretched.
         """
         return begin()
 
     def run(self, ready: Ready[T]) -> Timed[T]:
-        """Runs it in the calling thread; exceptions pass, unstretched."""
+        """Runs it in the calling thread; exceptions propagate at once."""
         clock = self._clock
         start = clock.now_s()
         value, cpu_s = self.computed(ready)
@@ -116,17 +117,17 @@ class Throttle:
         return value, self._clock.cpu_s() - before
 
     def waiting_s(self, ready: Ready[T]) -> float:
-        """What a run takes beside its CPU time."""
+        """The overhead of a run beside its CPU time."""
         del ready
         return 0.0
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Releases its resources."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A run that was handed over: who computes it calls `ended` with its result or its error."""
+    """A queued run: the compute thread calls `ended` with its result or its error."""
 
     begin: Work[Any]
     ended: Callable[[Timed[Any] | Exception], None]
@@ -135,15 +136,15 @@ class Job:
 
 class Compute:
     """Threads that set programs up and run them, first come, first served: `concurrency` at once,
-    while one more is set up. Who computed delivers in the same thread. A pace below 1 is for one at
-    a time.
+    while one more is set up. Results are delivered in the thread that computed them. A pace below 1
+    requires a concurrency of 1.
     """
 
     def __init__(self, throttle: Throttle, nice: int = 0, concurrency: int = 1) -> None:
         self.throttle = throttle
         self._nice = nice
         self._jobs: SimpleQueue[Job | Callable[[], None] | None] = SimpleQueue()
-        # Held by the thread that takes the next job and sets it up, until it may compute.
+        # Held by the thread that sets up the next job, until that job may compute.
         self._turn = threading.Lock()
         self._cores = threading.Semaphore(concurrency)
         self._threads = [
@@ -154,20 +155,22 @@ class Compute:
             thread.start()
 
     def submit(self, begin: Work[T], ended: Callable[[Timed[T] | Exception], None]) -> Job:
-        """Runs it in its turn; `ended` is called in the thread that ran it. From any thread. One
-        that is not wanted any more when its turn comes is not run, and has no end.
+        """Queues a run; `ended` is called in the thread that ran it. May be called from any thread.
+        A run that has been cancelled by its turn is skipped, without `ended`.
         """
         job = Job(begin, ended)
         self._jobs.put(job)
         return job
 
     def errand(self, do: Callable[[], None]) -> None:
-        """Does something short, which raises nothing, after the jobs before it have been set up."""
+        """Queues a short function that raises nothing, to be called once earlier jobs are set
+        up.
+        """
         self._jobs.put(do)
 
     async def run(self, begin: Work[T]) -> Timed[T]:
-        """The same for a caller on an event loop. Cancelling it takes it out of the queue, unless
-        it runs already.
+        """Runs it on behalf of a caller on an event loop. Cancelling takes it out of the queue,
+        unless it is already running.
         """
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Timed[T]] = loop.create_future()
@@ -181,7 +184,7 @@ class Compute:
                 result.set_result(outcome)
 
         def ended(outcome: Timed[T] | Exception) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
+            with suppress(RuntimeError):  # the loop is closed: there is no caller left
                 loop.call_soon_threadsafe(tell, outcome)
 
         job = self.submit(begin, ended)
@@ -224,7 +227,7 @@ class Compute:
                 if outcome is not None:
                     job.ended(outcome)
             except Exception:
-                _log.exception("what a task made could not be delivered")
+                _log.exception("the result of a task could not be delivered")
             del job  # tensors live no longer than their tasks
 
     def _set_up(self, job: Job) -> Ready[Any] | Exception:
@@ -249,8 +252,8 @@ class Compute:
 
 
 def yield_to_others(nice: int) -> None:
-    """This thread, and those that it starts from now on, are at least so nice to other programs."""
+    """Sets the niceness of this thread, and of those that it starts later, to at least `nice`."""
     thread = threading.get_native_id()
-    # A service manager may have made the whole process nicer: only root may take that back.
+    # A service manager may have set a higher niceness: only root may lower it.
     if nice > os.getpriority(os.PRIO_PROCESS, thread):
         os.setpriority(os.PRIO_PROCESS, thread, nice)

@@ -1,32 +1,32 @@
-"""How the machine feels: its temperature, and whether heat or power holds it back."""
+"""The condition of the machine: its temperature, and whether heat or power throttles it."""
 
 from contextlib import suppress
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-# Raspberry Pi's firmware tells it in hexadecimal; in newer kernels a Pi 5's `soc` has an address in
-# its name. Bit 0 is under-voltage, 1 frequency capped, 2 throttled, 3 soft limit; the higher bits
-# say what has happened since boot.
+# Raspberry Pi's firmware reports flags in hexadecimal; in newer kernels a Pi 5's `soc` has an
+# address in its name. Bit 0 is under-voltage, 1 frequency capped, 2 throttled, 3 soft limit; the
+# higher bits say what has happened since boot.
 POWER_FLAGS = "sys/devices/platform/soc*/soc*:firmware/get_throttled"
-# Kernels that are not Raspberry Pi's own tell of the voltage alone.
+# Mainline kernels report only under-voltage.
 VOLTAGE_ALARM = "sys/class/hwmon/hwmon*/in0_lcrit_alarm"
 _VOLTAGE_SENSOR = "rpi_volt"
 _UNDER_VOLTAGE = 1 << 0
 _NOW = 0xF
-# Names of processors' sensors on boards and on PCs.
+# Names of processor sensors on Raspberry Pis and PCs.
 _SENSORS = ("cpu_thermal", "cpu-thermal", "soc_thermal", "coretemp", "k10temp")
 
 
 def celsius() -> float:
-    """The processor's temperature; 0 where nothing says."""
+    """The processor's temperature in degrees Celsius; 0 if unknown."""
     read = getattr(psutil, "sensors_temperatures", None)
     found = read() if read is not None else {}
     return max((each.current for name in _SENSORS for each in found.get(name, ())), default=0.0)
 
 
 def power_flags(root: Path) -> int:
-    """The firmware's flags, read below `root`; 0 where nothing says."""
+    """The firmware's flags, read below `root`; 0 if unknown."""
     for file in root.glob(POWER_FLAGS):
         with suppress(OSError, ValueError):
             return max(0, int(file.read_text().strip(), 16))
@@ -38,5 +38,5 @@ def power_flags(root: Path) -> int:
 
 
 def throttled(root: Path = Path("/")) -> bool:
-    """Whether heat or power holds the processor back at this moment."""
+    """Whether heat or power throttles the processor now."""
     return bool(power_flags(root) & _NOW)

@@ -1,8 +1,8 @@
-"""How a worker's cores are used: all by one task, or one by each of several tasks at once.
+"""How a worker uses its cores: all for one task, or one core for each of several tasks at once.
 
-Threads of one session wait for each other after every layer; tasks with one thread each don't,
-but compute their borders twice. Which is faster depends on the processor and on onnxruntime, so
-it is measured once, and kept beside what else was made for this processor and runtime.
+Threads of one session wait for each other after every layer; tasks with one thread each do not, but
+compute their halos twice. Which is faster depends on the processor and on onnxruntime, so it is
+measured once and stored with the other data of this processor and runtime.
 """
 
 import hashlib
@@ -29,21 +29,21 @@ from worker.settings import WorkerSettings
 
 FILE = "cores.json"
 
-# Plans for several tasks at once have more borders, messages and tasks: simulated, `auto` takes
+# Plans for several tasks at once have more halos, messages and tasks: simulated, `auto` takes
 # 10 to 35 % longer for VGG-16 and ResNet-50 on one to four devices of four such tasks. The cores
 # have to gain more than most of that.
 _GAIN = 0.8
-# Each of several tasks is of a program of its own: a plan of 40 blocks holds 300 MB more for each.
+# Every concurrent task has its own program: a plan of 40 blocks takes 300 MB more for each.
 _TASK_BYTES = 500_000_000
 _CHANNELS, _ROWS, _COLS = 64, 56, 56
 _LAYERS = 3
 _LEAST_ROUNDS = 3
 _MEASURE_S = 0.5
-# A thread that got less of a core than this shared it with another program.
+# A thread that had a smaller share of a core than this competed with another process.
 _QUIET = 0.9
 _SEED = 20_240_601
 
-# Of an engine, the cores, and how nice to be.
+# Arguments: the engine, the number of cores, the niceness.
 Measure: TypeAlias = Callable[[Engine, int, int], "Timing | None"]
 # Seconds together, seconds apart, and the least share of a core that a thread of the latter had.
 _Round: TypeAlias = tuple[float, float, float]
@@ -53,8 +53,8 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of the same convolutions: `together_s` in one session with a thread for each core,
-    `apart_s` in strips, a session with one thread for each core, all at once.
+    """Seconds for the same convolutions: `together_s` in one session with a thread per core,
+    `apart_s` in strips, with one single-threaded session per core, all at once.
     """
 
     together_s: float
@@ -62,18 +62,18 @@ class Timing:
 
     @property
     def is_faster_apart(self) -> bool:
-        """Whether several tasks at once are worth it."""
+        """Whether computing several tasks at once is faster."""
         return self.apart_s < self.together_s * _GAIN
 
 
 def settled(
     settings: WorkerSettings, engine: Engine, measure: Measure | None = None
 ) -> WorkerSettings:
-    """The settings with `threads` and `concurrency` as they are from here on.
+    """The settings with `threads` and `concurrency` resolved.
 
-    What they leave open, if there are several cores and memory for as many programs, is measured at
-    the first start by `measure` (None: the machine was busy with something else), and after that
-    again only for another engine or processor.
+    If they are left open, and there are several cores and memory for as many programs, `measure`
+    finds them at the first start (None: the machine was busy with something else), and again only
+    for another engine or processor.
     """
     if settings.threads or settings.concurrency or settings.pace < 1:
         return _divided(settings, settings.concurrency or 1)
@@ -88,15 +88,16 @@ def settled(
         if timing is None:
             _log.info("cores not measured", cause="other programs use them", cure="Start again")
             return _divided(settings, 1)
-        with suppress(OSError):  # no room: it is measured again at the next start
+        with suppress(OSError):  # the disk is full: measure again at the next start
             write_atomically(path, json.dumps({"key": key, **asdict(timing)}).encode())
         _log.info("cores measured", **asdict(timing))
     return _divided(settings, cores if timing.is_faster_apart else 1)
 
 
 def measured(engine: Engine, cores: int, nice: int) -> Timing | None:
-    """Times both in turns for about half a second: the fastest of each, of the rounds in which no
-    other program took part of a core; None for too few of these. The threads are so `nice`.
+    """Times both alternately for about half a second: the fastest of each, among the rounds in
+    which no other process used the cores; None if there were too few. The threads run at niceness
+    `nice`.
     """
     random = np.random.default_rng(_SEED)
     size = (1, _CHANNELS, _ROWS + 2 * _LAYERS, _COLS)
@@ -119,7 +120,7 @@ def measured(engine: Engine, cores: int, nice: int) -> Timing | None:
             least = min(pool.map(_share, several, strips))
             return between_s - began_s, time.perf_counter() - between_s, least
 
-        # A session's threads are as nice as the thread that makes it.
+        # A session's threads inherit the niceness of the thread that creates it.
         one = pool.submit(session, cores).result()
         several = [pool.submit(session, 1).result() for _ in strips]
         one_round()
@@ -132,7 +133,7 @@ def measured(engine: Engine, cores: int, nice: int) -> Timing | None:
 
 
 def _quiet(rounds: Sequence[_Round]) -> Timing | None:
-    """The fastest of each kind in rounds that had the cores to themselves."""
+    """The fastest of each kind among the undisturbed rounds."""
     quiet = [(together, apart) for together, apart, share in rounds if share >= _QUIET]
     if len(quiet) < _LEAST_ROUNDS:
         return None
@@ -145,7 +146,9 @@ def _divided(settings: WorkerSettings, concurrency: int) -> WorkerSettings:
 
 
 def _kept(path: Path, key: str) -> Timing | None:
-    """What was measured on this processor with this onnxruntime; None if nothing readable was."""
+    """The stored measurement of this processor and onnxruntime; None if there is none that can be
+    read.
+    """
     try:
         found = json.loads(path.read_bytes())
         if found["key"] == key:
@@ -156,7 +159,7 @@ def _kept(path: Path, key: str) -> Timing | None:
 
 
 def _share(program: Runnable, feed: np.ndarray) -> float:
-    """Runs it; the share of a core that the calling thread had meanwhile."""
+    """Runs it; returns the share of a core that the calling thread had."""
     ready = program.bound({"x": feed}, {})
     began_s, cpu_s = time.perf_counter(), time.thread_time()
     ready.compute()
@@ -164,7 +167,9 @@ def _share(program: Runnable, feed: np.ndarray) -> float:
 
 
 def _convolutions() -> bytes:
-    """`_LAYERS` convolutions 3x3 with ReLU, padded at the sides: each takes a row off both ends."""
+    """`_LAYERS` convolutions 3x3 with ReLU, padded at the sides only: each removes one row at
+    either end.
+    """
     random = np.random.default_rng(_SEED)
     nodes, weights = [], []
     for layer in range(_LAYERS):

@@ -1,6 +1,7 @@
-"""The worker daemon: puts the parts together, says when it is ready, and stops cleanly.
+"""The worker daemon: assembles the parts, reports when it is ready, and stops cleanly.
 
-When it is ready, `ready.json` in the state directory says {"address", "data_port", "id", "pid"}.
+When it is ready, it writes `ready.json` with {"address", "data_port", "id", "pid"} to the state
+directory.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ from worker.tasks.state import Tasks
 
 READY_FILE = "ready.json"
 
-# A task in progress may finish; a host that waits longer than this takes it for lost anyway.
+# Grace period for a running task; after this long the host would consider it lost anyway.
 _DRAIN_S = 5.0
 
 _log = structlog.get_logger()
@@ -82,7 +83,7 @@ async def run(
         memory_bytes = engine.memory_bytes(settings.memory_bytes)
         sessions = Sessions(engine, store, weights_cap_bytes(memory_bytes))
         store.in_use = sessions.blobs_in_use
-        # Half for tensors, half for weights; the runtime's own needs are in the 25 % left out.
+        # Half for tensors, half for weights; the runtime's own memory is in the 25 % left out.
         tasks = Tasks(own_id, tensors_cap_bytes(memory_bytes))
         caller = Caller(own_id, settings.secret, hardware.endpoint, credentials)
         gate, offers = make_gate(settings.secret, credentials), Offers()
@@ -93,7 +94,7 @@ async def run(
             settings.host, settings.wanted_data_port, caller, exchange.receive_piece, offers.take
         )
         stack.callback(listener.close)
-        # A wrong address is found before anybody relies on us; the network itself may come later.
+        # A wrong address is an error before the worker serves; the network may come up later.
         where = interfaces(settings.host, settings.mdns_interfaces) if settings.mdns else []
         parts = Parts(
             facts=lambda: facts(settings, own_id, engine),
@@ -146,7 +147,7 @@ async def run(
 
 
 def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> int:
-    """Runs a worker with settings from all sources; the exit code.
+    """Runs a worker with settings from all sources; returns the exit code.
 
     Raises:
         BadConfiguration: a setting, the state directory or the port cannot be used.
@@ -156,7 +157,7 @@ def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
 
 
 def serve(settings: WorkerSettings, hardware: Hardware) -> int:
-    """Runs a worker, as the computer that `hardware` says; the exit code.
+    """Runs a worker on the given `hardware`; returns the exit code.
 
     Raises:
         BadConfiguration: a setting, the state directory or the port cannot be used.
@@ -168,10 +169,10 @@ def serve(settings: WorkerSettings, hardware: Hardware) -> int:
 
 
 def join_cluster(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> int:
-    """Joins a cluster by the token among the settings, and does not serve; the exit code.
+    """Joins a cluster with the token in the settings, without serving; returns the exit code.
 
     Raises:
-        ImbrexError: the token, the state directory or who answers cannot be used.
+        ImbrexError: the token or the state directory cannot be used, or the coordinator refuses.
     """
     settings = load(file, overrides)
     log_to_stderr(as_json=settings.log_json, level=settings.log_level)
@@ -184,7 +185,7 @@ def join_cluster(file: Path | None = None, overrides: Mapping[str, Any] | None =
 def _engine(
     settings: WorkerSettings, store: BlobStore, hardware: Hardware
 ) -> tuple[WorkerSettings, Engine]:
-    """The engine, and the settings with threads and concurrency as they are best for it."""
+    """The engine, and the settings with the best threads and concurrency for it."""
 
     def made(threads: int) -> Engine:
         return hardware.engine(Place(settings.state_dir / "optimised", store, threads))
@@ -194,14 +195,16 @@ def _engine(
 
 
 async def _advertise(stack: AsyncExitStack, advertisement: Advertisement) -> None:
-    """Discovery only speeds finding a worker up: without it, the worker serves all the same."""
+    """Advertises if it can; otherwise the worker still serves, but has to be named to the
+    coordinator.
+    """
     try:
         await stack.enter_async_context(advertisement)
     except (OSError, ZeroconfError) as error:
         _log.warning(
             "not advertised",
             cause=str(error) or type(error).__name__,
-            cure="Name this worker's address in the coordinator's settings",
+            cure="Add this worker's address to the coordinator's settings",
         )
 
 

@@ -1,9 +1,9 @@
-"""Carries out what the task state decides: the one place where its actions become I/O.
+"""Carries out the actions of the task state: the one place where they become I/O.
 
-Events come from three sides, each in threads of its own: hosts' messages (the event loop), borders
-from neighbours (the data plane's readers) and ends of runs (those who compute). Each thread changes
-the state under a lock, and carries out by itself what came of that: no lock is held while anything
-is sent, received or computed.
+Events come from three sides, each in its own threads: hosts' messages (the event loop), halos
+from neighbours (the data plane's readers) and ends of runs (the compute threads). Each thread
+changes the state under a lock and then carries out the resulting actions itself: no lock is held
+while anything is sent, received or computed.
 """
 
 import asyncio
@@ -56,16 +56,16 @@ from worker.wire import (
 
 # A probe longer than this measures nothing better and would hold up tensors behind it.
 _MAX_PROBE_BYTES = 16 << 20
-# What describes the tensors of a neighbour's message, 100 to 300 bytes each: the loop stands still
-# while it is read, 10 ms for so much.
+# The header of a neighbour's message, 100 to 300 bytes per tensor: parsing this much blocks the
+# event loop for 10 ms.
 _MOST_PEER_HEADER_BYTES = 256 << 10
 
 _log = structlog.get_logger()
 
 
 class Exchange:
-    """Streams, the task state, the compute threads and the peers of one worker. Made on the event
-    loop; where not said otherwise, its methods run there.
+    """Streams, the task state, the compute threads and the peers of one worker. Created on the
+    event loop, where its methods run unless they say otherwise.
     """
 
     def __init__(
@@ -85,21 +85,21 @@ class Exchange:
         self._loop_thread = threading.get_ident()
 
     def open_stream(self) -> tuple[int, Outbox]:
-        """A new Exchange stream: its number, and where its outgoing messages wait."""
+        """A new Exchange stream: its number and its outbox."""
         number, outbox = next(self._numbers), Outbox()
         self._streams[number] = outbox
         return number, outbox
 
     def close_stream(self, number: int) -> None:
-        """The stream ended; tasks that came over it are not wanted any more."""
+        """The stream has ended: cancels the tasks that came over it."""
         self._streams.pop(number, None)
         self._change(self._tasks.stream_closed, number)
 
     def receive(self, number: int, message: Buffer) -> None:
-        """Takes one message of a host.
+        """Handles one message of a host.
 
         Raises:
-            PeerViolation: it makes no sense, or is a worker's to send.
+            PeerViolation: it is malformed, or only a worker may send it.
         """
         now = time.monotonic()
         for item, payload in decode(message):
@@ -115,10 +115,10 @@ class Exchange:
                 self._order(number, item, now)
 
     def receive_of_peer(self, sender: str, message: Buffer) -> None:
-        """Takes one message of a neighbour that came by gRPC: tensors alone.
+        """Handles one message of a neighbour over gRPC, which holds only tensors.
 
         Raises:
-            PeerViolation: it makes no sense, or has what only a host may send.
+            PeerViolation: it is malformed, or holds items that only a host may send.
         """
         for item, payload in decode(message, _MOST_PEER_HEADER_BYTES):
             kind = item.WhichOneof("kind")
@@ -128,33 +128,34 @@ class Exchange:
                     cure="Run the same version of imbrex on every device",
                 )
             assert isinstance(payload, np.ndarray)
-            # Kept pieces keep their message: it must not be much more than they are.
+            # A held piece keeps its whole message alive, so the message must not be much larger
+            # than the piece.
             small = 2 * payload.nbytes < len(message)
             self.receive_piece(piece_of(item.tensor, payload.copy() if small else payload, sender))
 
     def receive_piece(self, piece: Piece) -> None:
-        """Takes a border, in any thread."""
+        """Handles a halo; may be called in any thread."""
         self._change(self._tasks.add_piece, piece, time.monotonic())
 
     def keep(self, members: Collection[str]) -> None:
-        """Ends the streams to devices that are not members."""
+        """Sets the members; ends the streams to all other devices."""
         self._peers.keep(members)
 
     def counts(self) -> dict[str, int]:
-        """Frames that were of no use by reason, and messages to neighbours by their way."""
+        """Counts of dropped frames by reason, and of messages to neighbours by transport."""
         with self._lock:
             return {**self._tasks.dropped, **self._peers.sent}
 
     async def reach(self, device: str, address: str) -> None:
-        """Returns when a neighbour has answered over a connection of its own.
+        """Returns when a neighbour has answered over a new connection.
 
         Raises:
-            ImbrexError: it does not answer, or is somebody else.
+            ImbrexError: it does not answer, or is another device.
         """
         await self._peers.reach(device, address)
 
     async def drain(self, timeout_s: float) -> None:
-        """Lets running tasks finish, writes what waits, then ends every stream."""
+        """Lets running tasks finish, writes what is queued, then ends every stream."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._runs:
@@ -172,7 +173,7 @@ class Exchange:
     # ------------------------------------------------------------ in any thread
 
     def _change(self, change: Callable[..., list[Action]], *about: Any) -> None:
-        """Tells the state of an event, and does what comes of it."""
+        """Passes an event to the state, and carries out the resulting actions."""
         with self._lock:
             actions = change(*about)
         for action in actions:
@@ -206,7 +207,7 @@ class Exchange:
                 assert_never(action)
 
     def _set_up(self, run: Run) -> None:
-        """Before its time. What is wrong with it is told when it is to run."""
+        """Sets a run up early. An error is reported when the task is run."""
         with suppress(Exception):
             run.ready = self._bound(run)
 
@@ -221,7 +222,7 @@ class Exchange:
         return replace(bound, check=lambda made: _require_finite(made, run.passed))
 
     def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> None:
-        """A task was run, in the thread that ran it."""
+        """Handles the end of a run, in the thread that ran it."""
         if isinstance(outcome, Timed):
             self.tasks_run += 1
             self._change(self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s)
@@ -229,7 +230,7 @@ class Exchange:
             _log.warning("task failed", code=outcome.code, cause=outcome.cause)
             self._change(self._tasks.failed, key, outcome.code, str(outcome))
         else:
-            _log.error("task failed for a reason of our own", exc_info=outcome)
+            _log.error("task failed with an internal error", exc_info=outcome)
             self._change(self._tasks.failed, key, RunError.code, repr(outcome))
         self._runs.pop(key, None)
         if not self._runs:
@@ -241,17 +242,17 @@ class Exchange:
         self._change(self._tasks.failed, action.source, SendFailed.code, why)
 
     def _on_loop(self, do: Callable[..., None], *about: Any) -> None:
-        """Has the event loop do something: at once, if it is its thread that asks."""
+        """Calls a function on the event loop: at once if this is its thread."""
         if threading.get_ident() == self._loop_thread:
             do(*about)
             return
-        with suppress(RuntimeError):  # it is closed: nobody is left to be told
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(do, *about)
 
     # ------------------------------------------------------------ on the event loop
 
     def _order(self, number: int, item: pb.Item, now: float) -> None:
-        """What only a host says."""
+        """Handles an item that only a host may send."""
         kind, tasks = item.WhichOneof("kind"), self._tasks
         if kind == "task":
             self._change(tasks.add_task, task_spec(item.task, number), now)
@@ -289,10 +290,10 @@ class Exchange:
 
 
 def _require_finite(outputs: dict[str, np.ndarray], passed: Iterable[str]) -> None:
-    """Raises NotFinite unless the outputs that nobody else checks are finite."""
+    """Raises NotFinite if outputs that the host does not see are not finite."""
     for name in passed:
         if not is_finite(outputs[name]):
             raise NotFinite(
-                cause=f"the program made values of {name!r} that are not finite",
-                cure="If only this device does, check its memory and its power supply",
+                cause=f"the program produced values of {name!r} that are not finite",
+                cure="If only this device does so, check its memory and its power supply",
             )

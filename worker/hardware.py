@@ -1,4 +1,4 @@
-"""What a worker computes and speaks by: this computer's own, or another's that is emulated."""
+"""The hardware that a worker runs on: this machine's, or that of an emulated one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker.settings import WorkerSettings
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """How fast programs run, what messages cost, and which engine computes."""
+    """The engine, the throttle of runs, and the cost of messages."""
 
     throttle: Throttle
     engine: Maker
@@ -21,9 +21,9 @@ class Hardware:
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Hardware:
-        """This computer's.
+        """The hardware of this machine.
 
         Raises:
-            BadConfiguration: there is no such engine.
+            BadConfiguration: no such engine.
         """
         return cls(Throttle(settings.pace), engine_maker(settings.engine))

@@ -1,11 +1,11 @@
-"""Which coordinators this worker works for: each is told of the others."""
+"""The coordinators that use this worker: each is told about the others."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
 
-# A coordinator greets every ten seconds; who missed two greetings is gone.
+# A coordinator greets every ten seconds; one that missed two greetings is gone.
 LATELY_S = 30.0
-# More than anybody runs in one home.
+# More than one cluster ever has.
 _MOST = 16
 
 
@@ -16,16 +16,16 @@ class _Greetings:
 
 
 class Hosts:
-    """Coordinators by what they call themselves (an id, and after a space a name for people) and
-    by their incarnation, which every start of one has of its own.
+    """Coordinators by how they identify themselves (an id, a space and a display name) and by their
+    incarnation, which is new at each start.
     """
 
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[str, str], _Greetings] = OrderedDict()
 
     def greeted(self, coordinator: str, incarnation: str, now: float) -> list[str]:
-        """A coordinator says who it is; the others that did so lately. What it was before a
-        restart is none of them, a copy of it that greets meanwhile is.
+        """Records a coordinator's greeting; returns the others that greeted recently. The same
+        coordinator before a restart is not among them, but a copy of it that still greets is.
         """
         own = self._seen.pop((coordinator, incarnation), _Greetings(now, now))
         while len(self._seen) >= _MOST:

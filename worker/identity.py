@@ -1,4 +1,6 @@
-"""Who this worker is: an id made at its first start and kept, and facts about its machine."""
+"""This worker's identity: an id created at its first start and kept, and facts about its
+machine.
+"""
 
 import os
 import platform
@@ -20,7 +22,7 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 
 def device_id(state_dir: Path) -> DeviceId:
-    """The id kept in `state_dir`, made there if it is the first start.
+    """The id kept in `state_dir`, created there at the first start.
 
     Raises:
         BadConfiguration: the directory cannot be used, or holds something else.
@@ -34,7 +36,7 @@ def device_id(state_dir: Path) -> DeviceId:
                 return DeviceId(found)
             raise BadConfiguration(
                 cause=f"{path} does not hold a device id",
-                cure=f"Remove {path}; a new id is made at the next start",
+                cure=f"Remove {path}; a new id is created at the next start",
             )
         made = DeviceId(uuid.uuid4().hex[:16])
         write_atomically(path, f"{made}\n".encode())
@@ -47,7 +49,7 @@ def device_id(state_dir: Path) -> DeviceId:
 
 
 def facts(settings: WorkerSettings, own_id: DeviceId, engine: Engine) -> Facts:
-    """The facts as they are now; frequency and free memory change."""
+    """The present facts; frequency and free memory change."""
     now, most = mhz()
     return Facts(
         id=own_id,

@@ -1,7 +1,7 @@
-"""How this machine is: what its coordinator's doctor cannot see from outside.
+"""The state of this machine: what the coordinator's doctor cannot see from outside.
 
-Everything is read from the kernel's files below `root`, but for what only a network card's driver
-answers (`Cards`), so that any state of a Raspberry Pi can be laid out in files.
+Everything is read from the kernel's files below `root`, except for what only a network card's
+driver reports (`Cards`), so that tests can describe any state of a Raspberry Pi in files.
 """
 
 import os
@@ -32,7 +32,7 @@ def own_addresses() -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where to read, and whom to ask."""
+    """The sources to read from."""
 
     root: Path = Path("/")
     cards: Cards = field(default_factory=Cards)
@@ -40,7 +40,7 @@ class Machine:
     clock: Callable[[], float] = time.time
 
     def condition(self, state_dir: Path, announced: bool) -> pb.Condition:
-        """Everything that is known; `state_dir` is on the disk that weights are kept on."""
+        """The machine's state; `state_dir` is on the disk that holds the weights."""
         memory = self._memory()
         disk = os.statvfs(state_dir)
         return pb.Condition(
@@ -75,7 +75,7 @@ class Machine:
             )
 
     def _memory(self) -> dict[str, int]:
-        """The kernel's table, in bytes."""
+        """The kernel's memory table, in bytes."""
         found = {}
         for line in self._text("proc/meminfo").splitlines():
             key, _, value = line.partition(":")
@@ -83,7 +83,7 @@ class Machine:
         return found
 
     def _text(self, path: str) -> str:
-        """What a file says; nothing where there is none, or the kernel won't tell."""
+        """A file's text; empty if it does not exist or cannot be read."""
         try:
             return (self.root / path).read_text().strip()
         except (OSError, UnicodeDecodeError):
@@ -91,7 +91,7 @@ class Machine:
 
 
 def _number(text: str) -> int:
-    """A count; 0 where there is none (a cable that is not plugged in runs at -1)."""
+    """A count; 0 if there is none (the speed of an unplugged cable is -1)."""
     try:
         return max(0, int(text))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Times one program on random tensors, in turn with the tasks of the compute thread."""
+"""Times one program on random tensors, interleaved with the tasks of the compute thread."""
 
 import asyncio
 import statistics
@@ -30,7 +30,7 @@ _MAX_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class TensorShape:
-    """An input to make up."""
+    """An input to generate."""
 
     tensor: str
     dtype: np.dtype
@@ -39,7 +39,7 @@ class TensorShape:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Seconds of every repeat with the fastest number of threads, under the pace."""
+    """Seconds of each repeat with the fastest number of threads, at the worker's pace."""
 
     seconds: tuple[float, ...]
     threads: int
@@ -63,8 +63,8 @@ class Measurer:
         at_most_s: float,
         threads: Sequence[int],
     ) -> Measured:
-        """One warm run, then up to `repeats` timed ones, at least one; each takes its turn in the
-        compute thread, so tasks wait for one run at most. The time is shared by the candidates.
+        """One warm-up run, then up to `repeats` timed ones, at least one; each is queued in the
+        compute thread, so tasks wait for one run at most. The candidates share the time limit.
 
         Raises:
             ImbrexError: the program is refused, or memory is short.
@@ -122,7 +122,7 @@ class Measurer:
             return (values * np.sqrt(2 / fan_in)).astype(dtype) if dtype.kind == "f" else values
         if self._store.missing([ref.sha256]):
             raise BadRequest(
-                cause=f"the weight {ref.name!r} is not here", cure="Put it, then measure"
+                cause=f"the weight {ref.name!r} is not here", cure="Send it, then measure"
             )
         if self._store.size(ref.sha256) != weight_bytes(ref):
             raise BadRequest(
@@ -133,11 +133,11 @@ class Measurer:
 
 
 def input_shape(tensor: str, data_type: int, dims: Sequence[int]) -> TensorShape:
-    """A checked input of a measurement.
+    """An input of a measurement, checked.
 
     Raises:
-        BadRequest: dimensions that make no sense.
-        PeerViolation: a data type that does not travel.
+        BadRequest: impossible dimensions.
+        PeerViolation: a data type that the wire does not carry.
     """
     if len(dims) > MAX_DIMS or any(size < 0 for size in dims):
         raise BadRequest(

@@ -1,4 +1,4 @@
-"""A worker's part in its cluster's trust: joining by a token, and changing its certificate."""
+"""A worker's part in its cluster's trust: joining with a token, and renewing its certificate."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
@@ -28,10 +28,10 @@ from protos.identity import (
 )
 from protos.invitation import Invitation
 
-# NTP sets a clock within minutes of the start, and a certificate ends once a year.
+# NTP sets the clock within minutes of the start, and a certificate expires once a year.
 WATCH_CLOCK_S = 600.0
 IDENTITY_FILE = "identity.pem"
-# The hash of the token that was used last: the same token in the settings is not used again.
+# The hash of the last token: the same token in the settings is not used again.
 _JOINED_FILE = "joined"
 # The authority's fingerprint, and the generation of the newest list of its members.
 _GENERATION_FILE = "members"
@@ -40,13 +40,12 @@ _log = structlog.get_logger()
 
 
 async def credentials_in(state_dir: Path, token: str, device: str, name: str) -> Credentials | None:
-    """What this worker proves itself with: kept from before, or got now for a new token; None
-    where it has neither.
+    """This worker's credentials: stored ones, or new ones for a new token; None if it has neither.
 
     Raises:
-        BadRequest: the token is none.
-        BadConfiguration: the kept file is damaged, or another cluster answers.
-        Unavailable: nobody answers.
+        BadRequest: it is not a token.
+        BadConfiguration: the stored file is damaged, or another cluster answers.
+        Unavailable: no answer.
     """
     path, joined = state_dir / IDENTITY_FILE, state_dir / _JOINED_FILE
     kept = Credentials.load(path)
@@ -64,8 +63,8 @@ async def credentials_in(state_dir: Path, token: str, device: str, name: str) ->
 
 
 async def watch_clock(credentials: Credentials) -> None:
-    """Says so when this device's certificate is not valid by its own clock: others refuse it then,
-    and it refuses them, and neither says why.
+    """Logs a warning if this device's certificate is not valid by its own clock: connections in
+    either direction are then refused without a reason.
     """
     while True:
         certificate = x509.load_pem_x509_certificate(credentials.identity.certificate_pem)
@@ -75,16 +74,16 @@ async def watch_clock(credentials: Credentials) -> None:
 
 
 class Streams(Protocol):
-    """Has streams with neighbours."""
+    """An owner of streams with neighbours."""
 
     def keep(self, members: Collection[str]) -> None:
-        """Only these devices are members from now on; the streams of others end."""
+        """Sets the members; ends the streams of all other devices."""
         ...
 
 
 class Membership:
-    """Tells the gate and those who have `streams` with neighbours who the members are, and renews
-    the certificate when the host asks. `state_dir` keeps which list of members was the newest.
+    """Passes the list of members to the gate and to the owners of `streams` with neighbours, and
+    renews the certificate when the host asks. `state_dir` keeps the generation of the newest list.
     """
 
     def __init__(
@@ -103,9 +102,9 @@ class Membership:
         self._next_key: bytes | None = None
 
     def learn(self, members: Iterable[str], generation: int) -> int:
-        """The host says who may send here; nothing where it says nothing. A list that is older than
-        the newest so far is not taken: it may name who was removed since. Returns the newest's
-        generation (0: none was told).
+        """Takes the host's list of members, if it sends one. A list older than the newest so far is
+        ignored: it may name devices that were removed since. Returns the newest generation (0: no
+        list so far).
         """
         found = frozenset(members)
         if found and isinstance(self._gate, CertificateGate) and self._is_taken(generation):
@@ -118,10 +117,10 @@ class Membership:
         if 0 < generation < self._generation:
             if generation != self._refused:
                 _log.warning(
-                    "an older list of members is not taken",
+                    "an older list of members is ignored",
                     generation=generation,
                     newest=self._generation,
-                    cause="a copy of the coordinator runs, or a backup of it was restored",
+                    cause="a copy of the coordinator is running, or a backup of it was restored",
                     cure="Stop the copy; after a backup, `imbrex cluster confirm` there",
                 )
             self._refused = generation
@@ -131,11 +130,13 @@ class Membership:
             try:
                 write_atomically(self._path, f"{self._authority()} {generation}".encode())
             except OSError as error:
-                _log.warning("the generation of the members is not kept", cause=str(error))
+                _log.warning(
+                    "the generation of the list of members cannot be stored", cause=str(error)
+                )
         return True
 
     def _kept_generation(self) -> int:
-        """Of the authority that this worker has now."""
+        """The fingerprint of this worker's present authority."""
         try:
             authority, generation = self._path.read_text().split()
             return int(generation) if authority == self._authority() else 0
@@ -147,7 +148,7 @@ class Membership:
         return fingerprint(credentials.identity.authority_pem) if credentials else ""
 
     def signing_request(self) -> bytes:
-        """Makes a new key, and a request for its certificate.
+        """Creates a new key and a signing request for it.
 
         Raises:
             BadRequest: this worker has no certificate.
@@ -157,15 +158,15 @@ class Membership:
         return signing_request(self._next_key, self._caller.sender)
 
     def certify(self, certificate_pem: bytes) -> None:
-        """Puts the certificate for the last signing request in force.
+        """Installs the certificate for the last signing request.
 
         Raises:
-            BadRequest: none was asked for.
-            PeerViolation: it is another authority's, or for another key or device.
+            BadRequest: none was requested.
+            PeerViolation: it is from another authority, or for another key or device.
         """
         credentials = self._credentials()
         if self._next_key is None:
-            raise BadRequest(cause="no certificate was asked for", cure="Ask for one first")
+            raise BadRequest(cause="no certificate was requested", cure="Request one first")
         own, device = credentials.identity, self._caller.sender
         identity = certified(
             self._next_key, certificate_pem, own.authority_pem, device_name(device)

@@ -1,4 +1,4 @@
-"""What waits to be written to one stream. One task writes; anybody on the loop adds."""
+"""The queue of messages for one stream. One task writes; any code on the event loop may add."""
 
 import asyncio
 from collections import deque
@@ -9,10 +9,10 @@ from protos.errors import Unavailable
 from protos.frames import Buffer, buffers
 from worker.wire import Message
 
-# Tensors wait as views of arrays that tasks keep anyway, so this caps bookkeeping, not memory.
+# Queued tensors are views of arrays that tasks keep anyway, so this caps bookkeeping, not memory.
 MAX_WAITING = 16_384
-# How long news without payload waits for a message to travel with. The host needs it for its
-# records, and to know that a device is at work: before it would ask (half a second of silence).
+# How long items without payload wait for a message to be sent with. The host needs them for its
+# records and as a sign of life, before it would ask (half a second of silence).
 HOLD_S = 0.3
 
 
@@ -32,25 +32,25 @@ class Outbox:
         """Queues messages.
 
         Raises:
-            Unavailable: the other side has stopped reading, and too much waits.
+            Unavailable: the other side has stopped reading, and the queue is full.
         """
         for message in messages:
             if len(self._waiting) >= MAX_WAITING:
                 raise Unavailable(
                     cause=f"{MAX_WAITING} messages wait for a peer that does not read",
-                    cure="See whether that daemon hangs, and restart it",
+                    cure="Check whether that daemon hangs, and restart it",
                 )
             self._waiting.append(message)
         self._changed.set()
 
     def hold(self, items: Sequence[pb.Item]) -> None:
-        """Keeps items without payload to travel with the next message: one of their own costs
-        either side half a millisecond. From any thread; `flush_soon` follows.
+        """Keeps items without payload for the next message, since a separate one costs each side
+        half a millisecond. May be called in any thread; call `flush_soon` afterwards.
         """
         self._held.extend(items)
 
     def flush_soon(self) -> None:
-        """What is held leaves alone if there is no message for a while."""
+        """Sends the held items by themselves if no message follows for a while."""
         if self._held:
             asyncio.get_running_loop().call_later(HOLD_S, self._flush)
 
@@ -59,12 +59,12 @@ class Outbox:
             self.add([([], [])])
 
     def close(self) -> None:
-        """`write_all` returns once what waits is written."""
+        """Lets `write_all` return once the queue is written."""
         self._closed = True
         self._changed.set()
 
     async def write_all(self, write: Callable[[Sequence[Buffer]], Awaitable[None]]) -> None:
-        """Writes until closed, each message as its buffers; errors of `write` pass."""
+        """Writes until closed, each message as its buffers; errors of `write` propagate."""
         while True:
             while self._waiting:
                 items, payloads = self._waiting.popleft()

@@ -1,5 +1,5 @@
-"""Streams to neighbours: opened when first needed, kept. Over the data plane where the neighbour
-has one that can be reached, else by gRPC, with one writer each.
+"""Streams to neighbours: opened on first use and kept. They use the data plane if the neighbour's
+can be reached, else gRPC, with one writer each.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from worker.data.link import MAX_WAITING, PATIENCE_S, SLOWEST_BYTES_PER_S, Link,
 from worker.tasks.actions import SendToPeer
 from worker.wire import messages
 
-# More neighbours than any plan of a home gives one device.
+# More neighbours than any plan gives one device.
 _MAX_PEERS = 64
 _CONNECT_S = 2.0
 
@@ -32,13 +32,13 @@ _log = structlog.get_logger()
 
 
 class Peers:
-    """Delivers pieces to other workers. What cannot be sent is handed to `on_failure`. Made on the
-    event loop; where not said otherwise, its methods run there.
+    """Delivers pieces to other workers. What cannot be sent is passed to `on_failure`. Created on
+    the event loop, where its methods run unless they say otherwise.
     """
 
     def __init__(self, caller: Caller, version: str, on_failure: OnFailure) -> None:
         self.caller = caller
-        # Messages by the way they went.
+        # Counts of messages by transport.
         self.sent: Counter[str] = Counter()
         self._version = version
         self._on_failure = on_failure
@@ -50,7 +50,9 @@ class Peers:
         self._loop_thread = threading.get_ident()
 
     def send(self, action: SendToPeer) -> None:
-        """Sends pieces to a neighbour, at once where there is a stream; in any thread."""
+        """Sends pieces to a neighbour, at once if there is a stream; may be called in any
+        thread.
+        """
         link = self._links.get((action.device, action.address))
         if link is not None and link.send(action):
             self.sent["data_messages"] += 1
@@ -58,11 +60,11 @@ class Peers:
             self.on_loop(self._queue, action)
 
     def on_loop(self, do: Callable[..., None], *about: object) -> None:
-        """Has the event loop do something: at once, if it is its thread that asks."""
+        """Calls a function on the event loop: at once if this is its thread."""
         if threading.get_ident() == self._loop_thread:
             do(*about)
             return
-        with suppress(RuntimeError):  # it is closed: nobody is left to be told
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(do, *about)
 
     def _queue(self, action: SendToPeer) -> None:
@@ -78,7 +80,7 @@ class Peers:
                 action,
                 SendFailed(
                     cause=f"{MAX_WAITING} messages wait for {action.device}",
-                    cure="See whether that worker hangs, and restart it",
+                    cure="Check whether that worker hangs, and restart it",
                 ),
             )
 
@@ -87,20 +89,20 @@ class Peers:
         self._on_failure(action, error)
 
     async def reach(self, device: str, address: str) -> None:
-        """Returns when a neighbour has answered over a connection of its own.
+        """Returns when a neighbour has answered over a new connection.
 
         Raises:
-            ImbrexError: it does not answer, or is somebody else.
+            ImbrexError: it does not answer, or is another device.
         """
         client, _ = await self.greet(device, address)
         await client.close()
 
     async def greet(self, device: str, address: str) -> tuple[WorkerClient, str]:
-        """A client of the neighbour, whose identity is checked, and the address of its data plane;
-        empty where it has none.
+        """A client of the neighbour, its identity checked, and the address of its data plane (empty
+        if it has none).
 
         Raises:
-            ImbrexError: it does not answer, speaks another protocol, or is somebody else.
+            ImbrexError: it does not answer, speaks another protocol, or is another device.
         """
         client = WorkerClient(address, self.caller, device)
         try:
@@ -117,19 +119,19 @@ class Peers:
         return client, f"{host}:{reply.data_port}" if reply.data_port else ""
 
     def linked(self, key: _Key, link: Link | None) -> None:
-        """From now on pieces for this neighbour go over `link`; None: not any more."""
+        """Sets the link for this neighbour's pieces; None removes it."""
         if link is None:
             self._links.pop(key, None)
         else:
             self._links[key] = link
 
     def keep(self, members: Collection[str]) -> None:
-        """Drops the streams to devices that are not among these."""
+        """Drops the streams to all other devices."""
         for key in [key for key in self._peers if key[0] not in members]:
             self._close(self._peers.pop(key))
 
     async def close(self) -> None:
-        """Drops what waits and closes every stream."""
+        """Drops what is queued and closes every stream."""
         peers = list(self._peers.values())
         self._peers.clear()
         for peer in peers:
@@ -150,8 +152,8 @@ class Peers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """Pieces to be sent. Those that broke with a stream are sent again once: what then arrives
-    twice is dropped there.
+    """Pieces to be sent. Those lost with a broken stream are sent again once; the receiver drops
+    duplicates.
     """
 
     action: SendToPeer
@@ -168,13 +170,13 @@ class _Peer:
         self._waiting: deque[_Waiting] = deque()
         self._changed = asyncio.Event()
         self._link: Link | None = None
-        self._number = 0  # of the link: one that broke before is not the present one
+        self._number = 0  # for this link only: an earlier one that broke is not the present one
         self._client: WorkerClient | None = None
         self._stream: ExchangeStream | None = None
         self._writer = asyncio.get_running_loop().create_task(self._write_all())
 
     def add(self, waiting: _Waiting) -> bool:
-        """Queues; False when too much waits."""
+        """Queues pieces; False if the queue is full."""
         if len(self._waiting) >= MAX_WAITING:
             return False
         self._waiting.append(waiting)
@@ -195,7 +197,7 @@ class _Peer:
             await self._changed.wait()
 
     async def _deliver(self, waiting: _Waiting) -> None:
-        """Sends; a kept stream that broke meanwhile is opened again once."""
+        """Sends; a kept stream that has broken is opened again once."""
         is_fresh = self._stream is None and self._link is None
         try:
             await self._send(waiting)
@@ -226,8 +228,8 @@ class _Peer:
                     await self._stream.write(items, payloads)
             except TimeoutError:
                 raise LostWorker(
-                    cause=f"{self._address} has not taken {size} bytes for {patience_s:.0f} s",
-                    cure="See whether that worker hangs, and restart it",
+                    cause=f"{self._address} has not accepted {size} bytes for {patience_s:.0f} s",
+                    cure="Check whether that worker hangs, and restart it",
                 ) from None
         self._peers.sent["grpc_messages"] += 1
 
@@ -238,7 +240,10 @@ class _Peer:
                 opened = await asyncio.to_thread(connect, data, self._device, self._peers.caller)
             except ImbrexError as error:
                 _log.warning(
-                    "borders go by gRPC", device=self._device, cause=error.cause, cure=error.cure
+                    "halos are sent over gRPC",
+                    device=self._device,
+                    cause=error.cause,
+                    cure=error.cure,
                 )
             else:
                 await client.close()
@@ -250,7 +255,7 @@ class _Peer:
         self._client, self._stream = client, client.exchange()
 
     def _broke(self, number: int, unsent: _Unsent, error: ImbrexError) -> None:
-        """A data stream broke; in any thread."""
+        """Handles a broken data stream; called in any thread."""
         self._peers.on_loop(self._again, number, unsent, error)
 
     def _again(self, number: int, unsent: _Unsent, error: ImbrexError) -> None:

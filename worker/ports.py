@@ -1,4 +1,4 @@
-"""Listening, with an error that says who has the port."""
+"""Binding of ports, with an error that names the process that holds one."""
 
 import grpc.aio
 
@@ -13,7 +13,7 @@ def listen(
     """Binds the server, over TLS where there are credentials; returns the port (a free one for 0).
 
     Raises:
-        BadConfiguration: the port is taken, or the address is not of this machine.
+        BadConfiguration: the port is taken, or the address is not this machine's.
     """
     address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
     try:
@@ -30,7 +30,7 @@ def listen(
     if holder:
         raise BadConfiguration(
             cause=f"port {port} is taken by {holder}",
-            cure="End that process, or choose another port",
+            cure="Stop that process, or choose another port",
         )
     raise BadConfiguration(
         cause=f"cannot listen on {address}",

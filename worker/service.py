@@ -1,4 +1,4 @@
-"""The worker's gRPC surface: checks what comes in, and hands it to those who know."""
+"""The worker's gRPC service: checks requests and passes them to the parts that handle them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from worker.sessions import Sessions
 # One chunk of a blob is 1 MB; a message is 64 MB at most.
 _MAX_BLOB_BYTES = 8 << 30
 _MAX_STREAMS = 256
-# More than a home has; each is a connection for two seconds.
+# More than a cluster has; each is a connection for up to two seconds.
 _MAX_NEIGHBOURS = 64
-# Who does not say who it is (nobody asks, where there is no authority) is a neighbour of that name.
+# The name of callers that do not identify themselves, which is allowed without an authority.
 _NOBODY = "unnamed"
-# What a coordinator calls itself: an id and a host name, or an incarnation.
+# Bounds a coordinator's identification: an id and a host name, or an incarnation.
 _MOST_NAME = 256
 
 _log = structlog.get_logger()
@@ -54,7 +54,7 @@ Call = TypeVar("Call", bound=Callable[..., Awaitable[Any]])
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the service hands its calls to."""
+    """The parts that handle the service's calls."""
 
     facts: Callable[[], Facts]
     version: str
@@ -72,7 +72,7 @@ class Parts:
 
 
 def _answers(method: Call) -> Call:
-    """Turns our errors into the call's status."""
+    """Turns an ImbrexError into the call's status."""
 
     @wraps(method)
     async def guarded(self: Any, request: Any, context: Context) -> Any:
@@ -91,18 +91,18 @@ class Service:
 
     def __init__(self, parts: Parts, nice: int = 0) -> None:
         self._parts = parts
-        # Optimising takes a core for a while: one program at a time, beside the compute thread. The
-        # sessions' own threads are started here, so they are as nice.
+        # Optimising takes a core for a while: one program at a time, beside the compute thread.
+        # Sessions start their threads here, so they inherit this thread's niceness.
         self._preparing = ThreadPoolExecutor(1, "prepare", yield_to_others, (nice,))
         self._streams = 0
 
     def close(self) -> None:
-        """Waits for the program that is being prepared."""
+        """Waits for the program being prepared."""
         self._preparing.shutdown(wait=True, cancel_futures=True)
 
     @_answers
     async def hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:
-        """Who are you?"""
+        """Exchanges facts and protocol versions."""
         received_s = time.monotonic()
         caller = f"{request.sender or 'a caller'} (imbrex {request.version or '?'})"
         own = f"this worker (imbrex {self._parts.version})"
@@ -129,7 +129,7 @@ class Service:
 
     @_answers
     async def missing(self, request: pb.BlobQuery, context: Context) -> pb.BlobStatus:
-        """Which blobs are not here?"""
+        """Names the blobs that are not here."""
         return self._status(self._parts.store.missing(request.sha256))
 
     @_answers
@@ -142,20 +142,22 @@ class Service:
                 sha256, total = chunk.sha256, chunk.total_bytes
                 if total > _MAX_BLOB_BYTES:
                     raise BadRequest(
-                        cause=f"a blob of {megabytes(total)}", cure="Split weights that large"
+                        cause=f"a blob of {megabytes(total)}", cure="Split such large weights"
                     )
                 if not store.missing([sha256]):
                     return pb.BlobStatus()
             await asyncio.to_thread(store.append, sha256, chunk.offset, total, chunk.data)
         if not sha256:
-            raise BadRequest(cause="a blob without a name came", cure="Name it in its first chunk")
+            raise BadRequest(
+                cause="a blob without a name arrived", cure="Name it in its first chunk"
+            )
         await asyncio.to_thread(store.complete, sha256, total)
         return self._status(store.missing([sha256]))
 
     @_answers
     async def prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
-        """Makes sessions; nothing, where weights are missing. What is wrong with one program does
-        not keep the others from being prepared.
+        """Prepares programs, if all weights are here. A program that fails does not keep the others
+        from being prepared.
         """
         reply = pb.PrepareReply()
         good: list[Program] = []
@@ -207,11 +209,11 @@ class Service:
 
     @_answers
     async def examine(self, request: pb.ExamineRequest, context: Context) -> pb.ExamineReply:
-        """How this machine is, and whom it reaches."""
+        """Reports the state of this machine, and which neighbours it reaches."""
         if len(request.neighbours) > _MAX_NEIGHBOURS:
             raise BadRequest(
-                cause=f"{len(request.neighbours)} neighbours to be tried",
-                cure=f"Ask for {_MAX_NEIGHBOURS} at a time",
+                cause=f"the request names {len(request.neighbours)} neighbours",
+                cure=f"Name at most {_MAX_NEIGHBOURS} at a time",
             )
         tried = (self._reach(each.device, each.address) for each in request.neighbours)
         return pb.ExamineReply(
@@ -228,7 +230,7 @@ class Service:
 
     @_answers
     async def renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
-        """Changes its certificate."""
+        """Renews the worker's certificate."""
         membership = self._parts.membership
         if not request.certificate:
             return pb.RenewReply(signing_request=membership.signing_request())
@@ -236,7 +238,7 @@ class Service:
         return pb.RenewReply()
 
     async def exchange(self, _request: AsyncIterator[bytes], context: Context) -> None:
-        """Frames both ways, until the caller ends or this worker drains."""
+        """Exchanges frames until the caller ends the stream or this worker drains."""
         sender = _sender(context)
         if self._streams >= _MAX_STREAMS:
             context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)
@@ -248,7 +250,7 @@ class Service:
         try:
             with self._parts.offers.made() as offered:
                 offering = offer(self._parts.data_port, offered.token) if sender == HOST else ()
-                # Says that the stream stands, before there is anything to write.
+                # Confirms the stream before there is anything to write.
                 await context.send_initial_metadata(offering)
                 parts = (
                     self._read(number, sender, context),
@@ -321,7 +323,7 @@ class Service:
 
 
 def _sender(context: Context) -> str:
-    """Who calls: a device, or the host."""
+    """The caller's id: a device, or the host."""
     sent = dict(context.invocation_metadata() or ()).get(SENDER_KEY)
     return str(sent or _NOBODY)
 

@@ -1,4 +1,4 @@
-"""The programs that this worker can run now: prepared, kept by recency under a memory cap."""
+"""The loaded programs of this worker: an LRU cache under a memory cap."""
 
 import threading
 from collections import OrderedDict
@@ -20,8 +20,8 @@ _MAX_PREPARED = 4096
 class Sessions:
     """Runnable programs by hash. Safe to call from several threads.
 
-    A prepared program that was evicted is loaded again when a task names it: that takes
-    milliseconds, since the engine keeps what it made of it.
+    A prepared program that was evicted is loaded again when a task names it; that takes
+    milliseconds, since the engine keeps the prepared form.
     """
 
     def __init__(self, engine: Engine, store: BlobStore, weights_cap_bytes: int) -> None:
@@ -32,13 +32,13 @@ class Sessions:
         self._prepared: OrderedDict[str, None] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._pinned: frozenset[str] = frozenset()
-        # Building takes long and must not hold up tasks, which only need `_lock`.
+        # Preparing takes long and must not hold up tasks, which only need `_lock`.
         self._building = threading.Lock()
         self._lock = threading.RLock()
 
     def missing(self, programs: Iterable[Program]) -> list[str]:
-        """Blobs to fetch before these programs can be prepared; none for those that the engine has
-        prepared.
+        """Blobs to fetch before these programs can be prepared; programs that the engine has
+        already prepared need none.
         """
         needed = [
             ref.sha256
@@ -49,7 +49,7 @@ class Sessions:
         return self._store.missing(needed)
 
     def prepare(self, program: Program) -> None:
-        """Makes the program's session; at once if it is here.
+        """Prepares the program's session; returns at once if it is loaded.
 
         Raises:
             ImbrexError: the program is refused, or memory or disk are short.
@@ -71,8 +71,8 @@ class Sessions:
         odd = {str(each.dtype) for each in signatures} - traits.dtypes
         if odd:
             raise BadInput(
-                cause=f"the engine {traits.name!r} does not take {', '.join(sorted(odd))}",
-                cure="Plan this block on another device, or set another engine there",
+                cause=f"the engine {traits.name!r} does not support {', '.join(sorted(odd))}",
+                cure="Plan this block on another device, or choose another engine there",
             )
 
     def get(self, sha256: str) -> Runnable:
@@ -101,7 +101,7 @@ class Sessions:
         give_back_memory()
 
     def blobs_in_use(self) -> frozenset[str]:
-        """Blobs that loaded sessions map, and those that one is being built from."""
+        """Blobs mapped by loaded sessions, or needed by the one being prepared."""
         with self._lock:
             return self._pinned.union(*(session.blobs for session in self._loaded.values()))
 

@@ -30,7 +30,7 @@ _SHARE_OF_MEMORY = 0.75
 
 
 class WorkerSettings(BaseSettings):
-    """What a worker may be told."""
+    """The settings of a worker."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         env_prefix=ENV_PREFIX, extra="forbid", frozen=True
@@ -44,26 +44,30 @@ class WorkerSettings(BaseSettings):
         None,
         ge=0,
         le=65535,
-        description="where neighbours send borders; default: the port after `port`, or a free one",
+        description="port for neighbours' halos; default: the port after `port`, or a free one",
     )
     state_dir: Path = Field(
         default_factory=lambda: platformdirs.user_state_path("imbrex") / "worker",
         description="identity, weights, optimised programs",
     )
-    name: str = Field("", max_length=60, description="for people; default: the host's name")
-    pace: float = Field(1.0, gt=0, le=1, description="share of one core that computation takes")
-    engine: str = Field(DEFAULT, description="what computes: see docs/architecture.md")
+    name: str = Field(
+        "", max_length=60, description="display name; default: the machine's host name"
+    )
+    pace: float = Field(1.0, gt=0, le=1, description="share of one core that computation may take")
+    engine: str = Field(DEFAULT, description="the engine that computes: see docs/architecture.md")
     cores: int = Field(0, ge=0, description="cores that computation may use; 0: all")
     threads: int = Field(
         0, ge=0, description="threads of one task; 0: as measured, with `concurrency`"
     )
     concurrency: int = Field(
-        0, ge=0, le=MOST_AT_ONCE, description="tasks computed at once; 0: as measured, or one"
+        0, ge=0, le=MOST_AT_ONCE, description="tasks computed at once; 0: as measured, else one"
     )
     memory_mb: int = Field(0, ge=0, description="memory the worker may use; 0: 3/4 of all")
     disk_mb: int = Field(4096, ge=1, description="weights kept on disk")
     nice: int = Field(5, ge=0, le=19, description="how much computation yields to other programs")
-    cluster: str = Field("home", max_length=60, description="advertised; coordinators look for it")
+    cluster: str = Field(
+        "home", max_length=60, description="advertised name; coordinators look for it"
+    )
     secret: str = Field(
         "", repr=False, description="shared by every daemon of a cluster without certificates"
     )
@@ -86,17 +90,17 @@ class WorkerSettings(BaseSettings):
     @classmethod
     def _one_at_a_time_where_paced(cls, value: int, info: ValidationInfo) -> int:
         if value > 1 and info.data.get("pace", 1.0) < 1:
-            raise ValueError("a pace is of one task at a time")
+            raise ValueError("a pace below 1 allows one task at a time")
         return value
 
     @property
     def shown_name(self) -> str:
-        """The device's name for people."""
+        """The device's display name."""
         return self.name or socket.gethostname()
 
     @property
     def wanted_data_port(self) -> int:
-        """Where to listen for neighbours; 0 for any free port."""
+        """The port to listen on for neighbours; 0 for any free port."""
         if self.data_port is not None:
             return self.data_port
         return self.port + 1 if 0 < self.port < 65535 else 0
@@ -109,8 +113,8 @@ class WorkerSettings(BaseSettings):
 
     @property
     def task_threads(self) -> int:
-        """Intra-op threads of one task. One under a pace: the pace is a share of one core, and
-        only the computing thread's own CPU time is known.
+        """Intra-op threads of one task. One if the pace is below 1: the pace is a share of one
+        core, and only the CPU time of the computing thread is known.
         """
         if self.pace < 1:
             return 1
@@ -132,7 +136,9 @@ class WorkerSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """`load` merges file, environment and overrides itself, to name every unknown key."""
+        """Disables pydantic's sources: `load` merges file, environment and overrides to name
+        unknown keys.
+        """
         return (init_settings,)
 
 
@@ -170,7 +176,7 @@ def _from_file(file: Path) -> dict[str, Any]:
             cause=f"the settings file {file} cannot be read: {error}",
             cure="Correct the file, or leave it out",
         ) from error
-    # One file may serve both daemons, each with a table of its own.
+    # One file may serve both daemons, with a table for each.
     section = document.get("worker")
     return dict(section) if isinstance(section, dict) else document
 

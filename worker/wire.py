@@ -1,4 +1,4 @@
-"""Between the messages of the wire and the words of the task state."""
+"""Conversion between messages on the wire and the types of the task state."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -22,18 +22,18 @@ from worker.tasks.actions import (
 
 Message = tuple[list[pb.Item], list[Payload]]
 
-# Tasks of some plans, a few KB each.
+# Tasks of a few plans, a few KB each.
 _MOST_REMEMBERED = 1024
 
 
 def box_of(message: pb.Box) -> Box:
-    """The box of a message; PeerViolation where it is none."""
+    """The box in a message; PeerViolation if it is malformed."""
     return Box.of(*ranges(message))
 
 
 def task_spec(message: pb.Task, stream: int) -> TaskSpec:
-    """The task that a host asks for; PeerViolation for boxes or types that make no sense. Takes
-    from the message what tells requests apart.
+    """The task in a host's message; PeerViolation for impossible boxes or types. Removes from the
+    message what differs between requests.
     """
     key = key_of(message)
     message.ClearField("request")
@@ -43,7 +43,7 @@ def task_spec(message: pb.Task, stream: int) -> TaskSpec:
 
 @lru_cache(_MOST_REMEMBERED)
 def _form(common: bytes) -> TaskForm:
-    """What a task has in every request of its plan."""
+    """The part of a task that is the same in every request of its plan."""
     message = pb.Task.FromString(common)
     inputs = tuple(
         InputSpec(
@@ -81,12 +81,12 @@ def piece_of(message: pb.Tensor, array: np.ndarray, sender: str = "") -> Piece:
 
 
 def key_of(message: pb.Task | pb.Tensor | pb.Resend | pb.Show) -> TaskKey:
-    """The attempt that a message is about."""
+    """The attempt that a message refers to."""
     return TaskKey(message.request, message.plan_version, message.task, message.attempt)
 
 
 def messages(parts: Sequence[Piece], last: Sequence[pb.Item] = ()) -> Iterator[Message]:
-    """Pieces coalesced into messages of about `MAX_TENSOR_BYTES`, larger ones split by box; the
+    """Pieces coalesced into messages of about `MAX_TENSOR_BYTES`, larger pieces split by box; the
     items `last` go with the final message.
     """
     items: list[pb.Item] = []
@@ -105,7 +105,7 @@ def messages(parts: Sequence[Piece], last: Sequence[pb.Item] = ()) -> Iterator[M
 
 
 def done_item(done: Done) -> pb.Item:
-    """The end of a task."""
+    """The message of a finished task."""
     return pb.Item(
         done=pb.TaskDone(
             request=done.key.request,
@@ -120,7 +120,7 @@ def done_item(done: Done) -> pb.Item:
 
 
 def failed_item(failed: Failed) -> pb.Item:
-    """The bad end of a task."""
+    """The message of a failed task."""
     return pb.Item(
         failed=pb.TaskFailed(
             request=failed.key.request,

@@ -108,7 +108,7 @@ def lab(
         stack.callback(children.stop, [coordinator])
         stack.enter_context(inside(network.host))
         everybody = [*workers, coordinator]
-        up = "the coordinator has not come up"
+        up = "the coordinator did not start"
         children.wait_until(lambda: coordinator.ready() is not None, up, everybody, _START_S)
         client = stack.enter_context(Client(f"http://{HOST}:{HTTP_PORT}"))
         found: list[str] = []

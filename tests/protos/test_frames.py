@@ -136,7 +136,7 @@ def test_noise_is_a_violation_or_an_empty_frame(noise):
 
 
 def test_a_kind_from_the_future_is_a_violation():
-    with pytest.raises(PeerViolation, match="unknown here"):
+    with pytest.raises(PeerViolation, match="unknown kind"):
         decode(encode([pb.Item()]))
 
 

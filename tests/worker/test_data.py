@@ -91,15 +91,15 @@ def test_strided_views_and_large_boxes_are_cut_and_whole_again():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda data: b"\0\0" + data[2:], "no packet"),
-        (lambda data: data[:2] + b"\xff" + data[3:], "no packet"),
+        (lambda data: b"\0\0" + data[2:], "malformed packet"),
+        (lambda data: data[:2] + b"\xff" + data[3:], "malformed packet"),
         (lambda data: data[:3] + b"\x63" + data[4:], "data type 99"),
         (lambda data: data[:20] + struct.pack("<I", 7) + data[24:], "sent 7 bytes for a box"),
-        (lambda data: data[:24] + b"\xff\xff" + data[26:], "no packet"),
-        (lambda data: data[:10], "broke off"),
-        (lambda data: data[:35], "broke off"),
-        (lambda data: data[:-1], "broke off"),
-        (lambda data: data[:28] + b"\xff" * 8 + data[36:], "no text"),
+        (lambda data: data[:24] + b"\xff\xff" + data[26:], "malformed packet"),
+        (lambda data: data[:10], "within a packet"),
+        (lambda data: data[:35], "within a packet"),
+        (lambda data: data[:-1], "within a packet"),
+        (lambda data: data[:28] + b"\xff" * 8 + data[36:], "not UTF-8"),
         (lambda data: data.replace(struct.pack("<II", 2, 4), struct.pack("<II", 4, 2)), "ends"),
     ],
 )

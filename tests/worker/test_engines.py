@@ -69,7 +69,7 @@ async def test_what_an_engine_cannot_compute_is_refused_by_name(plugged):
         async with WorkerClient(running.address, Caller("host")) as client:
             reply = await client.prepare([message_of(program)])
             (prepared,) = reply.programs
-            assert "the engine 'reference' does not take float16" in prepared.error
+            assert "the engine 'reference' does not support float16" in prepared.error
 
 
 def test_the_engines_that_there_are(plugged):

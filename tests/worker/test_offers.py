@@ -149,7 +149,7 @@ async def test_a_worker_that_stops_ends_the_stream_cleanly(tmp_path):
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        (struct.pack("<I", 65 << 20), "at once"),
+        (struct.pack("<I", 65 << 20), "limit 67108864"),
         (struct.pack("<I", 4) + b"\xff\xff\xff\xff", "truncated"),
         (struct.pack("<I", 0), "truncated"),
         (struct.pack("<I", 9) + struct.pack("<I", 5) + b"\xff" * 5, "cannot be read"),

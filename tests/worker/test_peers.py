@@ -190,4 +190,4 @@ async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch,
         await peers.close()
         ended.set()
     assert isinstance(failed[0][1], LostWorker)
-    assert "has not taken" in failed[0][1].cause
+    assert "has not accepted" in failed[0][1].cause

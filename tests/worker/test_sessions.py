@@ -185,7 +185,7 @@ def test_a_weight_of_another_size_than_its_blob_is_refused(room):
     refs = tuple(
         type(ref)(ref.name, ref.sha256, ref.data_type, (*ref.dims, 2)) for ref in wrong.weights
     )
-    with pytest.raises(BadRequest, match=r"needs .* bytes, its blob has"):
+    with pytest.raises(BadRequest, match=r"needs .* bytes, but its blob has"):
         room.install(type(program)(program.graph, refs), blobs)
 
 

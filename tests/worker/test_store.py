@@ -64,7 +64,7 @@ def test_an_early_end_keeps_what_came(store):
 
 
 def test_bytes_that_do_not_follow_are_refused(store):
-    with pytest.raises(BadRequest, match="do not follow"):
+    with pytest.raises(BadRequest, match="do not continue"):
         store.append(SHA, 5, len(DATA), b"x")
     with pytest.raises(BadRequest, match="more bytes"):
         store.append(SHA, 0, 3, b"four")

@@ -1,1 +1,1 @@
-"""The data plane: borders go from worker to worker over streams of their own."""
+"""The data plane: halos go from worker to worker over dedicated streams."""

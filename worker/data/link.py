@@ -1,5 +1,5 @@
-"""One stream to one neighbour: whoever has something for it sends at once, in his own thread; what
-the socket does not take then goes to the stream's writer.
+"""One stream to one neighbour: a thread with data for it writes to the socket directly; what the
+socket does not accept at once is left to the stream's writer thread.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from protos.identity import device_name
 from worker.data.packets import WELCOME, greeting, packets
 from worker.tasks.actions import SendToPeer
 
-# A neighbour that takes nothing for so long, and then more slowly than any link of use (0.8 Mbps),
-# hangs: what waits for it is memory, and somebody waits for what waits.
+# A neighbour that accepts nothing for this long, plus the time at the slowest useful link speed
+# (0.8 Mbps), hangs: what is queued for it takes memory, and requests wait for it.
 PATIENCE_S = 5.0
 SLOWEST_BYTES_PER_S = 1e5
 MAX_WAITING = 4096
 
-# Less than the kernel's limit of 1024 buffers for a call.
+# Below the kernel's limit of 1024 buffers per call.
 _MOST_BUFFERS = 512
-# TLS takes one buffer at a time: small ones are joined, which costs less than a record each.
+# TLS takes one buffer at a time: joining small ones costs less than a record for each.
 _JOINED_BYTES = 256 << 10
 
-# What was not sent, each with whether that was its second try, and why.
+# Called with the unsent items, each with whether this was its second try, and the reason.
 OnBroken = Callable[[Sequence[tuple[SendToPeer, bool]], ImbrexError], None]
 
 
@@ -49,7 +49,7 @@ class _Unsent:
 
 class Link:
     """An open stream to a neighbour. If it breaks, `on_broken` is called once, from any thread,
-    with what was not sent; from then on `send` refuses.
+    with what was not sent; after that, `send` returns False.
     """
 
     def __init__(self, stream: socket.socket, endpoint: Endpoint, on_broken: OnBroken) -> None:
@@ -64,7 +64,7 @@ class Link:
         self._writer.start()
 
     def send(self, action: SendToPeer, *, is_second: bool = False) -> bool:
-        """Sends without waiting; False where the stream is closed, or too much waits."""
+        """Sends without waiting; False if the stream is closed or its queue is full."""
         buffers = packets(action.pieces)
         self._endpoint.charge(sum(piece.array.nbytes for piece in action.pieces))
         with self._lock:
@@ -83,7 +83,7 @@ class Link:
         return False
 
     def close(self) -> None:
-        """Ends the stream, once; what waits is dropped."""
+        """Closes the stream, once; queued data is dropped."""
         with self._lock:
             self._is_open = False
             self._unsent.clear()
@@ -95,14 +95,14 @@ class Link:
         os.close(self._changed)
 
     def _wait(self, action: SendToPeer, is_second: bool, buffers: list[memoryview | bytes]) -> None:
-        """The rest is the writer's."""
+        """Leaves the rest to the writer thread."""
         size = sum(memoryview(each).nbytes for each in buffers)
         patience_s = PATIENCE_S + size / SLOWEST_BYTES_PER_S
         self._unsent.append(_Unsent(action, is_second, buffers, time.monotonic(), patience_s))
         os.eventfd_write(self._changed, 1)
 
     def _watch(self) -> None:
-        """Writes what did not fit at once, in order, as the socket takes it; notices the end."""
+        """Writes queued data in order as the socket accepts it; notices the end of the stream."""
         events = select.poll()
         events.register(self._changed, select.POLLIN)
         events.register(self._socket, select.POLLRDHUP)
@@ -119,19 +119,19 @@ class Link:
         except OSError as error:
             with self._lock:
                 was_open, self._is_open = self._is_open, False
-            if was_open:  # else whoever closed it has told
+            if was_open:  # otherwise the closing side has reported it
                 self._end(_lost(error))
 
     def _await(self, events: select.poll, first: _Unsent | None) -> None:
-        """Returns when there is something to do.
+        """Waits until the stream can be written or has ended.
 
         Raises:
-            OSError: the stream has ended, or takes nothing.
+            OSError: the stream has ended, or accepts nothing.
         """
         left_s = first.since_s + first.patience_s - time.monotonic() if first else None
         if left_s is not None and left_s <= 0:
             assert first is not None
-            raise TimeoutError(f"it has not taken a message for {first.patience_s:.0f} s")
+            raise TimeoutError(f"it has not accepted a message for {first.patience_s:.0f} s")
         for number, what in events.poll(None if left_s is None else left_s * 1e3):
             if number == self._changed:
                 os.eventfd_read(self._changed)
@@ -155,7 +155,7 @@ class Link:
         self._on_broken(unsent, error)
 
     def _write(self, buffers: list[memoryview | bytes]) -> None:
-        """Removes from `buffers` what the socket takes now."""
+        """Writes what the socket accepts now, and removes it from `buffers`."""
         while buffers:
             try:
                 taken = self._send_some(buffers)
@@ -183,7 +183,7 @@ def connect(address: str, device: str, caller: Caller) -> socket.socket:
     """A stream to a device's data plane, non-blocking, its identity checked.
 
     Raises:
-        LostWorker: nobody answers there, or somebody else.
+        LostWorker: no answer there, or from another device.
     """
     stream: socket.socket | None = None
     try:
@@ -206,5 +206,5 @@ def connect(address: str, device: str, caller: Caller) -> socket.socket:
 def _lost(error: OSError, address: str = "a neighbour") -> LostWorker:
     return LostWorker(
         cause=f"the data stream to {address}: {error}",
-        cure="See whether that worker runs, and whether its data port can be reached",
+        cure="Check that the worker is running and that its data port can be reached",
     )

@@ -1,5 +1,5 @@
-"""Where neighbours send their borders: a thread reads each stream, and hands every box over. Hosts'
-streams, which begin with another byte, are the event loop's.
+"""The listener for neighbours' halos: one thread reads each stream and delivers every box.
+Streams of hosts, which begin with another byte, are passed to the event loop.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from protos.identity import device_of
 from worker.data.packets import WELCOME, Reader, read_greeting
 from worker.tasks.actions import Piece
 
-# Strangers that are about to greet, and streams of one neighbour: its own, and those that it had
-# before its cable was pulled. Each may hold a packet of 4 MB while it is read.
+# Connections that have not greeted yet, and streams of one neighbour: its present one, and those
+# from before its cable was pulled. Each may hold a packet of 4 MB while it is read.
 _MOST_STRANGERS = 16
 MOST_STREAMS_OF_A_PEER = 4
 _MOST_STREAMS = 256
 
 Deliver = Callable[[Piece], None]
-# Takes over a host's connection, which is secured by what comes with it.
+# Takes over a host's connection, with what is needed to secure it.
 TakeHost = Callable[[socket.socket, ssl.SSLContext | None], None]
 
 _log = structlog.get_logger()
@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """A connection, and whose it is once it has greeted."""
+    """A connection, and its sender once that has greeted."""
 
     socket: socket.socket
     sender: str = ""
@@ -46,7 +46,7 @@ class _Stream:
 
 
 class Listener:
-    """Listens from its making on. `deliver` and `take_host` are called in the reading threads."""
+    """Listens from construction on. `deliver` and `take_host` are called in the reading threads."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Listener:
         self._accepting.start()
 
     def keep(self, members: Collection[str]) -> None:
-        """Only these devices are members from now on; the streams of others end."""
+        """Sets the members; ends the streams of all other devices."""
         with self._lock:
             self._members = frozenset(members)
             gone = [each for each in self._streams if each.sender not in self._members]
@@ -77,7 +77,7 @@ class Listener:
                 _hang_up(stream.socket)
 
     def close(self) -> None:
-        """Ends every stream, and listens no more."""
+        """Ends every stream and stops listening."""
         _hang_up(self._socket)
         self._accepting.join()
         self._socket.close()
@@ -101,7 +101,8 @@ class Listener:
                     accepted.close()
                     continue
                 if len(strangers) >= _MOST_STRANGERS:
-                    # A neighbour greets at once: whoever has been here for the longest is none.
+                    # A neighbour greets at once, so the oldest ungreeted connection is not a
+                    # neighbour's.
                     _hang_up(strangers[0].socket)
                 self._streams[stream] = None
             stream.thread = threading.Thread(
@@ -132,11 +133,11 @@ class Listener:
             stream.socket.close()
 
     def _greet(self, stream: _Stream, context: ssl.SSLContext | None) -> None:
-        """Lets it in; its sender is known then.
+        """Completes the greeting, after which the sender is known.
 
         Raises:
-            PeerViolation: it may not send here.
-            OSError: it broke off, or proves nothing.
+            PeerViolation: the sender may not send here.
+            OSError: the connection broke, or TLS failed.
         """
         if context is not None:
             secured = context.wrap_socket(stream.socket, server_side=True)
@@ -151,7 +152,7 @@ class Listener:
         stream.socket.settimeout(None)
 
     def _objection(self, stream: socket.socket, sender: str, secret: str) -> str:
-        """What speaks against a stream; empty: nothing."""
+        """The reason to refuse a stream; empty if there is none."""
         if isinstance(stream, ssl.SSLSocket):
             shown: dict[str, Any] = dict(stream.getpeercert() or {})
             names = shown.get("subjectAltName", ())
@@ -179,7 +180,7 @@ class Listener:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """The given port, else any that is free."""
+    """A socket on the given port, else on any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for each in dict.fromkeys((port, 0)):
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -200,7 +201,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _exactly(stream: socket.socket, size: int) -> bytes:
-    """So many bytes, or less at the end; nothing behind them is read."""
+    """Exactly `size` bytes, fewer at the stream's end; reads nothing beyond them."""
     found = b""
     while len(found) < size and (got := stream.recv(size - len(found))):
         found += got
@@ -208,6 +209,6 @@ def _exactly(stream: socket.socket, size: int) -> bytes:
 
 
 def _hang_up(stream: socket.socket) -> None:
-    """Whoever reads it sees its end; TLS has no say in it."""
+    """Shuts the socket down, below TLS, so that its reader sees the end."""
     with suppress(OSError):
         socket.socket.shutdown(stream, socket.SHUT_RDWR)

@@ -1,4 +1,6 @@
-"""Streams past gRPC that hosts are offered: a connection that shows a call's token is its."""
+"""Direct streams offered to hosts: a connection that presents a call's token belongs to that
+call.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from protos.errors import ImbrexError, PeerViolation
 from protos.frames import MAX_MESSAGE_BYTES
 from protos.identity import COORDINATOR_NAME
 
-# Connections that have shown no token yet: a host shows it at once.
+# Connections without a token so far: a host sends it at once.
 MOST_STRANGERS = 16
 
 _log = structlog.get_logger()
@@ -25,14 +27,14 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """The token of one call, and the stream that came with it."""
+    """The token of one call, and the stream that presented it."""
 
     token: str
     stream: asyncio.Future[Direct]
 
 
 class Offers:
-    """Made on the event loop, which all of its methods but `take` are called on."""
+    """Created on the event loop, where all methods except `take` are called."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -41,7 +43,7 @@ class Offers:
 
     @contextmanager
     def made(self) -> Iterator[Offer]:
-        """An offer for the time of a call; its stream ends with it."""
+        """An offer for the duration of a call; its stream ends with the call."""
         offer = Offer(secrets.token_hex(TOKEN_BYTES // 2), self._loop.create_future())
         self._open[offer.token] = offer
         try:
@@ -52,14 +54,14 @@ class Offers:
                 offer.stream.result().close()
 
     def take(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
-        """Takes over a host's connection, whose TLS has not begun yet; in any thread."""
+        """Takes over a host's connection before its TLS handshake; may be called in any thread."""
         try:
             self._loop.call_soon_threadsafe(self._begin, accepted, context)
         except RuntimeError:  # the loop is closed
             accepted.close()
 
     async def close(self) -> None:
-        """Ends the connections that have shown no token."""
+        """Ends the connections that have not presented a token."""
         greeting = list(self._greeting)
         for each in greeting:
             each.cancel()
@@ -67,7 +69,7 @@ class Offers:
 
     def _begin(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
         if len(self._greeting) >= MOST_STRANGERS:
-            # Whoever has been here for the longest is no host.
+            # The oldest connection without a token is not a host's.
             oldest = next(iter(self._greeting))
             del self._greeting[oldest]
             oldest.cancel()
@@ -77,7 +79,7 @@ class Offers:
 
         def ended(_: asyncio.Task[None]) -> None:
             self._greeting.pop(greeting, None)
-            if not stream.is_connected:  # else the stream has it
+            if not stream.is_connected:  # otherwise the stream owns it
                 accepted.close()
 
         greeting.add_done_callback(ended)
@@ -91,13 +93,14 @@ class Offers:
                 token = await stream.read()
             if context is not None and COORDINATOR_NAME not in stream.names:
                 raise PeerViolation(
-                    cause=f"its certificate is for {', '.join(stream.names)}, which is no host",
+                    cause=f"its certificate is for {', '.join(stream.names)}, which is not a host",
                     cure="See `imbrex cluster members`",
                 )
             offer = self._open.pop(bytes(token or b"").decode(errors="replace"), None)
             if offer is None or offer.stream.done():
                 raise PeerViolation(
-                    cause="it knows no token of an open call", cure="Connect to the worker's port"
+                    cause="its token is not that of an open call",
+                    cure="Connect to the worker's port",
                 )
             stream.most_bytes = MAX_MESSAGE_BYTES
             offer.stream.set_result(stream)

@@ -32,19 +32,19 @@ _GREETING = struct.Struct("<7sBH")
 # attempt, payload bytes, bytes of both names.
 _HEADER = struct.Struct("<HBBQIIIHH")
 _LAST, _MORE = 0x1B7E, 0x1B7F
-# Requests are named by us (`uuid4`) or by clients; tensors by those who export networks.
+# Requests are named by us (`uuid4`) or by clients; tensors by exporters.
 _MOST_NAME = 4096
 
-# Boxes of tensors that are remembered as bytes: those of some plans.
+# Boxes whose encoded form is cached: those of a few plans.
 _MOST_PLACES = 1024
-# Read at once where there is so much: a small border is one call of the kernel.
+# Bytes read at once, if available: a small halo then takes one system call.
 _AHEAD_BYTES = 64 << 10
 
 Read = Callable[[int], bytes]
 
 
 def split(parts: Iterable[Piece]) -> Iterator[Piece]:
-    """The same in pieces of at most `MAX_TENSOR_BYTES`."""
+    """The same pieces, cut to at most `MAX_TENSOR_BYTES` each."""
     for part in parts:
         if part.array.nbytes <= MAX_TENSOR_BYTES:
             yield part
@@ -57,8 +57,8 @@ def split(parts: Iterable[Piece]) -> Iterator[Piece]:
 def packets(parts: Sequence[Piece]) -> list[memoryview | bytes]:
     """The packets of these pieces, as buffers in order; payloads are views where runs are long.
 
-    Every border passes here between two kernels, seldom enough to find the caches cold: what can
-    be left out is left out.
+    Every halo passes through here between two kernels, rarely enough to find the caches cold, so
+    the code does as little as possible.
     """
     if any(part.array.nbytes > MAX_TENSOR_BYTES for part in parts):
         parts = tuple(split(parts))
@@ -88,8 +88,8 @@ def packets(parts: Sequence[Piece]) -> list[memoryview | bytes]:
 
 
 class Reader:
-    """The packets of a stream. `recv_into` fills the beginning of a buffer, with one byte at least,
-    or returns 0 at the stream's end; what it reads beyond a header is used as it comes.
+    """Reads the packets of a stream. `recv_into` fills the beginning of a buffer with at least one
+    byte, or returns 0 at the stream's end; bytes read beyond a header are kept for the next packet.
     """
 
     def __init__(self, recv_into: Callable[[memoryview], int], sender: str) -> None:
@@ -102,24 +102,24 @@ class Reader:
         """The next packet, and whether its message ends with it; None at the stream's end.
 
         Raises:
-            PeerViolation: it makes no sense, or breaks off.
+            PeerViolation: the packet is malformed or truncated.
         """
         if not self._has(_HEADER.size):
             if self._start == self._stop:
                 return None
-            raise _violation("broke off within a packet")
+            raise _violation("ended the stream within a packet")
         mark, dims, kind, version, task, attempt, size, request_bytes, tensor_bytes = (
             _HEADER.unpack_from(self._buffer, self._start)
         )
         longest = max(request_bytes, tensor_bytes)
         if mark not in (_LAST, _MORE) or dims > MAX_DIMS or longest > _MOST_NAME:
-            raise _violation("sent what is no packet")
+            raise _violation("sent a malformed packet")
         dtype = DTYPES.get(kind)
         if dtype is None:
-            raise _violation(f"sent a tensor of data type {kind}, which does not travel")
+            raise _violation(f"sent a tensor of data type {kind}, which the wire does not carry")
         length = _HEADER.size + request_bytes + tensor_bytes + 8 * dims
         if not self._has(length):
-            raise _violation("broke off within a packet")
+            raise _violation("ended the stream within a packet")
         names, stop = self._start + _HEADER.size, self._start + length
         request = _text(bytes(self._buffer[names : names + request_bytes]))
         tensor, box = _placed(bytes(self._buffer[names + request_bytes : stop]), tensor_bytes)
@@ -134,7 +134,7 @@ class Reader:
         )
 
     def _has(self, size: int) -> bool:
-        """Reads until so many bytes are ahead; False where the stream ends before."""
+        """Reads until `size` bytes are buffered; False if the stream ends before."""
         if self._stop - self._start >= size:
             return True
         ahead = self._stop - self._start
@@ -154,21 +154,21 @@ class Reader:
         while ahead < len(payload):
             got = self._recv_into(payload[ahead:])
             if not got:
-                raise _violation("broke off within a packet")
+                raise _violation("ended the stream within a packet")
             ahead += got
 
 
 def greeting(sender: str, secret: str) -> bytes:
-    """How a stream begins."""
+    """The greeting that begins a stream."""
     own, proof = sender.encode(), secret.encode()
     return _GREETING.pack(MAGIC, len(own), len(proof)) + own + proof
 
 
 def read_greeting(read: Read) -> tuple[str, str]:
-    """(who sends, the secret that it knows).
+    """(the sender's id, the secret that it presents).
 
     Raises:
-        PeerViolation: this is no greeting.
+        PeerViolation: this is not a greeting.
     """
     header = read(_GREETING.size)
     if len(header) == _GREETING.size:
@@ -198,7 +198,7 @@ def _text(name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
-        raise _violation("sent names that are no text") from None
+        raise _violation("sent names that are not UTF-8") from None
 
 
 def _violation(what: str) -> PeerViolation:

@@ -1,1 +1,1 @@
-"""What computes: the interface of engines, which there are, and onnxruntime."""
+"""Engines: their interface, their registry, and onnxruntime."""

@@ -1,5 +1,5 @@
-"""What a worker asks of an engine, the library that computes: programs made ready, runs set up, and
-what it is. Everything else (weights, memory, turns, messages) is the worker's own.
+"""The interface of an engine, the library that computes: it describes itself, prepares programs and
+sets up runs. Everything else (weights, memory, scheduling, messages) is up to the worker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 Processor: TypeAlias = Literal["cpu", "gpu", "npu"]
 
-# Every type that travels between devices.
+# Every type that the wire carries.
 ALL_TYPES = frozenset(
     {
         *("float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64"),
@@ -31,12 +31,12 @@ ALL_TYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What an engine is.
+    """The description of an engine.
 
-    `fingerprint` tells apart whatever computes otherwise, or keeps programs in another form: its
-    version, the processor's kernels, options. `dtypes` (numpy's names) may be the inputs and
-    outputs of its programs. `tolerance` is how far it may be from onnxruntime, relative to the
-    largest magnitude of what a program makes.
+    `fingerprint` differs for engines that compute differently or keep programs in another form: it
+    covers the version, the processor's kernels and options. `dtypes` (numpy's names) are those
+    allowed for inputs and outputs of programs. `tolerance` is how far results may be from
+    onnxruntime's, relative to the largest magnitude of a program's outputs.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[T]):
-    """A run that is set up: what computes, how many bytes of weights it reads, what tells its
-    kernels from others (empty: nothing), and what looks at its result, which is not kernels and no
-    part of its time.
+    """A run that is set up: the function that computes, the bytes of weights it reads, the name of
+    its kernels (empty if unknown), and a function that inspects the result and is not part of the
+    measured time.
     """
 
     compute: Callable[[], T]
@@ -62,7 +62,7 @@ class Ready(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """An input or output of a program; sizes that are free are None."""
+    """An input or output of a program; free sizes are None."""
 
     dtype: np.dtype
     dims: tuple[int | None, ...]
@@ -99,20 +99,20 @@ class Runnable(ABC):
         `inputs` are C-contiguous, and stay untouched until it has ended.
 
         Raises:
-            ImbrexError: inputs or shapes that don't fit, too little memory; when run, a failed
+            ImbrexError: inputs or shapes that do not fit, too little memory; when run, a failed
                 kernel.
         """
         if inputs.keys() != self.inputs.keys() or not shapes.keys() <= self.outputs.keys():
             raise BadInput(
-                cause=f"the task has inputs {sorted(inputs)} and outputs {sorted(shapes)}, the "
-                f"program {sorted(self.inputs)} and {sorted(self.outputs)}",
+                cause=f"the task has inputs {sorted(inputs)} and outputs {sorted(shapes)}, but "
+                f"the program has {sorted(self.inputs)} and {sorted(self.outputs)}",
                 cure="Send tasks that fit their program",
             )
         for name, array in inputs.items():
             wanted = self.inputs[name]
             if not wanted.fits(array):
                 raise BadInput(
-                    cause=f"the input {name!r} is {array.dtype} of shape {array.shape}, the "
+                    cause=f"the input {name!r} is {array.dtype} of shape {array.shape}, but the "
                     f"program takes {wanted.dtype} of shape {wanted.dims}",
                     cure="Send tasks that fit their program",
                 )
@@ -122,28 +122,30 @@ class Runnable(ABC):
     def _bind(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
     ) -> Ready[dict[str, np.ndarray]]:
-        """As `bound`, of what fits. All but the kernels is done before this returns."""
+        """Like `bound`, with inputs that fit. Everything but the kernels is done before this
+        returns.
+        """
 
 
 class Engine(Protocol):
-    """Makes programs ready. What takes long, `prepare` and `trial`, is called by one thread at a
-    time; `load` may be called meanwhile.
+    """Prepares programs. The slow methods `prepare` and `trial` are called by one thread at a time;
+    `load` may be called concurrently.
     """
 
     traits: Traits
 
     def gflops(self, cores: int, mhz: float) -> float:
-        """What it probably does on a convolution, by `cores` threads of cores at `mhz` (0: not
-        known), before anybody has measured it.
+        """An estimate of the GFLOP/s of convolutions with `cores` threads on cores at `mhz` (0:
+        unknown), used until the device is measured.
         """
         ...
 
     def memory_bytes(self, allowed_bytes: int) -> int:
-        """What programs and tensors may take, where the worker may use `allowed_bytes`."""
+        """The bytes for programs and tensors on a worker that may use `allowed_bytes`."""
         ...
 
     def is_prepared(self, sha256: str) -> bool:
-        """Whether `load` has all that it needs of a program."""
+        """Whether `load` has all that it needs for a program."""
         ...
 
     def prepare(self, program: Program) -> None:
@@ -156,11 +158,11 @@ class Engine(Protocol):
         ...
 
     def load(self, sha256: str) -> Runnable | None:
-        """A prepared program, quickly; None where what was prepared is gone."""
+        """A prepared program, quickly; None if its prepared form is gone."""
         ...
 
     def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
-        """The program with these weights by name and so many threads, to be timed and let go of.
+        """The program with these weights (by name) and this many threads, for a measurement.
 
         Raises:
             ImbrexError: the program is refused, or memory is short.
@@ -170,8 +172,8 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an engine works: a folder of its own for what it makes of programs, the store of
-    weights, and the threads of one task.
+    """What an engine works with: a private folder for prepared programs, the store of weights, and
+    the threads of one task.
     """
 
     folder: Path

@@ -1,9 +1,9 @@
 """onnxruntime: programs are optimised once per processor and version, and their weights shared.
 
-onnxruntime optimises a graph (fusions, the blocked layout of convolution weights) while it makes
-a session, and would keep private weights for each. So a program is optimised once, its optimised
-graph is kept on disk, and the re-laid weights go to the blob store by content: equal ones, of
-other border classes of the same block, are stored and mapped once. A session is then made in
+onnxruntime optimises a graph (fusions, the blocked layout of convolution weights) while it makes a
+session, and would keep private weights for each. So a program is optimised once, its optimised
+graph is kept on disk, and the re-laid weights go to the blob store by content: equal weights, such
+as those of other border classes of a block, are stored and mapped once. A session is then made in
 about a millisecond, also after a restart. The optimised form belongs to this processor.
 """
 
@@ -43,22 +43,22 @@ from worker.programs.graphs import (
 
 NAME = "onnxruntime"
 
-# Light graphs, a few kilobytes each.
+# Graphs without weights, a few kilobytes each.
 _MAX_KEPT = 4096
 _PLACEHOLDER = "given"
 
-# FLOPs per clock and core that it sustains on 3x3 convolutions: a Pi 3's Cortex-A53 does 1.85,
+# Sustained FLOPs per clock and core on 3x3 convolutions: a Pi 3's Cortex-A53 does 1.85,
 # out-of-order Arm cores about twice that; x86-64 with AVX2 an order of magnitude more.
 _FLOP_PER_CLOCK = {"aarch64": 2.5, "armv7l": 1.85, "x86_64": 24.0}
 _UNKNOWN_MACHINE = 1.85
-# What further cores add to the first, on convolutions of the size of a tile.
+# The gain of each further core, on convolutions of the size of a tile.
 _CORE_EFFICIENCY = 0.85
 
 
 class OnnxRuntime:
-    """onnxruntime on the processor's cores: the reference, and what every device has.
+    """onnxruntime on the CPU: the reference, and the engine that every device has.
 
-    `without` are passes of its optimiser that are left out.
+    `without` names the optimiser passes to leave out.
     """
 
     def __init__(self, place: Place, without: Sequence[str] = ()) -> None:
@@ -78,7 +78,7 @@ class OnnxRuntime:
         return (mhz or 1000.0) * 1e-3 * per_clock * (1.0 + _CORE_EFFICIENCY * (cores - 1))
 
     def memory_bytes(self, allowed_bytes: int) -> int:
-        """All that the worker may use: it is the same memory."""
+        """All of the allowed memory, as the CPU has no memory of its own."""
         return allowed_bytes
 
     def is_prepared(self, sha256: str) -> bool:
@@ -112,7 +112,7 @@ class OnnxRuntime:
         self._trim()
 
     def load(self, sha256: str) -> Session | None:
-        """A session of a program built before; None where its optimised form is not here."""
+        """A session of a prepared program; None if its optimised form is not here."""
         model = self._kept(sha256)
         if model is None:
             return None
@@ -134,7 +134,9 @@ class OnnxRuntime:
         return Session(sha256, inference, values, frozenset(blobs))
 
     def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Session:
-        """Plain onnxruntime, which packs weights for itself: other kernels than those of tasks."""
+        """Plain onnxruntime, which packs its own weights, so its kernels differ from those of
+        tasks.
+        """
         model = checked_model(program)
         # onnxruntime checks that the file exists even for weights handed over in memory.
         with tempfile.TemporaryDirectory(dir=self._directory, prefix=".trial") as name:
@@ -152,7 +154,7 @@ class OnnxRuntime:
                     value = ort.OrtValue.ortvalue_from_numpy(array)
                     chosen.add_initializer(ref.name, value)
                 except Exception as error:
-                    raise from_runtime(error, "giving weights to a program") from error
+                    raise from_runtime(error, "adding weights to a program") from error
                 values.append(value)
             inference = make_session(model.SerializeToString(), chosen, self._without)
         return Session(f"plain {program.sha256} on {threads}", inference, values)
@@ -176,10 +178,10 @@ class OnnxRuntime:
         if weights * PEAK_OVER_WEIGHTS > free:
             raise OutOfMemory(
                 cause=f"a program with {megabytes(weights)} of weights takes "
-                f"{megabytes(weights * PEAK_OVER_WEIGHTS)} while it is made ready, and "
+                f"{megabytes(weights * PEAK_OVER_WEIGHTS)} while it is prepared, and "
                 f"{megabytes(free)} are free",
-                cure="Plan it on a device with more memory, raise memory_mb, or end other programs "
-                "here",
+                cure="Plan it on a device with more memory, raise memory_mb, or stop other "
+                "programs here",
             )
 
     def _attach(self, model: onnx.ModelProto, ref: WeightRef) -> None:
@@ -187,7 +189,7 @@ class OnnxRuntime:
         if size != weight_bytes(ref):
             raise BadRequest(
                 cause=f"the weight {ref.name!r} of shape {ref.dims} needs {weight_bytes(ref)} "
-                f"bytes, its blob has {size}",
+                f"bytes, but its blob has {size}",
                 cure="Cut the program again",
             )
         if size < EMBED_BELOW_BYTES:
@@ -227,7 +229,7 @@ class OnnxRuntime:
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Removes what a killed worker left half-built."""
+    """Removes the temporary files of a killed worker."""
     for pattern in (".building*", ".trial*"):
         for path in directory.glob(pattern):
             shutil.rmtree(path, ignore_errors=True)

@@ -20,14 +20,14 @@ from worker.programs.arrays import aligned_empty
 _LEVELS = ort.GraphOptimizationLevel
 _PROVIDERS = ["CPUExecutionProvider"]
 
-# The pass that lays convolutions' maps and weights out in blocks of channels. The wheels for x86-64
-# have it, those for Arm do not.
+# The pass that lays out maps and weights of convolutions in blocks of channels. The wheels for
+# x86-64 have it; those for Arm do not.
 BLOCKED_LAYOUT = "NchwcTransformer"
 
-# OrtArenaCfg: grow by what was asked for, not by powers of two: a Pi has 1 GB.
+# OrtArenaCfg: grow by the requested size, not by powers of two: a Pi has 1 GB.
 _SAME_AS_REQUESTED = 1
 
-# How onnxruntime words it: most of its errors come as plain RuntimeError.
+# onnxruntime's messages for a lack of memory: most of its errors are plain RuntimeErrors.
 _NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "Available memory of")
 
 _NUMPY_TYPES: dict[str, np.dtype] = {
@@ -49,8 +49,8 @@ _NUMPY_TYPES: dict[str, np.dtype] = {
 def options(
     folder: Path, threads: int, *, optimise: bool, shared: bool = True
 ) -> ort.SessionOptions:
-    """Options of every session. `folder` holds the files that external initialisers name; a
-    session that is not `shared` is plain onnxruntime, with an arena of its own that goes with it.
+    """Options of every session. `folder` holds the files that external initialisers name; a session
+    that is not `shared` is plain onnxruntime, with a private arena that is freed with it.
     """
     chosen = ort.SessionOptions()
     chosen.intra_op_num_threads = threads
@@ -58,7 +58,7 @@ def options(
     chosen.graph_optimization_level = (
         _LEVELS.ORT_ENABLE_ALL if optimise else _LEVELS.ORT_DISABLE_ALL
     )
-    # Fatal only: warnings are about graphs that other people made, errors come as exceptions.
+    # Fatal only: warnings are about graphs that others have exported, and errors are raised.
     chosen.log_severity_level = 4
     entries = {
         "session.intra_op.allow_spinning": "0",
@@ -95,7 +95,7 @@ def make_session(
 
 @cache
 def _share_allocator() -> None:
-    """One arena for all sessions: 16 sessions then need the memory of one."""
+    """Registers one arena for all sessions: 16 sessions then need the memory of one."""
     info = ort.OrtMemoryInfo(
         "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
     )
@@ -103,8 +103,8 @@ def _share_allocator() -> None:
 
 
 class Session(Runnable):
-    """A session of a program. `name` tells its kernels from those of other sessions; `weights` are
-    referred to by onnxruntime and kept alive here.
+    """A session of a program. `name` identifies its kernels; onnxruntime refers to `weights`, which
+    are kept alive here.
     """
 
     def __init__(
@@ -156,14 +156,14 @@ def _signature(entry: Any) -> Signature:
     dtype = _NUMPY_TYPES.get(entry.type)
     if dtype is None:
         raise BadInput(
-            cause=f"the program's {entry.name!r} is a {entry.type}, which does not travel",
+            cause=f"the program's {entry.name!r} is a {entry.type}, which the wire does not carry",
             cure="Cut the program where plain tensors pass",
         )
     return Signature(dtype, tuple(size if isinstance(size, int) else None for size in entry.shape))
 
 
 class SharedWeights:
-    """Memory maps of blobs, one for all sessions that name them; gone with the last of these."""
+    """Memory maps of blobs, shared by all sessions that name them and unmapped with the last."""
 
     def __init__(self) -> None:
         self._values: weakref.WeakValueDictionary[tuple[object, ...], Any] = (
@@ -171,7 +171,7 @@ class SharedWeights:
         )
 
     def value(self, path: Path, dtype: np.dtype, dims: tuple[int, ...]) -> ort.OrtValue:
-        """The blob's bytes in place, page-aligned.
+        """The blob's bytes as a page-aligned map.
 
         Raises:
             Unavailable: the file is gone or has another size.
@@ -192,12 +192,12 @@ class SharedWeights:
 
 
 def from_runtime(error: Exception, doing: str) -> ImbrexError:
-    """The branch for what onnxruntime raised; it has no class of its own for memory."""
+    """The error class for an exception of onnxruntime, which has no class for lack of memory."""
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
         return OutOfMemory(
             cause=f"{doing}: not enough memory ({text[:200]})",
-            cure="Lower the memory that other programs of this device use, or plan smaller tiles",
+            cure="Stop other programs on this device, or plan smaller tiles",
         )
     if "INVALID_ARGUMENT" in text or type(error).__name__ == "InvalidArgument":
         return BadInput(

@@ -1,4 +1,4 @@
-"""The processor: what it is called, what decides its kernels, how fast it runs."""
+"""The processor: its name, the features that select kernels, and its frequency."""
 
 import platform
 from pathlib import Path
@@ -10,7 +10,7 @@ _DEVICE_TREE_MODEL = Path("/proc/device-tree/model")
 
 
 def cpu_model() -> str:
-    """The board's or the processor's name for people; `machine` where nothing says."""
+    """The display name of the computer or its processor; `machine` if neither is known."""
     try:
         return _DEVICE_TREE_MODEL.read_bytes().rstrip(b"\0").decode(errors="replace")
     except OSError:
@@ -18,7 +18,7 @@ def cpu_model() -> str:
 
 
 def cpu_fingerprint() -> str:
-    """What decides which kernels run: optimised programs are valid for one of these only."""
+    """Everything that selects kernels: an optimised program is valid for one value only."""
     parts = (
         platform.machine(),
         _cpuinfo("model name") or cpu_model(),
@@ -40,7 +40,7 @@ def _cpuinfo(field: str) -> str:
 
 
 def mhz() -> tuple[float, float]:
-    """(now, max), the largest over all cores; 0 where the kernel doesn't say."""
+    """(present, maximum) frequency in MHz, the highest over all cores; 0 if unknown."""
     now = [_khz(path) for path in _CPUFREQ.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")]
     most = [_khz(path) for path in _CPUFREQ.glob("cpu[0-9]*/cpufreq/cpuinfo_max_freq")]
     if now and most:

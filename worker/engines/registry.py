@@ -1,5 +1,5 @@
-"""Which engines there are: those here, and those of packages that name an entry point
-`imbrex.engines`. Each is a function of a `Place`, imported when it is asked for.
+"""The engines: those in this package, and those of packages with an entry point in
+`imbrex.engines`. Each is a function of a `Place`, imported on demand.
 """
 
 from importlib import import_module
@@ -15,12 +15,12 @@ _BUILT_IN = {DEFAULT: "worker.engines.onnxruntime:OnnxRuntime"}
 
 
 def engine_names() -> list[str]:
-    """What `engine_maker` knows, in order."""
+    """The names that `engine_maker` knows, sorted."""
     return [*_BUILT_IN, *sorted({*_installed()} - {*_BUILT_IN})]
 
 
 def engine_maker(name: str) -> Maker:
-    """What makes the engine of this name.
+    """The function that creates the engine of this name.
 
     Raises:
         BadConfiguration: there is none, or its package cannot be imported.
@@ -34,7 +34,7 @@ def engine_maker(name: str) -> Maker:
     if found is None:
         raise BadConfiguration(
             cause=f"there is no engine {name!r}",
-            cure=f"Choose one of {', '.join(engine_names())}, or install the package that has it",
+            cure=f"Choose one of {', '.join(engine_names())}, or install its package",
         )
     try:
         plugged: Maker = found.load()

@@ -1,1 +1,1 @@
-"""Programs and weights as they arrive and are kept: verified, by content, aligned."""
+"""Programs and weights of a worker: verified on arrival and stored by content."""

@@ -1,4 +1,4 @@
-"""Programs as they arrive: verified, refused when they reach outside, completed with weights."""
+"""Arriving programs: verified, refused if they refer to files, and completed with weights."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from protos.errors import BadRequest
 
 OPSETS = range(7, 24)
 
-# Operators that onnxruntime brings along. Other domains would need a library of their own.
+# Domains of onnxruntime's own operators. Others would need an extra library.
 _DOMAINS = (
     *("", "ai.onnx", "ai.onnx.ml"),
     *("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"),
@@ -25,7 +25,7 @@ EMBED_BELOW_BYTES = 1024
 
 
 def program_of(message: pb.Program) -> Program:
-    """The program of a message.
+    """The program in a message.
 
     Raises:
         BadRequest: its content does not have the hash that names it.
@@ -47,7 +47,7 @@ def checked_model(program: Program) -> onnx.ModelProto:
 
     Raises:
         BadRequest: not ONNX, an opset outside 7-23, custom operators or functions, a reference
-            to a file, weights that clash or whose sizes make no sense.
+            to a file, weights that clash or have impossible sizes.
     """
     model = onnx.ModelProto()
     try:
@@ -56,19 +56,19 @@ def checked_model(program: Program) -> onnx.ModelProto:
         raise _refused("is not an ONNX model", "Export the model again") from None
     _check_opsets(model)
     if model.functions:
-        raise _refused("defines functions of its own", "Export it without local functions")
+        raise _refused("defines local functions", "Export it without local functions")
     for tensor in _tensors(model.graph):
         if tensor.external_data or tensor.data_location == TensorProto.EXTERNAL:
             raise _refused(
                 f"refers to an external file for {tensor.name!r}",
-                "Workers read no files for others: name weights by the hash of their bytes",
+                "Name weights by the hash of their bytes; workers do not read external files",
             )
     _check_weights(model, program.weights)
     return model
 
 
 def weight_bytes(ref: WeightRef) -> int:
-    """Bytes of one weight."""
+    """The size of one weight."""
     return int(np.prod(ref.dims, dtype=np.int64)) * DTYPES[ref.data_type].itemsize
 
 
@@ -102,7 +102,7 @@ def _check_opsets(model: onnx.ModelProto) -> None:
         if entry.domain not in _DOMAINS:
             raise _refused(
                 f"uses operators of the domain {entry.domain!r}",
-                "Only operators of ONNX and onnxruntime run here",
+                "Use only operators of ONNX and onnxruntime",
             )
         if entry.domain in ("", "ai.onnx") and entry.version not in OPSETS:
             raise _refused(
@@ -122,12 +122,12 @@ def _check_weights(model: onnx.ModelProto, weights: tuple[WeightRef, ...]) -> No
         if ref.data_type not in DTYPES or any(size < 0 for size in ref.dims):
             raise _refused(
                 f"has a weight {ref.name!r} of data type {ref.data_type} and shape {ref.dims}",
-                "Only plain numeric tensors travel",
+                "Use plain numeric tensors only",
             )
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-    """Every tensor stored in the graph, its nodes' attributes and their subgraphs."""
+    """Every tensor stored in the graph, its nodes' attributes and their nested graphs."""
     yield from graph.initializer
     sparse = list(graph.sparse_initializer)
     for node in graph.node:

@@ -3,8 +3,8 @@
     blobs/<sha256>            complete and verified; never changes, so it may be memory-mapped
     partial/<sha256>          the first bytes of a transfer in progress or broken off
 
-Optimised weights (re-laid for this processor) live here too, under the hash of their own bytes,
-so that whatever is equal is stored and mapped once.
+Optimised weights (re-laid for this processor) live here too, under the hash of their own bytes, so
+that equal weights are stored and mapped once.
 """
 
 import errno
@@ -22,7 +22,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _READ_BYTES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-# Half-fetched blobs are worth little: more of them than this go, oldest first.
+# Most partial blobs kept; beyond this, the oldest are removed.
 _MAX_PARTIAL = 1024
 
 
@@ -60,7 +60,7 @@ class BlobStore:
             return 0
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
-        """Those not complete here, each once, in order."""
+        """The hashes among these that are not complete here, each once, in order."""
         return [sha256 for sha256 in dict.fromkeys(hashes) if _checked(sha256) not in self]
 
     def append(self, sha256: str, offset: int, total_bytes: int, data: bytes) -> None:
@@ -74,12 +74,13 @@ class BlobStore:
         have = self.have_bytes(sha256)
         if offset != have:
             raise BadRequest(
-                cause=f"bytes of blob {sha256[:12]} from {offset} on do not follow the {have} here",
-                cure="Ask what is missing, and continue there",
+                cause=f"bytes of blob {sha256[:12]} from {offset} on do not continue its "
+                f"{have} bytes here",
+                cure="Ask which bytes are missing, and continue there",
             )
         if offset + len(data) > total_bytes:
             raise BadRequest(
-                cause=f"more bytes than the announced {total_bytes} came for blob {sha256[:12]}",
+                cause=f"blob {sha256[:12]} has more bytes than the announced {total_bytes}",
                 cure="Send exactly the blob",
             )
         if offset == 0:
@@ -106,7 +107,7 @@ class BlobStore:
         if have != total_bytes:
             raise BadRequest(
                 cause=f"blob {sha256[:12]} ended after {have} of {total_bytes} bytes",
-                cure="Ask what is missing, and continue there",
+                cure="Ask which bytes are missing, and continue there",
             )
         found = hash_file(path)
         if found != sha256:
@@ -119,18 +120,18 @@ class BlobStore:
         self._install(path, sha256)
 
     def add_file(self, path: Path, sha256: str) -> None:
-        """Moves a file of ours, whose hash is known, into the store (same file system)."""
+        """Moves a local file with a known hash into the store (same file system)."""
         if sha256 in self:
             path.unlink()
             return
         self._install(path, sha256)
 
     def temporary(self, name: str) -> Path:
-        """A path on the store's file system for a file in the making."""
+        """A temporary path on the store's file system."""
         return self._partial / f".{name}"
 
     def touch(self, hashes: Iterable[str]) -> None:
-        """Marks blobs as just used: eviction takes the longest unused first."""
+        """Marks blobs as just used: eviction takes the least recently used first."""
         for sha256 in hashes:
             try:
                 os.utime(self.path(sha256))
@@ -141,7 +142,7 @@ class BlobStore:
         """Evicts until `needed_bytes` more fit the cap.
 
         Raises:
-            Unavailable: what loaded programs name leaves too little.
+            Unavailable: the blobs of loaded programs leave too little room.
         """
         self._trim_partial()
         entries = []
@@ -188,7 +189,7 @@ def hash_file(path: Path) -> str:
 
 
 def _checked(sha256: str) -> str:
-    """The hash itself, which is also a file name: nothing else may reach the disk."""
+    """The checked hash, which is also a file name: nothing else may be used as a path."""
     if not _HASH.fullmatch(sha256):
         raise BadRequest(
             cause=f"{sha256[:80]!r} is not a SHA-256 in lower-case hexadecimal",
@@ -205,5 +206,5 @@ def _disk_error(error: OSError, path: Path) -> Unavailable:
         )
     return Unavailable(
         cause=f"{path} cannot be written: {error.strerror}",
-        cure="See that the disk is sound and state_dir may be written",
+        cure="Check the disk, and that state_dir can be written",
     )

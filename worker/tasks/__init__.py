@@ -1,1 +1,1 @@
-"""The tasks of a worker as pure state: events in, actions out."""
+"""The tasks of a worker as a pure state machine: events in, actions out."""

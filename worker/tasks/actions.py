@@ -1,4 +1,4 @@
-"""The words of the task state: what a host asks for, what arrives, and what is to be done."""
+"""The types of the task state: tasks, arriving pieces, and the actions to carry out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.boxes import Box
 
 HOST = "host"
 
-# What a program yields has no type on the wire before it ran; nearly always float32.
+# The type of a program's outputs is unknown until it has run; nearly always float32.
 _YIELD_ITEMSIZE = 4
 
 
@@ -29,8 +29,8 @@ class TaskKey:
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """The box of a tensor that a task reads. `sources` are the peers that send parts of it, and
-    which; None: the host does not say, so any may.
+    """The box of a tensor that a task reads. `sources` maps the peers that send parts of it to
+    their boxes; None: any peer may.
     """
 
     tensor: str
@@ -39,7 +39,7 @@ class InputSpec:
     sources: tuple[tuple[str, Box], ...] | None = None
 
     def objection(self, piece: Piece) -> str:
-        """What is wrong with a piece of this tensor; empty: nothing."""
+        """What is wrong with a piece of this tensor; empty if nothing."""
         if piece.array.dtype != self.dtype or len(piece.box) != len(self.box):
             return "wrong_size"
         if not self.box.contains(piece.box) or piece.array.shape != piece.box.shape:
@@ -52,7 +52,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """A box that a task sends. `yields` is what the program makes of this tensor."""
+    """A box that a task sends. `yields` is the box of this tensor that the program computes."""
 
     tensor: str
     box: Box
@@ -65,7 +65,7 @@ class OutputSpec:
 
 @dataclass(frozen=True, eq=False)
 class TaskForm:
-    """What a task is in every request of its plan."""
+    """The part of a task that is the same in every request of its plan."""
 
     program: str
     inputs: tuple[InputSpec, ...]
@@ -73,7 +73,7 @@ class TaskForm:
 
     @cached_property
     def yields(self) -> dict[str, Box]:
-        """What the program makes."""
+        """The boxes that the program computes."""
         return {entry.tensor: entry.yields for entry in self.outputs}
 
     @cached_property
@@ -83,24 +83,24 @@ class TaskForm:
 
     @cached_property
     def input_bytes(self) -> int:
-        """Memory for what it reads."""
+        """Bytes of its inputs."""
         return sum(entry.box.volume * entry.dtype.itemsize for entry in self.inputs)
 
     @cached_property
     def needed_bytes(self) -> int:
-        """Memory for what it reads and makes."""
+        """Bytes of its inputs and outputs."""
         made = sum(box.volume * _YIELD_ITEMSIZE for box in self.yields.values())
         return self.input_bytes + made
 
     @cached_property
     def fault(self) -> str:
-        """What is wrong with it, by itself; empty: nothing."""
+        """What is wrong with the task itself; empty if nothing."""
         names = [entry.tensor for entry in self.inputs]
         if len(set(names)) != len(names):
             return "an input is named twice"
         for entry in self.outputs:
             if self.yields[entry.tensor] != entry.yields:
-                return f"output {entry.tensor!r} is said to yield two boxes"
+                return f"output {entry.tensor!r} yields two different boxes"
             if len(entry.box) != len(entry.yields) or not entry.yields.contains(entry.box):
                 return f"output {entry.tensor!r} is to send {entry.box} of {entry.yields}"
         return ""
@@ -108,7 +108,7 @@ class TaskForm:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What the host asked for. `stream` is where it came from, and where answers go."""
+    """A task from the host. Answers go to the `stream` that it came from."""
 
     key: TaskKey
     form: TaskForm
@@ -131,8 +131,8 @@ class Piece:
 @dataclass(slots=True, eq=False)
 class Run:
     """Run the program now; `inputs` are contiguous and stay untouched until it has finished.
-    `passed` are the outputs that go to peers, which the host never sees. `ready` is for who sets it
-    up.
+    `passed` are the outputs that go to peers and that the host never sees. `ready` holds the
+    prepared run.
     """
 
     key: TaskKey
@@ -145,8 +145,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SetUp:
-    """Set a run up when there is time: its inputs are not full yet. It may follow at any moment, or
-    never.
+    """Set a run up when there is time: its inputs are not complete yet. The run may follow at any
+    moment, or never.
     """
 
     run: Run
@@ -154,8 +154,8 @@ class SetUp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SendToHost:
-    """Pieces and, with them, the end of a task (None where it is only asked for again). `more`:
-    this device has tasks of the same request before it, so more will be sent.
+    """Pieces for the host, and the end of their task (None for a resend). `more`: this device has
+    other open tasks of the same request, so more will be sent.
     """
 
     stream: int
@@ -166,7 +166,7 @@ class SendToHost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SendToPeer:
-    """Pieces for one neighbour. A failure to send is one of `source`."""
+    """Pieces for one neighbour. A failure to send fails the task `source`."""
 
     device: str
     address: str
@@ -177,7 +177,7 @@ class SendToPeer:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A task ended well; times are of this worker's clock, `peer_bytes` went to other devices."""
+    """A task has finished; times are of this worker's clock, `peer_bytes` went to other devices."""
 
     key: TaskKey
     ready_s: float
@@ -188,7 +188,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A task ended badly; `code` as in `TaskFailed`."""
+    """A task has failed; `code` as in `TaskFailed`."""
 
     stream: int
     key: TaskKey
@@ -198,7 +198,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """A task that was handed over to run is not wanted any more."""
+    """Cancels a run that was queued."""
 
     key: TaskKey
 

@@ -1,8 +1,8 @@
-"""Pieces that overtook their task: held for a while, up to a cap.
+"""Pieces that arrive before their task: held for a while, up to a cap.
 
-Anybody who may send at all can send pieces of tasks that never come. So each piece counts as more
-than nothing, however small it is, and where there is no room, whoever holds most loses what it sent
-last: nobody's flood drops what others sent.
+Any permitted sender can send pieces of tasks that never arrive. So even the smallest piece counts
+with a minimum size, and if there is no room, the sender that holds most loses its latest pieces: a
+flood from one sender never drops the pieces of another.
 """
 
 from collections import Counter, OrderedDict
@@ -11,9 +11,9 @@ from sys import getsizeof
 
 from worker.tasks.actions import Piece, TaskKey
 
-# The host's task message is at most a few round trips behind its peers' data.
+# The host's task message arrives at most a few round trips after its peers' data.
 EARLY_FOR_S = 30.0
-# What a piece takes beside its numbers: keys, names, boxes (about 1.5 KB, measured).
+# The overhead of a piece: keys, names, boxes (about 1.5 KB, measured).
 PIECE_BYTES = 2048
 
 
@@ -24,19 +24,21 @@ class _Held:
 
 
 class EarlyPieces:
-    """By task, oldest first. What is dropped is counted in `dropped`, which the caller owns."""
+    """Pieces by task, oldest first. Dropped pieces are counted in `dropped`, which the caller
+    owns.
+    """
 
     def __init__(self, cap_bytes: int, dropped: Counter[str]) -> None:
         self._cap_bytes = cap_bytes
         self._dropped = dropped
         self._held: OrderedDict[TaskKey, _Held] = OrderedDict()
-        # Bytes by sender, and their pieces in the order in which they came.
+        # Bytes by sender, and their pieces in order of arrival.
         self._of: Counter[str] = Counter()
         self._order: dict[str, dict[Piece, None]] = {}
         self.held_bytes = 0
 
     def hold(self, piece: Piece, now: float) -> None:
-        """Keeps a piece until its task comes, or drops what there is no room for."""
+        """Holds a piece until its task arrives, or drops pieces for lack of room."""
         size = _size(piece)
         while self.held_bytes + size > self._cap_bytes:
             self._dropped["early_overflow"] += 1
@@ -50,7 +52,7 @@ class EarlyPieces:
         self.held_bytes += size
 
     def take(self, key: TaskKey) -> list[Piece]:
-        """The pieces of a task, which are not held any more."""
+        """Removes and returns the pieces of a task."""
         held = self._held.pop(key, None)
         if held is None:
             return []
@@ -59,12 +61,12 @@ class EarlyPieces:
         return list(held.pieces)
 
     def forget(self, request: str) -> None:
-        """Drops what is held for a request that ended."""
+        """Drops the pieces of a request that has ended."""
         for key in [key for key in self._held if key.request == request]:
             self.take(key)
 
     def expire(self, now: float) -> None:
-        """Drops what has waited for `EARLY_FOR_S`."""
+        """Drops pieces older than `EARLY_FOR_S`."""
         while self._held:
             key, held = next(iter(self._held.items()))
             if now - held.since_s < EARLY_FOR_S:

@@ -1,16 +1,16 @@
-"""The tasks of this worker as pure state: events in, a list of actions out.
+"""The tasks of this worker as a pure state machine: events in, a list of actions out.
 
     piece -> held early -+
     task --------------> waiting -> running -> done -> (released)
     piece --------------^             |
                                       +-> failed, cancelled -> (released)
 
-A task is ready when its input boxes are full: by the host, and by the peers that the host named for
-each box. Pieces that overtake their task (peers may be faster than the host) are held, up to a cap
-and for a while. Outputs are
-kept until their request is released, so that recovery can ask for them again; so is what peers
-sent, so that the host can check it. Whatever does not fit is dropped and counted, never an error:
-late and doubled frames are normal when tasks move.
+A task is ready when its input boxes are complete, filled by the host and by the peers that the host
+named for each box. Pieces that arrive before their task (peers may be faster than the host) are
+held for a while, up to a cap. Outputs are kept until their request is released, so that recovery
+can ask for them again; so are peers' pieces, so that the host can check them. Anything that does
+not fit is dropped and counted, never an error: late and duplicate frames are normal when tasks
+move.
 """
 
 from collections import Counter, OrderedDict
@@ -42,18 +42,18 @@ from worker.tasks.actions import (
 from worker.tasks.early import EarlyPieces
 from worker.tasks.subtract import minus
 
-# Requests end within seconds; more open tasks than this on one device is a runaway host.
+# Requests end within seconds; more open tasks than this on one device mean a runaway host.
 MAX_TASKS = 4096
-# Frames for a request that ended long ago may still come from a stalled peer.
+# A stalled peer may still send frames of a request that ended long ago.
 _MAX_RELEASED = 4096
 
-# Between pieces of one input, while it fills: each piece is compared with every gap. The finest
-# plans have a few dozen pieces, and messages of 4 MB cut them further.
+# Most gaps of an incomplete input: each piece is compared with every gap. The finest plans have a
+# few dozen pieces, and messages of 4 MB cut them further.
 _MOST_GAPS = 1024
 
 
 class Phase(Enum):
-    """Where a task stands."""
+    """The state of a task."""
 
     WAITING = auto()
     RUNNING = auto()
@@ -80,7 +80,7 @@ class _Task:
     run: Run | None = None
 
     def to_run(self) -> Run:
-        """Its run, with memory for inputs that have not come."""
+        """Its run, with memory for inputs that have not arrived."""
         if self.run is None:
             for entry in self.inputs.values():
                 if entry.array is None:
@@ -111,11 +111,11 @@ class Tasks:
 
     @property
     def early_bytes(self) -> int:
-        """Bytes of pieces whose task has not come."""
+        """Bytes of pieces whose task has not arrived."""
         return self._early.held_bytes
 
     def running(self) -> bool:
-        """Whether a task is being computed or waits for the processor."""
+        """Whether a task is being computed or is queued to be."""
         return any(task.phase is Phase.RUNNING for task in self._tasks.values())
 
     def add_task(self, spec: TaskSpec, now: float) -> list[Action]:
@@ -128,8 +128,9 @@ class Tasks:
         needed = spec.form.needed_bytes
         if len(self._tasks) >= MAX_TASKS or self.reserved_bytes + needed > self._cap_bytes:
             short = (
-                f"the task needs {needed >> 10} KB for its tensors; {self.reserved_bytes >> 10} "
-                f"of {self._cap_bytes >> 10} KB are taken by {len(self._tasks)} tasks"
+                f"the task needs {needed >> 10} KB for its tensors, but "
+                f"{self.reserved_bytes >> 10} of {self._cap_bytes >> 10} KB are in use by "
+                f"{len(self._tasks)} tasks"
             )
             return [Failed(spec.stream, key, OutOfMemory.code, short)]
         self.reserved_bytes += needed
@@ -146,7 +147,7 @@ class Tasks:
         return actions or self._start_if_full(task, now)
 
     def add_piece(self, piece: Piece, now: float) -> list[Action]:
-        """A tensor frame arrived, from anybody."""
+        """A tensor frame arrived from the host or a peer."""
         self._early.expire(now)
         task = self._tasks.get(piece.key)
         if task is not None:
@@ -159,7 +160,7 @@ class Tasks:
     def finished(
         self, key: TaskKey, outputs: Mapping[str, np.ndarray], start_s: float, stop_s: float
     ) -> list[Action]:
-        """The program ran; `outputs` belong to this state now."""
+        """The program has run; this state owns `outputs` from now on."""
         task = self._tasks.get(key)
         if task is None or task.phase is not Phase.RUNNING:
             return self._drop("unwanted_result")
@@ -170,7 +171,7 @@ class Tasks:
         return self._deliver(task, task.spec.form.outputs, done, stop_s)
 
     def failed(self, key: TaskKey, code: str, message: str) -> list[Action]:
-        """The program could not be run, or its outputs not be sent."""
+        """The program could not be run, or its outputs could not be sent."""
         task = self._tasks.get(key)
         if task is None or task.phase is Phase.ENDED:
             return self._drop("unwanted_result")
@@ -181,7 +182,7 @@ class Tasks:
     def resend(
         self, key: TaskKey, outputs: tuple[OutputSpec, ...], stream: int, now: float
     ) -> list[Action]:
-        """The host wants parts of a finished task's outputs, maybe for somebody new."""
+        """The host asks for parts of a finished task's outputs, possibly for another device."""
         task = self._tasks.get(key)
         wrong = f"outputs of task {key.task} of request {key.request} are not kept here"
         if task is None or task.phase is not Phase.DONE:
@@ -193,7 +194,7 @@ class Tasks:
         return self._deliver(task, outputs, None, now)
 
     def show(self, key: TaskKey, tensor: str, box: Box, stream: int) -> list[Action]:
-        """The host wants to see what peers sent of this box to a finished task's input."""
+        """The host asks for the pieces that peers sent of this box of a finished task's input."""
         task = self._tasks.get(key)
         found = tuple(
             Piece(key, tensor, piece.box, piece.array)
@@ -201,12 +202,12 @@ class Tasks:
             if piece.tensor == tensor and box.contains(piece.box)
         )
         if task is None or not found:
-            why = f"nothing that peers sent to task {key.task} of request {key.request} is kept"
+            why = f"pieces that peers sent to task {key.task} of request {key.request} are not kept"
             return [Failed(stream, key, NoOutput.code, f"{why}: {tensor} {box}")]
         return [SendToHost(stream, found, None, self._open_tasks(key.request))]
 
     def cancel(self, request: str, task: int, attempt: int) -> list[Action]:
-        """The host does not want this task's result any more."""
+        """The host cancels this task."""
         actions: list[Action] = []
         for key in self._by_request.get(request, ()):
             if (key.task, key.attempt) == (task, attempt):
@@ -214,7 +215,7 @@ class Tasks:
         return actions
 
     def release(self, requests: Iterable[str]) -> list[Action]:
-        """These requests ended: nothing of them is needed any more."""
+        """These requests have ended: drops everything kept for them."""
         actions: list[Action] = []
         for request in requests:
             actions += self._forget(request)
@@ -268,7 +269,7 @@ class Tasks:
             return []
         task.phase, task.ready_s = Phase.RUNNING, now
         run, task.run = task.to_run(), None
-        # While it computes there is time for those of its request that will follow.
+        # While it computes, the following tasks of its request can be set up.
         return [run, *self._set_up(task.spec.key.request)]
 
     def _set_up(self, request: str) -> list[Action]:
@@ -279,7 +280,7 @@ class Tasks:
     def _deliver(
         self, task: _Task, outputs: tuple[OutputSpec, ...], done: Done | None, now: float
     ) -> list[Action]:
-        """Groups outputs by destination: one action, hence one message, for each."""
+        """Groups outputs by destination: one action, and so one message, for each."""
         key, stream = task.spec.key, task.spec.stream
         groups: dict[tuple[str, str], list[Piece]] = {}
         for entry in outputs:
@@ -301,7 +302,7 @@ class Tasks:
         host = tuple(piece for (to, _), group in groups.items() if to == HOST for piece in group)
         if host or done is not None:
             told = SendToHost(stream, host, done, self._open_tasks(key.request))
-            # Without pieces it waits for the next message, which neighbours may soon bring about.
+            # Without pieces it waits for the next message, which neighbours may soon trigger.
             actions.insert(0 if told.more and not host else len(actions), told)
         for (to, _), pieces in groups.items():
             for piece in pieces if to == self._own_id else ():

@@ -1,10 +1,10 @@
-"""What is left of a box when a part has arrived."""
+"""The rest of a box after a part has arrived."""
 
 from models.boxes import Box, Span
 
 
 def minus(box: Box, part: Box) -> list[Box]:
-    """Disjoint boxes that cover `box` without `part`; `[box]` where they don't touch.
+    """Disjoint boxes that cover `box` without `part`; `[box]` if the two do not intersect.
 
     Cuts off what lies before and after `part` along one axis after the other, at most two boxes
     per axis.
