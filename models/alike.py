@@ -1,6 +1,6 @@
-"""Units that differ in nothing but names: what one of them reads and computes, all do.
+"""Units that differ in nothing but names, and so read and compute the same.
 
-Networks repeat themselves: of the 294 units of a YOLOv9t, 109 are unlike all before them.
+Networks repeat themselves: of the 294 units of a YOLOv9t, only 109 differ from all before them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from models.graph import Graph, Node
 from models.operators import Kind, operator
 from models.units import Unit
 
-# Of a convolution or an elementwise node the shapes say what a tile reads; of others (a Slice, a
-# Resize, a Gather) constants too, unless they are so large that they must be weights.
+# For a convolution or an elementwise node, shapes determine what a tile reads; for others (Slice,
+# Resize, Gather) so do constants, unless they are so large that they must be weights.
 _BY_SHAPE = frozenset({Kind.WINDOWED, Kind.POINTWISE})
 _SETTING_BYTES = 4096
 _INDICES = frozenset({"int32", "int64"})
@@ -21,8 +21,8 @@ _INDICES = frozenset({"int32", "int64"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Likeness:
-    """The first unit that is like this one. `here`: what this one calls the tensors of that one;
-    `there`: the other way round.
+    """The first unit like this one. `here` maps its names of tensors to this unit's; `there` maps
+    them back.
     """
 
     first: Unit
@@ -31,7 +31,7 @@ class Likeness:
 
 
 class Likenesses:
-    """Of the units of one graph."""
+    """The alike units of one graph."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -39,7 +39,7 @@ class Likenesses:
         self._known: dict[int, Likeness] = {}
 
     def of(self, unit: Unit) -> Likeness:
-        """Of one unit; of itself, if there was none like it."""
+        """The first unit like this one; the unit itself if there is none before it."""
         if unit.start not in self._known:
             first = self._first.setdefault(self._traits(unit), unit)
             pairs = list(zip(_tensors(first), _tensors(unit), strict=True))
@@ -48,7 +48,7 @@ class Likenesses:
         return self._known[unit.start]
 
     def _traits(self, unit: Unit) -> Hashable:
-        """All that bears on what a tile of a unit reads and computes, but for names."""
+        """Everything except names that determines what a tile of a unit reads and computes."""
         numbers = {name: number for number, name in enumerate(_tensors(unit))}
         return (
             tuple(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-# Both are tuples: planners hash, compare and make them by the hundred thousand, which tuples do
-# without any Python.
+# Both are tuples: planners hash, compare and create hundreds of thousands of them, which tuples do
+# without running Python code.
 
 
 class Span(NamedTuple):

@@ -1,4 +1,4 @@
-"""Between what values a network's maps are, seen on sample inputs: what 8-bit encodings cover."""
+"""The ranges of values of a network's maps on sample inputs, which 8-bit encodings cover."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models.units import divide
 
 
 def ranges_of(graph: Graph, inputs: Iterable[Mapping[str, np.ndarray]]) -> Ranges:
-    """The ranges of every map that may pass between blocks, over these inputs as they travel."""
+    """The ranges of every map that may pass between blocks, over these inputs in wire form."""
     units = divide(graph).units
     wanted = [name for unit in units for name in unit.outputs if encodes(graph, name)]
     if not wanted:

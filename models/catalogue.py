@@ -1,8 +1,8 @@
 """The networks that imbrex knows by name, and how any network is brought into memory.
 
-A model is a catalogue name, that of one that was added (`installed`), or an `.onnx` file. Its
-sidecar, `NAME.json` beside `NAME.onnx`, says how images become its input and how its output becomes
-an answer; a model without one takes and gives tensors.
+A model is given by its catalogue name, the name of an added model (`installed`), or the path of an
+`.onnx` file. Its sidecar, `NAME.json` beside `NAME.onnx`, describes how images become its input and
+how its output becomes an answer; a model without a sidecar takes and returns tensors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DIGITS = Path(__file__).parent / "digits" / "digits.onnx"
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A network made by code, anew at each load."""
+    """A network built by code at each load."""
 
     build: Callable[[], StoredModel]
 
@@ -68,8 +68,9 @@ Source = Built | Shipped
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One network of the catalogue. The untrained ones have no sidecar: they take and give
-    tensors, whatever task their layers were designed for."""
+    """One network of the catalogue. The untrained ones have no sidecar: they take and return
+    tensors, whatever task their layers were designed for.
+    """
 
     name: str
     description: str
@@ -80,7 +81,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A network that was found; `sidecar` is None where it takes tensors."""
+    """A network that was found; `sidecar` is None if it takes tensors."""
 
     name: str
     stored: StoredModel = field(repr=False)
@@ -89,7 +90,7 @@ class LoadedModel:
 
     @property
     def proto(self) -> ModelProto:
-        """The ONNX model with all of its weights, in memory: a new one each time."""
+        """The ONNX model with all of its weights in memory; a new copy each time."""
         return self.stored.complete()
 
 
@@ -160,20 +161,20 @@ def entry(name: str) -> Entry:
     hint = f"Did you mean {closest[0]!r}? " if closest else ""
     raise NotFound(
         cause=f"there is no model {name!r}",
-        cure=f"{hint}Known are {', '.join((*_ENTRIES, *installed))}; `imbrex models pull` and "
-        "`add` get others; or give the path of an .onnx file.",
+        cure=f"{hint}Known models are {', '.join((*_ENTRIES, *installed))}; `imbrex models pull` "
+        "and `add` install others; or give the path of an .onnx file.",
     )
 
 
 def load(name_or_path: str | Path) -> LoadedModel:
-    """Builds or reads a network. A string is a catalogue name first, then that of a model that
-    was added, then a path; it may end in a size for what the network leaves open, as
+    """Builds or reads a network. A string is a catalogue name first, then the name of an added
+    model, then a path; it may end in a size for dimensions that the network leaves open, as in
     `net.onnx@480x640`.
 
     Raises:
         NotFound: no such name, or no such file.
-        BadRequest: the file is not a usable ONNX model, its sidecar is wrong, or it has another
-            size.
+        BadRequest: the file is not a usable ONNX model, its sidecar is wrong, or its size is fixed
+            and another.
     """
     if isinstance(name_or_path, str):
         named, size = split_name(name_or_path)

@@ -48,11 +48,11 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the split answer equals the whole one within the tolerance."""
+        """Whether the split answer equals the whole model's within the tolerance."""
         return self.comparison.max_rel_error <= self.tolerance
 
     def as_json(self) -> dict[str, object]:
-        """The JSON of the contract."""
+        """The outcome as documented JSON."""
         return {
             "model": self.model,
             "grid": f"{self.grid[0]}x{self.grid[1]}",
@@ -135,17 +135,17 @@ def refusals(network: Network) -> tuple[Refusal, ...]:
 
 def _reason(graph: Graph, node: Node) -> str:
     if node.refusal:
-        return f"{node.refusal}: it runs whole on one device"
+        return f"{node.refusal}, so it runs whole on one device"
     shape = graph.shape(node.outputs[0])
     match operator(node).kind:
         case Kind.OPAQUE:
-            return f"{node.op} needs all of its input: it runs whole on one device"
+            return f"{node.op} needs all of its input, so it runs whole on one device"
         case Kind.REDUCING:
-            return f"{node.op} reduces what is left of the rows to one value per channel"
+            return f"{node.op} reduces the remaining rows to one value per channel"
         case Kind.MIXING:
             return f"{node.op} mixes all inputs into every output"
     if len(shape) > 2 and shape[2] > 1:
-        return f"{node.op} needs all rows for any of its output"
+        return f"{node.op} needs all rows for any part of its output"
     return f"the output of {node.op} has a single row"
 
 

@@ -84,7 +84,7 @@ class TileBuilder:
         self._constants: dict[tuple[str, Box], str] = {}
         self._crops: dict[tuple[str, Box], str] = {}
         self._outputs = tuple(outputs)
-        # Tensors that travel encoded, under the names that the program's own nodes have for them.
+        # Encoded tensors, under the names that the program's own nodes use for them.
         self._plain: dict[str, str] = {
             name: f"{name}__plain" for name in self._outputs if graph.tensors[name].wire
         }
@@ -109,7 +109,7 @@ class TileBuilder:
         return self.graph.opset
 
     def emit(self, op: str, inputs: list[str], output: str, **attributes: Attribute) -> str:
-        """Appends a node that is not the network's own."""
+        """Appends a node that is not part of the network."""
         proto = helper.make_node(op, inputs, [output], name=output)
         self.nodes.append(with_attributes(proto, attributes))
         return output
@@ -126,7 +126,7 @@ class TileBuilder:
         self.nodes.append(proto)
 
     def source(self, name: str) -> str:
-        """What nodes read for a tensor: what was decoded of it, if it arrives encoded."""
+        """The name that nodes read for a tensor: its decoded form, if it arrives encoded."""
         if name not in self._plain and name in self.reach.inputs:
             encoding = self.graph.tensors[name].wire
             if encoding is not None:
@@ -138,8 +138,8 @@ class TileBuilder:
         return Coded(self._plain[name], name, box[1], self.constant)
 
     def constant(self, label: str, array: np.ndarray) -> str:
-        """Adds a constant that the network does not have: inside the graph if it is small, else
-        by content.
+        """Adds a constant that is not the network's: inside the graph if it is small, else by
+        content.
         """
         if array.nbytes < _INLINE_BYTES:
             self.inline[label] = array
@@ -156,9 +156,9 @@ class TileBuilder:
         shape: Sequence[int] | None = None,
         dims: Sequence[int] | None = None,
     ) -> str:
-        """Adds a box of one of the network's constants, to be called `label` (its own name by
-        default). `shape` takes the constant as an array of that shape, of which `box` is; `dims`
-        is the shape that the program's nodes see of the box.
+        """Adds a box of one of the network's constants under the name `label` (default: its own
+        name). If `shape` is given, the constant is reshaped to it and `box` refers to that shape;
+        `dims` is the shape of the box in the program.
         """
         whole = self.graph.constants[name]
         view = (whole if shape is None else whole.reshape(shape))[box.slices()]
@@ -212,7 +212,7 @@ class TileBuilder:
         return output
 
     def program(self) -> Program:
-        """What was collected, as a program: weights are mentioned, not held."""
+        """The collected program; it names weights without holding them."""
         self._rename(self._plain)
         for name in self._outputs:
             encoding = self.graph.tensors[name].wire
@@ -226,7 +226,7 @@ class TileBuilder:
             [self._value(name, self.reach.computed[name]) for name in self._outputs],
             [numpy_helper.from_array(array, name) for name, array in self.inline.items()],
         )
-        # A worker runs no domain that it doesn't know; models name some that they don't use.
+        # Workers refuse unknown domains, and models import some that they do not use.
         used = {"", "ai.onnx", *(node.domain for node in self.nodes)}
         opsets = {key: version for key, version in self.graph.opset_imports if key in used}
         if RUNTIME in used:
@@ -238,7 +238,7 @@ class TileBuilder:
         return Program(model.SerializeToString(deterministic=True), tuple(self.weights))
 
     def _rename(self, names: Mapping[str, str]) -> None:
-        """Gives what nodes make its name inside the program."""
+        """Renames the outputs of nodes for use inside the program."""
         made = {name: plain for name, plain in names.items() if name in self.reach.computed}
         for node in self.nodes if made else ():
             node.input[:] = [made.get(name, name) for name in node.input]

@@ -1,7 +1,7 @@
-"""JSON documents that people write, read strictly by pydantic; its errors with a cure.
+"""Hand-written JSON documents, read strictly by pydantic, whose errors get a cure.
 
-A document's type is a pydantic dataclass. Scalars are of the exact JSON type: `true` is no number,
-and `1` is no boolean.
+A document's type is a pydantic dataclass. Scalars must have the exact JSON type: `true` is not a
+number, and `1` is not a boolean.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, Val
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 MOST_ITEMS = 100_000  # labels or anchors in one list
-# How a dataclass of a document is configured.
+# The configuration of a document's dataclasses.
 DOCUMENT = ConfigDict(extra="forbid")
 
-# Where pydantic speaks of Python.
+# Replacements for messages of pydantic that speak of Python.
 _ORDERS = {
     "dataclass_type": "Write a JSON object",
     "dict_type": "Write a JSON object",
@@ -54,8 +54,8 @@ class Problem(Exception):
 
 
 def wrong(cure: str, what: str = "", key: str = "") -> PydanticCustomError:
-    """For validators of a key: `what` is wrong with it (else its value is shown), or with the `key`
-    of the object under it.
+    """The error that a validator of a key raises: `what` is wrong with it (default: its value is
+    shown), or with the `key` of the object under it.
     """
     return PydanticCustomError("key", "{cure}", {"key": key, "cure": cure, "what": what})
 
@@ -63,8 +63,8 @@ def wrong(cure: str, what: str = "", key: str = "") -> PydanticCustomError:
 def read(
     kind: type[Read], document: Any, where: str, inner: Mapping[str, type] | None = None
 ) -> Read:
-    """`document`, called `where` in errors, as a `kind`; `inner` has the types of objects in it by
-    their keys.
+    """Reads `document`, called `where` in errors, as a `kind`; `inner` maps keys to the types of
+    the objects under them.
 
     Raises:
         Problem: a key is missing, unknown or wrong.
@@ -81,13 +81,13 @@ def read(
 def _problem(
     error: ErrorDetails, document: Mapping[str, Any], where: str, types: Mapping[str, type]
 ) -> Problem:
-    """What pydantic found, about the innermost key that it is in."""
+    """The first problem that pydantic found, as one of the innermost key."""
     context = error.get("ctx", {})
     loc = [*error["loc"], *([context["key"]] if context.get("key") else ())]
     value: Any = document
     holder, key = document, ""
     for depth, part in enumerate(loc, start=1):
-        # A location also names which type of a union was taken, which the document does not.
+        # A location also contains the chosen type of a union, which is not in the document.
         if isinstance(value, list) and isinstance(part, int) and part < len(value):
             value = value[part]
         elif isinstance(value, dict) and (part in value or depth == len(loc)):
@@ -106,7 +106,7 @@ def _problem(
 
 
 def _wanted(error: ErrorDetails, before: str = "") -> str:
-    """What pydantic says should be there, as an order."""
+    """What pydantic expects, as an instruction."""
     if error["type"] in _ORDERS:
         return before + _ORDERS[error["type"]].format_map(error.get("ctx", {}))
     if error["type"] == "missing":

@@ -1,4 +1,4 @@
-"""What an encoded wire does to the answer, measured on inputs: against the whole model."""
+"""The effect of an encoded wire on the answer, measured against the whole model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Blocking = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The differences over all inputs. `top1_agreement` is the share of answers (of places, where
+    """The differences over all inputs. `top1_agreement` is the share of answers (of positions, if
     the output is a map) whose largest channel is the same; errors are relative to the largest
     magnitude of the output.
     """
@@ -32,7 +32,7 @@ class Effect:
     median_rel_error: float
 
     def as_json(self) -> dict[str, object]:
-        """Plain values."""
+        """As a dictionary of plain values."""
         return {
             "inputs": self.inputs,
             "top1_agreement": round(self.top1_agreement, 6),
@@ -42,8 +42,8 @@ class Effect:
 
 
 class Encoded:
-    """A network run block by block as devices would, its maps encoded between the blocks. How a
-    block is divided changes nothing: encodings look at single elements.
+    """Runs a network block by block as devices would, with its maps encoded between the blocks. The
+    division of a block does not matter, as encodings work element by element.
     """
 
     def __init__(self, network: Network, blocking: Blocking) -> None:
@@ -66,20 +66,20 @@ class Encoded:
 
 
 class Differences:
-    """Collects how answers differ from the whole model's."""
+    """Collects the differences of answers from the whole model's."""
 
     def __init__(self) -> None:
         self._errors: list[float] = []
         self._agreements: list[float] = []
 
     def add(self, actual: Arrays, expected: Arrays) -> None:
-        """One input's answers."""
+        """Adds the answers for one input."""
         self._errors.append(compare(actual, expected).max_rel_error)
         shares = [_agreement(actual[name], expected[name]) for name in expected]
         self._agreements.append(sum(shares) / len(shares))
 
     def effect(self) -> Effect:
-        """Of all that were added, at least one."""
+        """The effect over all added answers, at least one."""
         return Effect(
             inputs=len(self._errors),
             top1_agreement=statistics.fmean(self._agreements),

@@ -1,7 +1,7 @@
-"""Graphs whose tensors travel encoded between blocks: in half precision, or in 8 bits per channel.
+"""Graphs whose tensors are encoded between blocks: in half precision, or in 8 bits per channel.
 
-Maps that nodes make and that are no outputs of the network are encoded; what the host sends and
-what it answers stays as it is, and so do partial sums and vectors, which are small.
+Maps that nodes produce and that are not outputs of the network are encoded; inputs from the host
+and outputs to it are not, and neither are partial sums and vectors, which are small.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from models.wire import Encoding, Half, PerChannel, Wire
 
 _MAP_DIMS = 4
 
-# Values beyond what was seen are cut off, which hurts more than coarser steps: on 20 held-out
+# Values beyond the observed range are clipped, which hurts more than coarser steps: on 20 held-out
 # sheets, ranges of 64 sheets gave `digits` errors of 1.4 %, widened by 1.25 of 0.7 % (ADR 6).
 MARGIN = 1.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Range:
-    """The least and the largest value that was seen of each channel (C,)."""
+    """The least and the largest observed value of each channel (C,)."""
 
     least: NDArray[np.float32]
     most: NDArray[np.float32]
@@ -40,16 +40,14 @@ Ranges = Mapping[str, Range]
 
 
 def encodes(graph: Graph, name: str) -> bool:
-    """Whether a tensor may travel encoded."""
+    """Whether a tensor may be encoded."""
     info = graph.tensors[name]
     is_map = info.data_type == TensorProto.FLOAT and len(info.shape) == _MAP_DIMS
     return is_map and name in graph.producer and name not in graph.outputs
 
 
 def with_wire(graph: Graph, wire: Wire, ranges: Ranges) -> Graph:
-    """The graph with its maps travelling so. With `int8`, those that `ranges` doesn't have stay
-    exact.
-    """
+    """The graph with its maps in this encoding. With `int8`, maps without `ranges` stay exact."""
 
     def travelling(name: str, info: TensorInfo) -> TensorInfo:
         if not encodes(graph, name):

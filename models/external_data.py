@@ -1,7 +1,7 @@
-"""Weights that lie in files: in the ONNX file itself, or in others beside it.
+"""Weights in files: in the ONNX file itself, or in others beside it.
 
-A model may come from anywhere: it must not name files outside its folder, nor blow up memory by
-naming one file many times, so every file is checked before a byte of any is read.
+A model may come from an untrusted source: it must not name files outside its folder, nor exhaust
+memory by naming one file many times, so every file is checked before any is read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from onnx.external_data_helper import uses_external_data
 from models.stored import Room
 from protos.errors import BadRequest
 
-# Smaller ones are read with the model: shapes, scales and biases say what it is.
+# Smaller ones are read with the model: shapes, scales and biases determine its structure.
 LARGE_BYTES = 4096
-# Those whose bytes in a file are as numpy has them in memory.
+# Types whose bytes in a file are the same as in numpy's memory.
 _PLAIN = frozenset(
     {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
     | {TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64}
@@ -33,7 +33,7 @@ _PLAIN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where the values of a tensor lie; `changed_ns` is when the file was last changed."""
+    """The location of a tensor's values; `changed_ns` is the file's modification time."""
 
     file: Path
     offset: int
@@ -44,13 +44,13 @@ class Extent:
 
     @classmethod
     def of(cls, tensor: TensorProto, file: Path, offset: int, size: int) -> Self:
-        """That of a tensor whose values are `size` bytes of the file."""
+        """The extent of a tensor whose values are `size` bytes of the file."""
         changed_ns = file.stat().st_mtime_ns
         return cls(file, offset, size, changed_ns, tensor.data_type, tuple(tensor.dims))
 
     @property
     def is_large(self) -> bool:
-        """Whether the values are many, and can be read into an array as they are."""
+        """Whether the tensor is large, and can be read into an array without conversion."""
         if (
             self.size < LARGE_BYTES
             or self.data_type not in _PLAIN
@@ -72,7 +72,7 @@ class Extent:
         """
         with self.file.open("rb") as file:
             if os.fstat(file.fileno()).st_mtime_ns != self.changed_ns:
-                raise OSError(errno.ESTALE, "it was changed meanwhile")
+                raise OSError(errno.ESTALE, "it has changed since the model was loaded")
             file.seek(self.offset)
             if file.readinto(array.reshape(-1).view(np.uint8).data) != self.size:
                 raise OSError(errno.ESTALE, "it is too short")
@@ -82,7 +82,7 @@ def read_extents(path: Path, extents: Mapping[str, Extent], room: Room) -> dict[
     """The values of initialisers of the model `path`.
 
     Raises:
-        BadRequest: a file was changed meanwhile, or cannot be read.
+        BadRequest: a file has changed since, or cannot be read.
     """
     arrays = {}
     for name, extent in extents.items():
@@ -93,7 +93,7 @@ def read_extents(path: Path, extents: Mapping[str, Extent], room: Room) -> dict[
 
 
 def load_external_data(path: Path, model: ModelProto, most_bytes: int) -> dict[str, Extent]:
-    """Brings the weights into `model`, the content of the file `path`, but for large initialisers,
+    """Loads the weights of `model`, the content of the file `path`, except large initialisers,
     whose extents it returns by name.
 
     Raises:
@@ -153,7 +153,7 @@ def _extent(path: Path, tensor: TensorProto) -> Extent:
     offset = attributes.get("offset", "0")
     # int() reads any number of digits in quadratic time; no file has an offset of 20.
     if not (offset.isascii() and offset.isdecimal() and len(offset) < 20):
-        raise _unusable(path, tensor.name, f"{offset[:40]!r} is no offset")
+        raise _unusable(path, tensor.name, f"{offset[:40]!r} is not an offset")
     if int(offset) + size > file.stat().st_size:
         raise _unusable(path, tensor.name, f"{file} is too short")
     return Extent.of(tensor, file, int(offset), size)
@@ -163,9 +163,9 @@ def _nbytes(path: Path, tensor: TensorProto) -> int:
     try:
         itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     except KeyError:
-        raise _unusable(path, tensor.name, f"{tensor.data_type} is no element type") from None
+        raise _unusable(path, tensor.name, f"{tensor.data_type} is not an element type") from None
     if tensor.data_type == TensorProto.STRING or any(dim < 0 for dim in tensor.dims):
-        raise _unusable(path, tensor.name, "they are no numbers of a known shape")
+        raise _unusable(path, tensor.name, "they are not numbers of a known shape")
     return int(itemsize) * math.prod(tensor.dims)
 
 

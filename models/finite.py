@@ -1,4 +1,4 @@
-"""Is every value a number?"""
+"""Tests for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 
 def is_finite(values: np.ndarray) -> bool:
-    """Whether there is neither NaN nor infinity among them. One pass over the memory as a rule: a
-    sum is finite only if its terms are.
+    """Whether all values are finite. This usually takes one pass: a sum is finite only if its terms
+    are.
     """
     if values.dtype.kind != "f":
         return True

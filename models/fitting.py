@@ -1,7 +1,7 @@
 """Whether every node fits the operator table's declaration of it.
 
-Inference lets many a damaged attribute pass: no groups, a stride of zero, a kernel of another rank
-than its map. Applying each declaration once to the whole output finds what it can't be applied to.
+Shape inference accepts many damaged attributes: no groups, a stride of zero, a kernel whose rank
+differs from its map's. Applying each declaration once to the whole output finds them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from protos.errors import BadRequest
 if TYPE_CHECKING:
     from models.graph import Graph, Node
 
-# What arithmetic on shapes and attributes of the wrong size, rank or type raises.
+# The exceptions of arithmetic on shapes and attributes of the wrong size, rank or type.
 _MISFITS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @contextmanager
 def fitting(name: str, op: str) -> Iterator[None]:
-    """What is computed inside from the node `name`, an `op`, fails only if the node is wrong."""
+    """Turns failures inside this context into an error about the node `name`, an `op`."""
     try:
         yield
     except _MISFITS as error:
@@ -37,7 +37,7 @@ def require_fitting(graph: Graph, node: Node) -> None:
     """Applies the node's declaration to its whole output.
 
     Raises:
-        BadRequest: that fails, or reads beyond an input.
+        BadRequest: this fails, or reads beyond an input.
     """
     with fitting(node.name, node.op):
         declared = operator(node)

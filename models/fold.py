@@ -1,4 +1,4 @@
-"""Constant folding: what depends on constants and static shapes only is computed once, here."""
+"""Constant folding: values that depend only on constants and static shapes are computed once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from onnx.reference import ReferenceEvaluator
 if TYPE_CHECKING:
     from models.shapes import TensorInfo
 
-# Folding must not blow up a model: what would be larger than this, 64 MB of 8-byte numbers in all,
-# stays a node.
+# Folding must not blow up a model: beyond this total, 64 MB of 8-byte numbers, nodes stay.
 _FOLDED_ELEMENTS = 1 << 20
 _FOLDED_ELEMENTS_IN_ALL = 1 << 23
-# The reference evaluator loops over elements in Python, except for these.
+# Operators for which the reference evaluator does not loop over elements in Python.
 _LOOPED_ELEMENTS = 1 << 12
 _VECTORISED = frozenset(
     {"Add", "Cast", "Concat", "Constant", "ConstantOfShape", "Div", "Expand", "Gather", "Mul"}
@@ -34,12 +33,12 @@ def fold_constants(
     constants: Mapping[str, np.ndarray],
     grown: int = 0,
 ) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray]]:
-    """Nodes that remain and the constants they use; `model`'s nodes are in topological order.
-    `grown`: elements that were folded before.
+    """The remaining nodes and the constants they use; `model`'s nodes are in topological order.
+    `grown`: elements folded so far.
 
     Removes Identity and inference-time Dropout, turns Constant and Shape into constants, and
-    evaluates nodes all of whose inputs are constant. Also drops nodes whose outputs nobody
-    reads. Nodes that make an output of the model always stay.
+    evaluates nodes all of whose inputs are constant. Also drops nodes whose outputs are not read.
+    Nodes that make an output of the model always stay.
     """
     known = dict(constants)
     renamed: dict[str, str] = {}
@@ -79,7 +78,7 @@ def _evaluate(
     opsets: list[onnx.OperatorSetIdProto],
     most_elements: int,
 ) -> dict[str, np.ndarray] | None:
-    """The node's outputs, if they are constant and small; None where the node must stay."""
+    """The node's outputs, if they are constant and small; None if the node must stay."""
     if node.op_type == "Shape" and node.input[0] in tensors and not node.attribute:
         shape = np.array(tensors[node.input[0]].shape, dtype=np.int64)
         return {node.output[0]: shape}
@@ -88,7 +87,7 @@ def _evaluate(
     if not _foldable(node) or len(feeds) < len({name for name in node.input if name}):
         return None
     if not all(name in tensors for name in made):
-        return None  # of unknown, and so perhaps boundless size
+        return None  # of unknown, possibly unbounded size
     size = sum(math.prod(tensors[name].shape) for name in made)
     most = _FOLDED_ELEMENTS if node.op_type in _VECTORISED else _LOOPED_ELEMENTS
     if size > min(most, max(0, most_elements)):
@@ -114,8 +113,8 @@ def _evaluate(
 
 
 def _foldable(node: onnx.NodeProto) -> bool:
-    """Whether it gives the same result each time, in bounded time. Weights that are kept quantised
-    stay so: there are other kernels for them, and a quarter of the bytes.
+    """Whether the node is deterministic and takes bounded time. Dequantised weights are not folded:
+    quantised ones have special kernels and a quarter of the bytes.
     """
     if node.domain not in ("", "ai.onnx") or node.op_type.startswith("Random"):
         return False

@@ -1,4 +1,4 @@
-"""Functions that a model defines for itself, written out where they are called."""
+"""Inlining of a model's local functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from models.memory import megabytes
 from protos.errors import BadRequest
 
 _Key = tuple[str, str]
-# Exporters write a module as a function, and modules hold modules.
+# Exporters write each module as a function, and modules are nested.
 _DEEPEST = 100
-# A constant in a function is there once for each call.
+# A constant in a function is copied for each call.
 _MOST_BYTES = 64_000_000
 
 
 def without_functions(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
-    """The model with its own functions inlined; the model itself where it has none.
+    """The model with its local functions inlined; the model itself if it has none.
 
     Raises:
         BadRequest: a function calls itself, or there would be more than `most` nodes.
@@ -30,33 +30,33 @@ def without_functions(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
     total = count.of_all(model.graph.node)
     if total.nodes > most:
         raise BadRequest(
-            cause=f"the model has {total.nodes} nodes with its functions written out",
+            cause=f"the model has {total.nodes} nodes with its functions inlined",
             cure=f"The most that can be planned are {most}: simplify the model first.",
         )
     if total.size > _MOST_BYTES:
         raise BadRequest(
-            cause=f"the model's functions take {megabytes(total.size)} written out",
+            cause=f"the model's functions take {megabytes(total.size)} when inlined",
             cure=f"The most is {megabytes(_MOST_BYTES)}: make their constants inputs.",
         )
     try:
         return onnx.inliner.inline_local_functions(model)
     except Exception as error:  # onnx raises bare C++ exceptions of several types
         raise BadRequest(
-            cause=f"the model's functions cannot be written out ({str(error)[:300]})",
+            cause=f"the model's functions cannot be inlined ({str(error)[:300]})",
             cure="Export it without local functions.",
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """What calls become: nodes, and the bytes that these take as they are in the file."""
+    """The size of inlined calls: nodes, and their bytes in the file's encoding."""
 
     nodes: int
     size: int
 
 
 class _Written:
-    """The size of calls, each function looked at once."""
+    """The size of calls; each function is measured once."""
 
     def __init__(self, functions: dict[_Key, onnx.FunctionProto]) -> None:
         self._functions = functions
@@ -64,12 +64,12 @@ class _Written:
         self._within: list[_Key] = []
 
     def of_all(self, nodes: Iterable[onnx.NodeProto]) -> _Size:
-        """Of several nodes."""
+        """The size of several nodes."""
         found = [self._of_call(node) for node in nodes]
         return _Size(sum(each.nodes for each in found), sum(each.size for each in found))
 
     def _of_call(self, node: onnx.NodeProto) -> _Size:
-        """What one node becomes: itself, unless it calls a function."""
+        """The size of one node, with its function if it calls one."""
         key = (node.domain, node.op_type)
         function = self._functions.get(key)
         if function is None:
@@ -82,7 +82,7 @@ class _Written:
             return _Size(1 + sum(each.nodes for each in inner), size)
         if key in self._within or len(self._within) == _DEEPEST:
             raise BadRequest(
-                cause=f"the model's function {key[1]!r} calls itself, or too many others",
+                cause=f"the model's function {key[1]!r} calls itself, or is nested too deeply",
                 cure="Export it without local functions.",
             )
         if key not in self._sizes:

@@ -1,7 +1,7 @@
 """Backward geometry: from the boxes that a block must yield to everything it must read.
 
-Demands of branches are united in their hull; what a branch reads of a larger hull is cropped
-when the program is cut. Ranges are exact for any DAG; pads remain only on true borders.
+Demands of branches are combined into their hull; each branch's part of a larger hull is cropped
+when the program is cut. Ranges are exact for any DAG; pads remain only on the map's own edges.
 """
 
 from __future__ import annotations
@@ -60,6 +60,6 @@ def extent(graph: Graph, nodes: Sequence[Node], demand: Mapping[str, Box]) -> Ex
 
 
 def _with_others(graph: Graph, node: Node, wanted: dict[str, Box], first: Box | None) -> Box | None:
-    """The box of a node's first output: all of it, if anybody wants one of the others."""
+    """The box of a node's first output: all of it, if another output is needed."""
     others = [name for name in node.outputs[1:] if wanted.pop(name, None) is not None]
     return Box.whole(graph.shape(node.outputs[0])) if others else first

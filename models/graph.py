@@ -1,6 +1,6 @@
-"""A network as data: nodes in topological order, static shapes, constants apart.
+"""A network as data: nodes in topological order, static shapes, and separate constants.
 
-`Graph` is what every other module reads; `importer` makes it from ONNX.
+Every other module reads a `Graph`; `importer` makes it from ONNX.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Node:
     """One ONNX operator; a missing optional input is the empty string.
 
     `windows`: one per spatial dimension of a convolution or pool, empty for other operators.
-    `refusal`: why the operator table's declaration does not fit this node; empty where it does.
+    `refusal`: why the operator table's declaration does not fit this node; empty if it does.
     """
 
     name: str
@@ -78,13 +78,13 @@ class Graph:
 
     @cached_property
     def constant_bytes(self) -> int:
-        """What its constants take: nearly all of it weights."""
+        """Bytes of its constants, nearly all of them weights."""
         return sum(array.nbytes for array in self.constants.values())
 
     @cached_property
     def last_reader(self) -> Mapping[str, int]:
-        """Index of the last node that reads each tensor; of an output of the network, beyond all
-        nodes.
+        """Index of the last node that reads each tensor; for an output of the network, the number
+        of nodes.
         """
         last = {name: readers[-1] for name, readers in self.consumers.items()}
         return last | dict.fromkeys(self.outputs, len(self.nodes))

@@ -1,7 +1,7 @@
-"""What a model without a sidecar probably is: from its metadata and its shapes.
+"""Guesses the kind of a model without a sidecar from its metadata and shapes.
 
-A guess is offered only where the shapes leave one reading, or the exporter has written it down;
-what is None has to be asked.
+It guesses only if the shapes allow one interpretation or the exporter's metadata states it; the
+user has to supply what is None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from models.graph import Graph
 from models.usual import Labels, Shape, input_size, is_end_to_end, ssd_shapes, stride_of
 from models.vision.head import Task
 
-# Data sets by how many classes their networks have, for each task.
+# Data sets by the number of their classes, for each task.
 _DATA_SETS: Mapping[Task, Mapping[int, str]] = {
     "classification": {1000: "imagenet"},
     "detection": {80: "coco", 20: "voc"},
@@ -28,7 +28,7 @@ _DATA_SETS: Mapping[Task, Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What is known without asking; `classes` is how many labels are needed, if any."""
+    """The guess; `classes` is the number of labels needed, if any."""
 
     task: Task | None = None
     classes: int = 0
@@ -37,7 +37,7 @@ class Guess:
 
 
 def metadata(proto: ModelProto) -> dict[str, object]:
-    """What the exporter wrote: Ultralytics' values are Python literals."""
+    """A metadata value of the exporter: Ultralytics writes Python literals."""
     found: dict[str, object] = {}
     for item in proto.metadata_props:
         try:
@@ -48,7 +48,7 @@ def metadata(proto: ModelProto) -> dict[str, object]:
 
 
 def takes_pictures(graph: Graph) -> bool:
-    """Whether its one input is (1, 3, H, W) float32."""
+    """Whether the graph's only input is (1, 3, H, W) float32."""
     if len(graph.inputs) != 1:
         return False
     info = graph.tensors[graph.inputs[0]]
@@ -56,8 +56,8 @@ def takes_pictures(graph: Graph) -> bool:
 
 
 def guess(graph: Graph, told: Mapping[str, object], task: Task | None, labels: int) -> Guess:
-    """What `graph` is; `told` is its metadata, `task` and the number of `labels` what is known
-    already (None and 0 where nothing is).
+    """A guess about `graph`; `told` is its metadata, `task` and the number of `labels` are what is
+    already known (None and 0 if unknown).
     """
     names = _names(told)
     count = labels or len(names or ())
@@ -82,8 +82,8 @@ def guess(graph: Graph, told: Mapping[str, object], task: Task | None, labels: i
 
 
 def _readings(graph: Graph, count: int, told: Mapping[str, object]) -> dict[Task, int]:
-    """Tasks that the outputs' shapes allow, with the number of classes that each implies; `count`
-    where they imply none.
+    """Tasks that the outputs' shapes allow, with the number of classes that each implies, else
+    `count`.
     """
     shapes = [graph.shape(name) for name in graph.outputs]
     size = input_size(graph)

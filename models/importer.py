@@ -31,7 +31,7 @@ from models.windows import (
 )
 from protos.errors import BadRequest
 
-# What was folded may be what a shape was waiting for; exporters compute sizes in chains.
+# Folded values may make further shapes known; exporters compute sizes in chains.
 _FOLDINGS = 6
 
 
@@ -40,7 +40,7 @@ def load_graph(
     name: str | None = None,
     weights: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Graph:
-    """The graph of an ONNX model; `weights` are values of initialisers that it lacks.
+    """The graph of an ONNX model; `weights` holds values of initialisers that it lacks.
 
     Raises:
         BadRequest: opset outside 7..23, a shape that stays unknown, an invalid graph.
@@ -100,7 +100,7 @@ def graph_of(stored: StoredModel, name: str | None = None, room: Room = in_memor
     """The graph of a stored model, its weights in `room`.
 
     Raises:
-        BadRequest: as `load_graph`, or the weights cannot be read any more.
+        BadRequest: as `load_graph`, or the weights can no longer be read.
     """
     return load_graph(stored.proto, name, stored.read(room))
 
@@ -141,7 +141,7 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray:
 def _bound_inputs(
     model: onnx.ModelProto, constants: Mapping[str, np.ndarray]
 ) -> list[onnx.ValueInfoProto]:
-    """Copies of the graph's inputs, with an open batch bound to 1."""
+    """Copies of the graph's inputs, with an open batch size bound to 1."""
     copied = onnx.GraphProto()
     copied.input.extend(value for value in model.graph.input if value.name not in constants)
     bind(copied.input)
@@ -182,7 +182,7 @@ def _with_refusals(graph: Graph) -> Iterator[Node]:
             refused = replace(node, refusal=refusal(graph, node))
             left -= lines_asked(graph, refused)
         if left < 0 and not refused.refusal and lines_asked(graph, refused):
-            yield replace(node, refusal=f"rows and columns beyond {MOST_LINES_ASKED} are moved")
+            yield replace(node, refusal=f"it moves more than {MOST_LINES_ASKED} rows and columns")
         else:
             yield refused
 

@@ -1,7 +1,7 @@
 """Models that were added or downloaded: `NAME/VERSION/model.onnx` with its sidecar, in one folder.
 
 The layout is that of a model repository, so other servers can read the folder too. A version is
-complete or not there: it is written beside its place and renamed into it.
+either complete or absent: it is written to a temporary folder and renamed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from protos.errors import BadConfiguration, BadRequest, NotFound
 VARIABLE = "IMBREX_MODELS"
 MODEL_FILE = "model.onnx"
 DEFAULTS_FILE = "defaults.json"
-# Part of URLs, file names and metrics.
+# Names are part of URLs, file names and metrics.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -66,17 +66,17 @@ class Store:
         return {name: Installed(name, versions) for name, versions in found.items() if versions}
 
     def find(self, name: str) -> Installed | None:
-        """The model called `name`, if it is there."""
+        """The model called `name`, if it is installed."""
         if not _NAME.fullmatch(name):
             return None
         versions = _versions(self.root / name)
         return Installed(name, versions) if versions else None
 
     def incoming(self) -> Path:
-        """A folder for what is not complete yet.
+        """A folder for incomplete files.
 
         Raises:
-            BadConfiguration: it cannot be made.
+            BadConfiguration: it cannot be created.
         """
         made = self.root / ".incoming"
         try:
@@ -86,7 +86,7 @@ class Store:
         return made
 
     def put(self, name: str, write: Callable[[Path], None]) -> int:
-        """Adds a version, the highest plus one, whose files `write` puts into a folder.
+        """Adds a version, numbered after the highest, whose files `write` puts into a folder.
 
         Raises:
             BadRequest: the name cannot be used.
@@ -95,7 +95,7 @@ class Store:
         if not _NAME.fullmatch(name):
             raise BadRequest(
                 cause=f"{name!r} cannot be a model's name",
-                cure="Take up to 64 letters, digits, dots, dashes and underscores",
+                cure="Use up to 64 letters, digits, dots, dashes and underscores",
             )
         try:
             (self.root / name).mkdir(parents=True, exist_ok=True)
@@ -124,10 +124,10 @@ class Store:
         return self.put(name, write)
 
     def remove(self, name: str, version: int | None = None) -> tuple[int, ...]:
-        """Removes a model, or one version of it; the versions that went.
+        """Removes a model, or one version of it; returns the removed versions.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: it is not installed.
         """
         found = self.find(name)
         if found is None:
@@ -152,7 +152,7 @@ class Store:
         return gone
 
     def defaults(self) -> dict[Task, str]:
-        """The model that answers for a task, where one was chosen and is still there."""
+        """The models chosen to answer for tasks, as far as they are still installed."""
         try:
             read = json.loads((self.root / DEFAULTS_FILE).read_text(encoding="utf-8"))
             chosen = {task: read.get(task) for task in TASKS}
@@ -184,7 +184,7 @@ class Store:
     def _unusable(self, error: OSError) -> BadConfiguration:
         return BadConfiguration(
             cause=f"the models' folder {self.root} cannot be used ({error.strerror or error})",
-            cure=f"See its permissions and free space, or name another with {VARIABLE}",
+            cure=f"Check its permissions and free space, or set another with {VARIABLE}",
         )
 
 

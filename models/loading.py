@@ -1,4 +1,6 @@
-"""A loaded model as the network that is planned: divided, its inputs travelling in few bytes."""
+"""A loaded model as the network that is planned: divided into units, with compact inputs on the
+wire.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from models.units import Network, divide
 from models.vision.image_input import ImageInput
 from models.vision.preprocess import image_to_pixels
 
-# Seeds of the noise that finds ranges; whoever measures the effect takes others.
+# Seeds of the noise that ranges are found with; measurements of the effect use others.
 SEEDS = range(1000, 1008)
 
 
@@ -31,8 +33,8 @@ def network_of(
     shown: str = "",
     room: Room = in_memory,
 ) -> Network:
-    """The network of a model, to be called `shown`, its weights in `room`. Ranges for 8-bit maps
-    are found when they are first asked for.
+    """The network of a model, named `shown`, with its weights in `room`. Ranges for 8-bit maps are
+    found on first use.
     """
     graph = graph_of(loaded.stored, shown or loaded.name, room)
     graph = with_pixels(graph, loaded.sidecar)
@@ -47,7 +49,7 @@ def network_of(
 
 
 def _samples(graph: Graph, form: ImageInput | None) -> Iterator[Mapping[str, np.ndarray]]:
-    """Inputs as they travel: the example sheets in the `form` of `digits`, else seeded noise."""
+    """Inputs in wire form: the example sheets in the `form` of `digits`, else seeded noise."""
     if form is not None:
         for each in examples():
             yield {form.name: image_to_pixels(Image.open(each.path).convert("RGB"), form)[0]}

@@ -1,9 +1,9 @@
-"""Weights in a file instead of memory: mapped, so that the system reads what is used and may take
-back the memory of what is not, and that another process can read them too.
+"""Weights in a mapped file instead of memory: the system reads only what is used and may reclaim
+the rest, and another process can read them too.
 
-The file belongs to this process alone, and goes with the last of its arrays. A model's own file
-would do as well until somebody exports the model again over it: a mapping of a file that got
-shorter ends the process.
+The file belongs to this process and is removed with the last of its arrays. The model's own file
+would not do: if the model is exported again over it and the file gets shorter, reading the mapping
+ends the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-# As onnxruntime wants its tensors.
+# onnxruntime's alignment of tensors.
 _ALIGNMENT = 64
 _SUFFIX = ".weights"
 
@@ -40,7 +40,7 @@ class MappedWeights:
         size = max(1, sum(map(_aligned, sizes)))
         handle, name = tempfile.mkstemp(_SUFFIX, dir=folder)
         try:
-            # Writing to a mapping for which there is no room on the disk would end the process.
+            # Writing to a mapping without room on the disk would end the process.
             os.posix_fallocate(handle, 0, size)
             self._memory = mmap.mmap(handle, size)
         except OSError:
@@ -52,7 +52,7 @@ class MappedWeights:
         weakref.finalize(self._memory, Path(name).unlink, missing_ok=True)
 
     def empty(self, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
-        """An array in the file, its values arbitrary; in memory, where no room is left."""
+        """An uninitialised array in the file, or in memory if the file is full."""
         size = math.prod(shape) * dtype.itemsize
         if self._end + size > len(self._memory):
             return np.empty(tuple(shape), dtype)
@@ -66,14 +66,14 @@ def _aligned(size: int) -> int:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes the files of a process that ended without doing so."""
+    """Removes files left by a process that was killed."""
     for left in folder.glob(f"*{_SUFFIX}"):
         left.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an array lies in a file: `offset` of its first element and `strides`, in bytes."""
+    """The location of an array in a file: `offset` of its first element and `strides`, in bytes."""
 
     path: Path
     offset: int
@@ -88,7 +88,7 @@ class Place:
 
 
 def place_of(array: np.ndarray) -> Place | None:
-    """Where an array that is a view of mapped weights lies; None if it isn't one."""
+    """The location of an array that is a view of mapped weights; None if it is not one."""
     base = array
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base

@@ -1,4 +1,4 @@
-"""Reading an `.onnx` file: bounded in size and content, before anything else looks at it."""
+"""Reading an `.onnx` file, with bounds on its size and content."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from models.stored import StoredModel
 from models.wire_scan import Field, Source, TooMuch, merge, require_small
 from protos.errors import BadRequest, NotFound
 
-# What protobuf can hold in one message, and so the largest network with all of its weights.
+# protobuf's limit for one message, and so the largest network with all of its weights.
 MAX_MODEL_BYTES = 2**31 - 1
-# The deepest CNNs that people run have some thousands; planning takes the square of it.
+# The deepest CNNs in use have some thousands; planning time grows with the square.
 MAX_NODES = 10_000
 
 
@@ -32,8 +32,8 @@ def read_model(path: Path) -> StoredModel:
 
     Raises:
         NotFound: no such file.
-        BadRequest: not ONNX, too large, of another opset, or weights that cannot be read, or
-            functions of its own that cannot be written out.
+        BadRequest: not ONNX, too large, of another opset, or weights that cannot be read, or local
+            functions that cannot be inlined.
     """
     model, inside = _parse(path)
     _require_onnx(path, model)
@@ -49,7 +49,7 @@ def read_model(path: Path) -> StoredModel:
 
 
 def _parse(path: Path) -> tuple[ModelProto, dict[str, Extent]]:
-    """The model, and where the values of its large initialisers lie in the file."""
+    """The model, and the locations of its large initialisers in the file."""
     try:
         if not path.exists():
             raise NotFound(cause=f"there is no file {path}", cure="Check the path of the model.")
@@ -66,7 +66,7 @@ def _parse(path: Path) -> tuple[ModelProto, dict[str, Extent]]:
         raise _not_onnx(path) from error
     except TooMuch as error:
         raise BadRequest(
-            cause=f"{path} has {error}, more than a network that can be planned",
+            cause=f"{path} has {error}, too many for planning",
             cure="Simplify the model first, and save its weights as raw data.",
         ) from error
     except OSError as error:
@@ -85,7 +85,7 @@ def _without_large(path: Path, data: Source) -> tuple[ModelProto, dict[str, Exte
     def initialiser(value: Field) -> None:
         tensor, raw = model.graph.initializer.add(), list[Field]()
         merge(tensor, data, value, TensorProto.RAW_DATA_FIELD_NUMBER, raw.append)
-        for values in raw[-1:]:  # as protobuf has it, the last one counts
+        for values in raw[-1:]:  # as in protobuf, the last one counts
             extent = Extent.of(tensor, path, values.start, values.size)
             if extent.is_large and tensor.name not in extents:
                 extents[tensor.name] = extent
@@ -97,7 +97,7 @@ def _without_large(path: Path, data: Source) -> tuple[ModelProto, dict[str, Exte
 
 
 def _is_text(message: Message) -> bool:
-    """Whether every name in it is UTF-8; protobuf gives what isn't as bytes."""
+    """Whether every name in it is UTF-8; protobuf returns other names as bytes."""
     for field, value in message.ListFields():
         several = (value,) if isinstance(value, str | bytes | Message) else value
         if field.type == FieldDescriptor.TYPE_STRING:
@@ -109,7 +109,7 @@ def _is_text(message: Message) -> bool:
 
 
 def _require_onnx(path: Path, model: ModelProto) -> None:
-    """Protobuf reads many things as a model without content, so some content is required."""
+    """Protobuf parses many other files as an empty model, so some content is required."""
     opsets = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     if not model.graph.node or not model.graph.output or not opsets:
         raise _not_onnx(path)
@@ -128,7 +128,7 @@ def _require_onnx(path: Path, model: ModelProto) -> None:
 
 
 def _nodes_in(graph: GraphProto) -> int:
-    """Nodes, with those of nested graphs; counted no further than necessary."""
+    """The number of nodes, including nested graphs; counting stops at the limit."""
     if len(graph.node) > MAX_NODES:
         return len(graph.node)
     nested = (

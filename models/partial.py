@@ -1,8 +1,8 @@
 """Partial sums: a fully connected layer split over its input.
 
-Each device multiplies the part of the input that it holds with the matching columns of the
-weights; the sums of all devices add up to the layer's output, bias included once. The part may be
-rows of the map that a Flatten turns into a vector: a device then needs no more than its own tile.
+Each device multiplies the part of the input that it holds with the matching columns of the weights;
+the sums of all devices add up to the layer's output, bias included once. The part may be rows of
+the map that a Flatten turns into a vector: a device then needs only its own tile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pictures that travel as uint8: a quarter of the bytes, and the same answer to the bit.
+"""Pictures on the wire as uint8: a quarter of the bytes, and a bit-identical answer.
 
-A model's input may travel as pixels where the nodes that normalise them inside the tiles' graphs
-give, for every value of every channel, exactly the float32 that normalising on the host gives.
+A model's input may be sent as pixels if normalising them inside the tiles' graphs gives, for every
+value of every channel, exactly the same float32 as normalising on the host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _OPSET = 13
 
 
 def with_pixels(graph: Graph, sidecar: Sidecar | None) -> Graph:
-    """The graph with its picture travelling as pixels, if it takes one and that changes no bit."""
+    """The graph with its picture sent as pixels, if it takes one and no bit of the answer
+    changes.
+    """
     if sidecar is None:
         return graph
     name, encoding = sidecar.input.name, sidecar.input.pixels
@@ -33,13 +35,13 @@ def with_pixels(graph: Graph, sidecar: Sidecar | None) -> Graph:
 
 
 def without_pixels(graph: Graph) -> Graph:
-    """The graph with its inputs travelling as they are, pictures or not."""
+    """The graph with its inputs sent unencoded."""
     plain = {name: replace(graph.tensors[name], wire=None) for name in graph.inputs}
     return replace(graph, tensors={**graph.tensors, **plain})
 
 
 def as_values(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The model's own input tensors, where `feeds` may hold pixels in their place."""
+    """The model's input tensors; `feeds` may hold pixels instead."""
     values = dict(feeds)
     for name, array in feeds.items():
         info = graph.tensors[name]
@@ -49,7 +51,7 @@ def as_values(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.nda
 
 
 def is_exact(encoding: Pixels) -> bool:
-    """Whether onnxruntime decodes every value of every channel to the very float32 of the host."""
+    """Whether onnxruntime decodes every value of every channel to exactly the host's float32."""
     channels = len(encoding.mean)
     every = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)
     pixels = np.ascontiguousarray(np.broadcast_to(every, (1, channels, 16, 16)))

@@ -20,7 +20,7 @@ from models.boxes import Box
 
 Array = np.ndarray
 
-# What is hashed of a slice at a time: it has to be put in order first, in memory.
+# Bytes of a slice hashed at a time, which have to be copied into order first.
 _RUN_BYTES = 1 << 20
 
 
@@ -45,7 +45,7 @@ class WeightRef:
 
 @dataclass(frozen=True)
 class Program:
-    """A cut piece of a network, ready to run.
+    """The computation of one tile of a block, ready to run.
 
     Sizes along rows and columns are symbolic in `graph`, so one program serves every tile of
     the same border class (the pads and crops that its position at the map's border needs).
@@ -56,7 +56,7 @@ class Program:
 
     @cached_property
     def sha256(self) -> str:
-        """Name of the program on the wire: a hash of its graph and its weights' names."""
+        """The program's name on the wire: a hash of its graph and its weights' names."""
         digest = hashlib.sha256(self.graph)
         for ref in self.weights:
             digest.update(f"\n{ref.name} {ref.sha256} {ref.data_type} {ref.dims}".encode())
@@ -64,8 +64,8 @@ class Program:
 
 
 class Digests:
-    """Hashes of boxes of a network's constants, so that a new plan reads only what no plan before
-    it has divided the same way. Shared by threads.
+    """Hashes of boxes of a network's constants, so that a new plan only reads boxes that no earlier
+    plan has hashed. Thread-safe.
     """
 
     # A digest and its key take about half a kilobyte; a plan of a deep network has a thousand.
@@ -76,7 +76,7 @@ class Digests:
         self._lock = Lock()
 
     def of(self, constant: Array, view: Array, box: Box) -> str:
-        """The hash of a box of `view`, a `constant` that never changes in some other shape."""
+        """The hash of a box of `view`, a reshaped view of the immutable `constant`."""
         key = (id(constant), view.shape, box)
         with self._lock:
             found = self._known.get(key)
@@ -86,17 +86,17 @@ class Digests:
         with self._lock:
             if len(self._known) >= self.MOST:
                 del self._known[next(iter(self._known))]
-            # Holding the constant keeps its id from being given to another one.
+            # Holding the constant prevents reuse of its id.
             self._known[key] = (constant, digest)
         return digest
 
 
 class BlobSource:
-    """Weight bytes by hash, as the cutter leaves them for workers to fetch.
+    """Weight bytes by hash, which the cutter provides for workers.
 
-    Views of the network's constants, whose bytes are put in order only while they are read; it
-    keeps arrays of its own only where a program needs what the network does not have. It lives
-    as long as the plan whose programs name these weights.
+    It holds views of the network's constants, whose bytes are copied into order only while they are
+    read, and arrays only for constants that the network does not have. It lives as long as the plan
+    whose programs name these weights.
     """
 
     def __init__(self, digests: Digests | None = None) -> None:
@@ -110,9 +110,7 @@ class BlobSource:
         return digest
 
     def add_box(self, constant: Array, box: Box, shape: Sequence[int] | None = None) -> str:
-        """Refers to a box of a constant that never changes, or (`shape`) of the constant with its
-        elements taken as an array of that shape; returns its hash.
-        """
+        """Refers to a box of an immutable constant, reshaped to `shape` if given; its hash."""
         view = constant if shape is None else constant.reshape(shape)
         digest = self._digests.of(constant, view, box)
         self._arrays.setdefault(digest, view[box.slices()])
@@ -134,8 +132,8 @@ class BlobSource:
         return _raw(np.ascontiguousarray(self._arrays[sha256]))
 
     def chunks(self, sha256: str, offset: int, most_bytes: int) -> Iterator[memoryview]:
-        """The raw bytes from `offset` on, in pieces of `most_bytes`, each made when it is due;
-        KeyError for a hash that was never added.
+        """The raw bytes from `offset` on, in chunks of `most_bytes`, made lazily; KeyError for a
+        hash that was never added.
         """
         for run in _runs(self._arrays[sha256], most_bytes):
             if offset >= len(run):
@@ -164,7 +162,7 @@ def _digest(array: Array) -> str:
 
 
 def _runs(array: Array, most_bytes: int) -> Iterator[memoryview]:
-    """The elements in row-major order: at once where they lie so, else copied piece by piece, of
+    """The elements in row-major order: as one view if they are contiguous, else copied in chunks of
     about `most_bytes`.
     """
     if array.flags.c_contiguous:

@@ -1,4 +1,4 @@
-"""How good a detector is: average precision of what it found against what is really there."""
+"""The quality of a detector: average precision of its detections against the ground truth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Corners = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Something that is really in a picture: x_min, y_min, x_max, y_max in its pixels."""
+    """A ground-truth object: x_min, y_min, x_max, y_max in the picture's pixels."""
 
     label: str
     box: Corners
@@ -29,7 +29,7 @@ class Picture:
     truth: Sequence[Truth]
 
     def only(self, label: str) -> Picture:
-        """The picture as far as one label goes."""
+        """The picture restricted to one label."""
         return Picture(
             [item for item in self.found if item.label == label],
             [item for item in self.truth if item.label == label],
@@ -87,7 +87,7 @@ def matched(picture: Picture, min_iou: float = 0.5) -> list[tuple[Detection, boo
 
 
 def exactly_right(pictures: Iterable[Picture], min_iou: float = 0.5) -> int:
-    """How many pictures have every truth found and nothing else."""
+    """The number of pictures in which every object, and nothing else, is found."""
     return sum(
         len(picture.found) == len(picture.truth)
         and all(hit for _, hit in matched(picture, min_iou))

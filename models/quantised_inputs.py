@@ -1,7 +1,8 @@
-"""Inputs of quantised networks: they travel as the numbers that the network makes of them first.
+"""Inputs of quantised networks, sent in the quantised form that the network computes first.
 
-What only QuantizeLinear reads may be quantised before it is sent: the operator is elementwise. It
-stays in the network, whose tiles are given values that it makes the very same numbers of.
+An input that only QuantizeLinear reads may be quantised before it is sent, as the operator is
+elementwise. The operator stays in the network; tiles get values that it quantises to the same
+numbers.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _OPSET = 13
 
 
 def with_quantised_inputs(graph: Graph) -> Graph:
-    """The graph with every float32 input that it only quantises, to 8 bits and always alike,
-    travelling so, if that changes no bit.
+    """The graph with every float32 input that it only quantises, always to the same 8 bits, sent
+    quantised, if no bit of the answer changes.
     """
     found = dict(graph.tensors)
     for name in graph.inputs:
@@ -35,7 +36,7 @@ def with_quantised_inputs(graph: Graph) -> Graph:
 
 
 def as_they_travel(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The model's input tensors, quantised where they travel so."""
+    """The model's input tensors, quantised if they are sent so."""
     sent = dict(feeds)
     for name, array in feeds.items():
         info = graph.tensors[name]
@@ -45,8 +46,8 @@ def as_they_travel(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, n
 
 
 def is_exact(encoding: Quantised) -> bool:
-    """Whether onnxruntime quantises as the host does, and what it decodes to the same numbers:
-    seen at every number, at the borders between them, and far beyond.
+    """Whether onnxruntime quantises like the host, and quantises decoded values to the same
+    numbers: tested at every number, at the limits between them, and far beyond.
     """
     numbers, beside = np.arange(256).astype(encoding.dtype), _telling(encoding)
     run = _steps(encoding).run
@@ -58,7 +59,9 @@ def is_exact(encoding: Quantised) -> bool:
 
 
 def _steps(encoding: Quantised) -> WholeModel:
-    """Decoding and quantising apart: onnxruntime would compute neither of what cancels."""
+    """Decoding and quantising in separate sessions: onnxruntime would remove a pair that
+    cancels.
+    """
     constants: dict[str, np.ndarray] = {}
 
     def constant(label: str, array: np.ndarray) -> str:
@@ -81,7 +84,7 @@ def _steps(encoding: Quantised) -> WholeModel:
 
 
 def _telling(encoding: Quantised) -> np.ndarray:
-    """Values at which rounding, saturation and what is no number show (N,)."""
+    """Test values for rounding, saturation and NaN (N,)."""
     span, scale = np.iinfo(encoding.dtype), np.float32(encoding.scale)
     steps = np.arange(span.min - 2, span.max + 3, 0.5) - encoding.zero_point
     with np.errstate(over="ignore"):
@@ -92,7 +95,7 @@ def _telling(encoding: Quantised) -> np.ndarray:
 
 
 def _quantised(graph: Graph, name: str) -> Quantised | None:
-    """What the network makes of this input, if that is all that it does with it."""
+    """The quantisation of this input, if the network only quantises it."""
     readers = [graph.nodes[index] for index in graph.consumers.get(name, ())]
     ways = {_encoding(graph, node, name) for node in readers}
     if graph.tensors[name].data_type != TensorProto.FLOAT or name in graph.outputs:

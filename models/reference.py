@@ -1,4 +1,4 @@
-"""Running graphs in this process with onnxruntime: the answer that every split is compared to."""
+"""Running graphs in this process with onnxruntime: the reference answer for every split."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WholeModel:
             self._session = ort.InferenceSession(
                 model.SerializeToString(), _options(threads), providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # onnxruntime has a type of its own for each of its codes
+        except Exception as error:  # onnxruntime has an exception type for each error code
             raise refused(error) from error
         self.outputs: tuple[str, ...] = tuple(o.name for o in self._session.get_outputs())
 
@@ -127,7 +127,7 @@ def _compare_one(actual: np.ndarray | None, expected: np.ndarray) -> Comparison:
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
-    """Seeded inputs: noise as pixels where a picture travels so, standard normal for other
+    """Seeded inputs: noise as pixels if pictures are sent as pixels, standard normal for other
     tensors, small numbers for integers.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
@@ -142,7 +142,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def seeded(rng: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
-    """A tensor of standard normal numbers, or of small whole ones."""
+    """A tensor of standard normal numbers, or of small integers."""
     if np.issubdtype(dtype, np.floating):
         return rng.standard_normal(tuple(shape), dtype=np.float32).astype(dtype)
     return rng.integers(0, 100, tuple(shape)).astype(dtype)

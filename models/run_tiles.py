@@ -19,7 +19,7 @@ TileFault = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 
 class TileRun:
-    """One pass through a network, block after block. `tensors` holds what blocks have yielded.
+    """One pass through a network, block after block. `tensors` holds the blocks' outputs so far.
 
     `fault` may damage a tile's inputs: a check that can't fail proves nothing.
     """
@@ -65,7 +65,7 @@ class TileRun:
 
 
 def _unwritten(info: TensorInfo) -> np.ndarray:
-    """An array in which an element that no tile writes is noticed."""
+    """An array of values that reveal elements that no tile has written."""
     shape, dtype = info.shape, info.dtype
     if np.issubdtype(dtype, np.floating):
         return np.full(shape, np.nan, dtype)

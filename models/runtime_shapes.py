@@ -1,5 +1,5 @@
-"""Shapes behind operators that ONNX doesn't declare, or declares by a function alone, as
-onnxruntime's own inference tells them.
+"""Shapes behind operators that ONNX does not declare, or declares only by a function, inferred by
+onnxruntime.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from models.shapes import TensorInfo
 from protos.errors import BadRequest
 
-# onnxruntime begins with where in its source it was, and ends with the reason.
+# onnxruntime's messages begin with a place in its source and end with the reason.
 MOST_SAID = 300
 
 
@@ -23,9 +23,9 @@ def told_shapes(
     known: Mapping[str, TensorInfo],
     names: Collection[str],
 ) -> dict[str, TensorInfo]:
-    """Those of the named tensors whose shape onnxruntime knows, with the model's inputs as bound
-    in `inputs`, from what is `known` of others. Nothing is computed. Of what onnxruntime doesn't
-    know it says the same as of a single number: that is left out.
+    """Shapes that onnxruntime infers for the named tensors, given the model's `inputs` and the
+    `known` shapes of others. Nothing is computed. onnxruntime reports unknown shapes like scalars,
+    so scalars are left out.
 
     Raises:
         BadRequest: onnxruntime cannot load the model.
@@ -52,7 +52,7 @@ def told_shapes(
         session = ort.InferenceSession(
             asking.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # onnxruntime has a type of its own for each of its codes
+    except Exception as error:  # onnxruntime has an exception type for each error code
         raise refused(error) from error
     told = {}
     for entry in session.get_outputs():
@@ -64,7 +64,7 @@ def told_shapes(
 
 
 def refused(error: Exception) -> BadRequest:
-    """What onnxruntime says of a model that it does not run."""
+    """The error for a model that onnxruntime does not run."""
     said = " ".join(str(error).split())
     return BadRequest(
         cause=f"onnxruntime cannot run the model ({said[-MOST_SAID:]})",
@@ -73,6 +73,6 @@ def refused(error: Exception) -> BadRequest:
 
 
 def _element_type(kind: str) -> int:
-    """The ONNX type of a "tensor(...)"; 0 for what is no tensor."""
+    """The ONNX type of a "tensor(...)"; 0 if it is not a tensor."""
     name = kind.removeprefix("tensor(").removesuffix(")").upper()
     return dict(TensorProto.DataType.items()).get(name, 0)

@@ -1,4 +1,4 @@
-"""Static shapes of every tensor, by ONNX's inference, without the bytes of the weights."""
+"""Static shapes of all tensors, by ONNX's inference, without the bytes of the weights."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MEAN_VARIANCE = "MeanVarianceNormalization"
 # Initialisers up to this many elements may steer shapes (Reshape, Slice, Resize ...).
 _STEERING_ELEMENTS = 1024
 _FREE_INITIALISERS = 4
-# Tensors travel, and protobuf holds no larger message.
+# Tensors are sent in messages, and protobuf allows no larger one.
 MAX_TENSOR_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Static shape and ONNX element type of a tensor. `wire`: how it travels; None: as it is."""
+    """Static shape and ONNX element type of a tensor. `wire`: its encoding; None: unencoded."""
 
     shape: tuple[int, ...]
     data_type: int
@@ -50,12 +50,12 @@ class TensorInfo:
 
     @property
     def on_wire(self) -> TensorInfo:
-        """What travels in its place."""
+        """Its form on the wire."""
         return self if self.wire is None else TensorInfo(self.shape, self.wire.data_type)
 
     @property
     def accepted(self) -> tuple[TensorInfo, ...]:
-        """What a request may bring in its place: itself, and of a picture its pixels."""
+        """The forms accepted in requests: itself, and for a picture its pixels."""
         return (self, self.on_wire) if isinstance(self.wire, Pixels) else (self,)
 
     @property
@@ -66,7 +66,7 @@ class TensorInfo:
 
 @cache
 def _numpy_type(data_type: int) -> np.dtype[Any]:
-    """Of one of ONNX's two dozen element types."""
+    """The properties of one of ONNX's two dozen element types."""
     return np.dtype(helper.tensor_dtype_to_np_dtype(data_type))
 
 
@@ -77,7 +77,7 @@ def light_model(
     constants: Mapping[str, np.ndarray],
 ) -> onnx.ModelProto:
     """The model with these nodes and inputs, and without the bytes of large weights: inference
-    needs only their shapes. Outputs lose theirs: they are inferred again.
+    needs only their shapes. Shapes of outputs are removed, to be inferred again.
     """
     light = onnx.ModelProto()
     # Before version 4 initialisers had to be inputs too; many files leave them out of these, which
@@ -106,11 +106,11 @@ def infer(
     *,
     asks: bool = False,
 ) -> dict[str, TensorInfo]:
-    """Every tensor whose shape can be known; those of some may be `told`. `asks`: others will be;
-    until then, what does not fit may be what ONNX makes of a tensor that it does not know.
+    """Every tensor whose shape can be inferred, given those in `told`. `asks`: more will be told
+    later, so that a mismatch may only come from a tensor that is still unknown.
 
     Raises:
-        BadRequest: an operator's inputs don't fit it or each other, or a tensor is too large.
+        BadRequest: an operator's inputs do not fit it or each other, or a tensor is too large.
     """
     _tell(light, told)
     _say_axes(light)
@@ -128,7 +128,7 @@ def infer(
 
 
 def _is_undeclared(node: onnx.NodeProto) -> bool:
-    """Whether ONNX says nothing of the shape of what the node makes."""
+    """Whether ONNX cannot infer the shapes of the node's outputs."""
     if node.domain not in ("", "ai.onnx"):
         return True
     try:
@@ -140,7 +140,7 @@ def _is_undeclared(node: onnx.NodeProto) -> bool:
 def _inferred(
     light: onnx.ModelProto, constants: Mapping[str, np.ndarray], *, strict: bool
 ) -> dict[str, TensorInfo]:
-    """What ONNX infers; `strict`: whatever does not fit is an exception of its own."""
+    """The shapes that ONNX infers; `strict`: a mismatch raises an exception."""
     inferred = onnx.shape_inference.infer_shapes(
         light, check_type=strict, strict_mode=strict, data_prop=True
     )
@@ -159,8 +159,8 @@ def _inferred(
 def _believed(
     light: onnx.ModelProto, told: Mapping[str, TensorInfo], found: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo]:
-    """Of what was found, all that is told or made of known tensors: what is made of others, ONNX
-    takes for a single number.
+    """The shapes found that are told or derive from known tensors: ONNX takes all others for
+    scalars.
     """
     made = {name for node in light.graph.node for name in node.output}
     known = found.keys() - made
@@ -182,8 +182,8 @@ def _tell(light: onnx.ModelProto, told: Mapping[str, TensorInfo]) -> None:
 
 
 def _say_axes(light: onnx.ModelProto) -> None:
-    """From opset 13 on, ONNX infers of this operator only if its axes are given, and strictly
-    refuses it otherwise: what they are by default is written to it.
+    """From opset 13 on, ONNX infers shapes of this operator only if its axes are given, and refuses
+    it in strict mode otherwise: sets the default axes.
     """
     for node in light.graph.node:
         if node.op_type == _MEAN_VARIANCE and not node.attribute and node.domain in ("", "ai.onnx"):
@@ -200,7 +200,7 @@ def _bounded(name: str, info: TensorInfo) -> TensorInfo:
         raise BadRequest(
             cause=f"the tensor {name!r} would take {info.nbytes / 1e9:.3g} GB: its shape is "
             f"{list(info.shape)}",
-            cure=f"The largest that can be used is {MAX_TENSOR_BYTES / 1e9:.2f} GB.",
+            cure=f"The largest usable size is {MAX_TENSOR_BYTES / 1e9:.2f} GB.",
         )
     return info
 

@@ -1,8 +1,8 @@
 """Fixed sizes for the dimensions that a model leaves open.
 
-Everything that is planned has static shapes. A batch that is left open is 1. Height and width that
-are left open are those of the model's sidecar, or are said with its name: `net.onnx@480x640` is
-`net.onnx` for maps of 480 rows and 640 columns, a *size class* of its own with its own plan.
+Planning needs static shapes. An open batch size is 1. An open height and width come from the
+model's sidecar, or are given with its name: `net.onnx@480x640` is `net.onnx` for maps of 480 rows
+and 640 columns, a *size class* of its own with its own plan.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorShapeProto, ValueInfoProto
 
 from protos.errors import BadRequest
 
-# A side of a model's input; more would only be a mistake or an attack.
+# The longest side of a model's input; more would be a mistake or an attack.
 LARGEST_SIDE = 8192
 _NAMED = re.compile(r"(?P<model>.+)@(?P<height>\d{1,5})x(?P<width>\d{1,5})", re.ASCII)
 
@@ -44,25 +44,25 @@ def split_name(text: str) -> tuple[str, Size | None]:
     if not (1 <= size.height <= LARGEST_SIDE and 1 <= size.width <= LARGEST_SIDE):
         raise BadRequest(
             cause=f"{text!r} asks for maps of {size}",
-            cure=f"Height and width are from 1 to {LARGEST_SIDE}",
+            cure=f"Height and width must be from 1 to {LARGEST_SIDE}",
         )
     return found["model"], size
 
 
 def inputs_of(proto: ModelProto) -> list[ValueInfoProto]:
-    """The inputs that are fed: older files list their weights among them."""
+    """The inputs that requests supply: older files list their weights among the inputs."""
     stored = {each.name for each in proto.graph.initializer}
     return [each for each in proto.graph.input if each.name not in stored]
 
 
 def open_axes(value: ValueInfoProto) -> list[int]:
-    """Dimensions behind the first that an input leaves open."""
+    """Dimensions after the first that an input leaves open."""
     dims = value.type.tensor_type.shape.dim
     return [axis for axis, dim in enumerate(dims) if axis and dim.dim_value < 1]
 
 
 def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
-    """Fixes every open dimension of a model's inputs, in place: the first to 1, the two others of
+    """Fixes every open dimension of a model's inputs, in place: the first to 1, height and width of
     a picture (either layout) to `size`. A symbol has one value everywhere.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Whether an ONNX graph holds together: every name made once, before it is read, by something.
+"""Whether an ONNX graph is sound: every name is defined exactly once, before it is read.
 
-ONNX's own inference and onnxruntime answer a damaged graph with anything from a vague sentence to
-a crash, so what can be wrong is looked for here first.
+ONNX's own inference and onnxruntime answer a damaged graph with anything from a vague sentence to a
+crash, so errors are looked for here first.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _AGAIN = "Export or download the model again."
 
 
 def sound_nodes(graph: GraphProto) -> list[NodeProto]:
-    """The graph's nodes, each behind all that it reads.
+    """The graph's nodes in topological order.
 
     Raises:
-        BadRequest: a name that nothing makes or that is made twice, a cycle, an input that is no
-            tensor of numbers, a nested graph that reads what is outside of it.
+        BadRequest: a name that is undefined or defined twice, a cycle, an input that is not a
+            numeric tensor, a nested graph that reads outer names.
     """
     if graph.sparse_initializer:
         raise BadRequest(
@@ -46,8 +46,8 @@ def sound_nodes(graph: GraphProto) -> list[NodeProto]:
 
 
 def require_schema(node: NodeProto, opset: int) -> None:
-    """Refuses a node that ONNX's own declaration of its operator does not allow. Operators that
-    ONNX doesn't know are left to onnxruntime.
+    """Refuses a node that ONNX's own declaration of its operator does not allow. Operators unknown
+    to ONNX are left to onnxruntime.
 
     Raises:
         BadRequest: too few or too many inputs or outputs, or an attribute of another type.
@@ -119,12 +119,12 @@ def _require_known(node: NodeProto, known: set[str]) -> None:
     for name in node.input:
         if name not in known:
             raise BadRequest(
-                cause=f"node {_called(node)} reads {name!r}, which is no input, initialiser or "
-                "output of another node",
+                cause=f"node {_called(node)} reads {name!r}, which is not an input, initialiser "
+                "or output of another node",
                 cure=_AGAIN,
             )
     if not any(node.output):
-        raise BadRequest(cause=f"node {_called(node)} makes nothing", cure=_AGAIN)
+        raise BadRequest(cause=f"node {_called(node)} has no outputs", cure=_AGAIN)
     for inner in _nested(node):
         for name in _free_names(inner):
             raise BadRequest(
@@ -151,7 +151,7 @@ def _nested(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def _ordered(nodes: Sequence[NodeProto], given: set[str]) -> list[NodeProto]:
-    """Kahn's algorithm, which keeps an order that is already right."""
+    """Kahn's algorithm, which keeps an order that is already correct."""
     maker = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     readers: list[list[int]] = [[] for _ in nodes]
     waiting = []

@@ -1,6 +1,4 @@
-"""A network as it is stored: an ONNX model whose large weights are read later, once it is known
-where they are to be.
-"""
+"""A stored network: an ONNX model whose large weights are read later, into memory chosen then."""
 
 from __future__ import annotations
 
@@ -12,20 +10,20 @@ import numpy as np
 from onnx import ModelProto
 
 Room = Callable[[np.dtype[Any], Sequence[int]], np.ndarray]
-"""Makes a writable array of a type and a shape, its values arbitrary."""
+"""Allocates an uninitialised, writable array of a type and shape."""
 
 
 def in_memory(dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
-    """Room in memory."""
+    """An array in memory."""
     return np.empty(tuple(shape), dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredModel:
-    """`proto` names all initialisers with types and shapes; `read` returns the values that it
-    lacks, by name, in arrays of a room; these take `sizes` in bytes.
+    """`proto` declares all initialisers with types and shapes; `read` returns the missing values by
+    name, in arrays that a `Room` allocates; these take `sizes` bytes.
 
-    `read` raises BadRequest where the weights cannot be read any more.
+    `read` raises BadRequest if the weights can no longer be read.
     """
 
     proto: ModelProto = field(repr=False)
@@ -33,7 +31,7 @@ class StoredModel:
     sizes: tuple[int, ...] = field(repr=False)
 
     def complete(self) -> ModelProto:
-        """The model with all of its weights, a copy."""
+        """A copy of the model with all of its weights."""
         return filled(self.proto, self.read(in_memory))
 
 

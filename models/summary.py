@@ -1,4 +1,4 @@
-"""What a network consists of: its units, the boundaries between them, and what they cost."""
+"""A summary of a network: its units, the boundaries between them, and their costs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ LARGEST = 5
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A tensor that a node makes."""
+    """The output tensor of a node."""
 
     name: str
     shape: tuple[int, ...]
     nbytes: int
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """As a dictionary for JSON."""
         return {"tensor": self.name, "shape": list(self.shape), "bytes": self.nbytes}
 
 
 @dataclass(frozen=True, slots=True)
 class UnitSummary:
-    """One unit, with what crosses the boundary behind it; `reason` says why it runs whole, and is
-    empty where it is split. `bypass`: a shortcut passes that boundary.
+    """One unit, with the tensors that cross the boundary after it; `reason` says why it runs whole
+    (empty if it is split). `bypass`: a shortcut crosses that boundary.
     """
 
     name: str
@@ -44,7 +44,7 @@ class UnitSummary:
     bypass: bool
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """As a dictionary for JSON."""
         return {
             "name": self.name,
             "operators": list(self.operators),

@@ -65,7 +65,7 @@ def grid(network: Network, start: int, stop: int, rows: int, cols: int) -> tuple
 
 
 def whole_map(network: Network, start: int, stop: int) -> MapTile:
-    """The one tile that is everything."""
+    """The one tile that covers everything."""
     height, width = map_size(network, start, stop)
     return MapTile(Span(0, height), Span(0, width))
 

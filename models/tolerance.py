@@ -1,13 +1,14 @@
-"""How far a split answer may be from the whole model's, relative to the largest magnitude.
+"""The tolerance of a split answer against the whole model's, relative to the largest magnitude.
 
-Sums in another order round otherwise. A convolution adds some thousand products; statistics over a
-map add as many values as it has pixels, and divide by their spread. Half precision has 11 bits:
-onnxruntime computes in float32 and rounds where tensors are kept, which are others in a tile.
+Sums in another order are rounded differently. A convolution adds some thousand products; statistics
+over a map add as many values as it has pixels, and divide by their spread. Half precision has 11
+bits: onnxruntime computes in float32 and rounds stored tensors, and a tile stores others.
 
-Of signed 8 bits, onnxruntime on x86 makes unsigned ones where a single node reads a tensor, and
-computes convolutions between the two kinds in float: which, depends on what is around them in a
-part, and their sums on the tile's size (docs/networks.md). A number between two steps may then
-become either. Unsigned 8 bits are exact everywhere, signed ones where they are left alone.
+onnxruntime on x86 converts signed 8-bit tensors to unsigned ones if a single node reads them, and
+computes convolutions that mix the two in float: which ones depends on the neighbouring nodes in a
+program, and their sums on the tile's size (docs/networks.md). A value between two steps may then be
+rounded either way. Unsigned 8 bits are exact everywhere, signed ones only if they are not
+converted.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from models.operators import dequantises
 PLAIN = 1e-5
 STATISTICS = 1e-4
 HALF = 4 * 2.0**-10
-# Of float32 between Arm and x86-64, whose kernels sum in other orders and with other widths.
+# float32 between Arm and x86-64, whose kernels sum in different orders and widths.
 ACROSS = 1e-4
 # Seen: 0.008 for ResNet-50, 0.03 for MobileNetV2, both untrained.
 SIGNED = 0.05
 
 _REASONS = {
-    STATISTICS: "statistics over the map are put together from parts",
-    HALF: "half precision has 11 bits, and a tile rounds other tensors than the whole",
-    SIGNED: "onnxruntime on x86 computes some convolutions of signed 8 bits in float, and a tile's "
-    "sums round otherwise; quantise activations as QUInt8 for equal bits",
+    STATISTICS: "statistics over the map are combined from parts",
+    HALF: "half precision has 11 bits, and a tile rounds different tensors than the whole",
+    SIGNED: "onnxruntime on x86 computes some convolutions of signed 8 bits in float, and a "
+    "tile's sums are rounded differently; quantise activations as QUInt8 for identical "
+    "bits",
 }
 
 # These divide by statistics over rows and columns.
@@ -54,9 +56,9 @@ def tolerance(graph: Graph) -> float:
 
 
 def between_devices(graph: Graph) -> float:
-    """How far two devices may differ in a part that reads the same inputs, relative to the largest
-    magnitude of what it makes. Processors round sums of 8 bits differently, and a value between two
-    steps may become either; no honest device is to be accused.
+    """How far two devices may differ on the same inputs, relative to the largest magnitude of the
+    output. Processors round sums of 8 bits differently, and a value between two steps may be
+    rounded either way; no honest device may be accused.
     """
     kinds = {info.data_type for info in graph.tensors.values()}
     kinds |= {info.on_wire.data_type for info in graph.tensors.values()}
@@ -69,13 +71,13 @@ def between_devices(graph: Graph) -> float:
 
 
 def told(limit: float) -> str:
-    """A tolerance for people, with the reason where it is a wide one."""
+    """A tolerance as text, with the reason if it is wide."""
     reason = _REASONS.get(limit)
     return f"limit {limit:g}: {reason}" if reason else f"limit {limit:g}"
 
 
 def _holds_signed(graph: Graph) -> bool:
-    """Whether maps, not only weights, are of signed 8 bits."""
+    """Whether maps, not only weights, have signed 8 bits."""
     return any(
         dequantises(node)
         and node.inputs[0] not in graph.constants

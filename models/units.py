@@ -39,7 +39,7 @@ class Boundary:
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Consecutive nodes [start, stop) of the graph that no plan takes apart."""
+    """Consecutive nodes [start, stop) of the graph that no plan separates."""
 
     graph: Graph
     start: int
@@ -52,7 +52,7 @@ class Unit:
 
     @cached_property
     def name(self) -> str:
-        """The name of its heaviest node's operator, for people."""
+        """The operator of its heaviest node, for display."""
         heavy = [node for node in self.nodes if operator(node).heavy]
         return (heavy or self.nodes)[0].name
 
@@ -77,7 +77,7 @@ class Unit:
 class Network:
     """A graph with its units. `boundaries[i]` lies before unit `i`; the last is the end.
 
-    `wire` is how its maps travel between blocks; `ranges` finds what 8-bit encodings cover.
+    `wire` is the encoding of its maps between blocks; `ranges` finds what 8-bit encodings cover.
     """
 
     graph: Graph
@@ -93,14 +93,14 @@ class Network:
 
     @cached_property
     def memo(self) -> dict[object, object]:
-        """Room for what others derive from this network and want to find again."""
+        """A cache for values that other modules derive from this network."""
         return {}
 
     def wired(self, wire: Wire) -> Network:
-        """The same network with its maps travelling so; made once.
+        """The same network with its maps in this encoding; cached.
 
         Raises:
-            BadRequest: 8 bits, and there is nothing to find ranges by.
+            BadRequest: 8 bits, and no inputs to find ranges with.
         """
         if wire not in self._variants:
             graph = with_wire(self.graph, wire, self._found() if wire == "int8" else {})
@@ -117,7 +117,7 @@ class Network:
     def _found(self) -> Ranges:
         if self.ranges is None:
             raise BadRequest(
-                cause=f"no ranges are known that 8-bit maps of {self.name} would cover",
+                cause=f"the ranges of {self.name}'s maps, which 8 bits need, are not known",
                 cure="Use the wire fp16",
             )
         return self.ranges()
@@ -141,7 +141,7 @@ class Network:
 
     @cached_property
     def _outputs(self) -> dict[tuple[int, int], tuple[str, ...]]:
-        """By block: half the square of the units at most."""
+        """A cache by block, with at most half the square of the number of units."""
         return {}
 
     def splits(self, start: int, stop: int) -> bool:
@@ -150,7 +150,7 @@ class Network:
 
 
 def block_outputs(graph: Graph, start: int, stop: int) -> tuple[str, ...]:
-    """Tensors made by nodes [start, stop) that somebody outside needs; the latest last."""
+    """Tensors made by nodes [start, stop) and needed outside; the latest last."""
     last = graph.last_reader
     return tuple(
         name
@@ -166,8 +166,8 @@ def divide(graph: Graph, ranges: FindRanges | None = None) -> Network:
     units = tuple(Unit(graph, start, stop) for start, stop in itertools.pairwise(edges))
     boundaries = list(_boundaries(graph, edges))
     for index, (before, after) in enumerate(itertools.pairwise(units), start=1):
-        # No block goes beyond what can't be split, so a plan may always cut there: a gate or a
-        # normalisation between two convolutions does not keep these from being split.
+        # No block extends beyond a unit that cannot be split, so a plan may always cut there: a
+        # gate or a normalisation between two convolutions does not keep them from being split.
         if before.splits != after.splits:
             boundaries[index] = replace(boundaries[index], bypass=False)
     return Network(graph, units, tuple(boundaries), ranges=ranges)
@@ -180,15 +180,15 @@ def _layer_starts(graph: Graph) -> list[int]:
     begun = has_heavy = splits_here = after_sum = False
     for index, node in enumerate(graph.nodes):
         if dequantises(node) or depends_on_constants(graph, node):
-            # It belongs to whoever reads it.
+            # It belongs to its reader.
             made.update(node.outputs if made.intersection(node.inputs) else ())
             continue
         heavy = operator(node).heavy
         splits = splits_along(graph, node, 2)
         joined = bool(made.intersection(node.inputs))
-        # A layer holds one heavy node, and what can't be split never joins what can. What
-        # follows a fully connected node whose partial sums may be added begins the next layer:
-        # they must be before the activation.
+        # A layer holds one heavy node, and never both nodes that can and nodes that cannot be
+        # split. After a fully connected node with partial sums the next layer begins: they must be
+        # added before the activation.
         begins = (heavy and has_heavy) or (splits != splits_here) or not joined or after_sum
         if begun and begins:
             starts.append(_first_of_layer(graph, index, starts[-1] + 1 if starts else 1))
@@ -202,27 +202,29 @@ def _layer_starts(graph: Graph) -> list[int]:
 
 
 def _first_of_layer(graph: Graph, index: int, lowest: int) -> int:
-    """What a node reads dequantised belongs to its layer: what is live before is quantised."""
+    """A node's dequantised inputs belong to its layer, so that the live tensors before it are
+    quantised.
+    """
     while index > lowest and dequantises(graph.nodes[index - 1]):
         index -= 1
     return index
 
 
 def _boundaries(graph: Graph, marks: Sequence[int]) -> Iterator[Boundary]:
-    """Of marks that rise: what was made before each and is read after it, in the order made."""
+    """For ascending marks: the tensors made before each and read after it, in the order made."""
     live, before = list(graph.inputs), 0
     for mark in marks:
         live += [name for node in graph.nodes[before:mark] for name in node.outputs if name]
         live = [name for name in live if graph.consumers.get(name, (-1,))[-1] >= mark]
         before = mark
-        # Before the first node there is no block to be inside of, however many inputs are added up.
+        # Before the first node there is no block, however many inputs are added.
         inside = mark > 0 and len(live) > 1 and _inside_residual(graph, mark, live)
         yield Boundary(tuple(live), bypass=inside)
 
 
 def _inside_residual(graph: Graph, mark: int, live: Sequence[str]) -> bool:
-    """Whether some later elementwise operator joins branches that come from different live
-    tensors: then the boundary lies between a shortcut's fork and its join.
+    """Whether a later elementwise operator joins branches from different live tensors, so that the
+    boundary lies between a shortcut's fork and its join.
     """
     # Sets of live tensors, as the bits of a number.
     origins = {name: 1 << k for k, name in enumerate(live)}

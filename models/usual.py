@@ -1,4 +1,4 @@
-"""What networks of a kind usually need: pixels, anchors, thresholds, heads."""
+"""Usual settings of families of networks: pixels, anchors, thresholds, heads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Labels = tuple[str, ...]
 
 MIN_SCORE, NMS_IOU = 0.25, 0.45
 TOP = 5
-# What each published network of the family was trained with: [YOLO9000; YOLOv3, its .cfg files].
+# Anchors of each published network of the family: [YOLO9000; YOLOv3, its .cfg files].
 VOC_V2: Anchors = ((1.08, 1.19), (3.42, 4.41), (6.63, 11.38), (9.42, 5.11), (16.62, 10.52))
 COCO_V2: Anchors = (
     (0.57273, 0.677385),
@@ -44,13 +44,13 @@ COCO_V3_TINY: dict[int, Anchors] = {
     32: ((81, 82), (135, 169), (344, 319)),
 }
 STRIDES_X = (8, 16, 32)
-# Of YOLOv5 and YOLOX; larger ones of YOLOv5 have a fourth grid.
+# Strides of YOLOv5 and YOLOX; larger YOLOv5 networks have a fourth grid.
 _USUAL_STRIDES = (STRIDES_X, (8, 16, 32, 64))
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """A way to bring pixels (0 to 255) to what a network was trained on."""
+    """A conversion of pixels (0 to 255) to the values that a network was trained on."""
 
     scale: float
     mean: tuple[float, float, float]
@@ -64,15 +64,15 @@ PIXELS = {
     "signed": Pixels(1 / 255, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "bytes": Pixels(1.0, _ZERO, _ONE),
 }
-# What a picture's pixels are multiplied by, and what is added, after a network made it.
+# The factor and the offset from a network's output to a picture's pixels.
 _PAINTED = {"unit": (255.0, 0.0), "signed": (127.5, 127.5)}
 
 
 def head_for(
     graph: Graph, task: Task, labels: Labels, pixels: str, told: Mapping[str, object]
 ) -> Head | None:
-    """How the outputs of a graph are read for a task; None where that cannot be told. A new
-    picture has its pixels as the old one had them. `told`: the graph's metadata.
+    """The head for a graph's outputs and a task; None if it cannot be determined. An output picture
+    has pixels in the form of the input's. `told`: the graph's metadata.
     """
     shapes = {name: graph.shape(name) for name in graph.outputs}
     first, shape = next(iter(shapes.items()))
@@ -97,7 +97,7 @@ def image_input(graph: Graph, task: Task, pixels: str, resize: Resize | None) ->
     """How a picture becomes the graph's input; centre crops of classifiers are of 7/8.
 
     Raises:
-        Problem: it is larger than a sidecar may say.
+        Problem: it is larger than a sidecar allows.
     """
     height, width = input_size(graph)
     usual: Resize = "centre-crop" if task == "classification" else "letterbox"
@@ -126,7 +126,7 @@ def ssd_shapes(shapes: Sequence[Shape]) -> tuple[Shape, Shape] | None:
 
 
 def stride_of(shape: Shape, size: tuple[int, int]) -> int:
-    """How many pixels of the input a cell of a grid is wide and high; 0 where that is no number."""
+    """The side of a grid's cell in pixels of the input; 0 if it is not a whole number."""
     if len(shape) != 4:
         return 0
     strides = {side / cells for side, cells in zip(size, shape[2:], strict=True)}
@@ -143,8 +143,8 @@ def input_size(graph: Graph) -> tuple[int, int]:
 def is_end_to_end(
     shape: Shape, size: tuple[int, int], classes: int, told: Mapping[str, object]
 ) -> bool | None:
-    """Whether rows of six values are finished boxes; None where they may be boxes of one class,
-    too. `classes`: how many there are, 0 if that is not known; `told`: the exporter's metadata.
+    """Whether rows of six values are finished boxes; None if they may also be boxes of one class.
+    `classes`: their number, 0 if unknown; `told`: the exporter's metadata.
     """
     written = told.get("end2end")
     if len(shape) == 3 and isinstance(written, bool):

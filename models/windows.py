@@ -1,4 +1,4 @@
-"""Sliding windows of convolutions and pools, with every ONNX way to pad made explicit."""
+"""Sliding windows of convolutions and pools, with all of ONNX's padding modes made explicit."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def transposed_windows(
     return tuple(result)
 
 
-# Where an operator's weights are among its inputs.
+# The index of an operator's weights among its inputs.
 _WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "QLinearConv": 3}
 
 

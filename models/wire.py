@@ -1,8 +1,8 @@
-"""How tensors travel: as they are, or encoded by nodes of the very graphs that make and read them.
+"""The encoding of tensors on the wire: none, or nodes added to the graphs that make and read them.
 
-A tensor's encoding belongs to the network that is planned: planners count its bytes, the cutter
-adds its nodes to every tile that makes or reads the tensor, and everything in between moves the
-encoded elements without knowing what they mean.
+A tensor's encoding belongs to the planned network: planners count its bytes, the cutter adds its
+nodes to every tile that makes or reads the tensor, and everything in between moves the encoded
+elements without interpreting them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from onnx import NodeProto, TensorProto, helper
 
 from models.boxes import Span
 
-# What tensors between blocks travel as: float32, half precision, or 8 bits with a scale and a
-# zero point per channel. The last two change the answer a little: somebody must allow them.
+# The encodings of tensors between blocks: float32, half precision, or 8 bits with a scale and a
+# zero point per channel. The last two change the answer a little, so a user has to allow them.
 Wire = Literal["exact", "fp16", "int8"]
 WIRES: tuple[Wire, ...] = ("exact", "fp16", "int8")
 
 # onnxruntime's own domain: its QuantizeLinear takes a scale per channel at every opset.
 RUNTIME = "com.microsoft"
 
-# Adds a constant to the graph that is being made and returns its name.
+# Adds a constant to the graph under construction and returns its name.
 Constant = Callable[[str, np.ndarray], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """One tensor of a tile's graph in both of its forms: `plain` is what the network's nodes make
-    or read, `wire` what travels. The tile has `channels` of it.
+    """One tensor of a tile's graph in both forms: `plain` is what the network's nodes make or read,
+    `wire` what is sent. The tile has its `channels`.
     """
 
     plain: str
@@ -42,7 +42,7 @@ class Coded:
 
 
 class Encoding(Protocol):
-    """What travels in a tensor's place: equally many elements, of another type."""
+    """An encoding of a tensor: the same number of elements, of another type."""
 
     @property
     def data_type(self) -> int:
@@ -50,11 +50,11 @@ class Encoding(Protocol):
         ...
 
     def encode(self, tensor: Coded) -> list[NodeProto]:
-        """Nodes from the plain tensor to what travels."""
+        """Nodes from the plain tensor to its encoded form."""
         ...
 
     def decode(self, tensor: Coded) -> list[NodeProto]:
-        """Nodes from what travels to the plain tensor."""
+        """Nodes from the encoded form to the plain tensor."""
         ...
 
 
@@ -76,7 +76,7 @@ class Half:
 @dataclass(frozen=True, slots=True)
 class PerChannel:
     """uint8 with a scale and a zero point per channel: a quarter of the bytes. Values beyond the
-    ranges that it was made for become their ends.
+    ranges are clipped.
     """
 
     scales: tuple[float, ...]
@@ -118,8 +118,8 @@ class PerChannel:
 class Pixels:
     """An image (N, 3, H, W) as its uint8 pixels: the tensor is (pixel * scale - mean) / std.
 
-    Windows that reach beyond the map read zeros of the tensor, not of the pixels: pads stay in
-    the nodes behind this. Only images travel so; no node makes one.
+    Windows that reach beyond the map read zeros of the tensor, not of the pixels: pads stay in the
+    nodes after this. Only inputs use it; no node makes pixels.
     """
 
     scale: float
@@ -146,7 +146,7 @@ class Pixels:
         return nodes
 
     def _steps(self, channels: Span) -> list[tuple[str, np.ufunc, np.ndarray]]:
-        """What follows the conversion to float32; what would change nothing is left out."""
+        """The steps after the conversion to float32; those without effect are left out."""
         steps: list[tuple[str, np.ufunc, np.ndarray]] = []
         if self.scale != 1:
             steps.append(("Mul", np.multiply, np.array(self.scale, np.float32)))
@@ -176,8 +176,8 @@ class Quantised:
         return np.dtype(helper.tensor_dtype_to_np_dtype(self.data_type))
 
     def numbers(self, values: NDArray[np.float32]) -> NDArray[Any]:
-        """What travels of these values [ONNX, QuantizeLinear]: halves go to the even number, what
-        is beyond the range becomes its end. What is no number becomes one end or another.
+        """The encoded values [ONNX, QuantizeLinear]: halves are rounded to even, values beyond the
+        range are clipped. NaN becomes either end.
         """
         span = np.iinfo(self.dtype)
         with np.errstate(all="ignore"):
@@ -188,7 +188,7 @@ class Quantised:
         return numbers
 
     def decode(self, tensor: Coded) -> list[NodeProto]:
-        """Nodes from what travels to values of which QuantizeLinear makes the same numbers."""
+        """Nodes from the encoded form to values that QuantizeLinear maps to the same numbers."""
         scale = tensor.constant(f"{tensor.wire}__scale", np.array(self.scale, np.float32))
         zero = tensor.constant(f"{tensor.wire}__zero", np.array(self.zero_point, self.dtype))
         inputs = [tensor.wire, scale, zero]

@@ -1,9 +1,9 @@
-"""An ONNX file field by field: how much it would hold in memory, told before any of it is parsed,
-and its parts, so that large weights need not be parsed at all.
+"""Scans an ONNX file field by field, to find how much memory it would take before it is parsed, and
+to locate its parts, so that large weights need not be parsed at all.
 
-Protobuf makes an object of a hundred bytes of a field of two, and eight bytes of a number of one.
-So a file is walked first, field by field along ONNX's own declarations, and no further than it is
-allowed to be long. Bytes of weights are skipped, whatever their size.
+Protobuf turns a field of two bytes into an object of a hundred, and a number of one byte into
+eight. So a file is first walked along ONNX's declarations, up to the permitted size. Bytes of
+weights are skipped, whatever their size.
 """
 
 from __future__ import annotations
@@ -20,26 +20,24 @@ from models.memory import megabytes
 
 # Networks of ten thousand nodes with all their attributes have about half a million.
 MOST_FIELDS = 1_000_000
-# Weights that are written as numbers take up to eight times their bytes; most are written as bytes.
+# Weights stored as numbers take up to eight times their bytes; most are stored as bytes.
 MOST_NUMBERS = 1 << 24
-# As protobuf itself has it.
+# protobuf's own limit.
 _DEEPEST = 100
 _FLAT = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 _AS_THEY_ARE = (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE)
 _WINDOW_BYTES = 1 << 16
-# The wire type of what says its length.
+# The wire type of length-delimited fields.
 LENGTH = 2
 
 
 class TooMuch(Exception):
-    """More fields or numbers than a network has; the words say which."""
+    """More fields or numbers than a network has; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a message: it lies in [begin, end), and its value, where it has a length, in
-    [start, end).
-    """
+    """A field of a message in [begin, end); a length-delimited value is in [start, end)."""
 
     number: int
     wire_type: int
@@ -54,7 +52,7 @@ class Field:
 
 
 class Source:
-    """The bytes of a file of this size, a window of which is in memory."""
+    """The bytes of a file, with a window of it in memory."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
@@ -71,7 +69,7 @@ class Source:
         """The bytes in [start, end).
 
         Raises:
-            DecodeError: the file ends before.
+            DecodeError: the file ends too early.
         """
         self._file.seek(start)
         data = self._file.read(end - start)
@@ -83,7 +81,7 @@ class Source:
         """The fields of a message.
 
         Raises:
-            DecodeError: it is none.
+            DecodeError: it is not one.
         """
         at, end = message.start, message.end
         while at < end:
@@ -130,7 +128,7 @@ def require_small(data: Source) -> None:
 
     Raises:
         TooMuch: it would take far more memory than its bytes.
-        DecodeError: it is no protobuf message.
+        DecodeError: it is not a protobuf message.
     """
     _Walk(data).message(data.whole, cast("Descriptor", ModelProto.DESCRIPTOR), 0)
 
@@ -138,8 +136,8 @@ def require_small(data: Source) -> None:
 def merge(
     message: Message, data: Source, value: Field, number: int, take: Callable[[Field], None]
 ) -> None:
-    """Parses the value of a field into `message`, but for its fields of this number, each of which
-    `take` gets in its turn.
+    """Parses the value of a field into `message`, except for its fields of this number, each of
+    which is passed to `take`.
     """
     run = value.start
     for each in data.fields(value):
@@ -174,10 +172,10 @@ class _Walk:
                 self._count(each.size)
 
     def _count(self, most: int) -> None:
-        """So many bytes hold at most as many numbers."""
+        """`count` bytes hold at most that many numbers."""
         self._numbers += most
         if self._numbers > MOST_NUMBERS:
-            raise TooMuch(f"{megabytes(MOST_NUMBERS)} and more of numbers in varying length")
+            raise TooMuch(f"{megabytes(MOST_NUMBERS)} or more of variable-length numbers")
 
 
 def _too_short() -> DecodeError:

@@ -1,4 +1,4 @@
-"""How much work a node is for a tile: FLOPs and sizes, the inputs of every cost model."""
+"""The work of a node for a tile: FLOPs and sizes, the inputs of every cost model."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ def tile_works(graph: Graph, nodes: Sequence[Node], demand: Mapping[str, Box]) -
 
 
 def conv_flop(each: Sequence[Work]) -> int:
-    """FLOPs of convolutions only, as the papers count."""
+    """FLOPs of convolutions only, as counted in the papers."""
     return sum(work.flop for work in each if work.layer_type == "convolution")

@@ -1,7 +1,7 @@
-"""What blocks compute for their tiles, chained from their units.
+"""What blocks compute for their tiles, composed from their units.
 
-Blocks that end alike ask the same of their last units, whatever unit they begin with, and so do
-searches that come back to a division: a unit's answer to a demand is found once.
+Blocks with the same end demand the same of their last units, whatever unit they begin with, and
+searches return to earlier divisions, so a unit's result for a demand is cached.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MOST_KEPT = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Worked:
-    """What a run of nodes computes and reads for one tile, and the work of each of its nodes that
-    the tile needs.
+    """What consecutive nodes compute and read for one tile, and the work of each node that the tile
+    needs.
     """
 
     reach: Extent
@@ -30,7 +30,7 @@ class Worked:
 
 
 def unit_worked(network: Network, unit: Unit, demand: Mapping[str, Box]) -> Worked:
-    """Of one unit, for boxes of its outputs."""
+    """Of one unit, for demanded boxes of its outputs."""
     memo = cast("dict[object, Worked]", network.memo)
     key = ("unit", unit.start, tuple(demand.items()))
     found = memo.get(key)

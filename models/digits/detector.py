@@ -27,7 +27,7 @@ class Detector:
         )
 
     def find(self, image: Image.Image) -> list[Detection]:
-        """What is on the picture, best first."""
+        """The detections in the picture, best first."""
         tensor, placement = image_to_tensor(image, self.sidecar.input)
         names = [output.name for output in self._session.get_outputs()]
         arrays = self._session.run(names, {self.sidecar.input.name: tensor})

@@ -1,7 +1,7 @@
 """Measure `digits` on held-out sheets: `python -m models.digits.evaluate`.
 
-Prints JSON and exits with 1 where mAP@0.5 is below the bar. The sheets are made from seeds and
-from digit images that training never saw, so every machine measures the same pictures.
+Prints JSON and exits with 1 if mAP@0.5 is below the threshold. The sheets are generated from seeds
+and from digit images that training never saw, so every machine measures the same pictures.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SHEETS = 200
 MIN_MAP = 0.95
 # Low, so that the whole precision-recall curve is seen.
 MIN_SCORE = 0.01
-# Square, and two shapes that have to be scaled and letterboxed.
+# A square, and two shapes that have to be scaled and letterboxed.
 FORMATS = (Format(416, 416), Format(640, 480), Format(480, 640))
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What was measured; precision and recall are those at the sidecar's `min_score`."""
+    """The measured quality; precision and recall are at the sidecar's `min_score`."""
 
     map_50: float
     bar: float
@@ -50,18 +50,18 @@ class Quality:
 
 
 def held_out_sheets(count: int = SHEETS) -> Iterator[Sheet]:
-    """The first `count` held-out sheets, their formats taking turns."""
+    """The first `count` held-out sheets, with alternating formats."""
     for seed in range(count):
         yield sheet(Part.HELD_OUT, seed, FORMATS[seed % len(FORMATS)])
 
 
 def examine(detector: Detector, sheets: Iterator[Sheet]) -> list[Picture]:
-    """Each sheet's detections beside its truth."""
+    """Each sheet's detections with its ground truth."""
     return [Picture(detector.find(Image.fromarray(made.pixels)), truth_of(made)) for made in sheets]
 
 
 def truth_of(made: Sheet) -> list[Truth]:
-    """The digits of a sheet as the quality measure wants them."""
+    """The digits of a sheet in the form that the quality measure takes."""
     return [Truth(str(digit.label), digit.box) for digit in made.digits]
 
 
@@ -101,7 +101,7 @@ def _at_least(picture: Picture, min_score: float) -> Picture:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and say by the exit code whether the bar was reached."""
+    """Measures and prints the quality; the exit code tells whether the threshold was reached."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sheets", type=int, default=SHEETS)
     parser.add_argument("--model", type=Path, default=MODEL)

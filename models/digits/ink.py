@@ -109,7 +109,7 @@ def random_pen(rng: np.random.Generator, height_px: float) -> Pen:
 
 
 def write(scan: Image.Image, pen: Pen) -> Ink | None:
-    """The digit as `pen` writes it, or None where too little ink is left to be read."""
+    """The digit as `pen` writes it, or None if too little ink is left to be readable."""
     scale = SCAN / pen.height_px
     side = int(np.ceil(pen.height_px * 1.7))
     c, s = cos(radians(pen.angle_deg)), sin(radians(pen.angle_deg))

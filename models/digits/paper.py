@@ -1,4 +1,4 @@
-"""Sheets of paper (or boards) without digits: colour, texture, ruling, smudges and scribbles."""
+"""Paper and blackboards without digits: colour, texture, ruling, smudges and scribbles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Pixels = NDArray[np.float32]
 """(H, W, 3), 0..255."""
 
 MIN_CONTRAST = 75.0  # grey levels between ink and paper
-DARK_SHARE = 0.2  # boards with light ink
+DARK_SHARE = 0.2  # blackboards with light ink
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
@@ -103,7 +103,7 @@ def _smudges(rng: np.random.Generator, pen: ImageDraw.ImageDraw, width: int, hei
 
 
 def _scribbles(rng: np.random.Generator, pen: ImageDraw.ImageDraw, width: int, height: int) -> bool:
-    """Long strokes: a short straight one would honestly be a one."""
+    """Long strokes: a short straight one would be a valid digit 1."""
     count = int(rng.integers(0, 4))
     for _ in range(count):
         angle = float(rng.uniform(0, np.pi))

@@ -1,8 +1,8 @@
-"""Trained networks that can be downloaded: where each is, what it must be, and its sidecar.
+"""Trained networks that can be downloaded: the location, the hash and the sidecar of each.
 
-Contents are pinned by SHA-256, so a file may come from anywhere: its place is relative to a base
-URL. `labels` names a list beside this file, in place of the sidecar's own; a model without labels
-is guessed to have been trained on one of them.
+Contents are pinned by SHA-256, so a file may come from any mirror: its location is relative to a
+base URL. `labels` names a list beside this file that replaces the sidecar's; a model without labels
+is assumed to have been trained on one of these lists.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Download:
 
     @property
     def name(self) -> str:
-        """What the model is called here."""
+        """The model's name."""
         return self.sidecar.name
 
 
 def labels(name: str) -> tuple[str, ...]:
-    """The classes of a data set, in the order that networks trained on it have."""
+    """The classes of a data set, in the order used by networks trained on it."""
     return tuple((MANIFEST.parent / f"{name}.txt").read_text(encoding="utf-8").splitlines())
 
 
@@ -90,7 +90,7 @@ def find(name: str, path: Path = MANIFEST) -> Download:
     """The download called `name`.
 
     Raises:
-        NotFound: there is none.
+        NotFound: no such download.
         BadConfiguration: as `read_manifest`.
     """
     known = read_manifest(path)
@@ -100,7 +100,7 @@ def find(name: str, path: Path = MANIFEST) -> Download:
     hint = f"Did you mean {closest[0]!r}? " if closest else ""
     raise NotFound(
         cause=f"there is no model {name!r} to download",
-        cure=f"{hint}Known are {', '.join(known)}; a file of yours: `imbrex models add FILE.onnx`",
+        cure=f"{hint}Known are {', '.join(known)}; add a file with `imbrex models add FILE.onnx`",
     )
 
 
@@ -109,7 +109,7 @@ def _download(document: Any, where: str) -> Download:
     described = entry.sidecar
     if entry.labels != OWN:
         if "labels" in described:
-            what = f"key 'labels' of sidecar does not belong here: {where} names {entry.labels}"
+            what = f"key 'labels' of sidecar is not allowed here: {where} names {entry.labels}"
             raise Problem(what, "Remove one of them")
         described = described | {"labels": labels(entry.labels)}
     return Download(entry.file, entry.bytes, entry.sha256, read_sidecar(described))

@@ -1,8 +1,8 @@
-"""Rearranging: a chain of Reshape and Transpose as one operator of our own.
+"""Rearranging: a chain of Reshape and Transpose as one operator of imbrex.
 
-Its node holds the steps, and for rows and columns that survive the ranges that each reads. In a
-tile the same steps are done with the tile's sizes, where that comes to the same; elsewhere (a
-reorg whose rows wrap around) a constant says which element goes where.
+Its node holds the steps and, for rows and columns that survive, the ranges that each reads. A tile
+does the same steps with its own sizes if that is equivalent; otherwise (a reorg whose rows wrap
+around) a constant lists where each element goes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Step:
 
 
 def rearranged(shape: Sequence[int], steps: Sequence[Step]) -> Ints:
-    """For every element of the result, the number of the element of the input that it is."""
+    """For every element of the result, the flat index of its element in the input."""
     index: Ints = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
     for step in steps:
         index = index.transpose(step.axes) if step.moves else index.reshape(step.axes)
@@ -123,8 +123,8 @@ def _scaled(whole: Sequence[int], part: Sequence[int], steps: Sequence[Step]) ->
 def _target(
     whole: Sequence[int], part: Sequence[int], shape: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The shape of a part after a Reshape: sizes that multiply to the same are taken together,
-    and the first of them that can be scaled is.
+    """The shape of a part after a Reshape: sizes with equal products are grouped, and the first of
+    a group that can be scaled is.
     """
     target: list[int] = []
     i = j = 0

@@ -30,10 +30,10 @@ def computed_settings(graph: Graph, node: Node, *places: int) -> str:
     for place in places:
         name = node.inputs[place] if len(node.inputs) > place else ""
         if name and name not in graph.constants:
-            return f"what {node.op} does depends on {name!r}, which is computed"
+            return f"{node.op} depends on {name!r}, which is computed"
     return ""
 
 
 def first_only(node: Node, box: Any) -> tuple[Any, ...]:
-    """Reads of a node whose first input alone is data."""
+    """Reads of a node of which only the first input is data."""
     return (box, *(None for _ in node.inputs[1:]))

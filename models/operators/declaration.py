@@ -1,5 +1,5 @@
-"""What the table says of an operator: how its output boxes depend on its input boxes, and how a
-node is written into the program of one tile.
+"""A declaration in the operator table: how output boxes depend on input boxes, and how a node is
+written into the program of one tile.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Emitter(Protocol):
         """Adds a constant, returning its name."""
 
     def crop(self, name: str, have: Box, want: Box) -> str:
-        """What `want` names of a tensor that holds `have`."""
+        """The box `want` of a tensor that holds `have`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """One node's share of a tile. `inputs` names what holds exactly the boxes `reads`, and the
-    node is to write `output` into a tensor of its own name.
+    """One node's part of a tile. `inputs` names the tensors that hold exactly the boxes `reads`;
+    the node writes `output` to a tensor of its own name.
     """
 
     graph: Graph
@@ -71,7 +71,7 @@ class Piece:
         return self.node.outputs[0]
 
     def copy(self, program: Emitter, **changed: Attribute | None) -> None:
-        """Writes the node as it is, but for these attributes (None: left out)."""
+        """Writes the node unchanged except for these attributes (None: left out)."""
         proto = onnx.NodeProto()
         proto.CopyFrom(self.node.proto)
         proto.input[:] = self.inputs
@@ -95,7 +95,7 @@ def as_it_is(piece: Piece, program: Emitter) -> None:
 
 
 def one_per_element(graph: Graph, node: Node, output: Box) -> int:
-    """FLOPs of what touches every element of its output once."""
+    """FLOPs of an operator that touches every element of its output once."""
     return output.volume
 
 
@@ -106,8 +106,8 @@ class Operator:
     `reads(graph, node, box)` gives the box of every input (None: not read) that the output box
     needs. `yields(graph, node, box)` widens a demanded box to one that the operator can yield.
     `build(piece, program)` writes the node for one tile. `flop(graph, node, box)` counts 2 per
-    multiply-add. `refuses(graph, node)` says why a node can't be declared so (empty: it can);
-    then it is opaque. `layer_type` names the cost regression that predicts it. `heavy` operators
+    multiply-add. `refuses(graph, node)` says why a node cannot use the declaration and is opaque
+    (empty: it can). `layer_type` names the cost regression that predicts it. `heavy` operators
     begin a layer; the others belong to the layer before them.
     """
 

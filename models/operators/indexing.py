@@ -1,7 +1,7 @@
-"""Operators that pick elements along each axis by itself: Slice, Gather, Tile, Pad.
+"""Operators that pick elements along each axis independently: Slice, Gather, Tile, Pad.
 
-Each is a map per axis from the index of an output element to that of the input element it is
-(-1: a fill value). What a tile reads is the hull of its part of the map.
+Each has a map per axis from the index of an output element to that of its input element (-1: a fill
+value). A tile reads the hull of its part of the map.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _TO_THE_END = np.iinfo(np.int64).max
 
 
 def hull(index: Ints) -> Span:
-    """The range of input elements that these output elements are; empty for fill alone."""
+    """The range of input elements that these output elements come from; empty if all are fill
+    values.
+    """
     real = index[index != FILL]
     return Span(int(real.min()), int(real.max()) + 1) if real.size else Span(0, 0)
 
@@ -58,7 +60,7 @@ def gather(piece: Piece, program: Emitter, source: str, picks: Mapping[int, Ints
 
 
 def _local_maps(piece: Piece, maps: Maps) -> dict[int, Ints]:
-    """The maps that remain to be done on what the tile has read."""
+    """The maps that remain to be applied to the tile's input."""
     read = piece.reads[0]
     assert read is not None
     found = {}
@@ -92,7 +94,7 @@ def _slice_maps(graph: Graph, node: Node) -> Mapping[int, Ints]:
 
 
 def _build_slice(piece: Piece, program: Emitter) -> None:
-    """What was read is the slice already, but for steps."""
+    """The input box already is the slice, except for steps."""
     source = piece.inputs[0]
     left = _local_maps(piece, _slice_maps)
     source = gather(piece, program, source, {a: i for a, i in left.items() if i[0] > i[-1]})
@@ -187,7 +189,7 @@ def _pad_maps(graph: Graph, node: Node) -> Mapping[int, Ints]:
 
 
 def _pad_yields(graph: Graph, node: Node, box: Box) -> Box:
-    """A tile that lies in the fill alone is extended to the map: it has to read something."""
+    """A tile that lies entirely in the fill is extended to the map, as it has to read something."""
     for axis, index in _pad_maps(graph, node).items():
         real = np.flatnonzero(index != FILL)
         span = box[axis]
@@ -213,8 +215,8 @@ def _pad_refuses(graph: Graph, node: Node) -> str:
 
 
 def _build_pad(piece: Piece, program: Emitter) -> None:
-    """Pads of this tile's border class where the mode does the same to the part; a Gather of
-    what was read where it does not.
+    """Pads of this tile's border class if the mode treats the part like the whole, else a Gather of
+    the input.
     """
     read = piece.reads[0]
     assert read is not None

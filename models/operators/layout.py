@@ -21,7 +21,7 @@ def _concat(graph: Graph, node: Node, box: Box) -> Boxes:
 
 
 def concat_yields(graph: Graph, node: Node, box: Box) -> Box:
-    """All of what is joined along the axis."""
+    """All inputs joined along the axis."""
     axis = _concat_axis(node, box)
     return box.replace(axis, Span(0, graph.shape(node.outputs[0])[axis]))
 

@@ -23,7 +23,7 @@ def _same(graph: Graph, node: Node, box: Box) -> Boxes:
 
 
 def _along_axis(graph: Graph, node: Node, box: Box) -> Box:
-    """All of the axis over which Softmax and its like normalise."""
+    """All of the axis over which Softmax and similar operators normalise."""
     shape = graph.shape(node.outputs[0])
     # Before opset 13, everything from `axis` on was flattened into one distribution.
     flattens = graph.opset < 13 and node.op != "LpNormalization"
@@ -69,7 +69,7 @@ def reduced_axes(graph: Graph, node: Node) -> tuple[int, ...]:
 
 
 def _reduce(graph: Graph, node: Node, box: Box) -> Boxes:
-    """Whole along what is reduced. The axes, where they are an input, go along."""
+    """Whole along the reduced axes. If the axes are an input, they are read too."""
     shape = graph.shape(node.inputs[0])
     for axis in reduced_axes(graph, node):
         box = box.replace(axis, Span(0, shape[axis]))

@@ -1,5 +1,5 @@
-"""Where a Resize looks: the positions of output elements in the input, computed as onnxruntime
-does, in float32.
+"""The positions of a Resize's output elements in its input, computed in float32 as onnxruntime
+does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def positions(coordinates: str, size: int, out: int, scale: np.float32) -> Float
 
 
 def nearest(node: Node, opset: int, where: Floats, scale: float) -> Floats:
-    """The element that is taken for each position, before it is clipped to the input."""
+    """The element for each position, before clipping to the input."""
     if node.op == "Upsample" or opset < 11:
         rounded = np.ceil(where) if scale < 1 else np.trunc(where)
     else:
@@ -56,8 +56,8 @@ def nearest(node: Node, opset: int, where: Floats, scale: float) -> Floats:
 
 
 def nearly_halfway(where: Floats) -> bool:
-    """Whether a position lies halfway between two elements but for the rounding of its computation:
-    runtimes take it for halfway or not.
+    """Whether a position lies halfway between two elements up to rounding errors, so that runtimes
+    may round it either way.
     """
     beside = np.abs(where - np.floor(where) - np.float32(0.5))
     return bool(((beside > 0) & (beside < _OFF_ULP * np.spacing(np.maximum(where, 1)))).any())

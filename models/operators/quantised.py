@@ -1,5 +1,5 @@
-"""Quantised operators, ONNX's and onnxruntime's own. Scales and zero points are one for all, or
-one per channel.
+"""Quantised operators of ONNX and onnxruntime. Scales and zero points are per tensor or per
+channel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _linear(graph: Graph, node: Node, box: Box) -> Boxes:
 
 
 def _linear_refuses(graph: Graph, node: Node) -> str:
-    return f"{node.op} in blocks is not divided" if node.int("block_size", 0) else ""
+    return f"blocked {node.op} is not divided" if node.int("block_size", 0) else ""
 
 
 def _concat(graph: Graph, node: Node, box: Box) -> Boxes:
@@ -33,12 +33,12 @@ def _concat(graph: Graph, node: Node, box: Box) -> Boxes:
     return tuple(reads)
 
 
-# Where the factors of QGemm are among its inputs.
+# The indices of QGemm's factors among its inputs.
 _A, _B = 0, 3
 
 
 def _gemm(graph: Graph, node: Node, box: Box) -> Boxes:
-    """Rows of A by columns of B; what is one value per column goes with the columns."""
+    """Rows of A by columns of B; inputs with one value per column follow the columns."""
     rows, cols = box.spans
     whole = Span(0, _inner(graph, node))
     reads: list[Box | None] = [per_output_channel(graph, name, cols) for name in node.inputs]
@@ -69,5 +69,5 @@ QUANTISED = {
 
 
 def dequantises(node: Node) -> bool:
-    """Whether a node only turns integers into the numbers that they stand for."""
+    """Whether a node only dequantises its input."""
     return node.op in _WIDENING

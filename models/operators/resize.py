@@ -1,8 +1,7 @@
 """Resize and Upsample, nearest and linear, with every coordinate mode.
 
-Where an axis grows by a whole factor the operator does the same to a part of the map as to the
-whole; elsewhere the elements that were picked from the whole map, and their weights, become
-constants of the program.
+If an axis grows by a whole factor, the operator treats a part of the map like the whole; otherwise
+the elements picked from the whole map, and their weights, become constants of the program.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def _axis(graph: Graph, node: Node, axis: int, scale: float) -> AxisResize:
     near = where.astype(np.int64)
     far = np.minimum(near + 1, size - 1)
     share = (where - near.astype(np.float32)).astype(np.float32)
-    # Only powers of two leave the weights of a part equal to the last bit.
+    # Only powers of two keep the weights of a part identical to the last bit.
     whole = scale in (2.0, 4.0, 8.0, 16.0, 32.0) and out == size * scale and size > 1
     factor = int(scale) if whole and coordinates in _SAME_EVERYWHERE else 0
     return AxisResize(near, far, share, factor)
@@ -142,7 +141,7 @@ def _blend(piece: Piece, program: Emitter, source: str, axes: dict[int, AxisResi
 
 
 def _grow(piece: Piece, program: Emitter, source: str, growing: dict[int, int]) -> str:
-    """All that the part of the map becomes, then the tile of it."""
+    """Resizes the whole part of the map, then crops the tile."""
     read = piece.reads[0]
     assert read is not None
     scales = [float(growing.get(axis, 1)) for axis in range(len(read))]
@@ -193,7 +192,7 @@ def _refuses(graph: Graph, node: Node) -> str:
 
 
 def _rounds_either_way(graph: Graph, node: Node) -> bool:
-    """Whether the element nearest to a position depends on how that is computed."""
+    """Whether the nearest element depends on how the position is computed."""
     coordinates = _coordinates(node, graph.opset)
     if coordinates == "half_pixel_symmetric":
         return True

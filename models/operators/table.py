@@ -1,8 +1,8 @@
 """The operator table: how each operator's output boxes depend on its input boxes.
 
-One declaration per operator. Backward geometry, cutting, the report of what is split, and the
-cost models' layer types all read this table; an operator that is not in it is *opaque*: it
-needs all of its inputs and yields all of its outputs, so it runs whole on one device.
+One declaration per operator. Backward geometry, cutting, the report of split layers and the cost
+models' layer types all read this table; an operator that is not in it is *opaque*: it needs all of
+its inputs and yields all of its outputs, so it runs whole on one device.
 
 The kinds, for an output box `o` of a node:
 
@@ -50,7 +50,7 @@ def _product_flop(graph: Graph, node: Node, output: Box) -> int:
 
 _OPAQUE = Operator(Kind.OPAQUE, "opaque", _everything, yields=_whole_output, heavy=True)
 _RESHAPE = Operator(Kind.OPAQUE, "concat", _everything, yields=_whole_output)
-# Of more than two matrices, as in attention; of two it is a Gemm.
+# With more than two dimensions, as in attention; a product of two matrices is a Gemm.
 _PRODUCT = Operator(
     Kind.OPAQUE, "product", _everything, yields=_whole_output, flop=_product_flop, heavy=True
 )
@@ -70,11 +70,11 @@ TABLE: Mapping[str, Operator] = {
 }
 
 
-# Planners hold a number for each row of each node's map: of longer ones they would hold gigabytes.
+# Planners hold a number for each row of each node's map; longer maps would take gigabytes.
 MOST_LINES = 1 << 16
 
-# And they ask of each row and column what a node reads for it, unless a window tells, or it is the
-# same one: 0.2 ms each here. YOLO networks have 2,000 such lines, a U-Net 600.
+# For nodes without a window or a one-to-one map, planners ask what the node reads for each row and
+# column: 0.2 ms each. YOLO networks have 2,000 such lines, a U-Net 600.
 MOST_LINES_ASKED = 1 << 16
 
 
@@ -84,7 +84,7 @@ def operator(node: Node) -> Operator:
 
 
 def refusal(graph: Graph, node: Node) -> str:
-    """Why a node is opaque although the table has its operator; empty where it is not."""
+    """Why a node is opaque although the table has its operator; empty if it is not."""
     declared = TABLE.get(node.op)
     if declared is None:
         return ""
@@ -94,7 +94,7 @@ def refusal(graph: Graph, node: Node) -> str:
 
 
 def lines_asked(graph: Graph, node: Node) -> int:
-    """Of how many rows and columns planners will ask what the node reads."""
+    """The number of rows and columns for which planners will ask what the node reads."""
     shape = graph.shape(node.outputs[0])
     kind = operator(node).kind
     given = [name for name in node.inputs if name and name not in graph.constants]
@@ -110,9 +110,9 @@ def depends_on_constants(graph: Graph, node: Node) -> bool:
 
 
 def splits_along(graph: Graph, node: Node, axis: int) -> bool:
-    """Whether a node can yield a part of its output along `axis`. What depends on constants alone
-    (weights that are kept quantised), and a gate of one row that is dequantised where it is
-    used, stand in nobody's way.
+    """Whether a node can yield a part of its output along `axis`. Nodes that depend on constants
+    alone (weights kept quantised), and one-row gates that are dequantised where they are used, do
+    not prevent this.
     """
     shape = graph.shape(node.outputs[0])
     single = len(shape) > axis and shape[axis] < 2

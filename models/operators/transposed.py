@@ -1,7 +1,7 @@
 """Transposed convolution: input element i adds to the outputs i*s - p ... i*s - p + (k-1)*d.
 
-A tile reads the inputs that add to it. Its program computes all that those inputs add to, less
-what lies outside of the tile: that becomes the pads.
+A tile reads the inputs that add to it. Its program computes everything that these inputs add to;
+the part outside the tile is cut off by pads.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Windowed operators: rows and columns [o.start*s - p, (o.stop-1)*s - p + (k-1)*d + 1), clipped
-to the map. Pads remain only on true borders.
+to the map. Pads remain only on the map's own edges.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def groups_of(graph: Graph, node: Node, output: Box) -> int | None:
 
 
 def per_output_channel(graph: Graph, name: str, channels: Span) -> Box | None:
-    """What is read of a bias, scale or zero point: a value per output channel, or one for all."""
+    """The box read of a bias, scale or zero point: one value per output channel, or one for all."""
     if not name:
         return None
     shape = graph.shape(name)
@@ -74,7 +74,7 @@ def _conv(graph: Graph, node: Node, box: Box) -> Boxes:
 
 
 def _reading_something(graph: Graph, node: Node, box: Box) -> Box:
-    """Windows that lie in the padding alone can only be computed beside one that doesn't."""
+    """Windows entirely in the padding can only be computed together with one that is not."""
     before, after = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
     for axis, window in enumerate(node.windows, start=2):
         span = window.touching(box[axis], before[axis], after[axis])
@@ -116,10 +116,10 @@ def _pool_flop(graph: Graph, node: Node, output: Box) -> int:
 
 
 def _pool_refuses(graph: Graph, node: Node) -> str:
-    """onnxruntime pads such pools by less than nothing, unlike ONNX."""
+    """onnxruntime, unlike ONNX, uses negative pads for such pools."""
     automatic = node.attributes.get("auto_pad", b"NOTSET").startswith(b"SAME")
     if automatic and any(window.stride > window.reach for window in node.windows):
-        return f"{node.op} leaves out more than its automatic pads can make good"
+        return f"{node.op} would need negative automatic pads"
     return ""
 
 

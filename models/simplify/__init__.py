@@ -1,7 +1,7 @@
-"""A network in simpler terms: operators that can't be divided become some that can.
+"""A network in simpler operators: those that cannot be divided are replaced by some that can.
 
 Each rule keeps what the network computes (to rounding, where sums are taken in another order).
-The answer that splits are compared to is that of the model as it was.
+Splits are compared to the answer of the original model.
 """
 
 from models.simplify.arrange import arranged

@@ -1,8 +1,8 @@
 """Chains of Reshape and Transpose through which rows survive become one node.
 
 ShuffleNet's channel shuffle, a detector's heads, and Darknet's reorg (with its wrap-around) take a
-map apart and put it together again; on the way there is nothing that has rows. What such a chain
-does is found out by letting it rearrange the numbers of the elements.
+map apart and put it together again, with no rows in between. The effect of such a chain is found by
+applying it to the indices of the elements.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _chain(
     readers: Mapping[str, Sequence[int]],
     ends: frozenset[str],
 ) -> Iterator[int]:
-    """Nodes that only move elements, each the one reader of the one before."""
+    """Nodes that only move elements, each the only reader of the one before."""
     while nodes[index].op_type in (*_RESHAPING, "Transpose"):
         yield index
         made = nodes[index].output[0]
@@ -84,7 +84,7 @@ def _as_one(
         return None
     sizes = {np.prod(tensors[node.output[0]].shape, dtype=np.int64) for node in chain}
     if sizes != {np.prod(shape, dtype=np.int64)}:
-        return None  # a Reshape that can't be: onnxruntime will say so
+        return None  # an invalid Reshape: onnxruntime will report it
     steps = [_step(node, tensors) for node in chain]
     reads = _survivors(shape, rearranged(shape, steps))
     if 2 not in reads:
@@ -107,8 +107,8 @@ def _step(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> Step:
 
 
 def _survivors(shape: Sequence[int], index: Ints) -> dict[int, tuple[Ints, Ints]]:
-    """Per output axis that survives: first and last (beyond) element of the same input axis that
-    each of its elements reads.
+    """Per surviving output axis: start and stop, along the same input axis, of what each of its
+    elements reads.
     """
     found = {}
     for axis in _MAP_AXES[: len(shape) - 2]:

@@ -44,7 +44,7 @@ class Draft:
         return output
 
     def reduce(self, op: str, source: str, output: str, axes: list[int]) -> str:
-        """A Reduce operator that keeps dimensions, in the words of the opset."""
+        """A Reduce operator that keeps dimensions, in the form of the opset."""
         if self.opset >= (13 if op == "ReduceSum" else 18):
             return self.emit(op, [source, self.ints(f"{output}__axes", axes)], output)
         return self.emit(op, [source], output, axes=axes)
@@ -62,8 +62,8 @@ class Draft:
         return self.emit("Slice", [source, *labels], output)
 
     def over_map(self, op: str, source: str, output: str, rank: int, *, channels: bool) -> str:
-        """A reduction over the map (and channels), in two steps: along each row, which every
-        device can do for the rows it has, then over what is left of the rows.
+        """A reduction over the map (and channels), in two steps: along each row, which every device
+        can do for its rows, then over the rows' results.
         """
         if rank > 3:
             across = [*([1] if channels else []), *range(3, rank)]

@@ -1,5 +1,5 @@
-"""Quantised networks in an order in which what lives between layers is of eight bits: tensors are
-quantised as soon as they are made, and dequantised right before the one node that reads them.
+"""Reorders quantised networks so that tensors between layers have eight bits: they are quantised as
+soon as they are made, and dequantised right before the one node that reads them.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def narrow_between(
 def dequantised_shapes(
     nodes: Sequence[onnx.NodeProto], tensors: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo]:
-    """What each node of theirs makes: its input's shape, its scale's type. ONNX's inference knows
-    that of its own alone.
+    """The outputs of onnxruntime's own operators: the input's shape, the scale's type. ONNX infers
+    only those of its own operators.
     """
     return {
         node.output[0]: TensorInfo(tensors[node.input[0]].shape, tensors[node.input[1]].data_type)
@@ -55,7 +55,7 @@ def dequantised_shapes(
 def _dequantised(
     node: onnx.NodeProto, wide: dict[str, onnx.NodeProto], copies: dict[str, int]
 ) -> Iterator[onnx.NodeProto]:
-    """What a node reads that is dequantised, for it alone."""
+    """Dequantised inputs, separate for each node."""
     for place, name in enumerate(node.input):
         if name not in wide:
             continue

@@ -5,7 +5,8 @@ device combines them: of parts of equal size with means m_i and variances v_i,
 
     mean = average(m_i),    variance = average(v_i + (m_i - mean)^2)    [Chan, Golub, LeVeque 1983]
 
-which no large mean can cancel. What comes of it is a value per channel, and goes to all.
+in which a large mean causes no cancellation. The result is one value per channel and is sent to all
+devices.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Statistics:
 
 
 def _of_parts(draft: Draft, parts: Statistics, label: str, average: Average) -> Statistics:
-    """The statistics of everything, of those of equal parts."""
+    """The statistics of the whole, from those of equal parts."""
     mean = average(parts.mean, f"{label}_mean")
     apart = draft.emit("Sub", [parts.mean, mean], f"{label}_apart")
     between = draft.emit("Mul", [apart, apart], f"{label}_between")
@@ -40,14 +41,14 @@ def _of_parts(draft: Draft, parts: Statistics, label: str, average: Average) -> 
 
 
 def _of_map(draft: Draft, x: str, made: str, *, channels: bool) -> Statistics:
-    """Per channel, or over all of them: of each row, then of the rows."""
+    """Statistics per channel, or over all channels: of each row, then of the rows."""
     across = [1, 3] if channels else [3]
     means = draft.reduce("ReduceMean", x, f"{made}__rows_mean", across)
     apart = draft.emit("Sub", [x, means], f"{made}__rows_apart")
     squared = draft.emit("Mul", [apart, apart], f"{made}__rows_squared")
     variances = draft.reduce("ReduceMean", squared, f"{made}__rows_variance", across)
 
-    # In one row, so that nobody takes the rows' statistics apart again.
+    # In one row, so that the rows' statistics are not split again.
     kept, height = 1 if channels else draft.shape(x)[1], draft.shape(x)[2]
     both = draft.emit("Concat", [means, variances], f"{made}__rows", axis=1)
     flat = draft.reshape(both, f"{made}__flat", [1, 2 * kept, 1, height])
@@ -125,7 +126,7 @@ def _group(draft: Draft, node: onnx.NodeProto) -> bool:
 
 
 def _group_average(draft: Draft, channels: int, groups: int) -> Average:
-    """Of each group's channels, and one for every channel again."""
+    """Statistics of each group's channels, expanded to one value per channel."""
     each = channels // groups
 
     def average(source: str, output: str) -> str:
@@ -156,7 +157,7 @@ def _standard(
 
 
 def _layer(draft: Draft, node: onnx.NodeProto) -> bool:
-    """Over channels, rows and columns at once; what is over the last axis alone stays."""
+    """Normalisation over channels, rows and columns at once; one over the last axis only stays."""
     shape = draft.shape(node.input[0])
     axis = int(attributes_of(node).get("axis", -1)) % len(shape)
     if not _is_map(draft, node) or axis != 1 or len(node.output) > 1:

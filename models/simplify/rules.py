@@ -1,4 +1,4 @@
-"""One rule per operator that is written in simpler ones."""
+"""The rules: one per operator that is replaced by simpler ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def simplified(
     draft = Draft(opset, tensors, dict(constants), frozenset(outputs))
     nodes = list(nodes)
     read = {name for node in nodes for name in node.input} | draft.outputs
-    # In a mean over the map in two steps the last bit may differ, and a quantised network makes
-    # a whole step of that, somewhere behind: there, means stay what they are.
+    # A mean in two steps may differ in the last bit, which a quantised network can turn into a
+    # whole step further on: there, means are kept.
     exact = _MEANS if any(_is_quantised(node) for node in nodes) else frozenset[str]()
     for original in nodes:
         node = onnx.NodeProto()
@@ -47,7 +47,7 @@ def _is_quantised(node: onnx.NodeProto) -> bool:
 
 
 def _split(draft: Draft, node: onnx.NodeProto) -> bool:
-    """Each output is a slice."""
+    """Split: each output becomes a Slice."""
     if node.input[0] not in draft.tensors:
         return False
     shape = draft.shape(node.input[0])
@@ -69,7 +69,7 @@ def _global_pool(draft: Draft, node: onnx.NodeProto) -> bool:
 
 
 def _reduce(draft: Draft, node: onnx.NodeProto) -> bool:
-    """Over rows and more: in two steps. Dimensions are removed afterwards."""
+    """A reduction over rows and other axes, in two steps. Dimensions are removed afterwards."""
     shape, attributes = draft.shape(node.input[0]), attributes_of(node)
     given = attributes.get("axes")
     if given is None and len(node.input) > 1 and node.input[1] in draft.constants:

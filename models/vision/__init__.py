@@ -1,1 +1,1 @@
-"""Pictures in, predictions out: what a sidecar says of a model, and how it is carried out."""
+"""Pictures in, predictions out: a model's sidecar, and how it is applied."""

@@ -1,4 +1,4 @@
-"""Which part of a picture is of which class."""
+"""Segmentation: the class of each part of a picture."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ClassMap(Reader):
         return {first(shapes): (1, classes, ANY, ANY)}
 
     def read(self, outputs: Outputs, view: View) -> list[Segment]:
-        """The classes that are somewhere, largest first."""
+        """The classes that occur, largest first."""
         output = outputs[first(outputs)]
         rows, columns, covers = view.placement.on_map(output.shape[2], output.shape[3], view.size)
         values = output[0][:, rows, columns]

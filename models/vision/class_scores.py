@@ -1,4 +1,4 @@
-"""The likeliest classes of a picture."""
+"""Classification: the likeliest classes of a picture."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ LARGEST_RAW = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """Something found: `box` is x_min, y_min, x_max, y_max in pixels of the sent image."""
+    """A detected object: `box` is x_min, y_min, x_max, y_max in pixels of the sent image."""
 
     label: str
     index: int
@@ -51,8 +51,8 @@ class Candidates:
 
 
 class Detector(Reader):
-    """A head that finds boxes. Where it `overlaps`, those that overlap a better one of their class
-    by more than `nms_iou` are dropped.
+    """A head that finds boxes. If it `overlaps`, boxes that overlap a better one of their class by
+    more than `nms_iou` are dropped.
     """
 
     __slots__ = ()
@@ -66,7 +66,7 @@ class Detector(Reader):
         raise NotImplementedError
 
     def read(self, outputs: Outputs, view: View) -> list[Detection]:
-        """What the thresholds leave of the candidates."""
+        """The candidates that pass the thresholds."""
         candidates = self.candidates(outputs, len(view.labels), view.size)
         return detections(candidates, self, view.labels, view.placement)
 
@@ -74,7 +74,7 @@ class Detector(Reader):
 def detections(
     candidates: Candidates, head: Detector, labels: Sequence[str], placement: Placement
 ) -> list[Detection]:
-    """What the head's thresholds leave of the candidates, best first."""
+    """The candidates that pass the head's thresholds, best first."""
     found = best(candidates, head.min_score)
     if head.overlaps:
         found = suppressed(found, head.nms_iou)

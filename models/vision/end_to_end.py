@@ -1,4 +1,4 @@
-"""YOLOv10, YOLO26: finished boxes."""
+"""YOLOv10, YOLO26: boxes after non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from models.vision.head import ANY, Outputs, Shapes, Size, first
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
 class EndToEnd(Detector):
-    """An output (1, boxes, 6), from which the graph has removed what overlaps (YOLOv10, YOLO26):
-    x_min, y_min, x_max, y_max in pixels of the model's input, score, index of the class.
+    """An output (1, boxes, 6), from which the graph has removed overlapping boxes (YOLOv10,
+    YOLO26): x_min, y_min, x_max, y_max in pixels of the model's input, score, index of the class.
     """
 
     type: Literal["end2end"]
@@ -27,7 +27,7 @@ class EndToEnd(Detector):
         return {first(shapes): (1, ANY, 6)}
 
     def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
-        """The rows; those of none of the `classes` are no boxes."""
+        """The rows; those outside `classes` are not boxes."""
         rows = outputs[first(outputs)][0]
         index = np.rint(rows[:, 5])
         rows = rows[(index >= 0) & (index < classes)]

@@ -1,4 +1,4 @@
-"""What every head has in common."""
+"""The interface of heads."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ANY = -1  # a size that a head does not prescribe
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What outputs are about: the classes, the model's input of `size` (height, width), and where
-    the picture lies in it.
+    """The context of outputs: the classes, the model's input of `size` (height, width), and the
+    placement of the picture in it.
     """
 
     labels: Sequence[str]
@@ -32,13 +32,13 @@ class View:
 
 
 class Reader:
-    """How the outputs of a model for one task are read."""
+    """Reads the outputs of a model for one task."""
 
     __slots__ = ()
     task: ClassVar[Task]
 
     def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
-        """The outputs that it reads, of a model with so many classes and an input of `size`
+        """The outputs that it reads from a model with `classes` classes and an input of `size`
         (height, width); `shapes` are those of the model's outputs, at least one.
         """
         raise NotImplementedError

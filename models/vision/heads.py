@@ -1,7 +1,7 @@
-"""Heads: how a model's outputs are read, as its sidecar's key `head` says. One file for each.
+"""Heads read a model's outputs as the key `head` of its sidecar says. One file for each.
 
-A new one is a file with its pydantic dataclass, and a place in `Head`. Scores of a detection head
-are of the classes in `labels`, in their order.
+A new head is a file with its pydantic dataclass, and an entry in `Head`. Scores of a detection head
+are those of the classes in `labels`, in order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TASKS: tuple[Task, ...] = get_args(Task)
 
 Head = ClassScores | YoloV2 | YoloV3 | YoloBoxes | EndToEnd | YoloX | Ssd | ClassMap | Repainted
 
-# By what the key `type` of a sidecar's head says.
+# By the key `type` of a sidecar's head.
 HEADS: dict[str, type[Reader]] = {
     type_: head for head in get_args(Head) for type_ in get_args(get_type_hints(head)["type"])
 }

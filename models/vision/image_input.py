@@ -36,13 +36,13 @@ class ImageInput:
     @field_validator("resize_shorter")
     @classmethod
     def _of_a_centre_crop(cls, given: int | None, info: ValidationInfo) -> int | None:
-        """Only a centre crop has one, and it is never smaller than what is cut out of it."""
+        """Only a centre crop has one, and it is never smaller than the crop."""
         resize, longest = info.data.get("resize"), max(info.data.get("size", (1,)))
         if resize == "centre-crop" and (given is None or given < longest):
             raise wrong(f"Write a whole number from {longest} to {LARGEST_SIDE}")
         if resize != "centre-crop" and given is not None:
             cure = f"Remove it: only centre-crop reads it, and resize is {resize!r}"
-            raise wrong(cure, "does not belong here")
+            raise wrong(cure, "is not allowed here")
         return given
 
     @property

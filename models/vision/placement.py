@@ -1,4 +1,4 @@
-"""Where a picture lies in a model's input, and how one gets back to its own pixels."""
+"""The placement of a picture in a model's input, and the way back to its own pixels."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class Placement:
 
 
 def _shown(start: float, length: float, side: int, cells: int) -> slice:
-    """The cells, of those that divide `side` pixels, that `length` pixels from `start` on cover."""
+    """The range of the `count` cells of `side` pixels that `length` pixels from `start` on
+    cover.
+    """
     first = min(max(round(start / side * cells), 0), cells - 1)
     last = min(max(round((start + length) / side * cells), first + 1), cells)
     return slice(first, last)

@@ -1,4 +1,4 @@
-"""From a model's outputs to what the user asked for, as its sidecar says."""
+"""From a model's outputs to predictions, as its sidecar says."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class OutputMismatch(BadRequest):
 
 
 def predictions(sidecar: Sidecar, outputs: Outputs, placement: Placement) -> list[Prediction]:
-    """What the model saw, best first; boxes in pixels of the sent image.
+    """The predictions, best first; boxes are in pixels of the sent image.
 
     Raises:
         OutputMismatch: the outputs are not of the shape that the sidecar's head needs.
@@ -76,17 +76,19 @@ def check_outputs(sidecar: Sidecar, shapes: Mapping[str, Sequence[int]]) -> None
     for name in wanted.keys() - shapes.keys():
         raise _unfit(sidecar, f"the head reads an output {name!r}, which the model does not have")
     if len(wanted) != len(shapes):
-        raise _unfit(sidecar, f"the head reads {len(wanted)} outputs, the model has {len(shapes)}")
+        raise _unfit(
+            sidecar, f"the head reads {len(wanted)} outputs, but the model has {len(shapes)}"
+        )
     for name, shape in shapes.items():
         if not _fits(tuple(shape), wanted[name]):
             told = tuple("any" if size == ANY else size for size in wanted[name])
             raise _unfit(
-                sidecar, f"output {name!r} has shape {tuple(shape)}, the sidecar says {told}"
+                sidecar, f"output {name!r} has shape {tuple(shape)}, but the sidecar says {told}"
             )
 
 
 def wanted_shapes(sidecar: Sidecar, shapes: Shapes) -> Shapes:
-    """The outputs that a sidecar's head reads, of a model with outputs of these shapes."""
+    """The outputs that a sidecar's head reads from a model with outputs of these shapes."""
     if sidecar.head is None:
         return shapes
     return sidecar.head.wanted(shapes or {"?": ()}, len(sidecar.labels), sidecar.input.size)

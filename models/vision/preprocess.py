@@ -1,7 +1,7 @@
 """From the bytes of a picture to a model's input, and from its pixels back to the picture's.
 
-Pictures come from anyone who reaches the port: formats are few, dimensions are checked before a
-single pixel is decoded, and every failure is a `BadImage` that says what to send instead.
+Pictures may come from any client: few formats are accepted, dimensions are checked before a single
+pixel is decoded, and every failure is a `BadImage` that says what to send instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from models.vision.placement import Placement
 from protos.errors import BadRequest
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
-# What Pillow's decoders raise about broken data; anything else is a fault of ours.
+# What Pillow's decoders raise about broken data; anything else is a bug of ours.
 BROKEN = (
     OSError,
     SyntaxError,
@@ -37,7 +37,7 @@ BROKEN = (
 
 
 class BadImage(BadRequest):
-    """The body is no usable picture: `reason` says why, `cure` what to send instead."""
+    """The body is not a usable picture: `reason` says why, `cure` what to send instead."""
 
     code: ClassVar[str] = "bad_image"
 
@@ -58,7 +58,7 @@ class Limits:
 
 
 def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
-    """The picture in `data` as RGB, upright as its EXIF says; transparency shows white.
+    """The picture in `data` as RGB, rotated by its EXIF data; transparency becomes white.
 
     Raises:
         BadImage: empty, of no known format, too large, truncated or broken.
@@ -72,7 +72,7 @@ def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
         upright = _upright(picture)
         return _as_rgb(upright)
     except (*BROKEN, Image.DecompressionBombError) as error:
-        cure = "Check that the whole file was sent and that it opens elsewhere"
+        cure = "Check that the whole file was sent and that other programs can open it"
         raise BadImage(reason=f"it is truncated or broken ({error})", cure=cure) from error
 
 
@@ -87,7 +87,7 @@ def image_to_pixels(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.ui
     placement = place(image.width, image.height, form)
     height, width = form.size
     if form.resize == "centre-crop":
-        # Only what is kept is resized: enlarging all of a thin strip would take gigabytes.
+        # Only the part that is kept is resized: enlarging all of a thin strip would take gigabytes.
         kept = placement.seen(width, height)
         shown = image.resize((width, height), Image.Resampling.BILINEAR, box=kept)
     else:
@@ -128,7 +128,7 @@ def _shown_size(width: int, height: int, form: ImageInput) -> tuple[int, int]:
 
 
 def _opened(data: bytes) -> Image.Image:
-    """The picture with its header read and its pixels not yet decoded."""
+    """The picture with its header parsed and its pixels not yet decoded."""
     try:
         return Image.open(BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -155,9 +155,11 @@ def _check_size(picture: Image.Image, limits: Limits) -> None:
 
 
 def _upright(picture: Image.Image) -> Image.Image:
-    """Turned as its EXIF says; damaged EXIF data says nothing."""
+    """Rotated by its EXIF data; damaged EXIF data is ignored."""
     with suppress(*BROKEN):
-        ImageOps.exif_transpose(picture, in_place=True)  # else it copies what is upright, too
+        ImageOps.exif_transpose(
+            picture, in_place=True
+        )  # otherwise upright pictures are copied, too
     return picture
 
 

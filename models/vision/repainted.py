@@ -1,4 +1,4 @@
-"""A model's picture of a picture: style, resolution, colour."""
+"""Pictures as answers: style, resolution, colour."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from models.documents import DOCUMENT, Number, Positive
 from models.vision.head import ANY, Outputs, Reader, Shapes, Size, Task, View, first
 
-if TYPE_CHECKING:  # a worker has no Pillow, and lists models, too
+if TYPE_CHECKING:  # imported late: a worker lists models, too, and has no Pillow
     from PIL import Image
 
 

@@ -1,4 +1,4 @@
-"""The sidecar: what a model file cannot say about itself, in `NAME.json` beside `NAME.onnx`.
+"""The sidecar: what an ONNX file does not say about its model, in `NAME.json` beside `NAME.onnx`.
 
 It names the task, the labels, how an image becomes the model's input, and how the model's output
 becomes predictions. Reading is strict: an unknown, missing or wrong key is an error that names it.
@@ -27,7 +27,7 @@ from models.vision.image_input import ImageInput
 from models.wire import Wire
 from protos.errors import BadRequest
 
-# Tasks whose outputs are not of classes.
+# Tasks without classes.
 LABELLESS: frozenset[Task] = frozenset({"tensor", "image-to-image"})
 
 
@@ -44,8 +44,8 @@ class SidecarError(BadRequest):
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
 class Sidecar:
-    """Everything about a model besides its graph and weights. `wire` is what its maps may travel
-    as between devices.
+    """Everything about a model besides its graph and weights. `wire` is the permitted encoding of
+    maps between devices.
     """
 
     name: Text
@@ -78,7 +78,7 @@ class Sidecar:
         if task == "tensor":
             if given is not None:
                 cure = "Remove it: a tensor model's output is returned as it is"
-                raise wrong(cure, "does not belong here")
+                raise wrong(cure, "is not allowed here")
             return None
         known = [name for name, head in HEADS.items() if head.task == task]
         if given is None:
@@ -89,7 +89,7 @@ class Sidecar:
 
 
 def sidecar_path(model: Path) -> Path:
-    """Where the sidecar of the model file `model` lies."""
+    """The path of the sidecar of the model file `model`."""
     return model.with_suffix(".json")
 
 

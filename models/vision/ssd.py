@@ -41,7 +41,7 @@ class Ssd(Detector):
         return {self.boxes: (1, count, 4), self.scores: (1, count, 1 + classes)}
 
     def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
-        """Every box but for the background.
+        """Every box except the background.
 
         Offsets d of a prior (x, y, w, h) with variances v:
         x' = x + d_x v_0 w, w' = w exp(d_w v_1)                          [SSD, section 2.2]

@@ -1,4 +1,4 @@
-"""YOLOv5, YOLOv8 and what is exported like them: boxes that the graph has decoded."""
+"""YOLOv5, YOLOv8 and similar exports: boxes that the graph has decoded."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from models.vision.head import ANY, Outputs, Shapes, Size, first
 class YoloBoxes(Detector):
     """Decoded boxes in pixels of the model's input: centre x, y, width, height, then scores.
 
-    `yolov5`: an output (1, boxes, 5 + classes), the fifth value how sure it is of any object.
-    `yolov8`: an output (1, 4 + classes, boxes).
+    `yolov5`: an output (1, boxes, 5 + classes), the fifth value the objectness. `yolov8`: an output
+    (1, 4 + classes, boxes).
     """
 
     type: Literal["yolov5", "yolov8"]

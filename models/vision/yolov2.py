@@ -1,4 +1,4 @@
-"""YOLOv2: one grid of anchored boxes; what YOLOv3 shares with it."""
+"""YOLOv2: one grid of anchored boxes, and the parts that YOLOv3 shares."""
 
 from __future__ import annotations
 

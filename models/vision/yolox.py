@@ -16,8 +16,8 @@ from models.vision.image_input import Side
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
 class YoloX(Detector):
-    """An output (1, cells, 5 + classes): the cells of one grid after the other, row by row; what is
-    a likelihood is one already. `strides` are of the grids, in pixels of the model's input.
+    """An output (1, cells, 5 + classes): the cells of one grid after the other, row by row, with
+    likelihoods after their sigmoid. `strides` are of the grids, in pixels of the model's input.
     """
 
     type: Literal["yolox"]
@@ -26,7 +26,7 @@ class YoloX(Detector):
     nms_iou: Share
 
     def cells(self, size: Size) -> int:
-        """Of all grids, for an input of `size` (height, width)."""
+        """The number of cells of all grids, for an input of `size` (height, width)."""
         return sum((size[0] // stride) * (size[1] // stride) for stride in self.strides)
 
     def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:

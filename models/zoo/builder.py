@@ -30,7 +30,7 @@ from models.windows import Window
 OPSET = 17
 IR_VERSION = 9
 
-# In metadata_props, so that a network that was saved to a file still says what it is.
+# In metadata_props, so that a network saved to a file is still identified.
 WEIGHTS_KEY = "imbrex.weights"
 UNTRAINED = "untrained, for benchmarks"
 
@@ -67,7 +67,7 @@ class _Draw:
 
 
 class Network:
-    """A network under construction; nodes appear in the order in which they are asked for."""
+    """A network under construction; nodes are appended in the order of the calls."""
 
     def __init__(self, name: str, seed: int) -> None:
         self._seed = seed
@@ -98,7 +98,7 @@ class Network:
         return Tensor(self, name, tuple(shape), layer=name)
 
     def split(self, name: str, tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """Channels apart, so many for each part; the parts are `name`, `name_2`, ..."""
+        """Splits channels into parts of these sizes, named `name`, `name_2`, ..."""
         assert sum(sizes) == tensor.shape[1]
         inputs = [tensor.name, self.integers(f"{name}.sizes", sizes)]
         names = [name, *(f"{name}_{index}" for index in range(2, len(sizes) + 1))]
@@ -140,8 +140,8 @@ class Network:
         return self._initialiser(name, [len(values)], TensorProto.INT64, data)
 
     def stored(self, *outputs: Tensor) -> StoredModel:
-        """The finished network, whose weights are drawn whenever they are read; this builder must
-        not be used afterwards.
+        """The finished network, whose weights are generated at each read; this builder must not be
+        used afterwards.
         """
         graph = self._model.graph
         graph.output.extend(_float_info(tensor.name, tensor.shape) for tensor in outputs)
@@ -311,7 +311,9 @@ def _kernel(windows: Windows) -> list[int]:
 
 
 def _window_attributes(windows: Windows) -> dict[str, list[int]]:
-    """What Conv and both pools have in common; ONNX lists all starts of pads, then all ends."""
+    """The attributes that Conv and both pools share; ONNX lists all starts of pads, then all
+    ends.
+    """
     return {
         "kernel_shape": _kernel(windows),
         "strides": [window.stride for window in windows],

@@ -28,7 +28,7 @@ def densenet121() -> StoredModel:
 
 
 def _layer(x: Tensor, name: str) -> Tensor:
-    """Normalised before each convolution: bottleneck, then 3x3, joined to what was there."""
+    """Normalised before each convolution: bottleneck, then 3x3, concatenated with the input."""
     y = x.norm().relu().conv(f"{name}_1x1", 4 * GROWTH, square(1), bias=False)
     y = y.norm().relu().conv(f"{name}_3x3", GROWTH, square(3), bias=False)
     return x.network.concat(name, [x, y])

@@ -84,7 +84,7 @@ def _bottleneck(x: Tensor, name: str, row: Row) -> Tensor:
 
 
 def _gated(x: Tensor, name: str) -> Tensor:
-    """Squeeze and excitation: channels weighted by what the whole map says."""
+    """Squeeze and excitation: channels weighted by a gate over the whole map."""
     squeezed = _divisible(x.shape[1] / 4)
     y = x.global_average_pool(f"{name}_pool").conv(f"{name}_reduce", squeezed, square(1)).relu()
     y = hard_sigmoid(y.conv(f"{name}_expand", x.shape[1], square(1)))

@@ -84,8 +84,8 @@ def test_external_weights_beyond_protobufs_limit_are_refused_unread(tmp_path):
     [
         ("length", "12", "they take 432 bytes, but 12 are stated"),
         ("length", "-1", "they take 432 bytes, but -1 are stated"),
-        ("offset", "-8", "'-8' is no offset"),
-        ("offset", "9" * 5000, "is no offset"),
+        ("offset", "-8", "'-8' is not an offset"),
+        ("offset", "9" * 5000, "is not an offset"),
         ("offset", "1000000", "is too short"),
         ("location", "a\0b", "no usable location"),
         ("location", "a" * 5000, "no usable location"),

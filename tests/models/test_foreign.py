@@ -131,5 +131,5 @@ def test_functions_that_would_become_a_billion_nodes_are_an_error() -> None:
     model = between(helper.make_node("f9", ["a"], ["b"], domain=OWN), OWN)
     model.functions.append(function("f0", []))
     model.functions.extend(function(f"f{k}", [f"f{k - 1}"] * 10) for k in range(1, 10))
-    with pytest.raises(BadRequest, match=r"1111111113 nodes.*written out"):
+    with pytest.raises(BadRequest, match=r"1111111113 nodes.*inlined"):
         without_functions(model, MAX_NODES)

@@ -154,7 +154,7 @@ def from_the_future(model: ModelProto) -> None:
     ("damage", "cause"),
     [
         (cyclic, r"the graph is cyclic: node 'conv1' \(Conv\)"),
-        (missing_initialiser, r"'conv1' \(Conv\) reads 'conv1\.weight', which is no input"),
+        (missing_initialiser, r"'conv1' \(Conv\) reads 'conv1\.weight', which is not an input"),
         (missing_output, "nothing in the model makes its output 'nowhere'"),
         (constant_output, r"'conv1\.bias' does not depend on the input"),
         (unread_input, "no output depends on an input"),

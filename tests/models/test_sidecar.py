@@ -244,7 +244,7 @@ def test_a_wrong_detection_head_is_named(change: dict, key: str) -> None:
 
 def test_a_tensor_model_has_no_head_and_needs_no_labels() -> None:
     document = as_document(CLASSIFIER) | {"task": "tensor", "labels": []}
-    with pytest.raises(SidecarError, match=r"'head'.*does not belong"):
+    with pytest.raises(SidecarError, match=r"'head'.*is not allowed"):
         parse(json.dumps(document), PATH)
     del document["head"]
     assert parse(json.dumps(document), PATH).head is None

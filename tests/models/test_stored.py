@@ -62,7 +62,7 @@ def test_a_file_that_was_changed_meanwhile_is_not_read(tmp_path: Path, kind: str
     stored = read_model(path)
     changed = path if kind == "inside" else tmp_path / "weights.bin"
     os.truncate(changed, 100)
-    with pytest.raises(BadRequest, match=r"'conv1\.weight'.*changed meanwhile"):
+    with pytest.raises(BadRequest, match=r"'conv1\.weight'.*has changed since"):
         stored.read(in_memory)
     changed.unlink()
     with pytest.raises(BadRequest, match="No such file"):

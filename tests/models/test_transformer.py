@@ -65,7 +65,7 @@ def test_a_transformer_is_reported_and_runs() -> None:
     model = vit()
     network = divide(load_graph(model))
     found = {each.op: each.reason for each in refusals(network)}
-    assert found["MatMul"] == "MatMul needs all of its input: it runs whole on one device"
+    assert found["MatMul"] == "MatMul needs all of its input, so it runs whole on one device"
     assert {"LayerNormalization", "Reshape", "Transpose"} <= set(found)
     report = check(model, network, (2, 2), fused(network))
     assert report.ok

@@ -141,7 +141,7 @@ def test_the_same_network_by_every_wire() -> None:
 
 
 def test_eight_bits_need_ranges() -> None:
-    with pytest.raises(BadRequest, match="no ranges"):
+    with pytest.raises(BadRequest, match="the ranges"):
         divide(load_graph(model())).wired("int8")
 
 

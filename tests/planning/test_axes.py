@@ -192,4 +192,4 @@ def test_planners_ask_of_only_so_many_rows_and_columns(monkeypatch):
     assert 0 < sum(asked) <= MOST_LINES_ASKED
     refused = [node for node in graph.nodes if node.refusal]
     assert len(refused) == 60 - MOST_LINES_ASKED // 2048
-    assert f"beyond {MOST_LINES_ASKED}" in refused[0].refusal
+    assert f"more than {MOST_LINES_ASKED} rows" in refused[0].refusal
