@@ -1,6 +1,7 @@
-"""imbrex from Python: a coordinator's clients, and planning, prediction and checks right here.
+"""imbrex from Python: clients of a coordinator, and planning, prediction and checks on this
+machine.
 
-Every name is imported when it is first used: the package itself imports nothing.
+Every name is imported on first use: the package itself imports nothing.
 """
 
 from __future__ import annotations

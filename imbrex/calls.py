@@ -1,6 +1,6 @@
-"""What can be asked of a coordinator over HTTP: each call's request, and how its answer is read.
+"""The calls of a coordinator's HTTP interface: each call's request, and how its answer is read.
 
-`imbrex.client` makes methods of them, for a client that waits and for one that is awaited.
+`imbrex.client` turns them into methods of a synchronous and an asynchronous client.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Source: TypeAlias = "str | Path | bytes | Mapping[str, np.ndarray]"
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Answered]):
-    """A request, and how its answer is read; `read` raises ValueError or KeyError where it is none
-    of a coordinator's.
+    """A request, and how its answer is read; `read` raises ValueError or KeyError if the answer is
+    not a coordinator's.
     """
 
     method: str
@@ -47,7 +47,7 @@ class Call(Generic[Answered]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outputs:
-    """A model's raw outputs by name, and how they came about."""
+    """A model's raw outputs by name, and how they were computed."""
 
     arrays: Mapping[str, np.ndarray]
     origin: answers.Origin
@@ -56,8 +56,8 @@ class Outputs:
 def infer(
     model: str, source: Source, media_type: str = "", choice: Choice = IN_FORCE
 ) -> Call[answers.Inference]:
-    """What a model sees in a picture (a path, or a file's bytes), or its answer to tensors (arrays
-    by name, or an .npz).
+    """A model's predictions for a picture (a path, or a file's bytes), or its answer to tensors
+    (arrays by name, or an .npz).
 
     Raises:
         NotFound, BadRequest: no such file, or it cannot be read.
@@ -93,7 +93,7 @@ def models() -> Call[list[ModelStatus]]:
 
 
 def catalogue() -> Call[answers.Models]:
-    """Every model that the coordinator serves, and what their weights take."""
+    """Every model that the coordinator serves, and the memory of their weights."""
     return Call("GET", "/v1/models", _as(answers.Models))
 
 
@@ -103,23 +103,23 @@ def baseline(model: str) -> Call[answers.Alone]:
 
 
 def plan(model: str, choice: Choice = IN_FORCE) -> Call[PlanFile]:
-    """The plan in force, or the chosen one; made if need be."""
+    """The plan in force, or the chosen one; planned if necessary."""
     return Call("POST", f"/v1/models/{model}/plan{_query(choice)}", _as_plan)
 
 
 def send_plan(model: str, plan: bytes) -> Call[Choice]:
-    """Keeps a plan (JSON) there; how to choose it."""
+    """Stores a plan (JSON) on the coordinator; returns how to choose it."""
     path = f"/v1/plans/{model}"
     return Call("POST", path, lambda each: Choice(plan=each.json()["plan_id"]), plan, names.JSON)
 
 
 def hold_plan(model: str, plan: bytes) -> Call[PlanFile]:
-    """Puts a plan (JSON) in force, until it is released."""
+    """Puts a plan (JSON) in force until it is released."""
     return Call("PUT", f"/v1/plans/{model}", _as_plan, plan, names.JSON)
 
 
 def release_plan(model: str) -> Call[answers.Released]:
-    """Lets a held plan go."""
+    """Releases a held plan."""
     return Call("DELETE", f"/v1/plans/{model}", _as(answers.Released))
 
 
@@ -129,27 +129,27 @@ def devices() -> Call[list[DeviceStatus]]:
 
 
 def drain(device: str) -> Call[DeviceStatus]:
-    """Gives a device no more work; returns at once, with its state."""
+    """Drains a device; returns its state at once."""
     return Call("POST", f"{_device(device)}/drain", _as(DeviceStatus))
 
 
 def resume(device: str) -> Call[DeviceStatus]:
-    """Uses a device again; its state."""
+    """Uses a device again; returns its state."""
     return Call("POST", f"{_device(device)}/resume", _as(DeviceStatus))
 
 
 def profile(device: str) -> Call[answers.Profiling]:
-    """What was measured of a device, by id or name."""
+    """The profile of a device, by id or name."""
     return Call("GET", f"{_device(device)}/profile", _as(answers.Profiling))
 
 
 def profile_again(device: str) -> Call[answers.Profiling]:
-    """Measures a device anew; returns at once."""
+    """Measures a device again; returns at once."""
     return Call("POST", f"{_device(device)}/profile", _as(answers.Profiling))
 
 
 def doctor() -> Call[list[answers.Finding]]:
-    """What is wrong with the cluster, the worst first."""
+    """The doctor's findings, the most severe first."""
     return Call("GET", "/v1/doctor", lambda response: _as(answers.Findings)(response).findings)
 
 
@@ -169,7 +169,7 @@ def version() -> Call[str]:
 
 
 def ready() -> Call[answers.Ready]:
-    """Nothing, where requests can be answered; else it raises Unavailable with the reason."""
+    """Returns None if requests can be answered; else raises Unavailable with the reason."""
     return Call("GET", "/readyz", _as(answers.Ready))
 
 
@@ -186,7 +186,7 @@ def read_file(file: Path) -> bytes:
     """The bytes of a file that the user named.
 
     Raises:
-        NotFound: there is none.
+        NotFound: no such file.
         BadRequest: it cannot be read.
     """
     try:
@@ -200,7 +200,7 @@ def read_file(file: Path) -> bytes:
 
 
 def media_type(file: Path) -> str:
-    """How a file's bytes are announced; the coordinator looks at the bytes themselves."""
+    """The media type of a file; the coordinator looks at the bytes themselves."""
     if file.suffix.lower() == ".npz":
         return names.NPZ
     guessed, _ = mimetypes.guess_type(file.name)
@@ -233,7 +233,7 @@ def _device(device: str) -> str:
 
 
 def _query(choice: Choice) -> str:
-    """A choice as a URL's query; nothing for the plan in force."""
+    """A choice as a URL's query; empty for the plan in force."""
     fields = {
         "strategy": choice.strategy,
         "devices": choice.devices,

@@ -1,5 +1,5 @@
-"""Clients of a coordinator's HTTP interface: `Client` waits, `AsyncClient` is awaited. What can be
-asked is in `imbrex.calls`; both have it all as methods, with the same arguments and answers.
+"""Clients of a coordinator's HTTP interface: `Client` is synchronous, `AsyncClient` asynchronous.
+Both have the calls in `imbrex.calls` as methods, with the same arguments and answers.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from protos.errors import (
 URL = "http://127.0.0.1:8460"
 CONNECT_TIMEOUT_S = 5.0
 URL_VARIABLE = "IMBREX_URL"
-# In the environment and not a flag: a command line is for every user of a machine to see.
+# In the environment and not a flag: every user of a machine can see its command lines.
 KEY_VARIABLE = "IMBREX_API_KEY"
-# A file of certificates to believe, beside those of the system.
+# A file of certificates to trust in addition to the system's.
 CA_VARIABLE = "IMBREX_CA"
-# A model's first request may wait for its weights to reach slow devices over a home's Wi-Fi.
+# A model's first request may wait for weights to reach slow devices over Wi-Fi.
 ANSWER_TIMEOUT_S = 600.0
 
 _KINDS = {
@@ -62,13 +62,13 @@ T = TypeVar("T")
 
 
 class NoCoordinator(Unavailable):
-    """Nothing answers at the coordinator's address."""
+    """There is no answer at the coordinator's address."""
 
     code: ClassVar[str] = "no_coordinator"
 
 
 class _Coordinator:
-    """Where a coordinator is, and what its answers mean."""
+    """The address of a coordinator, and the interpretation of its answers."""
 
     def __init__(self, url: str | None, key: str | None, answer_timeout_s: float) -> None:
         self.url = (url or os.environ.get(URL_VARIABLE) or URL).rstrip("/")
@@ -79,13 +79,13 @@ class _Coordinator:
         """An HTTP client.
 
         Raises:
-            BadRequest: the URL is none.
+            BadRequest: the URL is invalid.
             BadConfiguration: the certificates that the environment names cannot be used.
         """
         try:
             if httpx.URL(self.url).scheme not in ("http", "https"):
                 raise httpx.InvalidURL("it does not begin with http://")
-            # A proxy for the internet would not know the devices of a home.
+            # A proxy for the internet would not know devices of the local network.
             return kind(
                 base_url=self.url, timeout=self._timeout, trust_env=False, verify=_believed()
             )
@@ -108,7 +108,7 @@ class _Coordinator:
 
         Raises:
             ImbrexError: what the coordinator raised, with the same cause and cure.
-            PeerViolation: it is no coordinator of this version.
+            PeerViolation: it is not a coordinator of this version.
         """
         if not response.is_success:
             raise self._error(response)
@@ -118,12 +118,12 @@ class _Coordinator:
             raise self._stranger() from error
 
     def _lost(self, error: httpx.HTTPError) -> ImbrexError:
-        """Why there is no answer."""
+        """The error for a missing answer."""
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return BadConfiguration(
-                cause=f"the certificate of {self.url} is not believed ({error})",
-                cure="Print the cluster's with `imbrex cluster authority` on the coordinator's "
-                f"device, and name its file in {CA_VARIABLE}",
+                cause=f"the certificate of {self.url} is not trusted ({error})",
+                cure="Print the cluster's certificate with `imbrex cluster authority` on the "
+                f"coordinator's device, and set {CA_VARIABLE} to its file",
             )
         if isinstance(error, httpx.ConnectError):
             return NoCoordinator(
@@ -172,7 +172,7 @@ def _awaited(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, P
 
 class Client(_Coordinator):
     """Calls the coordinator at `url` (else at `IMBREX_URL`, else on this device), with the API key
-    `key` (else `IMBREX_API_KEY`); raises what it raised, with the same cause and cure.
+    `key` (else `IMBREX_API_KEY`); raises the coordinator's errors, with the same cause and cure.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Client(_Coordinator):
         self.close()
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._http.close()
 
     def ask(self, call: Call[T]) -> T:
@@ -203,7 +203,7 @@ class Client(_Coordinator):
         return self._read(call, response)
 
     def not_ready_because(self) -> str:
-        """Why no request can be answered yet; empty when they can."""
+        """Why requests cannot be answered yet; empty when they can."""
         try:
             self.ready()
         except NoCoordinator:
@@ -234,7 +234,7 @@ class Client(_Coordinator):
 
 
 class AsyncClient(_Coordinator):
-    """`Client`'s twin for asyncio; one may have many questions on their way at a time."""
+    """The asyncio counterpart of `Client`; it may have many calls in flight at a time."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class AsyncClient(_Coordinator):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         await self._http.aclose()
 
     async def ask(self, call: Call[T]) -> T:
@@ -285,7 +285,7 @@ class AsyncClient(_Coordinator):
 
 
 def _believed() -> ssl.SSLContext:
-    """The system's authorities, and those that the environment names.
+    """The system's authorities, and those named in the environment.
 
     Raises:
         BadConfiguration: that file cannot be used.
@@ -297,6 +297,6 @@ def _believed() -> ssl.SSLContext:
         except OSError as error:
             raise BadConfiguration(
                 cause=f"the certificates in {file} cannot be used: {error}",
-                cure=f"Correct {CA_VARIABLE}: `imbrex cluster authority` prints what belongs there",
+                cure=f"Correct {CA_VARIABLE}: `imbrex cluster authority` prints its content",
             ) from error
     return context

@@ -1,6 +1,4 @@
-"""What the commands that plan here share: a network in memory, a described cluster, and files that
-they write.
-"""
+"""Shared by commands that plan locally: a network in memory, a cluster file, and output files."""
 
 from __future__ import annotations
 
@@ -34,22 +32,20 @@ def load_cluster(path: Path) -> Cluster:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(
-            cause=f"the cluster file {path} can't be read ({error})", cure="Check its path."
+            cause=f"the cluster file {path} cannot be read ({error})", cure="Check its path."
         ) from error
     return parse_cluster(text, str(path), lambda name: (path.parent / name).read_bytes())
 
 
 def find_planners_here() -> None:
-    """Lets `package.module:function` name a module of the folder that the user is in, behind all
-    that is installed.
-    """
+    """Lets `package.module:function` name a module in the current folder, after installed ones."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
 
 
 def write(target: Path, text: str, option: str = "--save") -> None:
-    """Writes a file that the user named.
+    """Writes an output file of the user's.
 
     Raises:
         BadConfiguration: it cannot be written.

@@ -1,7 +1,7 @@
-"""Planning, prediction and checks right here, without a coordinator: what the command line prints.
+"""Planning, prediction and checks on this machine, without a coordinator, as on the command line.
 
-A model is a name (`imbrex models list`) or the path of an `.onnx` file; a cluster is described by
-a file (`imbrex status --save`), or made in Python.
+A model is a name (`imbrex models list`) or the path of an `.onnx` file; a cluster is described by a
+file (`imbrex status --save`), or created in Python.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """One strategy's plan for so many devices, as the simulator sees it."""
+    """One strategy's plan for a number of devices, as predicted by the simulator."""
 
     count: int
     latency_s: float
@@ -46,7 +46,7 @@ class Predicted:
     devices: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The contract's object of a strategy."""
+        """The documented JSON object of a strategy."""
         return {
             "latency_s": self.latency_s,
             "speedup": round(self.speedup, 4),
@@ -64,7 +64,7 @@ class Refused:
     reason: str
 
     def as_json(self) -> dict[str, Any]:
-        """As if it were predicted, with nothing known but the reason."""
+        """The same object with all values unknown but the reason."""
         keys = ("latency_s", "speedup", "bytes", "search_s", "devices")
         return {**dict.fromkeys(keys), "reason": self.reason}
 
@@ -89,8 +89,8 @@ def plan(
     devices: int = 0,
     wire: Wire = "exact",
 ) -> PlanFile:
-    """The plan of a strategy for a cluster, or for its `devices` fastest devices, as its file has
-    it; maps may travel as `wire` where that is faster.
+    """A strategy's plan for a cluster, or for its `devices` fastest devices, in the form of a
+    plan's file; maps may be sent as `wire` where that is faster.
 
     Raises:
         NotFound, BadRequest: no such model, cluster or strategy.
@@ -104,7 +104,7 @@ def plan(
 def simulate(
     model: str, cluster: Cluster | str | Path, chosen: Sequence[str] = (ALL,)
 ) -> dict[str, Outcome]:
-    """What strategies would do on a cluster, by their names; `chosen` has some, or `all`.
+    """Predictions of strategies for a cluster, by name; `chosen` names some, or `all`.
 
     Raises:
         NotFound, BadRequest: no such model, cluster or strategy.
@@ -117,7 +117,7 @@ def planners(chosen: Sequence[str]) -> dict[str, Planner]:
     """The strategies of these names.
 
     Raises:
-        NotFound: there is none of a name.
+        NotFound: an unknown name.
     """
     named = strategies.names() if ALL in chosen else chosen
     return {name: strategies.strategy(name) for name in named}
@@ -133,7 +133,7 @@ def predict(network: Network, cluster: Cluster, planner: Planner) -> Outcome:
         check_plan(made, network, cluster)
     except ImbrexError as error:
         return Refused(count, error.cause)
-    except Exception as error:  # planners may be anybody's
+    except Exception as error:  # planners may be third-party code
         return Refused(count, f"the planner fails: {type(error).__name__}: {error}")
     latency_s = simulated(made, network, cluster).latency_s
     called = {device.id: device.name for device in cluster.devices}
@@ -148,8 +148,8 @@ def predict(network: Network, cluster: Cluster, planner: Planner) -> Outcome:
 
 
 def check(model: str, grid: tuple[int, int] = (2, 2)) -> CheckReport:
-    """Cuts every block of a model into rows x columns of tiles, runs them all here, and compares
-    with the whole model.
+    """Cuts every block of a model into rows x columns of tiles, runs them all on this machine, and
+    compares with the whole model.
 
     Raises:
         NotFound, BadRequest: no such model, or it cannot be used.
@@ -164,13 +164,13 @@ def checked(
     grid: tuple[int, int],
     progress: Callable[[str, float], None],
 ) -> CheckReport:
-    """`check` of a model that is loaded, with its progress."""
+    """`check` for a loaded model, with progress."""
     blocks = planned_blocks(network, grid[0] * grid[1])
     return run_check(loaded.proto, network, grid, blocks, progress=progress)
 
 
 def planned_blocks(network: Network, count: int) -> Blocking:
-    """The blocks that AOFL chooses for `count` equal devices of the published kind."""
+    """The blocks that AOFL chooses for `count` equal devices as in the paper."""
     return [(block.start, block.stop) for block in aofl(network, equal_cluster(count)).blocks]
 
 

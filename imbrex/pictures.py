@@ -1,4 +1,4 @@
-"""Files that people send, and pictures with what was found in them."""
+"""Annotated pictures of answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def save_annotated(body: bytes, predictions: Sequence[Mapping[str, Any]], target
     """Draws an answer over its picture and writes it.
 
     Raises:
-        BadRequest: the answer isn't about a picture.
+        BadRequest: the answer is not about a picture.
         BadConfiguration: the file cannot be written.
     """
     from PIL import Image
@@ -30,8 +30,8 @@ def save_annotated(body: bytes, predictions: Sequence[Mapping[str, Any]], target
 
     if any("data" in each for each in predictions):
         raise BadRequest(
-            cause="this model gives tensors: there is nothing to draw",
-            cure="Leave --save out, or use a model that finds or names things",
+            cause="this model returns tensors: there is nothing to draw",
+            cure="Omit --save, or use a detection, classification or segmentation model",
         )
     picture = annotated(decode_image(body), [prediction(each) for each in predictions])
     kind = Image.registered_extensions().get(target.suffix.lower(), "PNG")
@@ -47,7 +47,7 @@ def save_annotated(body: bytes, predictions: Sequence[Mapping[str, Any]], target
 
 
 def prediction(fields: Mapping[str, Any]) -> Prediction:
-    """The prediction behind its JSON."""
+    """The prediction from its JSON."""
     if "png" in fields:
         from PIL import Image
 

@@ -1,6 +1,6 @@
-"""What people see: tables and sentences on standard output, progress on standard error.
+"""Terminal output: tables and sentences on standard output, progress on standard error.
 
-Rich leaves colours out where output is a pipe or NO_COLOR is set.
+Rich omits colours if the output is a pipe or NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-# A pipe has no width; a table must not be folded for the program that reads it.
+# A pipe has no width; tables must not be folded for programs that read them.
 PIPE_WIDTH = 160
 
 
@@ -33,12 +33,12 @@ def out() -> Console:
 
 
 def err() -> Console:
-    """Progress, logs, errors."""
+    """The console for progress, logs and errors."""
     return _console(sys.stderr.isatty(), stderr=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """The one JSON object of a command's standard output."""
+    """Prints the one JSON object of a command's standard output."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
@@ -60,7 +60,7 @@ def progress_bar() -> Iterator[Progress]:
 
 @contextmanager
 def transfer_bar(what: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
-    """A bar of bytes on a terminal, nothing elsewhere; is told how many are there."""
+    """A bar of bytes on a terminal, nothing elsewhere; call it with the bytes so far."""
     console = err()
     with Progress(
         TextColumn("{task.description}"),
@@ -77,7 +77,7 @@ def transfer_bar(what: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """A spinner on a terminal while something takes its time; nothing elsewhere."""
+    """A spinner on a terminal while something takes time; nothing elsewhere."""
     console = err()
     if not console.is_terminal:
         yield
@@ -87,12 +87,12 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def heading(text: str) -> Text:
-    """The title of a part of a report."""
+    """Prints the title of a section of a report."""
     return Text(text, style="bold")
 
 
 def table(*columns: str) -> Table:
-    """A light table; a column whose name begins with > is of numbers."""
+    """Prints a light table; a column whose name begins with > is right-aligned."""
     made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for column in columns:
         if column.startswith(">"):
@@ -103,7 +103,7 @@ def table(*columns: str) -> Table:
 
 
 def predictions_table(predictions: Sequence[Mapping[str, Any]]) -> Table:
-    """Detections, classes, segments, tensors or a picture."""
+    """Prints detections, classes, segments, tensors or a picture."""
     if predictions and "png" in predictions[0]:
         made = table("picture", "pixels")
         for each in predictions:
@@ -165,7 +165,7 @@ def models_table(models: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def plan_table(plan: Mapping[str, Any], device_names: Mapping[str, str]) -> Table:
-    """A plan's blocks: layers, exchange, and each device's part. `plan` is the contract's JSON."""
+    """A plan's blocks: layers, exchange, and each device's part. `plan` is the documented JSON."""
     made = table(">block", "layers", "exchange", ">GFLOP", "tiles")
     for index, block in enumerate(plan["blocks"], start=1):
         tiles = block["tiles"]
@@ -183,13 +183,13 @@ def plan_table(plan: Mapping[str, Any], device_names: Mapping[str, str]) -> Tabl
 
 
 def plan_sentence(plan: Mapping[str, Any]) -> str:
-    """What a plan is expected to do, in one line."""
+    """A summary of a plan, in one line."""
     count, together = len(plan["devices_used"]), plan["predicted_latency_s"]
     alone = plan["single_device_latency_s"]
     devices = "1 device" if count == 1 else f"{count} devices"
     blocks = "1 block" if len(plan["blocks"]) == 1 else f"{len(plan['blocks'])} blocks"
     wire = plan.get("wire", "exact")
-    told = "" if wire == "exact" else f", maps travel as {wire}"
+    told = "" if wire == "exact" else f", maps sent as {wire}"
     extra = plan["redundant_flop"] / plan["total_flop"] if plan["total_flop"] else 0.0
     return (
         f"{plan['strategy']}: {blocks} on {devices}, predicted "
@@ -207,7 +207,7 @@ def bar(share: float, width: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration as people compare them."""
+    """A duration with a suitable unit."""
     if seconds >= 10:
         return f"{seconds:.1f} s"
     return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
@@ -222,12 +222,12 @@ def size(count: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """A rate, or a dash where it isn't known."""
+    """A rate, or a dash if it is not known."""
     return f"{value:.1f}" if value else "-"
 
 
 def _part(tile: Mapping[str, Any], axes: Sequence[str]) -> str:
-    """A tile's rows, and what it has along the other axes that its block is divided along."""
+    """A tile's rows, and its ranges along the other axes that its block is divided along."""
     return " ".join(f"{axis} {tile[axis][0]}-{tile[axis][1]}" for axis in ("rows", *axes))
 
 

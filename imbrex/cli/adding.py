@@ -1,4 +1,4 @@
-"""`imbrex models add`: a file of somebody's, with what it doesn't say guessed or asked."""
+"""`imbrex models add`: adds an ONNX file; what it does not say is guessed or asked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LABEL_FILES = (".txt", ".names")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What was said of the model on the command line; None: not said."""
+    """The description of the model on the command line; None: not given."""
 
     name: str | None = None
     task: Task | None = None
@@ -49,7 +49,7 @@ class Said:
 
 
 class NotSaid(BadRequest):
-    """Something cannot be guessed, and there is no terminal to ask at."""
+    """Something cannot be guessed, and there is no terminal to ask on."""
 
     code = "not_said"
 
@@ -59,7 +59,7 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
     name = said.name or file.stem
     if name in catalogue.names():
         raise BadRequest(
-            cause=f"{name!r} is a model of imbrex itself", cure="Give it another name with --name"
+            cause=f"{name!r} is a built-in model", cure="Give it another name with --name"
         )
     with terminal.waiting(f"reading {file.name}"):
         stored = read_model(file)
@@ -109,7 +109,7 @@ def _written_size(told: dict[str, object]) -> Size | None:
 
 
 def _described(graph: Graph, told: dict[str, object], name: str, said: Said, file: Path) -> Sidecar:
-    """The sidecar of what was said, guessed and asked."""
+    """The sidecar from what was given, guessed and asked."""
     given = _read_labels(said.labels) if said.labels is not None else None
     first = guess(graph, told, said.task, len(given or ()))
     missing: list[str] = []
@@ -127,13 +127,13 @@ def _described(graph: Graph, told: dict[str, object], name: str, said: Said, fil
         raise NotSaid(
             cause=f"{file} does not say what {', '.join(missing)} "
             + ("is" if len(missing) == 1 else "are"),
-            cure="Say so with these options, or write a sidecar and name it with --sidecar",
+            cure="Give these options, or write a sidecar and name it with --sidecar",
         )
     assert task is not None, "asked, or missing"
     if not takes_pictures(graph) and task != "tensor":
         raise BadRequest(
             cause=f"{file} does not take a picture: its inputs are not one of (1, 3, H, W) float32",
-            cure="Add it with --task tensor, or export it so",
+            cure="Add it with --task tensor, or export it with such an input",
         )
     head = head_for(graph, task, labels or (), pixels or "unit", told)
     if head is None and task != "tensor":
@@ -151,7 +151,7 @@ def _unread(graph: Graph, file: Path) -> BadRequest:
             '"type": "yolov5" if it is centre, size, objectness and the score of the one class'
         )
     return BadRequest(
-        cause=f"how {file} gives its boxes is not known: its outputs are "
+        cause=f"the form of the boxes in {file} is not known: its outputs are "
         + ", ".join(map(str, shapes)),
         cure=cure,
     )
@@ -186,14 +186,15 @@ def _sidecar(
 
 
 def _read_labels(text: str) -> tuple[str, ...]:
-    """Of a file with one per line, or separated by commas."""
+    """The labels of a file with one per line, or from a list separated by commas."""
     if not text.lower().endswith(LABEL_FILES):
         return tuple(each.strip() for each in text.split(",") if each.strip())
     try:
         lines = Path(text).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(
-            cause=f"the labels {text} cannot be read ({error})", cure="One label per line, in UTF-8"
+            cause=f"the labels {text} cannot be read ({error})",
+            cure="Write one label per line, in UTF-8",
         ) from error
     return tuple(each.strip() for each in lines if each.strip())
 
@@ -207,7 +208,7 @@ def _choose(
         for each in choices:
             if answer == each:
                 return each
-        typer.echo(f"none of {', '.join(choices)}", err=True)
+        typer.echo(f"not one of {', '.join(choices)}", err=True)
     return None
 
 

@@ -1,4 +1,4 @@
-"""What else could be done than a plan does, and what that would cost: simulated, not executed."""
+"""Alternatives to a plan, and their predicted latencies: simulated, not executed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.units import Network
 from models.wire import Wire
 from protos.errors import ImbrexError
 
-# What is worth a sentence: predictions are no better than that.
+# The smallest difference worth a sentence, about the error of predictions.
 NOTABLE = 0.01
 FASTER_LINK = 10
 
@@ -24,7 +24,7 @@ Step = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Something else, and its predicted latency; `reason` where it can't be done."""
+    """An alternative and its predicted latency; `reason` if it is impossible."""
 
     what: str
     latency_s: float = 0.0
@@ -33,7 +33,7 @@ class Alternative:
     def would(self, now_s: float) -> str:
         """A part of a sentence."""
         if self.reason:
-            return f"{self.what} can't: {self.reason}"
+            return f"{self.what} cannot: {self.reason}"
         change = self.latency_s / now_s - 1
         told = "the same" if abs(change) < NOTABLE / 2 else f"{change:+.0%}"
         return f"{self.what} {terminal.duration(self.latency_s)} ({told})"
@@ -50,7 +50,7 @@ class Situation:
 
     @property
     def now_s(self) -> float:
-        """What the plan takes."""
+        """The plan's predicted latency."""
         return simulate(self.plan, self.network, self.cluster).latency_s
 
     def planned(
@@ -60,7 +60,7 @@ class Situation:
         planner: Planner | None = None,
         wire: Wire | None = None,
     ) -> Alternative:
-        """What another cluster, planner or wire would give."""
+        """The result with another cluster, planner or wire."""
         try:
             allowed = wire or self.plan.wire
             plan = propose(planner or self.planner, self.network, cluster, allowed)
@@ -70,7 +70,7 @@ class Situation:
 
 
 def sentences(situation: Situation, step: Step) -> Iterator[str]:
-    """Why so many devices, what other strategies would take, which opt-in would help."""
+    """Sentences on the number of devices, other strategies, and options that would help."""
     now_s = situation.now_s
     numbers = [each.would(now_s) for each in _numbers(situation, step)]
     used = len(situation.plan.devices)

@@ -1,7 +1,7 @@
-"""imbrex on the command line: a thin front on both daemons and the tools.
+"""The command line of imbrex: a thin layer over both daemons and the tools.
 
-Every import of a room is inside its command: `--help` stays fast, and `imbrex worker` runs where
-only a worker's libraries are installed.
+Commands import other packages lazily: `--help` stays fast, and `imbrex worker` runs with only a
+worker's libraries installed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from imbrex.cli.planning import add_planning
 from imbrex.cli.watching import add_watch
 from protos.errors import BadConfiguration, ImbrexError
 
-# What only the extras bring, by the names that Python misses them under.
+# The modules that only extras install, by import name.
 EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(
     (
         "fastapi",
@@ -53,8 +53,8 @@ EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(
     "coordinator",
 )
 
-# Objects that come before the next look for cycles. Planners make a million small ones and hardly
-# a cycle: at Python's 700 the looking takes a third of their time. This many hold some 10 MB.
+# Allocations before the next garbage collection. Planners make a million small objects and hardly a
+# cycle: with Python's 700, collections take a third of their time. This many hold some 10 MB.
 YOUNG_OBJECTS = 50_000
 
 app = typer.Typer(
@@ -228,14 +228,14 @@ def main() -> None:
             raise
         _fail(
             BadConfiguration(
-                cause=f"this command needs {error.name}, which a worker does without",
+                cause=f"this command needs {error.name}, which is not installed",
                 cure=f'pip install "imbrex[{extra}]"',
             )
         )
 
 
 def _fail(error: ImbrexError) -> None:
-    """Cause and cure for people; for a program that asked for JSON, the error as JSON too."""
+    """Prints cause and cure; with --json, the error as JSON too."""
     if "--json" in sys.argv:
         import json
 

@@ -1,5 +1,5 @@
-"""The commands that ask a running coordinator. Nothing but typer is imported
-here: `--help` stays fast.
+"""The commands that use a running coordinator. Nothing but typer is imported here: `--help` stays
+fast.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def status(
     imbrex status --save home.toml      (then: imbrex simulate vgg16 --cluster home.toml)
     """
     if watch and (as_json or save):
-        raise typer.BadParameter("--watch shows a table; take --json and --save without it")
+        raise typer.BadParameter("--watch shows a table; use --json and --save without it")
     if save is not None and save.suffix.lower() != ".toml":
-        raise typer.BadParameter(f"{save} is no .toml", param_hint="--save")
+        raise typer.BadParameter(f"{save} is not a .toml file", param_hint="--save")
     from imbrex.cli import status as command
 
     raise typer.Exit(
@@ -119,7 +119,8 @@ def drain(
     device: DeviceArgument,
     url: Url = URL,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Return only when nothing runs on it any more.")
+        bool,
+        typer.Option("--wait/--no-wait", help="Return only when nothing runs on it any longer."),
     ] = True,
     as_json: Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`imbrex bench`: strategies on a running cluster, measured beside what was predicted."""
+"""`imbrex bench`: strategies on a running cluster, measured and compared with the prediction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from protos.errors import BadRequest, Infeasible, Unavailable
 
 Form = Literal["people", "json", "csv"]
 
-# What of a device says how it computes, and through what it is reached.
+# The device's keys that describe how it computes and how it is reached.
 _FINGERPRINT = (
     *("id", "name", "fingerprint", "cpu", "cores", "mhz", "memory_bytes", "pace", "gflops"),
     *("threads", "concurrency", "mbps", "profiled", "correction", "host"),
@@ -38,8 +38,9 @@ BAR = 20
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to measure: strategies (`all`: ours) over numbers of devices (None: all that there
-    are), each with every one of `wires`, and perhaps a plan's file; how often, with which input.
+    """What to measure: strategies (`all`: those of imbrex) over numbers of devices (None: all
+    devices), each with every one of `wires`, and optionally a plan's file; how often, with which
+    input.
     """
 
     strategies: Sequence[str]
@@ -89,7 +90,7 @@ def bench(model: str, url: str, asked: Asked, form: Form) -> int:
 
 
 def _same(case: Case) -> bool:
-    """Whether its answers are the reference's, as closely as its wire lets them."""
+    """Whether its answers equal the reference's within the tolerance of its wire."""
     error = case.comparison.max_rel_error
     return isfinite(error) if case.plan["wire"] != "exact" else error <= TOLERANCE
 
@@ -105,8 +106,8 @@ def _cases(asked: Asked, there: int, client: Client, model: str) -> list[Case]:
     counts = asked.counts or [there]
     if counts[-1] > there:
         raise BadRequest(
-            cause=f"{counts[-1]} devices were asked for, {there} are ready",
-            cure="Ask for fewer, or see `imbrex status` why some are missing",
+            cause=f"{counts[-1]} devices were requested, but {there} are ready",
+            cure="Request fewer, or see in `imbrex status` why some are missing",
         )
     cases = [
         Case(f"{name} {wire}".strip(), count, Choice.of(name, count, wire))
@@ -122,7 +123,7 @@ def _cases(asked: Asked, there: int, client: Client, model: str) -> list[Case]:
 
 
 def _measured(rounds: Rounds, cases: Sequence[Case], repeat: int) -> list[Case]:
-    """The cases that have a plan, after their measurements."""
+    """Measures all cases; returns those that have a plan."""
     with terminal.progress_bar() as bar:
         task = bar.add_task("", total=len(cases) * (repeat + 1))
 
@@ -134,7 +135,7 @@ def _measured(rounds: Rounds, cases: Sequence[Case], repeat: int) -> list[Case]:
         if not able:
             raise Infeasible(
                 cause=f"nothing can be measured: {cases[0].label}: {cases[0].reason}",
-                cure="See `imbrex simulate` for what would work",
+                cure="Find strategies that work with `imbrex simulate`",
             )
         for case in rounds.measure(able, repeat):
             step(f"{case.label} on {case.devices}")
@@ -180,8 +181,8 @@ def _show(cases: Sequence[Case], about: Mapping[str, Any]) -> None:
     console = terminal.out()
     alone = terminal.duration(about["single_device_latency_s"])
     console.print(
-        f"{about['model']} at {about['url']}: medians of {about['repeat']} rounds in turns; the "
-        f"whole model on {about['baseline_device']} alone, in plain onnxruntime: {alone}"
+        f"{about['model']} at {about['url']}: medians of {about['repeat']} interleaved rounds; "
+        f"the whole model on {about['baseline_device']} alone, in plain onnxruntime: {alone}"
     )
     made = terminal.table(
         *("strategy", ">of", ">measured", "", ">fastest", ">slowest", ">predicted", ">error"),
@@ -209,4 +210,4 @@ def _show(cases: Sequence[Case], about: Mapping[str, Any]) -> None:
             Text(f"{error:.2g}", "green" if error <= TOLERANCE else "red"),
         )
     console.print(made)
-    console.print(f"difference: of any answer from that of {about['reference']}")
+    console.print(f"difference: the largest of any answer from that of {about['reference']}")

@@ -1,4 +1,4 @@
-"""`imbrex models list`: the networks that imbrex knows by name, and those it can get."""
+"""`imbrex models list`: the models that imbrex knows by name, and those it can download."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#222}.s{font-size:10px;fill:#555}"
     ".t{font-size:15px;font-weight:600}"
 )
-# After the colours are used up, lines are told apart by their dashes.
+# When all colours are used, dashes tell lines apart.
 _DASHES = ("", "6 3", "2 3")
 _MOST_TICKS = 10
 
@@ -38,8 +38,8 @@ class _Scale:
 
 
 def speedup_svg(title: str, lines: Mapping[str, Points]) -> str:
-    """How many times as fast as one device, over numbers of devices. The dashed grey line is as
-    many times as there are devices.
+    """Speed-up against one device, over numbers of devices. The dashed grey line is the ideal,
+    linear speed-up.
     """
     points = [point for line in lines.values() for point in line]
     scale = _Scale(

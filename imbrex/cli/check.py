@@ -18,8 +18,8 @@ from models.wire import Wire
 def check(
     model: str, grid: tuple[int, int], wire: Wire = "exact", inputs: int = 100, *, as_json: bool
 ) -> int:
-    """Checks a model with a grid of tiles, and by so many inputs what an encoded wire does to the
-    answer; the exit code says whether it is ok.
+    """Checks a model with a grid of tiles, and the effect of an encoded wire on `inputs` inputs;
+    returns the exit code, 1 if it is not ok.
     """
     loaded = catalogue.load(model)
     network = network_of(loaded)

@@ -1,5 +1,5 @@
-"""`imbrex cluster ...`: who belongs to the cluster; on the coordinator's device, by its state
-directory. Nothing but typer is imported here: `--help` stays fast.
+"""`imbrex cluster ...`: manages the cluster's members in the coordinator's state directory. Nothing
+but typer is imported here: `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 class Role(StrEnum):
-    """As `coordinator.keys.Role`, which would be slow to import for `--help`."""
+    """The same values as `coordinator.keys.Role`, which would be slow to import for `--help`."""
 
     infer = "infer"
     admin = "admin"
@@ -37,7 +37,7 @@ def init(
         bool,
         typer.Option(
             "--replace",
-            help="Replace an authority that was lost; every device must be enrolled again.",
+            help="Replace a lost authority; every device must be enrolled again.",
         ),
     ] = False,
     config: Config = None,
@@ -46,7 +46,7 @@ def init(
 ) -> None:
     """Create the cluster's certificate authority; from then on, daemons use TLS.
 
-    Does nothing where there is one already. Restart a coordinator that is running.
+    Does nothing if there is one already. Restart the coordinator afterwards if it is running.
 
     \b
     imbrex cluster init
@@ -71,7 +71,7 @@ def invite(
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Print a join token, with which one device may join, once.
+    """Print a join token, with which one device can join once.
 
     \b
     imbrex cluster invite
@@ -134,7 +134,7 @@ def restore(
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Restore a backup where there is no cluster yet."""
+    """Restore a backup into a state directory without a cluster."""
     from imbrex.cli import cluster_trust as command
 
     raise typer.Exit(command.put_back(config, state_dir, file, as_json=as_json))
@@ -179,7 +179,7 @@ def revoke(
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Revoke an API key at once. Without any key left, everybody may do everything again."""
+    """Revoke an API key at once. When the last key is revoked, anyone may do everything again."""
     from imbrex.cli import cluster_keys as command
 
     raise typer.Exit(command.revoke(config, state_dir, name, as_json=as_json))
@@ -204,10 +204,10 @@ def remove(
 
 @app.command()
 def confirm(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
-    """Declare the list of members here to be the right one, where devices know a newer one.
+    """Declare this list of members to be the right one if devices know a newer one.
 
-    After a backup was restored and the coordinator has started: devices let in nobody by an older
-    list, since it may name who was removed since. Remove them first.
+    Use it after restoring a backup and starting the coordinator: devices ignore an older list,
+    since it may name members that were removed later. Remove those first.
 
     \b
     imbrex cluster list

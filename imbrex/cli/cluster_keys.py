@@ -1,5 +1,5 @@
 """`imbrex cluster key`, `keys` and `revoke`: the file of API keys, which a running coordinator
-follows.
+reloads.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ def show(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     table = terminal.table("name", "role")
     for key in found:
         table.add_row(key.name, key.role.value)
-    terminal.out().print(table if found else "no keys: everybody who reaches it may do everything")
+    terminal.out().print(
+        table if found else "no keys: anyone who can reach the coordinator may do everything"
+    )
     return 0
 
 
 def revoke(config: Path | None, state_dir: Path | None, name: str, *, as_json: bool) -> int:
-    """Ends a key."""
+    """Revokes a key."""
     keys = _keys(config, state_dir)
     keys.remove(name)
     left = len(keys.all())
     if as_json:
         terminal.print_json({"name": name, "keys_left": left})
     else:
-        told = f"{left} keys are left" if left else "no key is left: everybody may do everything"
+        told = f"{left} keys are left" if left else "no key is left: anyone may do everything"
         terminal.out().print(f"{name} is revoked; {told}", highlight=False)
     return 0
 

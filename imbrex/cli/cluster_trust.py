@@ -1,5 +1,5 @@
-"""What `imbrex cluster` does: the files of the cluster's trust, which a running coordinator
-follows.
+"""The work of `imbrex cluster`: the files of the cluster's trust, which a running coordinator
+reloads.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from imbrex import terminal
 from protos.errors import BadConfiguration
 from protos.identity import now_utc
 
-# Any address outside this network: connecting a datagram socket sends nothing, and tells which of
+# Any address outside this network: connecting a datagram socket sends nothing, and shows which of
 # our addresses others see [RFC 5737: reserved for documentation].
 _ELSEWHERE = ("192.0.2.1", 9)
 
 
 def init(config: Path | None, state_dir: Path | None, *, replace: bool, as_json: bool) -> int:
-    """Makes the authority unless there is one, or a new one in its place."""
+    """Creates the authority if there is none, or replaces it."""
     folder = _settings(config, state_dir).state_dir
     aside: Path | None = None
     found = None if replace else Authority.load(folder)
@@ -37,7 +37,7 @@ def init(config: Path | None, state_dir: Path | None, *, replace: bool, as_json:
         return 0
     if aside is not None:
         terminal.out().print(f"The old one is in {aside}.", highlight=False)
-    said = "There is an authority already." if found else "The cluster has an authority now."
+    said = "The cluster already has an authority." if found else "The cluster has an authority now."
     terminal.out().print(
         f"{said}\nfingerprint: {authority.fingerprint}\n"
         "Start the coordinator (again), then invite devices with `imbrex cluster invite`.",
@@ -58,7 +58,7 @@ def invite(
         return 0
     print(invitation.token)
     terminal.err().print(
-        f"good for one device, for {minutes} minutes: imbrex worker --join TOKEN", highlight=False
+        f"valid for one device, for {minutes} minutes: imbrex worker --join TOKEN", highlight=False
     )
     return 0
 
@@ -89,23 +89,23 @@ def members(config: Path | None, state_dir: Path | None, *, as_json: bool) -> in
 
 
 def remove(config: Path | None, state_dir: Path | None, device: str, *, as_json: bool) -> int:
-    """Takes a device off the list of members."""
+    """Removes a device from the list of members."""
     removed = _certified(_settings(config, state_dir)).roster.remove(device)
     if as_json:
         terminal.print_json({"id": removed.id, "name": removed.name})
     else:
-        terminal.out().print(f"{removed.name} ({removed.id}) is not a member any more")
+        terminal.out().print(f"{removed.name} ({removed.id}) is no longer a member")
     return 0
 
 
 def confirm(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Puts this list of members in force where a newer one is known."""
+    """Puts this list of members in force if devices know a newer one."""
     roster = _certified(_settings(config, state_dir)).roster
     changed = roster.confirm()
     if as_json:
         terminal.print_json({"generation": roster.generation, "changed": changed})
     elif changed:
-        terminal.out().print("Every device takes this list of members now.", highlight=False)
+        terminal.out().print("Every device now accepts this list of members.", highlight=False)
     else:
         terminal.out().print("No device knows a newer list of members.", highlight=False)
     return 0
@@ -120,7 +120,7 @@ def save(config: Path | None, state_dir: Path | None, file: Path, *, as_json: bo
 def put_back(config: Path | None, state_dir: Path | None, file: Path, *, as_json: bool) -> int:
     """Restores a backup."""
     names = restore(file, _settings(config, state_dir).state_dir)
-    return _tell(names, f"{len(names)} files are back; start the coordinator", as_json=as_json)
+    return _tell(names, f"{len(names)} files are restored; start the coordinator", as_json=as_json)
 
 
 def _tell(names: list[str], told: str, *, as_json: bool) -> int:
@@ -149,8 +149,8 @@ def _certified(settings: CoordinatorSettings) -> Certified:
     if certified is None:
         raise BadConfiguration(
             cause=f"there is no cluster's authority in {settings.state_dir}",
-            cure="Make one with `imbrex cluster init`, or name the coordinator's state directory "
-            "with --state-dir",
+            cure="Create one with `imbrex cluster init`, or name the coordinator's state "
+            "directory with --state-dir",
         )
     return certified
 
@@ -162,7 +162,7 @@ def _own_address() -> str:
             return str(probe.getsockname()[0])
         except OSError as error:
             raise BadConfiguration(
-                cause="this device has no address that others see",
+                cause="this device has no address that others can reach",
                 cure="Give the coordinator's address with --address",
             ) from error
 

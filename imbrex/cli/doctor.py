@@ -16,7 +16,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
 def doctor(url: str, *, as_json: bool) -> int:
-    """Prints what was found; 1 if something of it does not work."""
+    """Prints the findings; returns 1 if something does not work."""
     with Client(url) as client, terminal.waiting("examining the cluster"):
         found = client.doctor()
     errors = sum(each.severity == "error" for each in found)
@@ -34,4 +34,4 @@ def _show(found: Sequence[Finding], out: Console) -> None:
         out.print(Text.assemble(severity, (f"{where}{each.cause}", "")))
         out.print(Text(f"         {each.cure} [{each.code}]", style="dim"))
     if not found:
-        out.print("nothing is wrong, as far as can be seen from here")
+        out.print("no problem found")

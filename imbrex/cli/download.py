@@ -1,7 +1,7 @@
-"""One file over HTTP: resumed where it broke off, and accepted only if it is the right one.
+"""Downloads one file over HTTP: resumable, and accepted only if its hash is right.
 
-What came so far lies beside the target as `.part`. It is hashed again before more is appended, so
-that a part of another file ends as a wrong hash and never as a model.
+A partial download is kept beside the target as `.part`. It is hashed again before more is appended,
+so a part of another file ends with a wrong hash and never as a model.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from models.memory import megabytes
 from protos.errors import BadConfiguration, NotFound, PeerViolation, Unavailable
 
 CONNECT_S, READ_S = 10.0, 30.0
-# In a row without a byte more; a home's Wi-Fi drops now and then during hundreds of megabytes.
+# Attempts in a row without progress; Wi-Fi may drop several times during hundreds of megabytes.
 ATTEMPTS = 4
 WAIT_S = 1.0
-# What else a disk needs while a model is written: its sidecar, and that it is not full after.
+# Extra disk space for the sidecar, and so that the disk is not full afterwards.
 SPARE_BYTES = 16 << 20
 
 Told = Callable[[int], None]
-"""Is told how many bytes are there."""
+"""A callback with the number of bytes so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The file: where it is and what it must be."""
+    """The file: its URL, size and hash."""
 
     url: str
     size_bytes: int
@@ -47,13 +47,13 @@ class _Broken(Exception):
 def download(
     wanted: Wanted, target: Path, told: Told, wait: Callable[[float], None] = time.sleep
 ) -> None:
-    """Brings the file to `target`, going on with what an earlier try left.
+    """Downloads the file to `target`, continuing an earlier attempt.
 
     Raises:
-        NotFound: it is not there.
-        PeerViolation: what is there is another file.
-        Unavailable: the server does not answer, or breaks off again and again.
-        BadConfiguration: the disk is full or cannot be written, or the URL is none.
+        NotFound: the server does not have it.
+        PeerViolation: the server has another file.
+        Unavailable: the server does not answer, or the connection breaks repeatedly.
+        BadConfiguration: the disk is full or cannot be written, or the URL is invalid.
     """
     part = target.with_name(f"{target.name}.part")
     _require_space(wanted, part)
@@ -70,7 +70,7 @@ def download(
                     raise Unavailable(
                         cause=f"{wanted.url} could not be downloaded "
                         f"({str(error) or type(error).__name__})",
-                        cure="Check the network, and try again: it goes on where it stopped",
+                        cure="Check the network and try again: it continues where it stopped",
                     ) from error
                 wait(WAIT_S * 2**failures)
     _require_right(part, wanted)
@@ -87,13 +87,13 @@ def is_right(file: Path, sha256: str) -> bool:
 
 
 def _require_right(part: Path, wanted: Wanted) -> None:
-    """Removes what is wrong: the next try begins anew."""
+    """Removes a wrong file: the next attempt starts from the beginning."""
     found = _hash(part)
     if found != wanted.sha256:
         part.unlink()
         raise PeerViolation(
             cause=f"{wanted.url} is another file: its SHA-256 is {found}, not {wanted.sha256}",
-            cure="Try again; if it stays so, the server is not to be trusted with this file",
+            cure="Try again; if it happens again, do not trust this server with this file",
         )
 
 
@@ -103,7 +103,7 @@ def _hash(path: Path) -> str:
 
 
 def _fetch(client: httpx.Client, wanted: Wanted, part: Path, told: Told) -> None:
-    """Appends to the part what is missing, as far as it comes."""
+    """Appends the missing bytes to the part, as far as they arrive."""
     there = _size(part)
     if there > wanted.size_bytes:
         part.unlink()
@@ -114,13 +114,13 @@ def _fetch(client: httpx.Client, wanted: Wanted, part: Path, told: Told) -> None
     with client.stream("GET", wanted.url, headers=headers) as response:
         if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             part.unlink(missing_ok=True)
-            raise _Broken("the part does not belong to this file")
+            raise _Broken("the partial download is of another file")
         _require_ok(response, wanted)
         resumed = _resumes(response, there)
         if not resumed:
             there = 0
         with _writing(part, append=resumed) as write:
-            for chunk in response.iter_raw():  # as it comes: what came is kept
+            for chunk in response.iter_raw():  # unbuffered, so that everything received is kept
                 there += len(chunk)
                 if there > wanted.size_bytes:
                     raise _wrong_size(wanted, f"more than {wanted.size_bytes}")
@@ -135,7 +135,7 @@ def _fetch(client: httpx.Client, wanted: Wanted, part: Path, told: Told) -> None
 
 
 def _resumes(response: httpx.Response, there: int) -> bool:
-    """Whether what comes continues the part; a server without ranges sends all of it again."""
+    """Whether the response continues the part; a server without ranges sends everything again."""
     return (
         there > 0
         and response.status_code == HTTPStatus.PARTIAL_CONTENT
@@ -167,8 +167,8 @@ def _wrong_size(wanted: Wanted, found: str) -> PeerViolation:
 
 
 def _require_safe_way(response: httpx.Response) -> None:
-    """A server that was asked over TLS may not lead to one that is not: others would see, and could
-    change, what is asked for. Nor may any lead to something else than a server.
+    """Follows a redirect. From TLS it may not lead to a server without TLS: others could see and
+    change the request. Nor may it lead to anything but an HTTP server.
     """
     if not response.has_redirect_location:
         return
@@ -176,7 +176,7 @@ def _require_safe_way(response: httpx.Response) -> None:
     if following.scheme == "https" or following.scheme == response.url.scheme == "http":
         return
     raise Unavailable(
-        cause=f"{response.url} leads to {following}, which is not over TLS",
+        cause=f"{response.url} redirects to {following}, which does not use TLS",
         cure="Name another server with --base-url",
     )
 
@@ -186,8 +186,8 @@ def _require_space(wanted: Wanted, part: Path) -> None:
     free = shutil.disk_usage(part.parent).free
     if free < missing:
         raise BadConfiguration(
-            cause=f"{megabytes(missing)} are needed in {part.parent}, {megabytes(free)} are free",
-            cure="Free some, or name another folder with IMBREX_MODELS",
+            cause=f"{part.parent} needs {megabytes(missing)}, but has {megabytes(free)} free",
+            cure="Free some space, or set another folder with IMBREX_MODELS",
         )
 
 
@@ -200,14 +200,14 @@ def _size(part: Path) -> int:
 
 @contextmanager
 def _writing(part: Path, *, append: bool) -> Iterator[Callable[[bytes], int]]:
-    """Writes to the part; what was written stays when the disk is full."""
+    """Writes to the part; if the disk is full, what was written stays."""
     try:
         with part.open("ab" if append else "wb") as file:
             yield file.write
     except OSError as error:
         raise BadConfiguration(
             cause=f"{part} cannot be written ({error.strerror})",
-            cure="Free some space and try again: it goes on where it stopped",
+            cure="Free some space and try again: it continues where it stopped",
         ) from error
 
 
@@ -226,5 +226,5 @@ def _client(wanted: Wanted) -> Iterator[httpx.Client]:
         ) from error
     except httpx.TooManyRedirects as error:
         raise Unavailable(
-            cause=f"{wanted.url} leads in a circle", cure="Name another server with --base-url"
+            cause=f"{wanted.url} redirects in a circle", cure="Name another server with --base-url"
         ) from error

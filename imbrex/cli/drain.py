@@ -1,4 +1,4 @@
-"""`imbrex drain` and `imbrex resume`: a device that gets no work for a while."""
+"""`imbrex drain` and `imbrex resume`: take a device out of use and back."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from imbrex.client import Client
 from protos.errors import Unavailable
 
 POLL_S = 0.2
-# A plan is made and prepared elsewhere, weights included, and then requests end.
+# Time to prepare a plan, weights included, on other devices, and to end requests.
 TIMEOUT_S = 600.0
 
 
 def drain(device: str, url: str, *, wait: bool, as_json: bool) -> int:
-    """Drains, and (`wait`) returns when nothing runs there any more."""
+    """Drains a device; with `wait`, returns when nothing runs on it any longer."""
     with Client(url) as client:
         found = client.drain(device)
         if wait:
-            with terminal.waiting(f"{found.name} finishes what it was given"):
+            with terminal.waiting(f"{found.name} is finishing its work"):
                 found = _until_drained(client, found)
         left = sum(each.state == "ready" for each in client.devices())
     if as_json:
@@ -46,15 +46,15 @@ def resume(device: str, url: str, *, as_json: bool) -> int:
 
 
 def _until_drained(client: Client, asked: DeviceStatus) -> DeviceStatus:
-    """Its state when it has ended everything, or has gone away."""
+    """Its state when its work has ended or it has gone away."""
     pause, deadline = threading.Event(), time.monotonic() + TIMEOUT_S
     found = asked
     while found.state == "draining":
         if time.monotonic() > deadline:
             raise Unavailable(
-                cause=f"{asked.name} has not ended its work after {TIMEOUT_S:.0f} s",
-                cure="See `imbrex status`; it is safe to switch it off: what it computes is "
-                "computed elsewhere then",
+                cause=f"{asked.name} has not finished its work after {TIMEOUT_S:.0f} s",
+                cure="See `imbrex status`; it is safe to switch it off: other devices then "
+                "compute its part",
             )
         pause.wait(POLL_S)
         found = next((d for d in client.devices() if d.id == asked.id), asked)
@@ -63,5 +63,5 @@ def _until_drained(client: Client, asked: DeviceStatus) -> DeviceStatus:
 
 def _rest(left: int) -> str:
     if not left:
-        return "nothing is computed: no other device is ready"
+        return "requests cannot be answered: no other device is ready"
     return "the other device computes" if left == 1 else f"the other {left} devices compute"

@@ -1,4 +1,4 @@
-"""`imbrex infer`: one file to a coordinator, and its answer."""
+"""`imbrex infer`: sends one file to a coordinator and prints the answer."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from imbrex.pictures import save_annotated
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How the user wants it planned: a choice, or a plan's file."""
+    """The plan that the user wants: a choice, or a plan's file."""
 
     choice: Choice = IN_FORCE
     plan: Path | None = None
 
     def on(self, client: Client, model: str) -> Choice:
-        """The choice, after the file was sent."""
+        """The choice, after sending the plan's file if there is one."""
         return client.send_plan(model, read_file(self.plan)) if self.plan else self.choice
 
 

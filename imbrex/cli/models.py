@@ -109,7 +109,9 @@ def add(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 
     wanted = split_name(f"{file}@{size}")[1] if size else None
     if size and wanted is None:
-        raise typer.BadParameter(f"{size!r} is not height x width, as 480x640", param_hint="--size")
+        raise typer.BadParameter(
+            f"{size!r} is not of the form HEIGHTxWIDTH, for example 480x640", param_hint="--size"
+        )
     said = command.Said(name, task, labels, pixels, resize, wanted, sidecar, licence, source)
     raise typer.Exit(command.add(file, said, default=default, as_json=as_json))
 
@@ -131,7 +133,7 @@ def pull(
 ) -> None:
     """Download a trained model, verify it, and add it.
 
-    A download that broke off goes on where it stopped.
+    An interrupted download continues where it stopped.
 
     \b
     imbrex models pull tinyyolov2-8 --default

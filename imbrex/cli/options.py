@@ -15,7 +15,7 @@ WIRES = ("exact", "fp16", "int8")
 
 
 def model_names(incomplete: str) -> list[str]:
-    """What a shell offers in place of MODEL: names, and files are its own business."""
+    """Shell completion of MODEL: names; the shell completes files itself."""
     from models.catalogue import names
     from models.installed import Store
 
@@ -97,9 +97,7 @@ Save = Annotated[
 
 
 def said(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A daemon's flags, by the settings that its parameters are named after: those that were
-    given, lists as tuples.
-    """
+    """The flags given to a daemon, by the names of the settings; lists become tuples."""
     given = {name: value for name, value in parameters.items() if value not in (None, [])}
     given.pop("config", None)
     return {
@@ -108,7 +106,7 @@ def said(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_wire(wire: str | None) -> str:
-    """One of the wires, or empty for what the model allows; wrong usage otherwise."""
+    """Validates a wire; empty means what the model allows."""
     if wire is not None and wire not in WIRES:
-        raise typer.BadParameter(f"{wire!r} is none of {', '.join(WIRES)}", param_hint="--wire")
+        raise typer.BadParameter(f"{wire!r} is not one of {', '.join(WIRES)}", param_hint="--wire")
     return wire or ""

@@ -28,8 +28,8 @@ from protos.errors import NotFound
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the plan comes from: a described cluster, else a coordinator's URL; a strategy and a
-    number of devices, where the user chose them.
+    """The source of the plan: a cluster file, else a coordinator's URL; the strategy and number of
+    devices, if chosen.
     """
 
     cluster: Path | None
@@ -39,7 +39,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A plan's JSON, what people call its devices, and (to explain it) the cluster."""
+    """A plan's JSON, the names of its devices, and (to explain it) the cluster."""
 
     plan: Mapping[str, Any]
     names: Mapping[str, str]
@@ -79,7 +79,7 @@ def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_jso
 
 
 def _network(model: str, *, needed: bool) -> Network | None:
-    """The model's network; a coordinator may serve models that this machine doesn't have."""
+    """The model's network; a coordinator may serve models that this machine does not have."""
     try:
         return network_of(model)
     except NotFound:
@@ -89,8 +89,8 @@ def _network(model: str, *, needed: bool) -> Network | None:
 
 
 def _by_name(shown: Shown) -> dict[str, Any]:
-    """The plan with devices called by their names, where these tell them apart: names outlive
-    a cluster, and whoever takes a plan knows devices by either.
+    """The plan with device ids replaced by names, if these are unique: names outlive a cluster, and
+    plans are accepted with either.
     """
     called = list(shown.names.values())
     names = {device: name for device, name in shown.names.items() if called.count(name) == 1}
@@ -136,7 +136,7 @@ def _of_coordinator(model: str, source: Source, *, explain: bool) -> Shown:
 
 
 def _explanation(shown: Shown, network: Network | None, chosen: str) -> Iterator[str]:
-    """Why, in sentences."""
+    """Explains the plan in sentences."""
     assert shown.cluster is not None
     cluster = _called(shown.cluster, shown)
     present = {str(device.id) for device in cluster.devices}
@@ -150,13 +150,13 @@ def _explanation(shown: Shown, network: Network | None, chosen: str) -> Iterator
         yield f"{shown.names.get(each['device'], each['device'])} left out: {each['reason']}"
     for device in cluster.devices:
         if device.id not in planned:
-            yield f"{device.name} left out: a plan for the fastest {len(planned)} was asked for"
+            yield f"{device.name} left out: a plan for the fastest {len(planned)} was requested"
     for note in shown.plan["notes"]:
         yield f"Note: {note}"
 
 
 def _alternatives(shown: Shown, network: Network, cluster: Cluster, chosen: str) -> Iterator[str]:
-    """What everything else would cost, simulated here, with a bar meanwhile."""
+    """Simulates the alternatives, with a progress bar."""
     made = adopt(json.dumps(shown.plan), network, cluster)
     planner = strategy(chosen or (made.strategy if made.strategy in strategies() else "auto"))
     with terminal.progress_bar() as bar:
@@ -167,7 +167,7 @@ def _alternatives(shown: Shown, network: Network, cluster: Cluster, chosen: str)
 
 
 def _called(cluster: Cluster, shown: Shown) -> Cluster:
-    """The cluster with the ids that the plan has: a coordinator's file has names instead."""
+    """The cluster with the plan's device ids: a coordinator's file has names instead."""
     ids = {name: device for device, name in shown.names.items()}
     devices = tuple(
         replace(each, id=DeviceId(ids.get(each.name, each.id))) for each in cluster.devices

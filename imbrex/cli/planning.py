@@ -98,7 +98,7 @@ def simulate(
     strategies = _parsed(ranges.listed, strategy, "--strategy")
     counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
     if plot is not None and plot.suffix.lower() != ".svg":
-        raise typer.BadParameter(f"{plot} is no .svg", param_hint="--plot")
+        raise typer.BadParameter(f"{plot} is not an .svg file", param_hint="--plot")
     from imbrex.cli import simulate as command
 
     asked = command.Asked(cluster, strategies, counts, plot)
@@ -129,8 +129,8 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 ) -> None:
     """Measure strategies on a running cluster, beside what was predicted.
 
-    Every answer is compared with the first strategy's. Rounds are interleaved (a b a b), so that
-    a cluster that slows down slows all alike.
+    Every answer is compared with the first strategy's. Rounds are interleaved (a b a b), so that a
+    slowdown of the cluster affects all alike.
 
     \b
     imbrex bench digits --strategies aofl,elimination --devices 1..4 --repeat 20
@@ -176,7 +176,9 @@ def check(
     chosen = known_wire(wire)
     rows, separator, cols = grid.partition("x")
     if not (separator and rows.isdecimal() and cols.isdecimal() and int(rows) and int(cols)):
-        raise typer.BadParameter(f"{grid!r} is not rows x columns, as 2x4", param_hint="--grid")
+        raise typer.BadParameter(
+            f"{grid!r} is not of the form ROWSxCOLUMNS, for example 2x4", param_hint="--grid"
+        )
     from coordinator.control.choice import Choice
     from imbrex.cli import check as command
 
@@ -186,7 +188,7 @@ def check(
 
 
 def _parsed(parse: Callable[[str], _T], text: str, option: str) -> _T:
-    """What an option says, or wrong usage."""
+    """The parsed value of an option; exits with wrong usage if it is invalid."""
     try:
         return parse(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`imbrex profile`: devices measured anew, and how well what was measured predicts."""
+"""`imbrex profile`: measures devices again and shows how well the profiles predict."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from imbrex.client import Client
 from protos.errors import NotFound, Unavailable
 
 POLL_S = 0.25
-# A device takes at most a minute, of time in which nothing else is computed; a cluster that is
-# asked all the time is never idle for so long.
+# A device takes at most a minute of idle time; a busy cluster is never idle for that long.
 TIMEOUT_S = 600.0
 AT_WORK = ("waiting", "measuring")
 
 
 def profile(devices: Sequence[str], url: str, *, as_json: bool) -> int:
-    """Measures and prints; 1 if a device could not be measured."""
+    """Measures and prints; returns 1 if a device could not be measured."""
     with Client(url) as client:
         ready = [each.id for each in client.devices() if each.state == "ready"]
         if not ready:
@@ -39,7 +38,7 @@ def profile(devices: Sequence[str], url: str, *, as_json: bool) -> int:
 
 
 def _wait(client: Client, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Until every device is measured, or cannot be; a bar for each."""
+    """Waits until every device is measured or has failed, with a bar for each."""
     pause, deadline = threading.Event(), time.monotonic() + TIMEOUT_S
     with terminal.progress_bar() as bar:
         tasks = {device: bar.add_task(name, total=1.0) for device, name in names.items()}
@@ -52,8 +51,8 @@ def _wait(client: Client, names: Mapping[str, str]) -> list[dict[str, Any]]:
                 return states
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    cause=f"the devices are not measured after {TIMEOUT_S:.0f} s",
-                    cure="Send fewer requests meanwhile: devices are measured when idle",
+                    cause=f"not all devices were measured within {TIMEOUT_S:.0f} s",
+                    cure="Send fewer requests: devices are measured only when idle",
                 )
             pause.wait(POLL_S)
 
@@ -77,5 +76,5 @@ def _show(status: Mapping[str, Any]) -> None:
     )
     console.print(made)
     console.print(
-        "off by: mean difference of predicted from measured, of samples that the fit has not seen"
+        "off by: mean difference of prediction and measurement on samples not used for the fit"
     )

@@ -1,4 +1,4 @@
-"""Of what and where a measurement was made: versions, machine, command, commit."""
+"""The provenance of a measurement: versions, machine, command, commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGES = ("imbrex", "onnxruntime", "grpcio", "numpy")
 
 
 def provenance() -> dict[str, Any]:
-    """What belongs beside every measurement."""
+    """The provenance stored with every measurement."""
     return {
         "command": " ".join(["imbrex", *sys.argv[1:]]),
         "commit": _commit(),
@@ -26,7 +26,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Of a clone that this runs from; an installed release has its version instead."""
+    """The commit of the clone that this runs from; a release has its version instead."""
     folder = Path(__file__).parents[2]
     if not (folder / ".git").exists():
         return "unknown"

@@ -1,4 +1,4 @@
-"""`imbrex models pull` and `remove`, and which model answers for a task."""
+"""`imbrex models pull`, `remove` and `default`."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def pull(name: str, base_url: str, manifest: Path | None, *, default: bool, as_j
         terminal.print_json(told)
         return 0
     console = terminal.out()
-    console.print(f"{name}, version {version}" + ("" if fetched else ": was there already"))
+    console.print(f"{name}, version {version}" + ("" if fetched else ": already installed"))
     console.print(f"{wanted.sidecar.description}; licence {wanted.sidecar.licence}")
     console.print(f"try it: imbrex infer PICTURE --model {name}")
     return 0
 
 
 def remove(name: str, version: int | None, *, as_json: bool) -> int:
-    """Removes what was added or pulled."""
+    """Removes an added or pulled model."""
     if name in catalogue.names():
         raise BadRequest(
-            cause=f"{name!r} is a model of imbrex itself", cure="It takes no room: leave it"
+            cause=f"{name!r} is a built-in model", cure="Built-in models cannot be removed"
         )
     gone = Store().remove(name, version)
     if as_json:
@@ -51,7 +51,7 @@ def remove(name: str, version: int | None, *, as_json: bool) -> int:
 
 
 def choose(name: str | None, *, as_json: bool) -> int:
-    """Shows the default of each task, or makes a model that of its own task."""
+    """Shows the default model of each task, or makes a model the default of its task."""
     store = Store()
     if name is not None:
         if store.find(name) is None:
@@ -73,7 +73,7 @@ def choose(name: str | None, *, as_json: bool) -> int:
 
 
 def _there(store: Store, wanted: Download) -> int | None:
-    """The version that is this very download, if one is."""
+    """The installed version with the same content as this download, if any."""
     found = store.find(wanted.name)
     if found is None:
         return None
@@ -81,7 +81,7 @@ def _there(store: Store, wanted: Download) -> int | None:
 
 
 def _fetch(store: Store, wanted: Download, base_url: str) -> int:
-    # By its content: another manifest's file of the same name is not continued with this one.
+    # Named by content, so that a file of the same name from another manifest is not continued.
     file = store.incoming() / f"{wanted.sha256[:16]}.onnx"
     if not file.exists():
         there = Wanted(f"{base_url.rstrip('/')}/{wanted.file}", wanted.size_bytes, wanted.sha256)

@@ -16,7 +16,7 @@ from imbrex.client import Client, NoCoordinator
 from models.reference import EQUAL, Comparison, compare
 from protos.errors import ImbrexError
 
-# The first request of a plan makes sessions and fills caches; the second finds them.
+# The first request of a plan loads sessions and fills caches.
 WARM_UP = 2
 
 Arrays = Mapping[str, np.ndarray]
@@ -24,8 +24,8 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request. `latency_s` is from input tensors to output tensors; `predicted_s` is what was
-    predicted of its plan just before.
+    """One request. `latency_s` is from input tensors to output tensors; `predicted_s` is the
+    prediction for its plan just before.
     """
 
     round: int
@@ -39,7 +39,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Case:
-    """One way to plan, and its measurements; `reason` says why it has none."""
+    """One choice of a plan, and its measurements; `reason` says why it has none."""
 
     label: str
     devices: int
@@ -69,7 +69,7 @@ class Case:
 
 @dataclass(slots=True)
 class Rounds:
-    """Asks one question in all cases, in turns. The first case's first answer is the reference."""
+    """Sends one input in all cases, interleaved. The first case's first answer is the reference."""
 
     client: Client
     model: str
@@ -77,7 +77,7 @@ class Rounds:
     reference: Arrays | None = None
 
     def warm_up(self, cases: Sequence[Case], step: Callable[[str], None]) -> None:
-        """Plans and prepares every case; those that have no plan say why."""
+        """Plans and prepares every case; sets the reason of cases without a plan."""
         for case in cases:
             step(f"{case.label} on {case.devices}: planning, first requests")
             try:
@@ -99,7 +99,7 @@ class Rounds:
                 case.plan = plain(self.client.plan(self.model, case.choice))
                 found = self._ask(case)
                 answer = found.origin
-                if answer.plan_version != case.plan["version"]:  # replaced meanwhile
+                if answer.plan_version != case.plan["version"]:  # the plan has been replaced
                     case.plan = plain(self.client.plan(self.model, case.choice))
                 timing = answer.timing_ms
                 case.samples.append(

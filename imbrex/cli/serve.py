@@ -15,7 +15,7 @@ from protos.logs import log_to_stderr
 
 
 def serve(config: Path | None, flags: Mapping[str, Any]) -> int:
-    """Runs until SIGTERM or Ctrl-C; the exit code.
+    """Runs until SIGTERM or Ctrl-C; returns the exit code.
 
     Raises:
         BadConfiguration: a setting, the state directory or the port cannot be used.

@@ -1,4 +1,4 @@
-"""`imbrex models show`: what a model consists of, what of it can be split, and what that gains."""
+"""`imbrex models show`: the units of a model, which of them can be split, and the gain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from models.loading import network_of
 from models.shapes import TensorInfo
 from models.summary import Summary, UnitSummary, summarise
 
-# Where no cluster is named: Raspberry Pi 3s on 100 Mbit/s Ethernet.
+# The default cluster: Raspberry Pi 3s on 100 Mbit/s Ethernet.
 DEVICES = 4
 
 
@@ -36,7 +36,7 @@ def show(model: str, cluster: Path | None, *, as_json: bool) -> int:
     described = load_cluster(cluster) if cluster is not None else equal_cluster(DEVICES)
     where = cluster.name if cluster is not None else f"{DEVICES} devices of {GFLOPS} GFLOP/s"
     with terminal.waiting("planning"):
-        # The strategy that needs no search: what the network can gain at least.
+        # The strategy without a search: a lower bound of the gain.
         plan = ofl(network, described)
     if as_json:
         report = _json(loaded, network.graph, summary)
@@ -132,8 +132,8 @@ def _predict(plan: Plan, where: str, console: Console) -> None:
     console.print(
         f"on {where}: {terminal.duration(plan.predicted_latency_s)} predicted, one alone "
         f"{terminal.duration(plan.single_device_latency_s)}: {_speedup(plan):.2f}x with "
-        f"{len(plan.devices)} of them in {len(plan.blocks)} blocks, or faster: "
-        "`imbrex plan` searches on"
+        f"{len(plan.devices)} of them in {len(plan.blocks)} blocks; `imbrex plan` may find a "
+        "faster plan"
     )
 
 
@@ -143,7 +143,7 @@ def _operators(unit: UnitSummary) -> str:
 
 
 def _boundary(unit: UnitSummary) -> str:
-    """What crosses the boundary, where it is more than the unit's own output."""
+    """The tensors that cross the boundary, if there are others than the unit's output."""
     several = f"{len(unit.live)} tensors" if len(unit.live) > 1 else ""
     return f"{several}, a shortcut" if unit.bypass else several
 

@@ -1,4 +1,4 @@
-"""`imbrex simulate`: what every strategy would do on a described cluster, side by side."""
+"""`imbrex simulate`: predictions of all strategies for a cluster file, side by side."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ BAR = 24
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to simulate: strategies (`all`: every one that has a name) over numbers of devices
-    (None: all that the cluster has); where to draw it.
+    """What to simulate: strategies (`all`: every named one) over numbers of devices (None: all of
+    the cluster); the file of the plot.
     """
 
     cluster: Path
@@ -35,7 +35,7 @@ class Asked:
 
 
 def simulate(model: str, asked: Asked, *, as_json: bool) -> int:
-    """Predicts and prints; 1 if no strategy has a plan."""
+    """Predicts and prints; returns 1 if no strategy has a plan."""
     find_planners_here()
     planners = library.planners(asked.strategies)
     cluster = load_cluster(asked.cluster)
@@ -70,7 +70,9 @@ def _outcomes(
         task = bar.add_task("", total=len(clusters) * len(planners))
         for cluster in clusters:
             with suppress(Infeasible):
-                single(network, cluster)  # what all searches share is not the first one's time
+                single(
+                    network, cluster
+                )  # computed here, so that it does not count as the first strategy's search
             for name, planner in planners.items():
                 bar.update(task, description=f"{name} on {len(cluster.devices)}")
                 found[name].append(predict(network, cluster, planner))
@@ -130,4 +132,4 @@ def _show(model: str, there: int, outcomes: Mapping[str, Sequence[Outcome]]) -> 
                 terminal.duration(one.search_s),
             )
     console.print(made)
-    console.print("speed-up: over the best device alone; search: what finding the plan took")
+    console.print("speed-up: over the best device alone; search: the time to find the plan")

@@ -39,7 +39,7 @@ def save_cluster(client: Client, target: Path) -> list[Path]:
 
     Raises:
         BadConfiguration: a file cannot be written.
-        PeerViolation: the coordinator names files that it must not name.
+        PeerViolation: the coordinator names files outside the folder.
     """
     described = client.cluster_files(target.stem[:64])
     files = {target.parent / name: text for name, text in described.profiles.items()}
@@ -54,7 +54,7 @@ def save_cluster(client: Client, target: Path) -> list[Path]:
 
 
 def watch(url: str) -> int:
-    """Shows the state until Ctrl-C; a coordinator that goes away is waited for."""
+    """Shows the state until Ctrl-C; waits for a coordinator that goes away."""
     with (
         Client(url) as client,
         Live(Text("..."), console=terminal.out(), auto_refresh=False) as live,
@@ -88,7 +88,7 @@ def _report(state: dict[str, Any]) -> RenderableType:
     devices = (
         terminal.devices_table(state["devices"])
         if state["devices"]
-        else Text("no device; start `imbrex worker` on one")
+        else Text("no devices; start `imbrex worker` on one")
     )
     return Group(
         Text.assemble((state["url"], "bold"), "  ", ready),
@@ -98,7 +98,7 @@ def _report(state: dict[str, Any]) -> RenderableType:
         terminal.models_table(state["models"]),
         Text(
             f"weights take {megabytes(state['weight_bytes'])}; beyond "
-            f"{megabytes(state['max_models_bytes'])}, models that nobody asks for are let go of",
+            f"{megabytes(state['max_models_bytes'])}, unused models are unloaded",
             style="dim",
         ),
     )

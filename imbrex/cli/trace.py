@@ -15,7 +15,7 @@ def trace(request_id: str, url: str, output: Path, *, as_json: bool) -> int:
     """Writes the file and says what is in it.
 
     Raises:
-        NotFound: the coordinator knows no such request (any more).
+        NotFound: the coordinator does not know this request, or no longer does.
         BadConfiguration: the file cannot be written.
     """
     with Client(url) as client:

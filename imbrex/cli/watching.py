@@ -1,4 +1,4 @@
-"""`imbrex watch`, as typer reads it. Nothing but typer is imported here: `--help` stays fast."""
+"""The flags of `imbrex watch`. Nothing but typer is imported here: `--help` stays fast."""
 
 from __future__ import annotations
 

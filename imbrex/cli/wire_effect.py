@@ -1,4 +1,4 @@
-"""`imbrex check --wire`: what an encoded wire does to the answer, on many inputs."""
+"""`imbrex check --wire`: the effect of an encoded wire on the answers to many inputs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _MEANINGS = {PLANNED: "between planned blocks", EVERYWHERE: "between all units"}
 
 @dataclass(frozen=True, slots=True)
 class WireReport:
-    """The effect where a planner would cut, and where maps are encoded at every boundary, which
-    no plan exceeds. `map_50` is the mean average precision of each and of the whole model
-    (`exact`), for `digits`.
+    """The effect with a planner's cuts, and with maps encoded at every boundary, an upper bound for
+    all plans. `map_50` is the mean average precision of each and of the whole model (`exact`), for
+    `digits`.
     """
 
     wire: Wire
@@ -43,11 +43,11 @@ class WireReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every answer was made of numbers."""
+        """Whether all values of all answers are finite."""
         return all(isfinite(each.max_rel_error) for each in self.effects.values())
 
     def as_json(self) -> dict[str, object]:
-        """Plain values; without `map_50` where nothing is detected."""
+        """As a dictionary; without `map_50` if the model is not a detector."""
         found: dict[str, object] = {"wire": self.wire}
         found |= {name: each.as_json() for name, each in self.effects.items()}
         return found | ({"map_50": dict(self.map_50)} if self.map_50 else {})
@@ -55,7 +55,7 @@ class WireReport:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One input as it travels, and the picture that it was made of."""
+    """One input in wire form, and the picture that it was made from."""
 
     feeds: Arrays
     placement: Placement | None = None
@@ -70,10 +70,10 @@ def wire_effect(
     inputs: int,
     step: Callable[[float], None],
 ) -> WireReport:
-    """Runs so many inputs through the whole model and through encoded blocks.
+    """Runs `count` inputs through the whole model and through encoded blocks.
 
     Raises:
-        BadRequest: the model cannot travel so.
+        BadRequest: the model cannot use this wire.
     """
     alone = [(unit, unit + 1) for unit in range(len(network.units))]
     wired = network.wired(wire)
@@ -102,7 +102,7 @@ def wire_effect(
 
 
 def show(report: WireReport, console: Console) -> None:
-    """The report for people."""
+    """The report as text."""
     for name, each in report.effects.items():
         told = (
             f"maps as {report.wire} {_MEANINGS[name]}: over {each.inputs} inputs the largest "
@@ -130,7 +130,7 @@ def _inputs(loaded: LoadedModel, network: Network, count: int) -> Iterator[_Aske
 
 
 def _detections(sidecar: Sidecar, outputs: Arrays, placement: Placement) -> list[Detection]:
-    """Also unlikely ones, so that the whole precision-recall curve is seen."""
+    """Includes unlikely detections, for the whole precision-recall curve."""
     assert isinstance(sidecar.head, YoloV2), "digits is a YOLOv2"
     eager = replace(sidecar, head=replace(sidecar.head, min_score=MIN_SCORE))
     found = predictions(eager, dict(outputs), placement)

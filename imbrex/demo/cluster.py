@@ -19,13 +19,13 @@ from coordinator.cluster import children
 from imbrex.client import Client
 
 LOOPBACK = "127.0.0.1"
-# What workers are called, before a dash and their number.
+# The workers' names, before a dash and a number.
 WORKER = "worker"
-# Python, gRPC and onnxruntime of all the processes start on one machine.
+# All processes start Python, gRPC and onnxruntime on one machine.
 START_TIMEOUT_S = 90.0
-# The folder of a coordinator's state that holds what it measured of devices.
+# The folder for profiles in a coordinator's state directory.
 PROFILES = "profiles"
-# A demo's folder carries its process id: one that was killed leaves weights behind.
+# A demo's folder is named after its process id: a killed demo leaves weights behind.
 PREFIX = "imbrex-demo-"
 
 Progress = Callable[[str], None]
@@ -33,8 +33,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ClusterForm:
-    """What to start. `pace` is each worker's share of a core; with `profile` devices are measured
-    before they are planned with, and what was measured is kept in `cache` for the next time.
+    """What to start. `pace` is each worker's share of a core; with `profile`, devices are measured
+    before planning, and the profiles are kept in `cache` for the next time.
     """
 
     model: str
@@ -77,13 +77,13 @@ class DemoCluster:
 
     @property
     def client(self) -> Client:
-        """The way to the coordinator, once it listens."""
+        """The client of the coordinator, once it listens."""
         assert self._client is not None, "wait_until_listening comes first"
         return self._client
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Every process that was started."""
+        """All processes."""
         return tuple(child.process.pid for child in self._children)
 
     def stop(self) -> None:
@@ -94,7 +94,7 @@ class DemoCluster:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def wait_until_listening(self) -> None:
-        """Until the coordinator answers HTTP."""
+        """Waits until the coordinator answers HTTP."""
         coordinator = self._children[-1]
 
         def listening() -> bool:
@@ -103,10 +103,10 @@ class DemoCluster:
                 self._client = Client(found["url"])
             return found is not None
 
-        self.wait(listening, "the coordinator has not come up")
+        self.wait(listening, "the coordinator did not start")
 
     def wait_until_found(self, progress: Progress) -> None:
-        """Until the coordinator has found every worker over mDNS and speaks with it."""
+        """Waits until the coordinator has found every worker over mDNS and is connected to it."""
 
         def complete() -> bool:
             found = [
@@ -122,7 +122,7 @@ class DemoCluster:
     def wait(
         self, done: Callable[[], bool], otherwise: str, timeout_s: float = START_TIMEOUT_S
     ) -> None:
-        """Until `done`, as long as every process lives; errors as `children.wait_until`."""
+        """Waits until `done` while every process lives; errors as `children.wait_until`."""
         children.wait_until(done, otherwise, self._children, timeout_s)
 
     def _start_worker(self, name: str) -> children.Child:
@@ -147,8 +147,8 @@ class DemoCluster:
         return children.start("coordinator", arguments, folder, folder / "ready.json")
 
     def _share_profiles(self, folder: Path) -> None:
-        """Profiles outlive a demo: they belong to this kind of machine and to the pace. Without a
-        place to keep them, every demo measures anew.
+        """Keeps profiles beyond a demo, by kind of machine and pace. If they cannot be stored,
+        every demo measures again.
         """
         kept = self.form.cache / PROFILES
         with suppress(OSError):
@@ -158,7 +158,7 @@ class DemoCluster:
 
 
 def _remove_leftovers() -> None:
-    """Folders of demos that were killed."""
+    """Removes folders of killed demos."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
         owner = folder.name.removeprefix(PREFIX).partition("-")[0]
         if owner.isdecimal() and not psutil.pid_exists(int(owner)):

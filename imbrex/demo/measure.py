@@ -1,4 +1,4 @@
-"""What the demo measures on its running cluster."""
+"""The demo's measurements on its running cluster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from models.reference import EQUAL, Comparison, compare
 from protos.errors import Unavailable
 
 WARM_REQUESTS = 7
-# Devices are measured one at a time, each for a bounded time; a plan made before that would be
-# made on guesses.
+# Devices are measured one at a time, each for a bounded time; an earlier plan would be based on
+# estimates.
 PROFILE_TIMEOUT_S = 300.0
 # A plan that is replaced while requests are timed makes their median meaningless.
 MOST_ROUNDS = 4
@@ -24,8 +24,8 @@ MOST_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One plan's requests. `cold` is the very first one, `first` the first under this plan,
-    `answers` are the warm ones, without their predictions: their raw outputs were compared.
+    """One plan's requests. `cold` is the very first answer, `first` the first under this plan,
+    `answers` are the warm ones, without predictions, as their raw outputs are compared.
     """
 
     plan: Mapping[str, Any]
@@ -37,19 +37,19 @@ class Measured:
 
     @property
     def latency_s(self) -> float:
-        """Median of the warm requests, from input tensor to output tensors, as the baseline is
-        measured: decoding a picture takes one device just as long.
+        """Median of the warm requests, from input tensor to output tensors like the baseline:
+        decoding a picture takes equally long on one device.
         """
         return statistics.median(_tensors_ms(each["timing_ms"]) for each in self.answers) / 1000
 
     @property
     def speedup(self) -> float:
-        """Against the best device running the whole model."""
+        """The speed-up against the best device running the whole model."""
         return float(self.baseline["latency_s"]) / self.latency_s
 
     @property
     def predictions(self) -> list[dict[str, Any]]:
-        """What the cluster saw; of tensors only name and shape."""
+        """The predictions; only name and shape of tensors."""
         return [
             {key: value for key, value in each.items() if key != "data"}
             for each in self.first["predictions"]
@@ -65,7 +65,9 @@ def _tensors_ms(timing: Mapping[str, float]) -> float:
 
 
 def measure(cluster: DemoCluster, question: Question, progress: Progress) -> Measured:
-    """Asks until enough warm answers came from one plan; compares every raw answer."""
+    """Sends requests until there are enough warm answers from one plan; compares every raw
+    answer.
+    """
     client, model = cluster.client, question.model
     progress("planning, sending weights, first request")
     cold: Mapping[str, Any] = {}
@@ -83,8 +85,8 @@ def measure(cluster: DemoCluster, question: Question, progress: Progress) -> Mea
             break
     else:
         raise Unavailable(
-            cause="the plan was replaced again and again while requests were timed",
-            cure="See that nothing else keeps this machine busy, and try again",
+            cause="the plan was replaced repeatedly while requests were timed",
+            cure="Stop other programs that keep this machine busy, and try again",
         )
     progress("the whole model on the best device alone")
     baseline = plain(client.baseline(model))
@@ -92,7 +94,7 @@ def measure(cluster: DemoCluster, question: Question, progress: Progress) -> Mea
 
 
 def wait_until_profiled(cluster: DemoCluster, progress: Progress) -> None:
-    """Until every device's speed is measured."""
+    """Waits until every device's speed is measured."""
 
     def profiled() -> bool:
         devices = cluster.client.devices()
@@ -104,7 +106,7 @@ def wait_until_profiled(cluster: DemoCluster, progress: Progress) -> None:
 
 
 def all_right(question: Question, predictions: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether exactly what is in the picture was found; None where that isn't known."""
+    """Whether exactly the objects in the picture were found; None if these are not known."""
     if question.truth is None:
         return None
     from models.vision.detection import Detection

@@ -1,4 +1,4 @@
-"""What the demo asks the cluster, and the answer of the whole model to compare with."""
+"""The demo's request, and the whole model's answer to compare with."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from protos.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request body, and what is known of the right answer.
+    """A request body, and what is known about the right answer.
 
     `argument` names the model to `imbrex coordinator`, `model` is its name there. `expected` are
-    the whole model's raw outputs, which an answer equals within `tolerance`, `truth` what is really
-    in the picture, where that is known.
+    the whole model's raw outputs, which an answer equals within `tolerance`, `truth` the objects in
+    the picture, if known.
     """
 
     argument: str
@@ -42,11 +42,11 @@ class Question:
 
 
 def prepare(model: str, image: Path | None) -> Question:
-    """Loads the model, reads the picture (or makes seeded tensors), and runs the whole model
-    here in plain onnxruntime. The model is let go again: the cluster needs the memory.
+    """Loads the model, reads the picture (or makes seeded tensors), and runs the whole model here
+    in plain onnxruntime. The model is unloaded afterwards, as the cluster needs the memory.
 
     Raises:
-        NotFound, BadRequest: no such model or picture, or they don't fit.
+        NotFound, BadRequest: no such model or picture, or they do not fit.
     """
     loaded = catalogue.load(model)
     graph = graph_of(loaded.stored, loaded.name)
@@ -54,7 +54,7 @@ def prepare(model: str, image: Path | None) -> Question:
         if image is not None:
             raise BadRequest(
                 cause=f"{loaded.name} takes tensors, not pictures: it has no sidecar",
-                cure="Leave IMAGE out: a seeded random tensor is sent",
+                cure="Omit IMAGE to send a seeded random tensor",
             )
         feeds = random_inputs(graph)
         body, kind, shown = write_tensors(feeds), names.NPZ, "a seeded random tensor"
@@ -87,5 +87,5 @@ def picture_feeds(body: bytes, sidecar: Sidecar, graph: Graph) -> dict[str, np.n
 
 
 def _truth(body: bytes) -> tuple[Truth, ...] | None:
-    """The digits on a sheet of ours, recognised by its bytes."""
+    """The digits on one of the example sheets, recognised by its bytes."""
     return next((each.truth for each in examples() if each.path.read_bytes() == body), None)

@@ -1,4 +1,4 @@
-"""The demo's report: for people, or DESIGN's JSON object."""
+"""The demo's report as text or as a JSON object."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imbrex.demo.measure import Measured, all_right, labels
 from imbrex.demo.question import Question
 from models.tolerance import STATISTICS, told
 
-# Predictions are good to about a tenth; beyond this something else is going on.
+# Predictions are good to about 10 %; a larger error has another cause.
 SLOWER = 1.3
 
 PHASES = {
@@ -30,7 +30,7 @@ PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything that the demo has to tell."""
+    """All results of the demo."""
 
     question: Question
     devices: Sequence[Mapping[str, Any]]
@@ -39,20 +39,18 @@ class Outcome:
 
     @property
     def right(self) -> bool | None:
-        """Whether the picture was read rightly; None where the truth isn't known."""
+        """Whether the predictions are right; None if the truth is not known."""
         return all_right(self.question, self.measured.predictions)
 
     @property
     def same(self) -> bool:
-        """Whether the cluster's raw answers equal the whole model's, as closely as the wire lets
-        them.
-        """
+        """Whether the cluster's raw answers equal the whole model's within the wire's tolerance."""
         error = self.measured.comparison.max_rel_error
         return math.isfinite(error) if self.encoded else error <= self.question.tolerance
 
     @property
     def encoded(self) -> bool:
-        """Whether maps travelled in a form that changes the answer."""
+        """Whether maps were sent in an encoding that changes the answer."""
         return bool(self.measured.plan["wire"] != "exact")
 
     @property
@@ -61,7 +59,7 @@ class Outcome:
         return self.same and self.right is not False
 
     def as_json(self) -> dict[str, Any]:
-        """The contract's object."""
+        """The documented JSON object."""
         measured, plan = self.measured, self.measured.plan
         names = {each["id"]: each["name"] for each in self.devices}
         baseline = measured.baseline["device"]
@@ -85,7 +83,7 @@ class Outcome:
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """The report for people, part by part."""
+    """The report as text, section by section."""
     for title, part in (
         ("Answer", _answer),
         ("Workers", _workers),
@@ -111,7 +109,7 @@ def _answer(outcome: Outcome, console: Console) -> None:
     if question.truth is not None:
         shown = labels(question.truth)
         console.print(
-            Text(f"right: these are the digits on the sheet: {shown}", "green")
+            Text(f"correct: the digits on the sheet are {shown}", "green")
             if outcome.right
             else Text(f"WRONG: the digits on the sheet are {shown}", "red")
         )
@@ -121,8 +119,8 @@ def _workers(outcome: Outcome, console: Console) -> None:
     console.print(f"{len(outcome.devices)} found over mDNS on loopback")
     if outcome.pace < 1:
         console.print(
-            f"each paced to {outcome.pace:.2f} of a core, so that together they leave this "
-            "machine some room: an emulated Raspberry Pi each (--no-throttle leaves this out)"
+            f"each paced to {outcome.pace:.2f} of a core, so that together they leave some of "
+            "this machine free: each emulates a Raspberry Pi (--no-throttle turns this off)"
         )
     made = terminal.table("worker", "address", ">pace", ">GFLOP/s measured", ">Mbit/s to it")
     for each in outcome.devices:
@@ -185,14 +183,14 @@ def _compared(outcome: Outcome, console: Console) -> None:
         console.print(
             f"slower than predicted: other programs keep this machine busy (load {load:.1f} on "
             f"{cores} cores), and the workers' {outcome.pace * len(outcome.devices):.1f} cores "
-            "aren't free; try again when it is idle"
+            "are not free; try again when it is idle"
         )
     error = measured.comparison
     exact = error.max_rel_error <= STATISTICS
     verdict = "the same answer" if exact else "an answer within the limit"
     limit = told(outcome.question.tolerance)
     if outcome.encoded:
-        verdict = limit = f"maps travelled as {measured.plan['wire']}"
+        verdict = limit = f"maps sent as {measured.plan['wire']}"
     if not outcome.same:
         verdict = "A DIFFERENT ANSWER"
     console.print(

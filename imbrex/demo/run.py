@@ -26,14 +26,14 @@ from imbrex.demo.report import Outcome, show
 from imbrex.described import find_planners_here, network_of
 from imbrex.pictures import save_annotated
 
-# Two cores run N workers, the coordinator and this process: what the workers' paces sum up to
-# leaves a fifth of the machine to everything that isn't computing.
+# Two cores run N workers, the coordinator and this process: the sum of the workers' paces leaves a
+# fifth of the machine to everything else.
 SHARED_CORES = 1.6
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What the user asked for."""
+    """The user's options."""
 
     image: Path | None
     model: str
@@ -53,7 +53,7 @@ class Demo:
 
 
 def run(demo: Demo, *, as_json: bool) -> int:
-    """The whole demo; the exit code."""
+    """Runs the demo; returns the exit code."""
     find_planners_here()
     strategy(demo.strategy)  # a wrong name is refused before anything starts
     with _ended_by_signals(), _progress() as progress:
@@ -97,7 +97,8 @@ def read_plan(demo: Demo) -> bytes:
     """The plan's file, checked before anything starts.
 
     Raises:
-        NotFound, BadRequest, IllegalPlan: it is no plan for this model and so many workers.
+        NotFound, BadRequest, IllegalPlan: it is not a plan for this model and this number of
+        workers.
     """
     assert demo.plan is not None
     text = read_file(demo.plan)
@@ -117,9 +118,9 @@ def _offer(demo: Demo, outcome: Outcome) -> None:
 
 
 def _keep(url: str, question: Question) -> None:
-    """Until Ctrl-C."""
+    """Keeps the cluster running until Ctrl-C."""
     file = "INPUTS.npz" if question.media_type == names.NPZ else "IMAGE"
-    print(f"the cluster stays up at {url} until Ctrl-C; try:", file=sys.stderr)
+    print(f"the cluster runs at {url} until Ctrl-C; try:", file=sys.stderr)
     print(f"  imbrex status --url {url}", file=sys.stderr)
     print(f"  imbrex infer {file} --model {question.model} --url {url}", file=sys.stderr)
     sys.stderr.flush()
@@ -131,7 +132,7 @@ def _keep(url: str, question: Question) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """What is going on: a spinner on a terminal, a line per change elsewhere."""
+    """Shows progress: a spinner on a terminal, a line per change elsewhere."""
     console, last = terminal.err(), [""]
     if console.is_terminal:
         with console.status("") as status:
@@ -155,7 +156,7 @@ def _progress() -> Iterator[Progress]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal unwind like Ctrl-C, so that every process is ended."""
+    """Makes SIGTERM and a closed terminal unwind like Ctrl-C, so that every process is ended."""
 
     def unwind(number: int, frame: FrameType | None) -> None:
         del frame

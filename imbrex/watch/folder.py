@@ -1,4 +1,4 @@
-"""Pictures that appear in a folder, as cameras and scanners drop them."""
+"""Pictures that cameras and scanners write to a folder."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from imbrex.watch.frames import Frame
 from protos.errors import BadRequest, NotFound
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"})
-# A folder is read so often; a file that did not change in between has been written.
+# The interval of reading a folder; a file that did not change in between is complete.
 POLL_S = 0.25
-# Paths that wait; each is a few hundred bytes.
+# Queued paths; each is a few hundred bytes.
 MOST_WAITING = 10_000
-# What the coordinator takes at most: whoever may write here is a camera, over FTP.
+# The coordinator's limit: files may come from a camera over FTP.
 LARGEST_BYTES = 64 << 20
 
 Stamp = tuple[int, int]
@@ -25,10 +25,10 @@ Stamp = tuple[int, int]
 
 @dataclass
 class Folder:
-    """New pictures of a folder, each once; with `existing`, those too that are there already.
+    """New pictures in a folder, each once; with `existing`, also those that are there already.
 
     Raises:
-        NotFound: there is no such folder.
+        NotFound: no such folder.
     """
 
     path: Path
@@ -43,11 +43,11 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The display name."""
         return str(self.path)
 
     def run(self, put: Callable[[Frame], None], stopped: threading.Event) -> None:
-        """Gives pictures as they are complete.
+        """Yields pictures as they become complete.
 
         Raises:
             NotFound: the folder is no longer there.
@@ -60,7 +60,7 @@ class Folder:
             stopped.wait(POLL_S)
 
     def _complete(self) -> list[tuple[str, Stamp]]:
-        """Files that are new and did not change since the last look, oldest first."""
+        """New files that have not changed since the last reading, oldest first."""
         listed = self._listed()
         ready = {
             name: stamp
@@ -82,11 +82,11 @@ class Folder:
                         found[each.name] = (told.st_size, told.st_mtime_ns)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFound(
-                cause=f"there is no folder {self.path}", cure="Check its path, and that it is there"
+                cause=f"there is no folder {self.path}", cure="Check its path"
             ) from error
         except OSError as error:
             raise BadRequest(
-                cause=f"{self.path} cannot be read ({error.strerror})", cure="See its permissions"
+                cause=f"{self.path} cannot be read ({error.strerror})", cure="Check its permissions"
             ) from error
         return found
 
@@ -97,7 +97,7 @@ class Folder:
         except OSError as error:
             raise BadRequest(
                 cause=f"{self.path / name} cannot be read ({error.strerror})",
-                cure="See its permissions, and that nothing removes it before it is read",
+                cure="Check its permissions, and that nothing removes it before it is read",
             ) from error
         if len(picture) > LARGEST_BYTES:
             raise BadRequest(

@@ -1,4 +1,4 @@
-"""Frames on their way from a source: the newest is asked about first, and too old ones go."""
+"""Frames from a source: the newest is sent first, and old ones are dropped."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A picture of a source; `taken_s` is the wall clock's. `read` gives its file's bytes, and is
-    called only for frames that are asked about.
+    """A picture of a source; `taken_s` is in wall-clock time. `read` returns its file's bytes, and
+    is called only for frames that are sent.
 
-    `read` raises BadRequest or NotFound where there is no picture any more.
+    `read` raises BadRequest or NotFound if the picture is gone.
     """
 
     number: int
@@ -24,26 +24,26 @@ class Frame:
 
 
 class Source(Protocol):
-    """Something that gives frames."""
+    """A source of frames."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The display name."""
 
     @property
     def keeps(self) -> int:
-        """How many of its frames may wait."""
+        """The number of its frames that may be queued."""
 
     def run(self, put: Callable[[Frame], None], stopped: threading.Event) -> None:
-        """Gives frames until it ends or `stopped` is set.
+        """Yields frames until it ends or `stopped` is set.
 
         Raises:
-            ImbrexError: it cannot be opened, or not any more.
+            ImbrexError: it cannot be opened, or reopened.
         """
 
 
 class Waiting:
-    """Frames that nobody has taken yet: at most `keeps`, the oldest go."""
+    """Queued frames: at most `keeps`, the oldest are dropped."""
 
     def __init__(self, keeps: int) -> None:
         self._frames: deque[Frame] = deque()
@@ -53,7 +53,7 @@ class Waiting:
         self.dropped = 0
 
     def put(self, frame: Frame) -> None:
-        """Another one, newer than those before."""
+        """Adds a frame, newer than those before."""
         with self._changed:
             self._frames.append(frame)
             if len(self._frames) > self._keeps:
@@ -62,13 +62,13 @@ class Waiting:
             self._changed.notify()
 
     def take(self) -> Frame | None:
-        """The newest, when there is one; None when there will be no more."""
+        """Waits for and removes the newest frame; None when there will be no more."""
         with self._changed:
             self._changed.wait_for(lambda: self._frames or self._closed)
             return self._frames.pop() if self._frames else None
 
     def close(self, *, at_once: bool = False) -> None:
-        """No more will come; `at_once`: and what waits is left."""
+        """Ends the queue; with `at_once`, queued frames are dropped."""
         with self._changed:
             self._closed = True
             if at_once:

@@ -1,4 +1,4 @@
-"""Answers over MQTT, announced so that Home Assistant makes sensors of them by itself.
+"""Answers over MQTT, announced so that Home Assistant creates sensors for them.
 
 Topics, with the base `imbrex` and a watch called `yard`:
 
@@ -31,9 +31,9 @@ PASSWORD_VARIABLE = "IMBREX_MQTT_PASSWORD"  # noqa: S105 - its name
 DISCOVERY = "homeassistant"
 CONNECT_S = 10.0
 KEEP_ALIVE_S = 30
-# Messages for a broker that is away; the newest matter.
+# Messages queued for a broker that is away; only the newest matter.
 MOST_QUEUED = 100
-# We subscribe to nothing: a broker's answers to what we say have a few bytes each.
+# We subscribe to nothing, so a broker's packets to us have a few bytes each.
 LARGEST_PACKET_BYTES = 64 << 10
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _ID = re.compile(r"[^a-z0-9_]+")
@@ -42,7 +42,7 @@ _ID = re.compile(r"[^a-z0-9_]+")
 @dataclass(frozen=True, slots=True)
 class Broker:
     """Where to publish: `mqtt://USER@HOST:PORT/BASE`, `mqtts://` with TLS. The password is in the
-    environment: a command line is for every user of a machine to see.
+    environment: every user of a machine can see its command lines.
     """
 
     host: str
@@ -53,10 +53,10 @@ class Broker:
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """What a URL says.
+        """Reads a broker's URL.
 
         Raises:
-            BadRequest: it is none of a broker.
+            BadRequest: it is not the URL of a broker.
         """
         parts = urlsplit(url)
         try:
@@ -71,7 +71,7 @@ class Broker:
             )
         base = parts.path.strip("/") or "imbrex"
         if "#" in url or "+" in base:
-            raise BadRequest(cause=f"{base!r} is no topic", cure="Leave + and # out")
+            raise BadRequest(cause=f"{base!r} is not a topic", cure="Remove + and #")
         user = unquote(parts.username or "")
         return cls(
             parts.hostname, port or _PORTS[parts.scheme], user, base, parts.scheme == "mqtts"
@@ -79,7 +79,9 @@ class Broker:
 
 
 class _Client(paho.Client):
-    """Gives a broker up that sends what is no answer to us: paho would take 256 MB."""
+    """Disconnects from a broker that sends larger packets than any answer to us: paho would accept
+    256 MB.
+    """
 
     def _sock_recv(self, bufsize: int) -> bytes:
         if bufsize > LARGEST_PACKET_BYTES:
@@ -88,10 +90,10 @@ class _Client(paho.Client):
 
 
 class Publisher:
-    """A sink of lines; connects again by itself when the broker was away.
+    """A sink for lines; reconnects automatically.
 
-    `name`: of this watch, in topics and in Home Assistant. `labels`: each becomes a sensor that is
-    on while the latest frame has it.
+    `name`: the name of this watch in topics and in Home Assistant. `labels`: each becomes a sensor
+    that is on while the latest frame contains it.
     """
 
     def __init__(self, broker: Broker, name: str, model: str, labels: Sequence[str] = ()) -> None:
@@ -115,8 +117,8 @@ class Publisher:
         """Connects.
 
         Raises:
-            Unavailable: no broker is there.
-            BadConfiguration: it does not let us in.
+            Unavailable: no broker answers.
+            BadConfiguration: the broker refuses the connection.
         """
         where = f"{self._broker.host}:{self._broker.port}"
         try:
@@ -124,15 +126,15 @@ class Publisher:
         except (OSError, ValueError) as error:
             raise Unavailable(
                 cause=f"no MQTT broker answers at {where} ({error})",
-                cure="Check its address, and that it runs",
+                cure="Check its address, and that it is running",
             ) from error
         self._client.loop_start()
         self._connected.wait(CONNECT_S)
         if self._refused or not self._connected.is_set():
             self._client.loop_stop()
             raise BadConfiguration(
-                cause=f"the MQTT broker at {where} refuses: {self._refused or 'no answer'}",
-                cure=f"Name a user in the URL, and the password in {PASSWORD_VARIABLE}",
+                cause=f"the MQTT broker at {where} refuses us: {self._refused or 'no answer'}",
+                cure=f"Put the user in the URL and the password in {PASSWORD_VARIABLE}",
             )
         return self
 
@@ -151,11 +153,12 @@ class Publisher:
         self._client.loop_stop()
 
     def __call__(self, line: Mapping[str, Any]) -> None:
-        """Publishes an answer; a frame that failed is no news for a sensor."""
+        """Publishes an answer; a failed frame does not change sensors."""
         if "error" in line:
             return
         found = [str(each["label"]) for each in line["predictions"] if "label" in each]
-        # What a broker does not take would be kept without end: its limit is for other qualities.
+        # Messages that the broker does not accept would be queued without a limit: paho's limit is
+        # for other qualities of service.
         self._unsent = [each for each in self._unsent if not each.is_published()]
         if len(self._unsent) >= MOST_QUEUED:
             return
@@ -171,8 +174,8 @@ class Publisher:
         reason: ReasonCode,
         properties: Any,
     ) -> None:
-        """At the first connection and at every later one: a broker may have forgotten us."""
-        self._unsent = []  # the client has forgotten them, too
+        """Runs at every connection: a restarted broker may have lost our announcements."""
+        self._unsent = []  # the client has dropped them, too
         if reason.is_failure:
             self._refused = str(reason)
         else:
@@ -182,7 +185,7 @@ class Publisher:
         self._connected.set()
 
     def announcements(self) -> dict[str, dict[str, Any]]:
-        """What Home Assistant needs to know, by topic."""
+        """The announcements for Home Assistant, by topic."""
         sensors: dict[str, dict[str, Any]] = {
             "sensor/count": {
                 "name": "Found",

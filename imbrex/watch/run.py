@@ -1,7 +1,7 @@
 """`imbrex watch`: frames from a source to a coordinator, answers as lines of JSON.
 
-Standard output has one object per frame, in the order in which answers come; rate and latency are
-told on standard error.
+Standard output has one object per frame, in the order of the answers; rate and latency go to
+standard error.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from imbrex.watch.frames import Frame, Source, Waiting
 from protos.errors import BadRequest, ImbrexError, Unavailable
 from protos.memory import cap_memory
 
-# How far back rate and latency look.
+# The window of rate and latency.
 WINDOW_S = 10.0
-# A frame is not asked about again: after this pause the newest one is.
+# A failed frame is not sent again: after this pause, the newest one is.
 PAUSE_S = 1.0
-# A source that waits for a silent camera is left behind.
+# At the end, a source that waits for a silent camera is abandoned after this time.
 LEAVE_S = 1.0
 
-# Beyond what it has at the start, and stacks of threads. FFmpeg takes a frame of any size that a
-# camera claims, up to 2 GB; the largest that is decoded, by four threads, takes 200 MB.
+# The memory cap beyond the start and thread stacks. FFmpeg accepts any frame size that a camera
+# claims, up to 2 GB; the largest that is decoded, by four threads, takes 200 MB.
 MOST_MEMORY_BYTES = 256 << 20
 
 Line = Mapping[str, Any]
@@ -45,8 +45,8 @@ Sink = Callable[[Line], None]
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What to ask whom, how often. `most`: frames to answer, 0 for no end; `per_s`: at most so
-    many frames per second, 0 for as many as can be answered.
+    """The options. `most`: the number of frames to answer, 0 for no limit; `per_s`: the most frames
+    per second, 0 for as many as can be answered.
     """
 
     url: str
@@ -58,14 +58,14 @@ class Watched:
 
 @dataclass
 class Pace:
-    """How many frames per second are answered, and how long an answer takes, lately."""
+    """The recent rate and latency of answers."""
 
     _ends: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=10_000))
     answered: int = 0
     failed: int = 0
 
     def add(self, now_s: float, latency_s: float) -> None:
-        """An answer."""
+        """Counts an answer."""
         self.answered += 1
         self._ends.append((now_s, latency_s))
 
@@ -81,11 +81,11 @@ class Pace:
 
 
 def source_of(text: str, *, existing: bool) -> Source:
-    """The folder or the stream that a person names.
+    """The folder or stream named by the user.
 
     Raises:
         BadRequest: it is neither.
-        NotFound: there is no such folder.
+        NotFound: no such folder.
     """
     if "://" in text:
         from imbrex.watch.stream import Stream
@@ -93,13 +93,13 @@ def source_of(text: str, *, existing: bool) -> Source:
         return Stream(text)
     if Path(text).is_file():
         raise BadRequest(
-            cause=f"{text} is a file", cure="Name its folder, or use `imbrex infer` for one picture"
+            cause=f"{text} is a file", cure="Give its folder, or use `imbrex infer` for one picture"
         )
     return Folder(Path(text), existing)
 
 
 class Watch:
-    """One source and those who ask about its frames."""
+    """One source, and the tasks that send its frames."""
 
     def __init__(self, source: Source, wanted: Watched, sinks: list[Sink]) -> None:
         self._source, self._wanted, self._sinks = source, wanted, sinks
@@ -112,7 +112,7 @@ class Watch:
         self._failure: ImbrexError | None = None
 
     def stop(self) -> None:
-        """Ends it: what is being answered is still told."""
+        """Stops; answers in progress are still printed."""
         self._stopped.set()
         self._waiting.close(at_once=True)
 
@@ -130,7 +130,7 @@ class Watch:
         for each in (giving, *asking):
             each.start()
         for each in asking:
-            while each.is_alive():  # so that signals are handled meanwhile
+            while each.is_alive():  # so that signals are still handled
                 each.join(0.2)
         self.stop()
         giving.join(LEAVE_S)
@@ -138,7 +138,7 @@ class Watch:
             raise self._failure
 
     def told(self) -> str:
-        """How it goes, in one line."""
+        """The status in one line."""
         now = time.monotonic()
         pace = self.pace
         return (
@@ -210,7 +210,7 @@ class Watch:
 
 
 def watch(source: Source, wanted: Watched, sinks: list[Sink]) -> int:
-    """Watches until it ends, Ctrl-C or SIGTERM; the exit code."""
+    """Watches until the source ends, Ctrl-C or SIGTERM; returns the exit code."""
     cap_memory(MOST_MEMORY_BYTES)
     watching = Watch(source, wanted, [_print, *sinks])
     with _stopping(watching.stop), _showing(watching):
@@ -224,7 +224,9 @@ def _print(line: Line) -> None:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
         return
-    raise BadRequest(cause="nobody reads the lines any more", cure="Keep the reader running")
+    raise BadRequest(
+        cause="standard output was closed", cure="Keep the program that reads it running"
+    )
 
 
 def _about(source: str, frame: Frame) -> dict[str, Any]:
@@ -244,7 +246,7 @@ def _failed(source: str, frame: Frame, error: ImbrexError) -> Line:
 
 @contextmanager
 def _stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the watch and not the process."""
+    """Makes Ctrl-C and SIGTERM end the watch instead of the process."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda *_: stop()) for number in numbers]
     try:

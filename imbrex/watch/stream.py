@@ -1,7 +1,7 @@
 """A camera's stream through PyAV: MJPEG over HTTP, RTSP, anything that FFmpeg opens.
 
-MJPEG's frames are JPEG files already, and are passed on as they came; others are decoded, and only
-the one that is asked about becomes a JPEG.
+MJPEG's frames are JPEG files already and are passed on unchanged; others are decoded, and only
+frames that are sent are encoded as JPEG.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from protos.errors import BadRequest, Unavailable
 
 PASSWORD_VARIABLE = "IMBREX_CAMERA_PASSWORD"  # noqa: S105 - its name
 OPEN_S, READ_S = 10.0, 10.0
-# Between attempts: a camera that restarts takes half a minute.
+# The pause between attempts: a restarting camera takes half a minute.
 RETRY_S, LONGEST_RETRY_S = 0.5, 30.0
 JPEG_QUALITY = 90
-# Motion JPEG may leave its Huffman tables to the reader; a JPEG file may not.
+# Motion JPEG may omit its Huffman tables; a JPEG file may not.
 _HUFFMAN = b"\xff\xc4"
-# What a camera may lead FFmpeg to, by redirects and playlists: no file of this device, and nothing
-# that runs or joins others.
+# The protocols that a camera's redirects and playlists may use: no local files, and nothing that
+# runs or combines others.
 _PROTOCOLS = "http,https,tcp,tls,udp,rtp,rtsp,rtsps,rtmp,rtmps,srtp,srt,crypto"
-# As many as the coordinator takes: a camera of 4K has eight million.
+# The coordinator's limit of pixels: a 4K camera has eight million.
 _MOST_PIXELS = "20000000"
-# Of FFmpeg: no delay for reordering, RTSP over the connection that is there, and no more than half
-# a second (in us) of looking at a stream before its first picture.
+# FFmpeg's options: no delay for reordering, RTSP over TCP, and at most half a second (in us) of
+# probing before the first picture.
 _OPTIONS = {
     "flags": "low_delay",
     "rtsp_transport": "tcp",
@@ -51,8 +51,8 @@ _OPTIONS = {
 class Stream:
     """The newest frame of a URL. A stream that ends or breaks is opened again; `breaks` counts.
 
-    A user without a password in the URL has the environment's: a command line is for every user
-    of a machine to see.
+    A user without a password in the URL gets the environment's: every user of a machine can see its
+    command lines.
     """
 
     url: str
@@ -62,7 +62,7 @@ class Stream:
 
     @property
     def name(self) -> str:
-        """For people and logs: without a password."""
+        """The display name, without a password."""
         parts = urlsplit(self.url)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
@@ -75,7 +75,7 @@ class Stream:
         return urlunsplit(parts._replace(netloc=f"{user}:{password}@{host}"))
 
     def run(self, put: Callable[[Frame], None], stopped: threading.Event) -> None:
-        """Gives frames until `stopped`.
+        """Yields frames until `stopped`.
 
         Raises:
             Unavailable: it cannot be opened the first time.
@@ -95,7 +95,7 @@ class Stream:
                 if not number:
                     raise Unavailable(
                         cause=f"{self.name} cannot be opened ({error.strerror})",
-                        cure="Check its address, user and password, and that it gives video",
+                        cure="Check its address, user and password, and that it provides video",
                     ) from error
             self.breaks += 1
             stopped.wait(min(self.retry_s * 2**failures, LONGEST_RETRY_S))
@@ -103,14 +103,14 @@ class Stream:
 
 
 def _allowed(url: str) -> str:
-    """The protocols that this URL may lead to: those of networks, and its own."""
+    """The protocols that this URL may redirect to: network protocols, and its own."""
     return f"{_PROTOCOLS},{urlsplit(url).scheme}"
 
 
 def _frames(container: InputContainer, name: str) -> Iterator[Callable[[], bytes]]:
-    """How to get each frame's JPEG."""
+    """The function that returns a frame's JPEG."""
     if not container.streams.video:
-        raise BadRequest(cause=f"{name} has no video", cure="Name the URL of its pictures")
+        raise BadRequest(cause=f"{name} has no video", cure="Use the URL of its video stream")
     stream = container.streams.video[0]
     stream.thread_type = "AUTO"
     stream.codec_context.options = {"max_pixels": _MOST_PIXELS}
@@ -122,7 +122,9 @@ def _frames(container: InputContainer, name: str) -> Iterator[Callable[[], bytes
 
 
 def _decoded(stream: VideoStream, packet: av.Packet[VideoStream]) -> Iterator[Callable[[], bytes]]:
-    """A damaged packet gives nothing: Wi-Fi loses some, and the next key frame mends it."""
+    """The frames of a packet; none if it is damaged: Wi-Fi loses some, and the next key frame
+    recovers.
+    """
     try:
         for frame in stream.decode(packet):
             yield partial(_jpeg, frame)

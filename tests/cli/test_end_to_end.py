@@ -95,7 +95,7 @@ def test_rows_with_more_than_a_box_are_refused(store: str, tmp_path: Path, wide:
     file = export(
         tmp_path / "poses.onnx", np.zeros((300, wide), np.float32), told(wide - 5, "True")
     )
-    assert "how" in refused("models", "add", file).err
+    assert "the form of the boxes" in refused("models", "add", file).err
 
 
 def test_a_class_that_has_no_label_and_a_score_that_is_no_number_are_nothing() -> None:

@@ -99,7 +99,7 @@ def test_on_a_terminal_it_is_asked(store: str, birds: Path) -> None:
     os.close(here)
     assert asking.returncode == 0, err
     assert "4 labels" in err
-    assert "none of imagenet" in err
+    assert "not one of imagenet" in err
     assert '"task": "classification"' in out
     found = Store(Path(store)).find("birds")
     assert found is not None
@@ -111,7 +111,7 @@ def test_on_a_terminal_it_is_asked(store: str, birds: Path) -> None:
     [
         (Said(labels="a,b", pixels="unit", task="classification"), "does not fit"),
         (Said(labels="a,b,c,d", pixels="unit", task="detection"), "boxes"),
-        (Said(name="digits"), "imbrex itself"),
+        (Said(name="digits"), "built-in model"),
         (Said(name="../birds", labels="a,b,c,d", pixels="unit"), "model's name"),
         (Said(labels="none.txt", pixels="unit"), r"none\.txt"),
         (Said(sidecar=Path("none.json")), r"none\.json"),

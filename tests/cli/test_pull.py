@@ -76,7 +76,7 @@ def test_a_server_that_breaks_off_for_ever_is_given_up_and_what_came_stays(
     mirror.breaks = [1000] + [0] * 20
     with pytest.raises(Unavailable, match="could not be downloaded") as caught:
         fetched(mirror, tmp_path)
-    assert "goes on where it stopped" in caught.value.cure
+    assert "continues where it stopped" in caught.value.cure
     assert (tmp_path / "x.part").read_bytes() == CONTENT[:1000]
 
 
@@ -121,7 +121,7 @@ def test_a_disk_without_room_is_refused_before_anything_comes(
 ) -> None:
     free = shutil.disk_usage(tmp_path).free
     wanted = Wanted(f"{mirror.url}/x", free + SPARE_BYTES, "0" * 64)
-    with pytest.raises(BadConfiguration, match="are free"):
+    with pytest.raises(BadConfiguration, match="MB free"):
         download(wanted, tmp_path / "x", lambda _: None)
     assert mirror.ranges == []
 
@@ -154,7 +154,7 @@ def test_a_disk_that_fills_up_on_the_way_keeps_what_came(mirror: Mirror, tmp_pat
         cwd=Path(__file__).parents[2],
     )
     assert "cannot be written" in done.stdout, done
-    assert "goes on where it stopped" in done.stdout
+    assert "continues where it stopped" in done.stdout
     assert (tmp_path / "x.part").stat().st_size == 500_000
     assert fetched(mirror, tmp_path)[0] == CONTENT
     assert mirror.ranges[-1] == "bytes=500000-"
@@ -168,7 +168,7 @@ def test_pull_adds_a_model_once_and_says_where_it_is_from(store: str, tmp_path: 
         told = imbrex("models", "pull", NAME, *flags, "--default", "--json").json()
         assert told == {"name": NAME, "version": 1, "task": "detection", "fetched": True}
         again = imbrex("models", "pull", NAME, *flags)
-        assert "version 1: was there already" in again.out
+        assert "version 1: already installed" in again.out
         assert "licence Apache-2.0" in again.out
         assert len(mirror.ranges) == 2
     kept = Store(Path(store))
@@ -218,4 +218,4 @@ def test_pull_on_a_small_disk(store: str, tmp_path: Path) -> None:
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip("no mount namespaces here")
     assert done.returncode == 1
-    assert "0.1 MB are free" in done.stderr
+    assert "0.1 MB free" in done.stderr

@@ -83,7 +83,7 @@ def test_a_described_cluster_explained(cluster: Path) -> None:
     fewer = ("plan", "lenet5", "--cluster", cluster, "--devices", 1)
     assert imbrex(*fewer, "--json").json()["devices_used"] == ["worker-1"]
     assert (
-        "slow left out: a plan for the fastest 1 was asked for" in imbrex(*fewer, "--explain").out
+        "slow left out: a plan for the fastest 1 was requested" in imbrex(*fewer, "--explain").out
     )
     assert "there are 3" in refused("plan", "lenet5", "--cluster", cluster, "--devices", 4).err
 

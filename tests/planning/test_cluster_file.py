@@ -178,10 +178,10 @@ def test_no_device_computes() -> None:
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="can't be read"):
+    with pytest.raises(BadRequest, match="cannot be read"):
         load_cluster(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadRequest, match="can't be read"):
+    with pytest.raises(BadRequest, match="cannot be read"):
         load_cluster(tmp_path / "binary.toml")
 
 

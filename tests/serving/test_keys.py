@@ -267,7 +267,7 @@ def test_the_commands(tmp_path):
     assert listed == {"keys": [{"name": "me", "role": "admin"}]}
     imbrex("cluster", "key", "camera", *state)
     assert imbrex("cluster", "revoke", "camera", *state, "--json").json()["keys_left"] == 1
-    assert "everybody may do everything" in imbrex("cluster", "revoke", "me", *state).out
+    assert "anyone may do everything" in imbrex("cluster", "revoke", "me", *state).out
 
 
 async def test_the_inference_protocols_grpc_takes_keys_in_its_metadata(keys):

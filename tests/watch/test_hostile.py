@@ -249,7 +249,7 @@ def test_a_model_server_leads_to_no_plain_text(monkeypatch, tmp_path: Path) -> N
             return httpx.Response(302, headers={"Location": "http://mirror.example/a"})
         return httpx.Response(200, stream=httpx.ByteStream(bytes(1000)))
 
-    with pytest.raises(Unavailable, match="not over TLS"):
+    with pytest.raises(Unavailable, match="does not use TLS"):
         pulled(monkeypatch, tmp_path, handler)
     assert asked == ["https://models.example/a"]
     pulled(monkeypatch, tmp_path, handler, "http://models.example/a")  # who began so may go on
@@ -260,7 +260,7 @@ def test_a_model_server_leads_to_no_file(monkeypatch, tmp_path: Path) -> None:
         return httpx.Response(302, headers={"Location": "file:///etc/passwd"})
 
     for url in ("https://models.example/a", "http://models.example/a"):
-        with pytest.raises(Unavailable, match=r"leads to file:/+etc/passwd"):
+        with pytest.raises(Unavailable, match=r"redirects to file:/+etc/passwd"):
             pulled(monkeypatch, tmp_path, handler, url)
     assert not (tmp_path / "a.onnx").exists()
 

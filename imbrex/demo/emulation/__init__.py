@@ -1,1 +1,1 @@
-"""Daemons on computers that are emulated: as slow as another's processor, software and memory."""
+"""Daemons on emulated computers: as slow as another computer's processor, software and memory."""

@@ -1,5 +1,5 @@
-"""A daemon on a computer that is emulated: executes `imbrex worker --config FILE`, or the same of a
-coordinator and its own worker, as slow as a file says (its keys: `Emulation`).
+"""Runs a daemon on an emulated computer: executes `imbrex worker --config FILE`, or a coordinator
+with its host worker, slowed down as a file says (its keys: `Emulation`).
 
     python -m imbrex.demo.emulation EMULATION.toml python -m imbrex worker --config worker.toml
 """
@@ -30,7 +30,7 @@ from worker.settings import WorkerSettings, load
 
 
 def worker_hardware(settings: WorkerSettings, emulation: Emulation) -> WorkerHardware:
-    """What an emulated worker computes and speaks by."""
+    """The hardware of an emulated worker."""
     without = (BLOCKED_LAYOUT,) if emulation.as_on_arm else ()
     return WorkerHardware(
         throttle=EmulatedThrottle(settings.pace, emulation),
@@ -40,7 +40,7 @@ def worker_hardware(settings: WorkerSettings, emulation: Emulation) -> WorkerHar
 
 
 def endpoint(emulation: Emulation) -> SlowEndpoint:
-    """What messages cost an emulated computer."""
+    """The cost of messages on an emulated computer."""
     return SlowEndpoint(
         message_s=emulation.message_ms * 1e-3,
         byte_s=emulation.byte_ns * 1e-9,
@@ -50,7 +50,7 @@ def endpoint(emulation: Emulation) -> SlowEndpoint:
 
 
 def main() -> int:
-    """Runs the daemon; the exit code."""
+    """Runs the daemon; returns the exit code."""
     file = Path(sys.argv[1])
     told = sys.argv[2:]
     parser = argparse.ArgumentParser(prog=f"imbrex (emulated as {file} says)")

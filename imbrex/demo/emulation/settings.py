@@ -1,4 +1,4 @@
-"""In what an emulated computer is unlike this one."""
+"""How an emulated computer differs from this one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _Charge = Annotated[float, Field(ge=0, le=1000)]
 
 
 class Emulation(BaseModel):
-    """What costs more than it does here; the share of a core that computes is the worker's `pace`.
+    """The extra costs of an emulated computer; the share of a core that computes is the worker's
+    `pace`.
 
     A message costs `message_ms` and each of its bytes `byte_ns` at either side, one from worker to
     worker `peer_message_ms` and `peer_byte_ns`; setting a task up
@@ -38,12 +39,14 @@ class Emulation(BaseModel):
 
 
 def command(file: Path) -> tuple[str, ...]:
-    """What executes the command of a daemon (`... imbrex worker --config FILE`) as `file` says."""
+    """The command prefix that runs a daemon's command (`... imbrex worker --config FILE`) as `file`
+    says.
+    """
     return (sys.executable, "-m", __package__ or "", str(file))
 
 
 def load_emulation(file: Path) -> Emulation:
-    """What a TOML file says.
+    """Reads the settings from a TOML file.
 
     Raises:
         BadConfiguration: it cannot be read, or has an unknown key or a value out of range.
@@ -57,5 +60,5 @@ def load_emulation(file: Path) -> Emulation:
         cause = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     known = ", ".join(Emulation.model_fields)
     raise BadConfiguration(
-        cause=f"the emulation file {file} cannot be used: {cause}", cure=f"It may say: {known}"
+        cause=f"the emulation file {file} cannot be used: {cause}", cure=f"Known keys: {known}"
     )

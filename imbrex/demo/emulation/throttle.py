@@ -1,4 +1,4 @@
-"""Computing like a smaller computer: the throttle of a worker that is emulated."""
+"""The throttle of an emulated worker, which computes like a smaller computer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 class EmulatedThrottle(Throttle):
-    """Beside the pace: setting a task up takes `task_ms`, reading weights takes its time, and where
-    `turns` are taken, equal kernels take equal time on all workers of this machine.
+    """In addition to the pace: setting a task up takes `task_ms`, reading weights takes time, and
+    with `turns`, equal kernels take equal time on all workers of this machine.
 
     Kernels are timed with warm caches if reading weights is charged: a pace would stretch their
     waiting for memory as much as their arithmetic.
@@ -27,7 +27,7 @@ class EmulatedThrottle(Throttle):
         self._turns = Turns(emulation.turns) if emulation.turns else None
 
     def set_up(self, begin: Work[T]) -> Ready[T]:
-        """As long as it takes here, or as is emulated."""
+        """Sets up a run, for at least the emulated time."""
         begun = self._clock.now_s()
         ready = begin()
         if self._emulation.task_ms:
@@ -35,7 +35,7 @@ class EmulatedThrottle(Throttle):
         return ready
 
     def computed(self, ready: Ready[T]) -> tuple[T, float]:
-        """In its turn."""
+        """Runs it in its turn."""
         with self._turn():
             if self._emulation.weight_ns:
                 ready.compute()
@@ -45,11 +45,11 @@ class EmulatedThrottle(Throttle):
         return value, cpu_s
 
     def waiting_s(self, ready: Ready[T]) -> float:
-        """Reading the weights."""
+        """The time to read the weights."""
         return ready.weight_bytes * self._emulation.weight_ns * 1e-9
 
     def close(self) -> None:
-        """Takes no more turns."""
+        """Releases its resources."""
         if self._turns:
             self._turns.close()
 

@@ -11,7 +11,7 @@ from protos.errors import BadConfiguration
 
 
 class Turns:
-    """What workers that name the same folder share.
+    """The state shared by workers that name the same folder.
 
     Raises:
         BadConfiguration: the folder cannot be used.
@@ -29,7 +29,7 @@ class Turns:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Nobody else computes meanwhile."""
+        """While this context is open, no other worker computes."""
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         try:
             yield
@@ -37,11 +37,11 @@ class Turns:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def least(self, kernels: tuple[object, ...], cpu_s: float) -> float:
-        """The least CPU seconds that these kernels have taken so far on any of the workers, with
-        `cpu_s` now; to be asked in one's turn.
+        """The least CPU seconds that these kernels have taken so far on any worker, including
+        `cpu_s` now; call it while holding the turn.
         """
         kept = self._folder / sha256_of(repr(kernels).encode())
-        # Nothing is kept yet, or not all: a worker was killed while it wrote, or the disk is full.
+        # No value yet, or a truncated one: a worker was killed while writing, or the disk is full.
         with suppress(OSError, ValueError):
             cpu_s = min(cpu_s, float(kept.read_text()))
         with suppress(OSError):
@@ -49,5 +49,5 @@ class Turns:
         return cpu_s
 
     def close(self) -> None:
-        """Takes no more turns."""
+        """Releases its resources."""
         os.close(self._lock)
