@@ -93,7 +93,7 @@ class DeviceStatus:
     `fingerprint` is equal for devices that compute alike; `refused_results` counts what it sent
     that could not be a task's result; of its `tasks`, `audited_tasks` were computed again, and
     `wrong_tasks` it had computed wrongly; a `celsius` of 0 is not known; `unreachable`
-    are names of devices that it cannot send borders to, `shared_with` those of other coordinators
+    are names of devices that it cannot send halos to, `shared_with` those of other coordinators
     that it works for. `facts` is all that the device says of itself (`protos.facts`). What only a
     device can say is empty while it is not connected.
     """

@@ -51,7 +51,7 @@ class CoordinatorSettings(BaseSettings):
     installed strategies. `wire` is what maps may travel as between devices; without it, what each
     model's sidecar allows. `profile_s` bounds what measuring one device takes. `host_computes`
     starts a worker on this machine, which listens on `host_worker`: an address that the other
-    devices reach, where they are to send it their borders. `objective`: where several images come
+    devices reach, where they are to send it their halos. `objective`: where several images come
     at a time, `auto` gives whole ones to groups of devices if that answers them sooner; `latency`
     computes each on all devices, `throughput` answers most per second. `medium` says what the
     links share, as in cluster files. `rate_per_s` is how often one API key, or address without

@@ -116,9 +116,9 @@ def routes() -> str:
     parts = [
         "# HTTP",
         "",
-        "Of our own interface; a coordinator's `/openapi.json` has every detail, and `/docs` shows "
-        "it. The Open Inference Protocol and DeepStack's interface are as their makers say: see "
-        "[what speaks with imbrex](../serving.md).",
+        "The native interface; a coordinator's `/openapi.json` has every detail, and `/docs` shows "
+        "it. The Open Inference Protocol and DeepStack's interface follow their specifications: "
+        "see [Integrations](../serving.md).",
         "",
     ]
     for path, methods in document["paths"].items():

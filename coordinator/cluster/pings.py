@@ -17,7 +17,7 @@ from protos import imbrex_pb2 as pb
 from protos.client import ExchangeStream
 from protos.errors import LostWorker
 
-# Old round trips go: clocks of cheap boards drift by tens of microseconds per second.
+# Old round trips go: clocks of cheap devices drift by tens of microseconds per second.
 _CLOCK_SAMPLES = 16
 
 # What the payloads of a probe may take, and as much again a train of them: requests that come

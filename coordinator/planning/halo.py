@@ -1,4 +1,4 @@
-"""`halo`: tiles stay where they are, and only their borders travel from peer to peer.
+"""`halo`: tiles stay where they are, and only their halos travel from peer to peer.
 
 Nothing waits that has its boxes: no barrier, and a device's edge rows are computed first where
 that lets its neighbours go on sooner. The search starts from an exchange before every unit (every
@@ -16,7 +16,7 @@ At least one exchange stays: blocks that need none are what `fused` searches, an
 
 What cannot be split is gathered on the device that is best at it; fully connected layers are
 divided over their output or their input where that is better. Where devices can't reach each other,
-borders go through the host, or only those that can take part, whichever is faster.
+halos go through the host, or only those that can take part, whichever is faster.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class _Halo:
         return self._exchanges(trial) or not self._exchanges(slots)
 
     def _exchanges(self, slots: Slots) -> bool:
-        """Whether any border travels."""
+        """Whether any halo is exchanged."""
         return not self.cluster.apart and any(
             len(slot.form.devices) > 1 and slot.start > 0 and slot.peers for slot in slots
         )

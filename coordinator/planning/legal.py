@@ -190,7 +190,7 @@ def _check_reach(plan: Plan, network: Network, cluster: Cluster) -> None:
             reader = tasks[route.reader]
             if frozenset((task.device, reader.device)) in cluster.apart:
                 raise IllegalPlan(
-                    cause=f"block {reader.block} gets borders on {reader.device!r} from "
+                    cause=f"block {reader.block} gets halos on {reader.device!r} from "
                     f"{task.device!r}, which cannot reach each other",
                     block=reader.block,
                 )

@@ -3,7 +3,7 @@
 Planners think of one task per device at a time. So they are shown a device that computes n at once
 as one that is n times as fast, and their plan is then spread: what such a device has of a block's
 map is divided into n tiles on the same device, along the longer side. What a device has to itself
-(all of a block) is also cut into shorter blocks, whose tiles pass their borders on inside the
+(all of a block) is also cut into shorter blocks, whose tiles pass their halos on inside the
 device: long ones would compute most of their rows n times.
 
 Each tile is another program in the device's memory and another task, so it has to pay for itself.
@@ -168,7 +168,7 @@ class _Spreading:
 
 
 def parts(tile: MapTile, count: int) -> list[MapTile]:
-    """`count` parts along the longer side, which leaves the least borders; fewer where even that
+    """`count` parts along the longer side, which leaves the least halos; fewer where even that
     is shorter.
     """
     by_rows = len(tile.rows) >= len(tile.cols)

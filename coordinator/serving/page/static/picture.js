@@ -98,5 +98,5 @@ export function listFound(predictions) {
     return row;
   }));
   byId("listed").hidden = !named.length;
-  byId("listed-title").textContent = `What was found (${named.length})`;
+  byId("listed-title").textContent = `Predictions (${named.length})`;
 }
