@@ -109,7 +109,7 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]",
+            metavar="MODEL",
             help="A model's name (see `imbrex models list`) or an .onnx file. "
             "[default with --report: digits and resnet50]",
             autocompletion=model_names,
