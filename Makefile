@@ -57,11 +57,11 @@ lint-deploy: ## Ansible's roles by ansible-lint's strictest rules
 	.venv-deploy/bin/pip install --quiet ansible-core ansible-lint
 	cd deploy/ansible && PATH="$(CURDIR)/.venv-deploy/bin:$$PATH" ansible-lint
 
-check: setup ## lint, types, fresh stubs, import directions
+check: setup ## lint, types, fresh stubs, import directions, words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_house.py
+	$(BIN)/pytest -q tests/test_house.py tests/test_words.py
 
 docs: setup ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --strict

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +23,12 @@ def network_of(model: str) -> Network:
 
 
 def load_cluster(path: Path) -> Cluster:
-    """The cluster that a file describes. Profiles are looked up beside it.
+    """The cluster that a file describes: TOML, whose profiles are looked up beside it, or the
+    report of `imbrex bench --report`, a `.json` that has them in it.
 
     Raises:
-        BadRequest: unreadable, not TOML, an unknown key (named), a wrong value, no device.
+        BadRequest: unreadable, not TOML or no report, an unknown key (named), a wrong value, no
+            device.
     """
     from coordinator.planning.cluster_file import parse_cluster
 
@@ -34,7 +38,40 @@ def load_cluster(path: Path) -> Cluster:
         raise BadRequest(
             cause=f"the cluster file {path} cannot be read ({error})", cure="Check its path."
         ) from error
+    if path.suffix == ".json":
+        return cluster_of(*_reported(path, text), str(path))
     return parse_cluster(text, str(path), lambda name: (path.parent / name).read_bytes())
+
+
+def cluster_of(text: str, profiles: Mapping[str, str], name: str) -> Cluster:
+    """The cluster of a file's text and of the profiles that it names; `name` is for errors.
+
+    Raises:
+        BadRequest: as `load_cluster`.
+    """
+    from coordinator.planning.cluster_file import parse_cluster
+
+    def profile(wanted: str) -> bytes:
+        if wanted not in profiles:
+            raise FileNotFoundError(None, "it is not there", wanted)
+        return profiles[wanted].encode()
+
+    return parse_cluster(text, name, profile)
+
+
+def _reported(path: Path, text: str) -> tuple[str, dict[str, str]]:
+    """The cluster file in a report, and its profiles."""
+    try:
+        found = json.loads(text)["cluster"]
+        file, profiles = found["file"], found["profiles"]
+        if not all(isinstance(each, str) for each in (file, *profiles.values())):
+            raise TypeError("not all of it is text")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadRequest(
+            cause=f"{path} is not a report of a cluster ({type(error).__name__}: {error})",
+            cure="Make one with `imbrex bench --report`, or name a cluster file (.toml).",
+        ) from error
+    return file, profiles
 
 
 def find_planners_here() -> None:
@@ -42,6 +79,21 @@ def find_planners_here() -> None:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
+
+
+def require_writable(target: Path, option: str = "--save") -> None:
+    """Says before the work what `write` would say after it; leaves nothing.
+
+    Raises:
+        BadConfiguration: the file cannot be written.
+    """
+    there = target.exists()
+    try:
+        target.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise _unwritable(target, option, error) from error
+    if not there:
+        target.unlink()
 
 
 def write(target: Path, text: str, option: str = "--save") -> None:
@@ -53,7 +105,11 @@ def write(target: Path, text: str, option: str = "--save") -> None:
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BadConfiguration(
-            cause=f"{target} cannot be written ({error.strerror})",
-            cure=f"Give {option} a path in a folder that you may write to",
-        ) from error
+        raise _unwritable(target, option, error) from error
+
+
+def _unwritable(target: Path, option: str, error: OSError) -> BadConfiguration:
+    return BadConfiguration(
+        cause=f"{target} cannot be written ({error.strerror})",
+        cure=f"Give {option} a path in a folder that you may write to",
+    )

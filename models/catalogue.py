@@ -35,7 +35,7 @@ from models.zoo.inception import inceptionv3
 from models.zoo.lenet import lenet5
 from models.zoo.mobilenetv2 import mobilenetv2
 from models.zoo.mobilenetv3 import mobilenetv3
-from models.zoo.resnet import resnet50
+from models.zoo.resnet import resnet18, resnet50
 from models.zoo.shufflenetv2 import shufflenetv2
 from models.zoo.squeezenet import squeezenet
 from models.zoo.style_transfer import style_transfer
@@ -121,6 +121,7 @@ _ENTRIES = {
             partial(vgg16, 256, classifier=False),
         ),
         _untrained("yolov2", "YOLOv2, 416x416", yolov2),
+        _untrained("resnet18", "ResNet-18, 224x224", resnet18),
         _untrained("resnet50", "ResNet-50 v1.5, 224x224", resnet50),
         _untrained("inceptionv3", "Inception-v3, 299x299", inceptionv3),
         _untrained("alexnet", "AlexNet, 224x224", alexnet),

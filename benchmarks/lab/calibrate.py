@@ -2,8 +2,8 @@
 
 Before: what this machine's core does on VGG-16's convolutions, and what a message costs here; the
 difference to the preset is what the daemons are told. After: the same convolutions on all devices
-at once, a TCP stream each way on each link, empty messages and large ones; off by more than a tenth
-is an error.
+at once, a TCP stream each way on each link, a single message of a halo's size, empty messages and
+large ones; off by more than a tenth is an error. Wires have only their own latency, which is told.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class Emulated:
     gflops: tuple[float, ...]
     down_mbps: tuple[float, ...]
     up_mbps: tuple[float, ...]
+    alone_mbps: tuple[float, ...]
     message_ms: tuple[float, ...]
+    latency_ms: tuple[float, ...]
     wanted: Preset
 
     def faults(self) -> list[str]:
@@ -104,6 +106,10 @@ class Emulated:
             for name, values, wanted in self._rows()
         }
         told = {
+            "latency_ms": {
+                "wanted": self.wanted.latency_ms,
+                "measured": [round(value, 3) for value in self.latency_ms],
+            },
             "byte_ns_per_side": self.wanted.byte_ns,
             "task_ms": self.wanted.task_ms,
             "weight_ns": self.wanted.weight_ns,
@@ -116,6 +122,7 @@ class Emulated:
             ("GFLOP/s per device, all at once", self.gflops, wanted.gflops),
             ("Mbps from the host", self.down_mbps, wanted.mbps),
             ("Mbps to the host", self.up_mbps, wanted.mbps),
+            ("Mbps of 64 KB alone", self.alone_mbps, wanted.mbps),
             ("ms per message and side", self.message_ms, wanted.message_ms),
         ]
 
@@ -150,11 +157,12 @@ def machine(core_gflops: float, wanted: Preset) -> Machine:
 def emulated(lab: Lab, wanted: Preset, host: Computer, clocks: Sequence[float]) -> Emulated:
     """Measures a running lab; `host` is what its daemons were told."""
     network = lab.network
-    down, up, wire_s = [], [], []
+    down, up, alone, wire_s = [], [], [], []
     for number in range(1, lab.devices):
         there, own = network.device(number), network.address(number)
         down.append(_carried_mbps(network.host, there, own))
         up.append(_carried_mbps(there, network.host, HOST_ADDRESS))
+        alone.append(probes.message_mbps(network.host, there, own))
         wire_s.append(probes.round_trip_s(network.host, there, own))
     caller = Caller(
         HOST, SECRET, SlowEndpoint(message_s=host.message_ms * 1e-3, byte_s=host.byte_ns * 1e-9)
@@ -166,7 +174,10 @@ def emulated(lab: Lab, wanted: Preset, host: Computer, clocks: Sequence[float]) 
         for a, b, clock in zip(sides_s, wire_s, clocks[1:], strict=True)
     ]
     rates = [rate / clock for rate, clock in zip(rates, clocks, strict=True)]
-    return Emulated(tuple(rates), tuple(down), tuple(up), tuple(messages), wanted)
+    latency_ms = tuple(seconds * 1e3 / 2 for seconds in wire_s)
+    return Emulated(
+        tuple(rates), tuple(down), tuple(up), tuple(alone), tuple(messages), latency_ms, wanted
+    )
 
 
 def _carried_mbps(source: str, target: str, address: str) -> float:

@@ -36,9 +36,10 @@ TOOLS = ("ip", "tc", "sysctl")
 MOST_DEVICES = 64
 # An Ethernet frame of 1514 bytes carries 1448 of a TCP stream: bandwidths are what a stream gets.
 _WIRE_PER_PAYLOAD = 1514 / 1448
-# A segment that the kernel has not yet cut into frames must fit into the bucket; more would let
-# whole halos pass at memory speed.
-_BURST_BYTES = 66_000
+# What has passed an idle link at memory speed before its rate holds: as little as is possible, for
+# halos are small. What a sender hands over at once must fit (two frames; the kernel's 64 KB would
+# make all smaller messages free).
+_SEGMENT_BYTES, _BURST_BYTES = 3000, 4000
 # What a port holds back before it drops: about what a home's switch has.
 _QUEUE_BYTES = 512 * 1024
 _RUN = Path("/run/netns")
@@ -131,7 +132,7 @@ class Network:
         cable = ("type", "veth", "peer", "name", port, "netns", hub)
         _run("ip", "-n", name, "link", "add", "eth0", *cable)
         _run("ip", "-n", hub, "link", "set", port, "master", "br0", "up")
-        _run("ip", "-n", name, "link", "set", "eth0", "up")
+        _run("ip", "-n", name, "link", "set", "eth0", "gso_max_size", str(_SEGMENT_BYTES), "up")
         through_host = number and self.wiring.medium != "switch"
         _run(
             "ip",

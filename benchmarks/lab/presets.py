@@ -7,6 +7,7 @@ messages divided. Ratios stay, and a request takes 1/s of the time it would take
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from dataclasses import dataclass
@@ -99,24 +100,23 @@ def names() -> tuple[str, ...]:
 
 
 def load_kind(name: str) -> Kind:
-    """A committed preset, or a TOML file of one's own.
+    """A committed preset, a TOML file of one's own, or a report of `imbrex bench --report`, whose
+    most numerous kind of device it is.
 
     Raises:
         NotFound: there is none of this name.
         BadRequest: the file is wrong; the key is named.
     """
-    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    path = Path(name) if name.endswith((".toml", ".json")) else FOLDER / f"{name}.toml"
     try:
-        return Kind(path.stem, Preset.model_validate(tomllib.loads(path.read_text())))
+        text = path.read_text()
+        told = tomllib.loads(text) if path.suffix == ".toml" else _reported(text)
+        return Kind(path.stem, Preset.model_validate(told))
     except FileNotFoundError:
         raise NotFound(
             cause=f"there is no preset {name!r}",
             cure=f"Known are {', '.join(names())}; or write a file and name it, with .toml",
         ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadRequest(
-            cause=f"the preset {path} cannot be read: {error}", cure="Correct it"
-        ) from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -124,6 +124,17 @@ def load_kind(name: str) -> Kind:
             cause=f"the preset {path}: {key}: {first['msg']}",
             cure=f"Its keys are {', '.join(Preset.model_fields)}",
         ) from error
+    # Beside what cannot be read: what is no TOML, and no report.
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BadRequest(
+            cause=f"the preset {path} cannot be read: {error!r}",
+            cure="Correct it; `imbrex bench --report` makes a .json, anything else is TOML",
+        ) from error
+
+
+def _reported(text: str) -> dict[str, Any]:
+    numbers = json.loads(text)["kinds"][0]["preset"]
+    return {name: each["value"] for name, each in numbers.items()}
 
 
 def fitting_scale(preset: Preset, devices: int, core_gflops: float) -> float:

@@ -41,6 +41,8 @@ _TIMEOUT_S = 30.0
 _STREAM_S = 1.0
 _WARM_S = 1.0
 _CHUNK = 64 << 10
+# As large as the halos of most layers, and as seldom.
+_MESSAGES, _MESSAGE_BYTES, _GAP_S = 15, 64 << 10, 0.02
 
 
 def core_gflops() -> float:
@@ -111,6 +113,21 @@ def stream_mbps(source: str, target: str, address: str) -> float:
             receiver.close()
             sending.join()
     return size * 8e-6 / seconds
+
+
+def message_mbps(source: str, target: str, address: str) -> float:
+    """The rate of one message on an idle link, as of a halo (the median)."""
+    with _connection(source, target, address) as (here, there):
+        seconds = []
+        for _ in range(_MESSAGES):
+            time.sleep(_GAP_S)
+            before = time.monotonic()
+            here.sendall(bytes(_MESSAGE_BYTES))
+            left = _MESSAGE_BYTES
+            while left:
+                left -= len(there.recv(left))
+            seconds.append(time.monotonic() - before)
+    return _MESSAGE_BYTES * 8e-6 / statistics.median(seconds)
 
 
 def round_trip_s(source: str, target: str, address: str) -> float:

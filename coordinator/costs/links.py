@@ -113,7 +113,8 @@ def divided(prior: Link, fixed_s: float, byte_s: float) -> Link:
     )
     wire_s = prior.message_s + prior.latency_s
     share = prior.message_s / wire_s if wire_s else 0.0
-    rest_s = fixed_s - ends_s * per_message
+    # Rounding must leave nothing negative: cluster files know no such wire.
+    rest_s = max(0.0, fixed_s - ends_s * per_message)
     rest_byte_s = byte_s - prior.endpoint_byte_s * per_byte
     return Link(
         bytes_per_s=1.0 / max(rest_byte_s, LEAST_BYTE_S),

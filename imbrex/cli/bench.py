@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from coordinator.control.choice import Choice
 from coordinator.library.naming import public_name
 from coordinator.planning.strategies import STRATEGIES
 from coordinator.serving.common.tensors import write_tensors
+from coordinator.serving.v1.answers import Alone
 from imbrex import terminal
 from imbrex.calls import plain, read_file
 from imbrex.cli.provenance import provenance
@@ -51,42 +53,69 @@ class Asked:
     wires: Sequence[str] = ("",)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was measured of one model; `alone_s` is the whole model on the best device, each time
+    that it was measured.
+    """
+
+    cases: Sequence[Case]
+    about: Mapping[str, Any]
+    alone_s: Sequence[float]
+
+    @property
+    def same(self) -> bool:
+        """Whether all answers are the reference's."""
+        return all(_same(case) for case in self.cases if not case.reason)
+
+
 def bench(model: str, url: str, asked: Asked, form: Form) -> int:
     """Measures and prints; 1 if nothing could be measured or answers differ."""
-    body = _question(model, asked.seed)
+    body = question(model, asked.seed)
     with Client(url) as client:
-        devices = [each for each in client.devices() if each.state == "ready"]
-        if not devices:
-            raise Unavailable(cause="no device is ready", cure="See `imbrex status`")
-        rounds = Rounds(client, public_name(model), body)
-        cases = _cases(asked, len(devices), client, rounds.model)
-        able = _measured(rounds, cases, asked.repeat)
-        with terminal.waiting("the whole model on the best device alone"):
-            baseline = client.baseline(rounds.model)
-        about = {
-            "model": rounds.model,
-            "url": client.url,
-            "coordinator_version": client.version(),
-            "repeat": asked.repeat,
-            "warm_up": WARM_UP,
-            "seed": asked.seed,
-            "reference": f"{able[0].label} on {able[0].devices}",
-            "single_device_latency_s": baseline.latency_s,
-            "baseline_device": baseline.device,
-        }
+        found = measure(client, model, body, asked)
         there = plain(client.devices())
     called = {str(each["id"]): str(each["name"]) for each in there}
     match form:
         case "json":
-            results = [_result(case, about, called) for case in cases]
+            results = [result(case, found.about, called) for case in found.cases]
             prints = [{key: each[key] for key in _FINGERPRINT} for each in there]
             end = {"results": results, "devices": prints, "provenance": provenance()}
-            terminal.print_json({**about, **end})
+            terminal.print_json({**found.about, **end})
         case "csv":
-            _csv(cases)
+            _csv(found.cases)
         case "people":
-            _show(cases, about)
-    return 0 if all(_same(case) for case in able) else 1
+            show(found)
+    return 0 if found.same else 1
+
+
+def measure(
+    client: Client, model: str, body: bytes, asked: Asked, *, in_turns: bool = False
+) -> Found:
+    """Every case, and the whole model on the best device: once, or with them in every round.
+
+    Raises:
+        Unavailable: no device is ready.
+        Infeasible: no case has a plan.
+    """
+    devices = [each for each in client.devices() if each.state == "ready"]
+    if not devices:
+        raise Unavailable(cause="no device is ready", cure="See `imbrex status`")
+    rounds = Rounds(client, public_name(model), body)
+    cases = _cases(asked, len(devices), client, rounds.model)
+    able, baselines = _measured(rounds, cases, asked.repeat, in_turns=in_turns)
+    about = {
+        "model": rounds.model,
+        "url": client.url,
+        "coordinator_version": client.version(),
+        "repeat": asked.repeat,
+        "warm_up": WARM_UP,
+        "seed": asked.seed,
+        "reference": f"{able[0].label} on {able[0].devices}",
+        "single_device_latency_s": statistics.median(each.latency_s for each in baselines),
+        "baseline_device": baselines[-1].device,
+    }
+    return Found(cases, about, [each.latency_s for each in baselines])
 
 
 def _same(case: Case) -> bool:
@@ -95,7 +124,7 @@ def _same(case: Case) -> bool:
     return isfinite(error) if case.plan["wire"] != "exact" else error <= TOLERANCE
 
 
-def _question(model: str, seed: int) -> bytes:
+def question(model: str, seed: int) -> bytes:
     """Seeded tensors for the model, as a request's body."""
     with terminal.waiting(f"reading {model}"):
         return write_tensors(random_inputs(network_of(model).graph, seed))
@@ -122,8 +151,11 @@ def _cases(asked: Asked, there: int, client: Client, model: str) -> list[Case]:
     return cases
 
 
-def _measured(rounds: Rounds, cases: Sequence[Case], repeat: int) -> list[Case]:
-    """Measures all cases; returns those that have a plan."""
+def _measured(
+    rounds: Rounds, cases: Sequence[Case], repeat: int, *, in_turns: bool
+) -> tuple[list[Case], list[Alone]]:
+    """Measures all cases; returns those that have a plan, and the baselines."""
+    baselines: list[Alone] = []
     with terminal.progress_bar() as bar:
         task = bar.add_task("", total=len(cases) * (repeat + 1))
 
@@ -139,10 +171,14 @@ def _measured(rounds: Rounds, cases: Sequence[Case], repeat: int) -> list[Case]:
             )
         for case in rounds.measure(able, repeat):
             step(f"{case.label} on {case.devices}")
-    return able
+            if case is able[-1] and (in_turns or len(case.samples) == repeat):
+                bar.update(task, description="the whole model on the best device alone")
+                baselines.append(rounds.client.baseline(rounds.model))
+    return able, baselines
 
 
-def _result(case: Case, about: Mapping[str, Any], called: Mapping[str, str]) -> dict[str, Any]:
+def result(case: Case, about: Mapping[str, Any], called: Mapping[str, str]) -> dict[str, Any]:
+    """A case as JSON, or why it has none; `called` has the names of devices."""
     begin = {"strategy": case.label, "devices": case.devices}
     if case.reason:
         return {**begin, "reason": case.reason}
@@ -177,8 +213,9 @@ def _csv(cases: Sequence[Case]) -> None:
         out.writerow((*first, one.plan_version, *moved, one.comparison.max_rel_error))
 
 
-def _show(cases: Sequence[Case], about: Mapping[str, Any]) -> None:
-    console = terminal.out()
+def show(found: Found) -> None:
+    """The table for people."""
+    console, cases, about = terminal.out(), found.cases, found.about
     alone = terminal.duration(about["single_device_latency_s"])
     console.print(
         f"{about['model']} at {about['url']}: medians of {about['repeat']} interleaved rounds; "

@@ -22,9 +22,11 @@ from imbrex.cli.options import (
     Url,
     WireOption,
     known_wire,
+    model_names,
 )
 
 _T = TypeVar("_T")
+CLUSTER = "A cluster file, or a report of `imbrex bench --report`."
 
 
 def add_planning(app: typer.Typer) -> None:
@@ -37,9 +39,7 @@ def add_planning(app: typer.Typer) -> None:
 
 def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     model: ModelArgument,
-    cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="A cluster file.")
-    ] = None,
+    cluster: Annotated[Path | None, typer.Option(metavar="FILE.toml", help=CLUSTER)] = None,
     strategy: ChosenStrategy = None,
     devices: Devices = None,
     wire: WireOption = None,
@@ -75,7 +75,7 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 
 def simulate(
     model: ModelArgument,
-    cluster: Annotated[Path, typer.Option(metavar="FILE.toml", help="A cluster file.")],
+    cluster: Annotated[Path, typer.Option(metavar="FILE.toml", help=CLUSTER)],
     strategy: Annotated[
         str,
         typer.Option(metavar="S,S", help="Strategies, separated by commas; also module:function."),
@@ -106,11 +106,24 @@ def simulate(
 
 
 def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
-    model: ModelArgument,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A model's name (see `imbrex models list`) or an .onnx file. "
+            "[default with --report: digits and resnet50]",
+            autocompletion=model_names,
+        ),
+    ] = None,
     url: Url = URL,
     strategies: Annotated[
-        str, typer.Option(metavar="S,S", help="Strategies of the coordinator, separated by commas.")
-    ] = "auto",
+        str | None,
+        typer.Option(
+            metavar="S,S",
+            help="Strategies of the coordinator, separated by commas. "
+            "[default: auto; with --report: halo,auto]",
+        ),
+    ] = None,
     devices: DeviceCounts = None,
     repeat: Annotated[int, typer.Option(min=1, max=10_000, help="The number of rounds.")] = 10,
     plan: PlanFile = None,
@@ -126,26 +139,45 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     seed: Annotated[int, typer.Option(min=0, help="The seed of the random input.")] = 0,
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print every sample as CSV.")] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.json",
+            help="Write a report of the whole cluster to send in: the speed of its devices, links "
+            "and messages, and how much faster they are together; no names, addresses or ids.",
+        ),
+    ] = None,
 ) -> None:
     """Measure strategies on a running cluster, beside what was predicted.
 
     Every answer is compared with the first strategy's. Rounds are interleaved (a b a b), so that a
-    slowdown of the cluster affects all alike.
+    slowdown of the cluster affects all alike. With --report each round also measures the whole
+    model on one device, and devices that were not measured before are measured first.
+    `imbrex simulate --cluster` reads a report.
 
     \b
+    imbrex bench --report report.json
     imbrex bench digits --strategies aofl,elimination --devices 1..4 --repeat 20
     imbrex bench vgg16 --url http://pi-1:8460 --strategies all --json
     imbrex bench digits --strategies aofl --plan plan.json --csv
     imbrex bench yolov2 --wire exact,fp16 --devices 4
     """
-    if as_json and as_csv:
-        raise typer.BadParameter("choose one of --json and --csv")
-    names = _parsed(ranges.listed, strategies, "--strategies")
+    if as_json + as_csv + (report is not None) > 1:
+        raise typer.BadParameter("choose one of --json, --csv and --report")
+    names = _parsed(ranges.listed, strategies, "--strategies") if strategies is not None else []
     counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
     wires = [known_wire(each) for each in _parsed(ranges.listed, wire, "--wire")] if wire else [""]
     from imbrex.cli import bench as command
 
-    asked = command.Asked(names, counts, repeat, seed, plan, tuple(wires))
+    if report is not None:
+        from imbrex.cli import report as reporting
+
+        asked = command.Asked(names or reporting.STRATEGIES, counts, repeat, seed, plan, wires)
+        models = [model] if model is not None else reporting.MODELS
+        raise typer.Exit(reporting.report(models, url, asked, report))
+    if model is None:
+        raise typer.BadParameter("name one, or ask for a --report", param_hint="MODEL")
+    asked = command.Asked(names or ["auto"], counts, repeat, seed, plan, wires)
     form: command.Form = "json" if as_json else "csv" if as_csv else "people"
     raise typer.Exit(command.bench(model, url, asked, form))
 

@@ -28,7 +28,7 @@ def profile(devices: Sequence[str], url: str, *, as_json: bool) -> int:
             raise NotFound(cause="no device is ready", cure="See `imbrex status`")
         started = [client.profile_again(each) for each in devices or ready]
         names = {each.device: each.name for each in started}
-        found = _wait(client, names)
+        found = wait(client, names)
     if as_json:
         terminal.print_json({"devices": found})
     else:
@@ -37,7 +37,7 @@ def profile(devices: Sequence[str], url: str, *, as_json: bool) -> int:
     return 0 if all(each["state"] == "measured" for each in found) else 1
 
 
-def _wait(client: Client, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def wait(client: Client, names: Mapping[str, str]) -> list[dict[str, Any]]:
     """Waits until every device is measured or has failed, with a bar for each."""
     pause, deadline = threading.Event(), time.monotonic() + TIMEOUT_S
     with terminal.progress_bar() as bar:

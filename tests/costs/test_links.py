@@ -10,6 +10,7 @@ from coordinator.costs.links import (
     MOST_OBSERVATIONS,
     LinkEstimate,
     Transfer,
+    divided,
     fit_line,
     prior_link,
 )
@@ -117,3 +118,10 @@ def test_the_last_probe_counts_beside_messages_of_one_size() -> None:
     for _ in range(2 * MOST_OBSERVATIONS):
         estimate = estimate.observed(30_000, TRUE.transfer_s(30_000))
     assert estimate.link.bytes_per_s == pytest.approx(TRUE.bytes_per_s, rel=0.01)
+
+
+def test_ends_that_need_all_of_it_leave_no_less_than_nothing():
+    end = Endpoint(message_s=0.000344)
+    link = divided(Link(1e6, 0.001, 0.002, far=end), 2.39e-05, 1e-8)  # by rounding, -3e-21 s
+    assert (link.message_s, link.latency_s) == (0, 0)
+    assert link.far.message_s == pytest.approx(2.39e-05)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from benchmarks.lab import network as rooms
+from benchmarks.lab import probes
 from benchmarks.lab.calibrate import Emulated, Machine
 from benchmarks.lab.cluster import Computer
 from benchmarks.lab.guard import guarded
@@ -24,6 +25,8 @@ needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None,
     reason="only root with iproute2 may make namespaces",
 )
+
+MBPS = 80.0
 
 OWNER = """
 import os, pathlib, sys, time
@@ -54,7 +57,7 @@ def built():
     made = []
 
     def build(medium):
-        network = Network(Wiring(2, medium, 80.0))
+        network = Network(Wiring(2, medium, MBPS))
         made.append(network)
         network.build()
         return network
@@ -74,6 +77,15 @@ def test_everybody_reaches_everybody(built, medium):
             for other in places:
                 with inside(other):
                     socket.create_connection(server.getsockname(), timeout=10).close()
+
+
+@needs_root
+@pytest.mark.parametrize("medium", ["star", "air", "switch"])
+def test_a_message_on_an_idle_link_is_no_faster_than_the_wire(built, medium):
+    network = built(medium)
+    for way in ((network.host, network.device(1), 1), (network.device(1), network.host, 0)):
+        *ends, to = way
+        assert probes.message_mbps(*ends, network.address(to)) <= 1.1 * MBPS
 
 
 @needs_root
@@ -146,12 +158,13 @@ WANTED = Preset(gflops=4, mbps=100, message_ms=3, task_ms=1)
 
 
 def test_a_lab_that_emulates_something_else_is_at_fault():
-    good = Emulated((3.8, 4.1), (99.0,), (101.0,), (3.2,), WANTED)
+    good = Emulated((3.8, 4.1), (99.0,), (101.0,), (104.0,), (3.2,), (0.1,), WANTED)
     assert good.faults() == []
-    slow = Emulated((3.8, 3.5), (99.0,), (80.0,), (3.2,), WANTED)
+    slow = Emulated((3.8, 3.5), (99.0,), (80.0,), (1500.0,), (3.2,), (0.1,), WANTED)
     assert [fault.split(" is ")[0] for fault in slow.faults()] == [
         "GFLOP/s per device, all at once",
         "Mbps to the host",
+        "Mbps of 64 KB alone",
     ]
 
 

@@ -44,6 +44,7 @@ LAST_WEIGHTS = {
     "vgg16-conv": ("conv5_3.bias", "590586335e4e1476"),
     "vgg16-256-conv": ("conv5_3.bias", "590586335e4e1476"),
     "yolov2": ("conv22.bias", "9d46a0f3374cf536"),
+    "resnet18": ("fc.bias", "b47224ea3ad3d2a2"),
     "resnet50": ("fc.bias", "668605715d58bab0"),
     "inceptionv3": ("fc.bias", "e288fe076b1f4923"),
     "alexnet": ("fc8.bias", "dd67d8250e41146c"),

@@ -33,6 +33,7 @@ FACTS = {
     "vgg16-conv": Facts(13, 30.69, 14_714_688, ((1, 512, 7, 7),)),
     "vgg16-256-conv": Facts(13, 40.09, 14_714_688, ((1, 512, 8, 8),)),
     "yolov2": Facts(23, 29.46, 50_962_889, ((1, 425, 13, 13),)),
+    "resnet18": Facts(20, 3.63, 11_689_512, CLASSES),
     "resnet50": Facts(53, 8.17, 25_557_032, CLASSES),
     "inceptionv3": Facts(94, 11.42, 23_834_568, CLASSES),
     "alexnet": Facts(5, 1.31, 61_100_840, CLASSES),
@@ -57,6 +58,7 @@ FACTS = {
 
 # What authors and frameworks state, in G multiply-adds unless said otherwise.
 PUBLISHED_GFLOP = {
+    "resnet18": 2 * 1.81,  # torchvision; table 1 of the paper says 1.8
     "squeezenet": 2 * 0.82,  # torchvision
     "googlenet": 2 * 1.58,  # Caffe's model zoo; the paper says 1.5
     "densenet121": 2 * 2.83,  # torchvision
