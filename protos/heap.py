@@ -6,7 +6,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def give_back_memory() -> None:
-    """Returns memory that building sessions has freed to the system (glibc only)."""
+    """Returns freed memory to the system, which malloc keeps for later (glibc only)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

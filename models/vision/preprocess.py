@@ -147,7 +147,7 @@ def _check_size(picture: Image.Image, limits: Limits) -> None:
         cure = f"Send one with sides shorter than {limits.side} pixels"
         raise BadImage(reason=size, cure=cure)
     # WebP's decoder keeps three pictures of four bytes a pixel, others one.
-    most = limits.pixels * 3 // 4 if picture.format == "WEBP" else limits.pixels
+    most = limits.pixels // 2 if picture.format == "WEBP" else limits.pixels
     if width * height > most:
         raise BadImage(reason=size, cure=f"Send one of at most {most} pixels")
     if min(width, height) < 1:

@@ -164,7 +164,7 @@ BOMBS = (
     Bomb("png-16", IMAGE, lambda: picture("I;16", "PNG"), _IMAGE),
     Bomb("jpeg-progressive", IMAGE, lambda: picture("RGB", "JPEG", progressive=True), _IMAGE),
     Bomb("jpeg-cmyk", IMAGE, lambda: picture("CMYK", "JPEG"), _IMAGE),
-    Bomb("webp", IMAGE, lambda: picture("RGB", "WEBP", 3000, lossless=True), _IMAGE),
+    Bomb("webp", IMAGE, lambda: picture("RGB", "WEBP", 2000, lossless=True), _IMAGE),
 )
 
 

@@ -4,8 +4,6 @@ small requests that claim to be large ones, and for the largest that are taken.
 
 from __future__ import annotations
 
-import gzip
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,16 +13,17 @@ import onnx
 import psutil
 import pytest
 
-from coordinator.serving.common.bodies import decoded
 from coordinator.settings import CoordinatorSettings
-from protos.errors import BadRequest
 from tests.serving.bombs import BOMBS, Bomb, messages
 from tests.serving.in_place import tiny_model
-from tests.serving.processes import Service, serving
+from tests.serving.processes import Service, serving, wait
 
 MOST_BYTES = 3 * CoordinatorSettings().max_body_bytes
 # None takes two seconds of CPU; what the machine does beside is not ours.
 PATIENCE_S = 60.0
+# What stays: modules that are loaded at first use, caches, the heap's fragments. Of all the forms
+# that are refused, less than two.
+LEFT_BYTES = 96 << 20
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +36,26 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def idle_bytes(alone: Service) -> int:
+    """The coordinator's resident memory before its first large request."""
+    return resident_bytes(alone)
+
+
+@pytest.fixture
+def rested(alone: Service, idle_bytes: int) -> Service:
+    """When what the request before took is returned to the system."""
+    wait(lambda: resident_bytes(alone) - idle_bytes < LEFT_BYTES)
+    return alone
+
+
+def resident_bytes(service: Service) -> int:
+    return psutil.Process(service.coordinator.process.pid).memory_info().rss
+
+
 def grown_bytes(service: Service, act: Callable[[], object]) -> int:
     """Peak of the coordinator's resident memory while `act` runs, above what it was."""
-    pid = service.coordinator.process.pid
-    before = psutil.Process(pid).memory_info().rss
+    pid, before = service.coordinator.process.pid, resident_bytes(service)
     Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted from here
     act()
     status = Path(f"/proc/{pid}/status").read_text()
@@ -53,64 +68,68 @@ def cpu_s(service: Service) -> float:
 
 
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda each: each.name)
-def test_no_request_takes_more_memory_than_three_bodies(alone: Service, bomb: Bomb) -> None:
-    body, before_s = bomb.body(), cpu_s(alone)
+def test_no_request_takes_more_memory_than_three_bodies(rested: Service, bomb: Bomb) -> None:
+    body, before_s = bomb.body(), cpu_s(rested)
 
     def send() -> None:
         sent = httpx.post(
-            alone.url + bomb.path, content=body, headers=dict(bomb.headers), timeout=PATIENCE_S
+            rested.url + bomb.path, content=body, headers=dict(bomb.headers), timeout=PATIENCE_S
         )
         assert sent.status_code in (200, 400, 413), sent.text
         assert "inside imbrex" not in sent.text
 
-    assert grown_bytes(alone, send) < MOST_BYTES
-    assert cpu_s(alone) - before_s < 2.0
-    assert alone.get("/readyz")
+    assert grown_bytes(rested, send) < MOST_BYTES
+    assert cpu_s(rested) - before_s < 2.0
+    assert rested.get("/readyz")
 
 
 MESSAGES = messages()
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_no_message_takes_more_memory_than_three_bodies(alone: Service, name: str) -> None:
+def test_no_message_takes_more_memory_than_three_bodies(rested: Service, name: str) -> None:
     def send() -> None:
         options = [("grpc.max_send_message_length", -1)]
-        with grpc.insecure_channel(alone.grpc, options=options) as channel:
+        with grpc.insecure_channel(rested.grpc, options=options) as channel:
             call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
             with pytest.raises(grpc.RpcError) as refused:
                 call(MESSAGES[name], timeout=PATIENCE_S)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
-    assert grown_bytes(alone, send) < MOST_BYTES
+    assert grown_bytes(rested, send) < MOST_BYTES
 
 
-def test_a_packed_message_is_not_unpacked_beyond_the_limit(alone: Service) -> None:
+def test_a_packed_message_is_not_unpacked_beyond_the_limit(rested: Service) -> None:
     def send() -> None:
         options = [("grpc.max_send_message_length", -1)]
-        with grpc.insecure_channel(alone.grpc, options=options) as channel:
+        with grpc.insecure_channel(rested.grpc, options=options) as channel:
             call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
             with pytest.raises(grpc.RpcError) as refused:
                 call(bytes(400 << 20), timeout=PATIENCE_S, compression=grpc.Compression.Gzip)
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
-    assert grown_bytes(alone, send) < MOST_BYTES
+    assert grown_bytes(rested, send) < MOST_BYTES
 
 
-def test_a_bomb_would_be_seen(alone: Service) -> None:
+def test_a_bomb_would_be_seen(rested: Service) -> None:
     """What is measured here grows when something is held."""
     body = bytes(60 << 20)
     slow = httpx.Client(timeout=PATIENCE_S)
 
     def send() -> None:
-        slow.post(f"{alone.url}/v2/models/stored/infer", content=body)
+        slow.post(f"{rested.url}/v2/models/stored/infer", content=body)
 
-    assert grown_bytes(alone, send) > 40 << 20
+    assert grown_bytes(rested, send) > 40 << 20
     slow.close()
 
 
-def test_many_small_streams_end_soon() -> None:
-    started_s = time.process_time()
-    with pytest.raises(BadRequest, match="more than 16 parts"):
-        decoded(gzip.compress(b"") * 500_000, "gzip", 1 << 20)
-    assert time.process_time() - started_s < 5.0
-    assert decoded(gzip.compress(b"a") * 3, "gzip", 1 << 20) == b"aaa"
+def test_what_was_refused_is_not_kept(alone: Service, idle_bytes: int) -> None:
+    forms = [each for each in BOMBS if each.name.startswith("form-")]
+    for bomb in 2 * forms:
+        httpx.post(
+            alone.url + bomb.path,
+            content=bomb.body(),
+            headers=dict(bomb.headers),
+            timeout=PATIENCE_S,
+        )
+    wait(lambda: resident_bytes(alone) - idle_bytes < LEFT_BYTES)

@@ -58,7 +58,7 @@ def on_fewer_than(devices: int, answers: list[Answer]) -> list[Answer]:
 
 async def test_a_crowd_is_shared_out_to_groups_and_a_lone_image_gets_all_devices() -> None:
     feeds, whole = question()
-    async with local_cluster(3, pace=0.1, strategy="ofl", profile=False) as cluster:
+    async with local_cluster(3, pace=0.1, strategy="efl", profile=False) as cluster:
         alone = await on_all(cluster, feeds)
         assert groups(cluster) == 1
         answers = await crowd(cluster, feeds, 9, lambda got: len(on_fewer_than(3, got)) >= 20)
@@ -76,7 +76,7 @@ async def test_a_crowd_is_shared_out_to_groups_and_a_lone_image_gets_all_devices
 
 async def test_a_model_that_is_loaded_anew_has_no_groups_of_the_old_one() -> None:
     feeds, whole = question()
-    async with local_cluster(2, pace=0.1, strategy="ofl", profile=False) as cluster:
+    async with local_cluster(2, pace=0.1, strategy="efl", profile=False) as cluster:
         await cluster.coordinator.infer(MODEL, feeds)
         await crowd(cluster, feeds, 6, lambda _: groups(cluster) > 1)
         cluster.coordinator.served.unload(MODEL)
@@ -88,7 +88,7 @@ async def test_a_model_that_is_loaded_anew_has_no_groups_of_the_old_one() -> Non
 
 async def test_the_objective_latency_keeps_every_image_on_all_devices() -> None:
     feeds, _ = question()
-    settings = {"objective": "latency", "profile": False, "strategy": "ofl"}
+    settings = {"objective": "latency", "profile": False, "strategy": "efl"}
     async with local_cluster(2, pace=0.1, **settings) as cluster:
         await on_all(cluster, feeds)
         answers = await crowd(cluster, feeds, 6, lambda got: len(got) >= 30)

@@ -19,7 +19,8 @@ import structlog
 from fastapi import Request
 from starlette.datastructures import Headers
 
-from coordinator.serving.common.intake import BODY, PLAIN, Body, content_coding
+from coordinator.serving.common.codings import PLAIN, content_coding
+from coordinator.serving.common.intake import BODY, Body
 from coordinator.serving.common.keys import Key, Keys, NoKey, NotAllowed, Role
 from coordinator.serving.common.origins import require_own_page
 from coordinator.serving.common.rates import Rates, neighbourhood

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import AsyncIterator, Sequence
 
 from fastapi import Request
 
+from coordinator.serving.common.codings import PLAIN, Unpacker, content_coding
 from coordinator.serving.common.errors import BodyTooLarge, NotAcceptable, UnsupportedMediaType
-from coordinator.serving.common.intake import BODY, PLAIN, Body, content_coding
+from coordinator.serving.common.intake import BODY, Body
 from coordinator.settings import CoordinatorSettings
-from protos.errors import BadRequest
+from protos.errors import ImbrexError
 
 # A caller that is refused while it still sends would see a broken connection, not the answer:
 # this much beyond the limit is read and thrown away first.
 DRAIN_SHARE = 1.0
-_PIECE_BYTES = 1 << 16
-# Packed one after the other, as RFC 1952 allows; each costs a copy of what follows it.
-MOST_STREAMS = 16
-# What zlib calls the containers of these content codings.
-_CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 def media_type(request: Request) -> str:
@@ -58,71 +53,40 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
         UnsupportedMediaType, BadRequest: of another coding, or broken.
     """
     kept = bytearray()
-    async for piece in _pieces(request, limit_bytes):
+    async for piece in body_pieces(request, limit_bytes):
         kept += piece
-    coding = content_coding(request.headers)
-    if coding == PLAIN:
-        return bytes(kept)
-    if coding not in _CODINGS:
-        raise UnsupportedMediaType(
-            cause=f"a body of the coding {coding!r} cannot be read", cure="Send gzip, or none"
-        )
-    packed = bytes(kept)
-    del kept
-    unpacked = await asyncio.to_thread(decoded, packed, coding, limit_bytes)
-    body: Body = request.scope[BODY]
-    body.settle(len(unpacked))
-    return unpacked
+    return bytes(kept)
 
 
 async def body_pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
-    """The body in pieces, as it comes; a packed one as a whole.
+    """The body in pieces, as it comes, without its content coding.
 
     Raises:
         BodyTooLarge, UnsupportedMediaType, BadRequest: as `read_body`.
     """
-    if content_coding(request.headers) != PLAIN:
-        whole = memoryview(await read_body(request, limit_bytes))
-        for start in range(0, len(whole), _PIECE_BYTES):
-            yield bytes(whole[start : start + _PIECE_BYTES])
-            await asyncio.sleep(0)  # others have their turn
+    coding = content_coding(request.headers)
+    pieces = _pieces(request, limit_bytes)
+    if coding == PLAIN:
+        async for piece in pieces:
+            yield piece
         return
-    async for piece in _pieces(request, limit_bytes):
-        yield piece
-
-
-def decoded(body: bytes, coding: str, limit_bytes: int) -> bytes:
-    """A body that came as gzip or deflate; never more than `limit_bytes` are unpacked.
-
-    Raises:
-        BodyTooLarge, BadRequest: it would be longer, or is broken.
-    """
-    kept, rest, streams = bytearray(), body, 0
+    unpacked_bytes = 0
     try:
-        while rest:
-            streams += 1
-            if streams > MOST_STREAMS:
-                raise zlib.error(f"it has more than {MOST_STREAMS} parts")
-            # Some senders of deflate leave zlib's header out.
-            raw = coding == "deflate" and not _is_zlib(rest)
-            unpacker = zlib.decompressobj(-zlib.MAX_WBITS if raw else _CODINGS[coding])
-            kept += unpacker.decompress(rest, limit_bytes + 1 - len(kept))
-            if len(kept) > limit_bytes:
-                raise _too_large(limit_bytes)
-            if not unpacker.eof:
-                raise zlib.error("it ends early")
-            rest = unpacker.unused_data
-    except zlib.error as error:
-        raise BadRequest(
-            cause=f"the body is not what its Content-Encoding says ({error})",
-            cure=f"Send all of it as {coding}, or leave that header out",
-        ) from error
-    return bytes(kept)
-
-
-def _is_zlib(data: bytes) -> bool:
-    """A zlib header: method 8 and a checksum of two bytes (RFC 1950, 2.2)."""
-    return len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
+        unpacker = Unpacker(coding)
+        async for packed in pieces:
+            made = unpacker.unpack(packed)
+            while piece := await asyncio.to_thread(next, made, b""):
+                unpacked_bytes += len(piece)
+                if unpacked_bytes > limit_bytes:
+                    raise _too_large(limit_bytes)
+                yield piece
+        unpacker.end()
+    except ImbrexError:
+        async for _ in pieces:
+            pass  # whoever still sends would see a broken connection, not the answer
+        raise
+    body: Body = request.scope[BODY]
+    body.settle(unpacked_bytes)
 
 
 async def _pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
@@ -15,6 +16,9 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from coordinator.serving.common.names import IMAGE_PART
 from protos.errors import BadRequest
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
 
 # A form with a picture has a handful of other fields at most.
 MOST_PARTS = 16
@@ -43,12 +47,17 @@ async def read_form(
     Raises:
         BadRequest: it cannot be read, or has too many or too long fields.
     """
-    reader = _Reader(_boundary(request))
-    async for piece in pieces:
-        for name, value in reader.write(piece):
-            if heard is not None:
-                await heard(name, value)
-    return reader.end()
+    parts = _Parts()
+    try:
+        parser = MultipartParser(_boundary(request), parts.callbacks())
+        async for piece in pieces:
+            parser.write(piece)
+            for name, value in parts.heard():
+                if heard is not None:
+                    await heard(name, value)
+    except FormParserError as error:
+        raise _unreadable(str(error)) from error
+    return parts.end()
 
 
 def pictures_of(form: Form) -> list[bytes]:
@@ -66,10 +75,12 @@ def pictures_of(form: Form) -> list[bytes]:
     return files
 
 
-class _Reader:
-    """What the parser tells, as parts."""
+class _Parts:
+    """What a parser tells. It does not know its parser: a cycle would hold pictures until the
+    garbage collector's turn.
+    """
 
-    def __init__(self, boundary: bytes) -> None:
+    def __init__(self) -> None:
         self._form = Form()
         self._heard: list[tuple[str, str]] = []
         self._parts = 0
@@ -79,29 +90,22 @@ class _Reader:
         self._part, self._is_file = "", False
         self._data = bytearray()
         self._whole = False
-        try:
-            self._parser = MultipartParser(
-                boundary,
-                {
-                    "on_part_begin": self._begin,
-                    "on_header_field": lambda data, a, b: self._add(self._name, data[a:b]),
-                    "on_header_value": lambda data, a, b: self._add(self._value, data[a:b]),
-                    "on_header_end": self._end_header,
-                    "on_headers_finished": self._end_head,
-                    "on_part_data": self._add_data,
-                    "on_part_end": self._end_part,
-                    "on_end": self._end,
-                },
-            )
-        except FormParserError as error:
-            raise _unreadable(str(error)) from error
 
-    def write(self, piece: bytes) -> list[tuple[str, str]]:
-        """Fields that have become whole."""
-        try:
-            self._parser.write(piece)
-        except FormParserError as error:
-            raise _unreadable(str(error)) from error
+    def callbacks(self) -> MultipartCallbacks:
+        """What the parser calls."""
+        return {
+            "on_part_begin": self._begin,
+            "on_header_field": lambda data, a, b: self._add(self._name, data[a:b]),
+            "on_header_value": lambda data, a, b: self._add(self._value, data[a:b]),
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._end_head,
+            "on_part_data": self._add_data,
+            "on_part_end": self._end_part,
+            "on_end": self._end,
+        }
+
+    def heard(self) -> list[tuple[str, str]]:
+        """Fields that have become whole since the last call."""
         heard, self._heard = self._heard, []
         return heard
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coordinator.serving.common.codings import PLAIN, content_coding
 from coordinator.serving.common.errors import SlowBody
 from coordinator.serving.common.keys import NoKey
 from coordinator.serving.common.places import Place, Places
@@ -33,8 +34,6 @@ SMALL_BYTES = 1 << 20
 # Whoever has not shown a key yet: a camera's picture has some hundred kB.
 GUEST_BYTES = 2 << 20
 MOST_GUESTS = 8
-# The content coding of a body that is not packed.
-PLAIN = "identity"
 # Where the application finds the body of its request.
 BODY = "imbrex.body"
 
@@ -191,11 +190,6 @@ class Body:
             cause=f"the body stopped coming after {self._come} bytes",
             cure="Send all of it at once; see that the network is not overloaded",
         )
-
-
-def content_coding(headers: Headers) -> str:
-    """What a body is packed with; `PLAIN` where with nothing."""
-    return headers.get("content-encoding", "").strip().lower() or PLAIN
 
 
 def _expected(scope: Scope, most: int) -> int:

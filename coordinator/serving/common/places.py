@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protos.errors import Unavailable
+from protos.heap import give_back_memory
 
 # What a sender's speed is averaged over: Wi-Fi of a far room pauses for seconds.
 WINDOW_S = 5.0
@@ -26,6 +27,9 @@ MOST_WAITING = 256
 # Of all bytes and of all bodies.
 CALLER_SHARE = 0.5
 _MARK_S = WINDOW_S / 10
+# The allocator keeps what a body and its picture took, for the next one. When none has come for so
+# long, the system has that memory back.
+REST_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +84,7 @@ class Places:
         self._held: list[Place] = []
         self._waiting = 0
         self._freed = asyncio.Event()
+        self._rest: asyncio.TimerHandle | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -126,6 +131,7 @@ class Places:
         if place in self._held:
             self._held.remove(place)
             self._tell()
+            self._rest_soon()
 
     def _fits(self, caller: str, size_bytes: int) -> bool:
         return self._room(self._held, size_bytes, 1.0) and self._room(
@@ -159,6 +165,11 @@ class Places:
             staying.remove(place)
             place.ended = True
             place.end()
+
+    def _rest_soon(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+        self._rest = asyncio.get_running_loop().call_later(REST_S, give_back_memory)
 
     def _tell(self) -> None:
         self._freed.set()

@@ -33,19 +33,26 @@ from protos.errors import BadRequest
 SIZE = "binary_data_size"
 # Of three bytes of text each is a hundred in memory; the pixels of 512x512 as lists are as many.
 MOST_NESTED = 1 << 18
+# Short texts take ten times their length: no tensor of ours has any, and keys are few.
+MOST_QUOTES = 1 << 18
 
 
 def read_json(data: bytes | memoryview) -> dict[str, Any]:
     """A JSON object; an empty body is an empty one.
 
     Raises:
-        BadRequest: anything else, or more lists and objects than a tensor's rows are.
+        BadRequest: anything else, or more lists, objects and texts than any tensor needs.
     """
     text = bytes(data)
     if text.count(b"[") + text.count(b"{") > MOST_NESTED:
         raise BadRequest(
             cause=f"the request's JSON has more than {MOST_NESTED} lists and objects",
             cure="Send the values flat, in row-major order, or as bytes behind the JSON",
+        )
+    if text.count(b'"') > MOST_QUOTES:
+        raise BadRequest(
+            cause=f"the request's JSON has more than {MOST_QUOTES // 2} texts",
+            cure="Send tensors of numbers",
         )
     try:
         document = json.loads(text, parse_constant=_no_constant) if text else {}

@@ -1,0 +1,97 @@
+"""Content codings of bodies (RFC 9110, 8.4.1): gzip and deflate, unpacked as they come."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+from starlette.datastructures import Headers
+
+from coordinator.serving.common.errors import UnsupportedMediaType
+from protos.errors import BadRequest
+
+# The content coding of a body that is not packed.
+PLAIN = "identity"
+# Members one after the other, as RFC 1952 allows; each costs a copy of what follows it.
+MOST_MEMBERS = 16
+_PIECE_BYTES = 1 << 20
+# What zlib calls their containers.
+_CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+# A zlib header is two bytes long.
+_HEADER_BYTES = 2
+
+
+def content_coding(headers: Headers) -> str:
+    """What a body is packed with; `PLAIN` where with nothing."""
+    return headers.get("content-encoding", "").strip().lower() or PLAIN
+
+
+class Unpacker:
+    """Unpacks one body.
+
+    Raises:
+        UnsupportedMediaType: nothing here reads this coding.
+    """
+
+    def __init__(self, coding: str) -> None:
+        if coding not in _CODINGS:
+            raise UnsupportedMediaType(
+                cause=f"a body of the coding {coding!r} cannot be read", cure="Send gzip, or none"
+            )
+        self._coding = coding
+        self._member: zlib._Decompress | None = None
+        self._members = 0
+        # The start of a member whose kind is not known yet.
+        self._start = b""
+
+    def unpack(self, piece: bytes) -> Iterator[bytes]:
+        """What the next piece holds, in pieces of at most 1 MB, none of them empty.
+
+        Raises:
+            BadRequest: it is broken.
+        """
+        rest = self._start + piece
+        self._start = b""
+        try:
+            while rest:
+                if self._member is None:
+                    if len(rest) < _HEADER_BYTES:
+                        self._start = rest
+                        return
+                    self._member = self._begun(rest)
+                if made := self._member.decompress(rest, _PIECE_BYTES):
+                    yield made
+                if self._member.eof:
+                    rest, self._member = self._member.unused_data, None
+                else:
+                    rest = self._member.unconsumed_tail
+        except zlib.error as error:
+            raise self._broken(str(error)) from error
+
+    def end(self) -> None:
+        """The body has ended.
+
+        Raises:
+            BadRequest: it should not have.
+        """
+        if self._member is not None or self._start:
+            raise self._broken("it ends early")
+
+    def _begun(self, start: bytes) -> zlib._Decompress:
+        self._members += 1
+        if self._members > MOST_MEMBERS:
+            raise self._broken(f"it has more than {MOST_MEMBERS} members")
+        # Some senders of deflate leave zlib's header out.
+        raw = self._coding == "deflate" and not _is_zlib(start)
+        return zlib.decompressobj(-zlib.MAX_WBITS if raw else _CODINGS[self._coding])
+
+    def _broken(self, reason: str) -> BadRequest:
+        return BadRequest(
+            cause=f"the body is not what its Content-Encoding says ({reason})",
+            cure=f"Send all of it as {self._coding}, or leave that header out",
+        )
+
+
+def _is_zlib(data: bytes) -> bool:
+    """A zlib header: method 8 and a checksum of two bytes (RFC 1950, 2.2)."""
+    return data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0

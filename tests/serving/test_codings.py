@@ -1,0 +1,96 @@
+"""Content codings: what was packed comes out again, a little at a time, and never too much."""
+
+import gzip
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi import Request
+
+from coordinator.serving.common.bodies import read_body
+from coordinator.serving.common.errors import BodyTooLarge, UnsupportedMediaType
+from coordinator.serving.common.intake import BODY
+from protos.errors import BadRequest
+
+LIMIT_BYTES = 1_000_000
+TEXT = np.random.default_rng(0).bytes(3_000)
+
+
+class Settled:
+    """Where the size of the whole body is told."""
+
+    size_bytes = -1
+
+    def settle(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+
+async def unpacked(packed: bytes, coding: str, piece_bytes: int = 1 << 16) -> bytes:
+    """`packed` as a request's body that comes in pieces."""
+    pieces = [packed[at : at + piece_bytes] for at in range(0, len(packed), piece_bytes)]
+    taken = 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal taken
+        taken += 1
+        return {
+            "type": "http.request",
+            "body": pieces[taken - 1] if pieces else b"",
+            "more_body": taken < len(pieces),
+        }
+
+    settled = Settled()
+    scope = {"type": "http", "headers": [(b"content-encoding", coding.encode())], BODY: settled}
+    try:
+        whole = await read_body(Request(scope, receive), LIMIT_BYTES)
+    finally:
+        assert taken >= len(pieces), "whoever still sends would see a broken connection"
+    assert settled.size_bytes == len(whole)
+    return whole
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 16])
+async def test_what_was_packed_comes_out(piece_bytes: int) -> None:
+    assert await unpacked(gzip.compress(TEXT), "gzip", piece_bytes) == TEXT
+    assert await unpacked(gzip.compress(TEXT) * 2, "gzip", piece_bytes) == TEXT * 2
+    assert await unpacked(gzip.compress(b"a") * 16, "x-gzip", piece_bytes) == b"a" * 16
+    assert await unpacked(zlib.compress(TEXT), "deflate", piece_bytes) == TEXT
+    # Without zlib's header, as some senders of deflate have it.
+    assert await unpacked(zlib.compress(TEXT)[2:-4], "deflate", piece_bytes) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("bomb", "coding"),
+    [
+        (gzip.compress(bytes(30_000_000), 9), "gzip"),
+        (gzip.compress(b"x" * LIMIT_BYTES) * 3, "gzip"),
+        (zlib.compress(bytes(30_000_000), 9), "deflate"),
+        (zlib.compress(bytes(30_000_000), 9)[2:-4], "deflate"),
+    ],
+    ids=("gzip", "members", "deflate", "raw"),
+)
+async def test_no_more_is_unpacked_than_allowed(bomb: bytes, coding: str) -> None:
+    with pytest.raises(BodyTooLarge):
+        await unpacked(bomb, coding)
+
+
+@pytest.mark.parametrize(
+    ("broken", "coding"),
+    [
+        (gzip.compress(TEXT)[:-9], "gzip"),
+        (b"no", "gzip"),
+        (b"\x1f", "gzip"),
+        (b"\0", "deflate"),
+        (gzip.compress(b"") * 17, "gzip"),
+        (gzip.compress(TEXT)[:1500] + bytes(200_000), "gzip"),
+    ],
+)
+async def test_what_is_broken_is_refused(broken: bytes, coding: str) -> None:
+    with pytest.raises(BadRequest, match="Content-Encoding"):
+        await unpacked(broken, coding)
+
+
+async def test_an_unknown_coding_is_refused() -> None:
+    with pytest.raises(UnsupportedMediaType, match="'br'"):
+        await unpacked(b"anything", "br")
