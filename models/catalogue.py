@@ -16,6 +16,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from models.guess import written_size
 from models.installed import Store
 from models.model_file import read_model
 from models.sizes import Size, bind, inputs_of, open_axes, split_name
@@ -182,7 +183,7 @@ def load(name_or_path: str | Path) -> LoadedModel:
         loaded = _load_named(named)
     else:
         size, loaded = None, _load_file(name_or_path)
-    return loaded if size is None and loaded.sidecar is None else _of_size(loaded, size)
+    return _of_size(loaded, size)
 
 
 def _load_named(name_or_path: str) -> LoadedModel:
@@ -199,13 +200,15 @@ def _load_named(name_or_path: str) -> LoadedModel:
 
 
 def _of_size(loaded: LoadedModel, size: Size | None) -> LoadedModel:
-    """The model with its open dimensions fixed: to `size`, else to its sidecar's."""
-    inputs = inputs_of(loaded.stored.proto)
-    sidecar = loaded.sidecar
+    """The model with its open dimensions fixed: to `size`, else to its sidecar's, else to the one
+    that its exporter has written down.
+    """
+    proto, sidecar = loaded.stored.proto, loaded.sidecar
+    inputs = inputs_of(proto)
     if size is None:
-        assert sidecar is not None
-        if any(open_axes(each) for each in inputs):
-            bind(inputs, Size(*sidecar.input.size))
+        known = Size(*sidecar.input.size) if sidecar else written_size(proto)
+        if known and any(open_axes(each) for each in inputs):
+            bind(inputs, known)
         return loaded
     bind(inputs, size)
     if sidecar is not None:

@@ -79,9 +79,10 @@ def _evaluate(
     most_elements: int,
 ) -> dict[str, np.ndarray] | None:
     """The node's outputs, if they are constant and small; None if the node must stay."""
-    if node.op_type == "Shape" and node.input[0] in tensors and not node.attribute:
+    if node.op_type == "Shape" and node.input[0] in tensors:
+        ends = {each.name: each.i for each in node.attribute}
         shape = np.array(tensors[node.input[0]].shape, dtype=np.int64)
-        return {node.output[0]: shape}
+        return {node.output[0]: shape[ends.get("start") : ends.get("end")]}
     made = [name for name in node.output if name]
     feeds = {name: known[name] for name in node.input if name in known}
     if not _foldable(node) or len(feeds) < len({name for name in node.input if name}):

@@ -16,7 +16,7 @@ import onnx
 from models.shapes import TensorInfo
 from models.windows import Window
 
-OPSETS = range(7, 24)
+OPSETS = range(7, 25)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from onnx import ModelProto
 
 from models.downloads import labels as known_labels
 from models.graph import Graph
+from models.sizes import LARGEST_SIDE, Size
 from models.usual import Labels, Shape, input_size, is_end_to_end, ssd_shapes, stride_of
 from models.vision.head import Task
 
@@ -45,6 +46,16 @@ def metadata(proto: ModelProto) -> dict[str, object]:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             found[item.key] = item.value
     return found
+
+
+def written_size(proto: ModelProto) -> Size | None:
+    """The height and width of the pictures that a model was exported for: Ultralytics' imgsz."""
+    match metadata(proto).get("imgsz"):
+        case [int() as height, int() as width]:
+            sound = min(height, width) >= 1 and max(height, width) <= LARGEST_SIDE
+            return Size(height, width) if sound else None
+        case _:
+            return None
 
 
 def takes_pictures(graph: Graph) -> bool:

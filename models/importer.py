@@ -31,8 +31,9 @@ from models.windows import (
 )
 from protos.errors import BadRequest
 
-# Folded values may make further shapes known; exporters compute sizes in chains.
-_FOLDINGS = 6
+# Folded values make further shapes known, and so on until nothing changes. Exporters compute sizes
+# in long chains (a Swin transformer's takes 114 rounds); this bounds what a hostile file may take.
+_MOST_FOLDINGS = 256
 
 
 def load_graph(
@@ -43,7 +44,7 @@ def load_graph(
     """The graph of an ONNX model; `weights` holds values of initialisers that it lacks.
 
     Raises:
-        BadRequest: opset outside 7..23, a shape that stays unknown, an invalid graph.
+        BadRequest: an unknown opset, a shape that stays unknown, an invalid graph.
     """
     opset = _opset(model)
     nodes: Sequence[onnx.NodeProto] = sound_nodes(model.graph)
@@ -57,7 +58,7 @@ def load_graph(
     inputs = _bound_inputs(model, constants)
     told: dict[str, TensorInfo] = {}
     asks = True
-    for _ in range(_FOLDINGS):
+    for _ in range(_MOST_FOLDINGS):
         light = light_model(model, nodes, inputs, constants)
         tensors = infer(light, constants, told, asks=asks)
         before = len(nodes)
@@ -195,6 +196,13 @@ def _require_shapes(graph: Graph) -> None:
                     cause=f"the shape of {name!r} (made by {node.op} {node.name!r}) is not known",
                     cure="Export the model with fixed shapes, or simplify it first.",
                 )
+    for name in (*graph.inputs, *graph.producer):
+        if 0 in graph.tensors[name].shape:
+            raise BadRequest(
+                cause=f"the tensor {name!r} has no elements: its shape is "
+                f"{list(graph.tensors[name].shape)}",
+                cure="Export the model for larger inputs.",
+            )
 
 
 def _require_computed(graph: Graph) -> None:

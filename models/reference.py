@@ -19,16 +19,19 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class WholeModel:
-    """The unsplit model in plain onnxruntime.
+    """The unsplit model in plain onnxruntime, whose optimisations may be left out.
 
     Raises:
         BadRequest: onnxruntime refuses the model, or its inputs.
     """
 
-    def __init__(self, model: onnx.ModelProto, threads: int = 0) -> None:
+    def __init__(self, model: onnx.ModelProto, threads: int = 0, *, optimised: bool = True) -> None:
+        options = _options(threads)
+        if not optimised:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
             self._session = ort.InferenceSession(
-                model.SerializeToString(), _options(threads), providers=["CPUExecutionProvider"]
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime has an exception type for each error code
             raise refused(error) from error

@@ -191,9 +191,10 @@ def _say_axes(light: onnx.ModelProto) -> None:
 
 
 def _bounded(name: str, info: TensorInfo) -> TensorInfo:
-    if any(size < 1 for size in info.shape):
+    # Arithmetic on shapes, which is folded, may have empty tensors.
+    if any(size < 0 for size in info.shape):
         raise BadRequest(
-            cause=f"the tensor {name!r} has no elements: its shape is {list(info.shape)}",
+            cause=f"the tensor {name!r} has a negative size: its shape is {list(info.shape)}",
             cure="Export the model for larger inputs.",
         )
     if is_numeric(info.data_type) and info.nbytes > MAX_TENSOR_BYTES:

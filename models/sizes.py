@@ -78,22 +78,37 @@ def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
             if dims[axis].dim_param in known:
                 _fix(dims[axis], known[dims[axis].dim_param], known)
         left = open_axes(value)
-        if left and (size is None or len(left) != 2):
+        sides = _sides([dim.dim_value for dim in dims], left)
+        if left and (size is None or not sides):
             raise BadRequest(
                 cause=f"input {value.name!r} has no fixed size along dimension {left[0]}",
                 cure="Name a height and width with the model, as net.onnx@480x640"
-                if len(left) == 2
+                if sides
                 else "Export the model with fixed sizes.",
             )
         if size is not None:
-            for axis, side in zip(left, (size.height, size.width), strict=False):
-                _fix(dims[axis], side, known)
+            for axis, side in zip(sides, (size.height, size.width), strict=False):
+                if axis in left:
+                    _fix(dims[axis], side, known)
             used = used or _has(value, size)
     if not used:
         raise BadRequest(
             cause=f"the model's height and width are fixed, and are not {size}",
             cure="Name the model without a size, or export it with an open height and width.",
         )
+
+
+def _sides(shape: list[int], left: list[int]) -> list[int]:
+    """The axes of height and width of an input that leaves some of its axes open: one or both of
+    them. Empty if that is not what is open.
+    """
+    if len(left) == 2:
+        return left
+    if len(left) != 1 or len(shape) != 4:
+        return []
+    # Of channels first or last, those that are fewer than any side.
+    first = left[0] == 3 or (left[0] == 2 and shape[1] <= shape[3])
+    return [2, 3] if first else [1, 2]
 
 
 def _fix(dim: TensorShapeProto.Dimension, size: int, known: dict[str, int]) -> None:

@@ -14,7 +14,7 @@ from imbrex import terminal
 from models import catalogue
 from models.documents import Problem, read
 from models.graph import Graph
-from models.guess import guess, metadata, takes_pictures
+from models.guess import guess, metadata, takes_pictures, written_size
 from models.importer import graph_of
 from models.installed import Store
 from models.model_file import read_model
@@ -69,7 +69,7 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
         inputs = sidecar.input.size
         graph = _graph(file, said.size or Size(*inputs))
     else:
-        graph = _graph(file, said.size or _written_size(metadata(stored.proto)))
+        graph = _graph(file, said.size or written_size(stored.proto))
         sidecar = _described(graph, metadata(stored.proto), name, said, file)
     check_outputs(sidecar, {each: graph.shape(each) for each in graph.outputs})
     return _keep(
@@ -97,15 +97,6 @@ def _graph(file: Path, size: Size | None) -> Graph:
     stored = read_model(file)
     bind(inputs_of(stored.proto), size)
     return graph_of(stored, file.stem)
-
-
-def _written_size(told: dict[str, object]) -> Size | None:
-    """Ultralytics' imgsz: [height, width]."""
-    match told.get("imgsz"):
-        case [int() as height, int() as width]:
-            return Size(height, width)
-        case _:
-            return None
 
 
 def _described(graph: Graph, told: dict[str, object], name: str, said: Said, file: Path) -> Sidecar:

@@ -93,7 +93,7 @@ def _speedup(plan: Plan) -> float:
 
 
 def _show(loaded: LoadedModel, graph: Graph, summary: Summary, console: Console) -> None:
-    weights = "trained" if loaded.trained else "untrained"
+    weights = _weights(loaded)
     console.print(
         f"{loaded.name} ({weights}, opset {graph.opset}): {len(graph.nodes)} nodes in "
         f"{len(summary.units)} units, {summary.flop / 1e9:.2f} GFLOP, "
@@ -121,7 +121,7 @@ def _show(loaded: LoadedModel, graph: Graph, summary: Summary, console: Console)
     console.print(made)
     console.print()
     console.print(
-        f"split: {summary.partitioned_flop_share:.1%} of the convolution and pooling FLOPs; "
+        f"split: {summary.partitioned_flop_share:.1%} of the FLOPs; "
         f"{len(summary.refusals)} of {len(graph.nodes)} nodes keep their units whole"
     )
     largest = (f"{each.name} {terminal.size(each.nbytes)}" for each in summary.largest)
@@ -135,6 +135,12 @@ def _predict(plan: Plan, where: str, console: Console) -> None:
         f"{len(plan.devices)} of them in {len(plan.blocks)} blocks; `imbrex plan` may find a "
         "faster plan"
     )
+
+
+def _weights(loaded: LoadedModel) -> str:
+    if not loaded.trained:
+        return "untrained"
+    return "trained" if loaded.sidecar or loaded.name in catalogue.names() else "the file's weights"
 
 
 def _operators(unit: UnitSummary) -> str:

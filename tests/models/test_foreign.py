@@ -47,7 +47,7 @@ def test_an_operator_of_the_runtime_alone_runs_whole_and_the_rest_is_split() -> 
     assert (only.layer, only.op) == ("odd", "com.microsoft.Inverse")
     report = check(model, network, (3, 1), fused(network))
     assert report.comparison.max_rel_error < 1e-4  # inverting magnifies the convolution's rounding
-    assert report.partitioned_flop_share == 1.0
+    assert 0.98 < report.partitioned_flop_share < 1.0
 
 
 def test_an_operator_of_the_runtime_that_the_table_knows_is_split() -> None:

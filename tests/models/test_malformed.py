@@ -164,7 +164,7 @@ def from_the_future(model: ModelProto) -> None:
         (negative_weight, r"'conv1\.weight' is damaged"),
         (short_weight, r"'conv1\.weight' is damaged"),
         (absurd_fill, "would take 4e.03 GB"),
-        (wide_kernel, "has no elements|not a valid ONNX graph"),
+        (wide_kernel, "has a negative size|not a valid ONNX graph"),
         (text_input, "'image' is of ONNX type 8"),
         (whole_numbers, "not a valid ONNX graph|onnxruntime cannot run"),
         (rankless_input, "'image' is no tensor of a known rank"),

@@ -56,6 +56,31 @@ def test_a_symbol_has_one_value_for_all_inputs(tmp_path):
     assert [graph.shape(name) for name in graph.inputs] == [(1, 3, 20, 24), (1, 1, 20, 24)]
 
 
+@pytest.mark.parametrize(
+    ("shape", "size", "bound"),
+    [
+        ((1, 3, 16, "W"), "16x40", (1, 3, 16, 40)),
+        ((1, 3, "H", 24), "20x24", (1, 3, 20, 24)),
+        (("N", 3, 16, "W"), "16x16", (1, 3, 16, 16)),
+    ],
+)
+def test_one_of_height_and_width_may_be_open(tmp_path, shape, size, bound):
+    path = saved(tmp_path, opened(shape))
+    assert load_graph(catalogue.load(f"{path}@{size}").proto).shape("in0") == bound
+    with pytest.raises(BadRequest, match="are fixed, and are not 17x25"):
+        catalogue.load(f"{path}@17x25")
+    with pytest.raises(BadRequest, match=r"no fixed size along dimension.*Name a height"):
+        load_graph(catalogue.load(path).proto)
+
+
+def test_the_exporters_size_fixes_what_is_open_and_gives_way_to_a_named_one(tmp_path):
+    proto = opened(("N", 3, "H", "W"))
+    proto.metadata_props.add(key="imgsz", value="[16, 24]")
+    path = saved(tmp_path, proto)
+    assert load_graph(catalogue.load(path).proto).shape("in0") == (1, 3, 16, 24)
+    assert load_graph(catalogue.load(f"{path}@8x12").proto).shape("in0") == (1, 3, 8, 12)
+
+
 def test_an_open_size_asks_to_be_named(tmp_path):
     path = saved(tmp_path, opened((1, 3, "H", "W")))
     with pytest.raises(BadRequest, match=r"'in0' has no fixed size.*net\.onnx@480x640"):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models.check import check, fused, refusals
@@ -69,7 +68,7 @@ def test_a_transformer_is_reported_and_runs() -> None:
     assert {"LayerNormalization", "Reshape", "Transpose"} <= set(found)
     report = check(model, network, (2, 2), fused(network))
     assert report.ok
-    assert report.partitioned_flop_share == pytest.approx(1.0)  # of its one convolution
+    assert 0.5 < report.partitioned_flop_share < 0.6  # its one convolution
 
 
 def test_an_operator_of_nobody_is_opaque() -> None:

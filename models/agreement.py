@@ -1,0 +1,117 @@
+"""Whether a split answer agrees with the whole model's.
+
+Every kind of value is judged by its own magnitude: a detector's output holds coordinates of up to
+hundreds of pixels beside scores below 1, and no error of a score may hide behind a pixel.
+
+onnxruntime does not always agree with itself: with other optimisations it adds in another order,
+which an output that is a small difference of large numbers shows. By as much a true answer may
+differ, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import numpy as np
+
+from models.reference import EQUAL, Arrays, Comparison, compare
+
+# Channels whose largest values are this much apart are different kinds of value.
+_APART = 30.0
+# In a channel: the largest of a few values is small by chance.
+_LEAST_VALUES = 64
+# Two samples of noise say only so much about a third.
+_NOISE_FACTOR = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Channels `start` to `stop` of an output, along `axis`: values of one kind."""
+
+    output: str
+    axis: int
+    start: int
+    stop: int
+
+    def of(self, answer: Arrays) -> dict[str, np.ndarray]:
+        """These values of an answer; none where its output is of another form."""
+        if self.output not in answer:
+            return {}
+        array = np.atleast_1d(answer[self.output])
+        if array.ndim <= self.axis or array.shape[self.axis] < self.stop:
+            return {}
+        part = (slice(None),) * self.axis + (slice(self.start, self.stop),)
+        return {self.output: array[part]}
+
+    def __str__(self) -> str:
+        return f"{self.output!r}, channels {self.start} to {self.stop - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How far an answer is off. `excess`: the error of the worst kind as a share of what is
+    allowed; it agrees up to 1. `worst` says which kind that is (None if nothing differs).
+    """
+
+    comparison: Comparison = EQUAL
+    excess: float = 0.0
+    worst: Kind | None = None
+
+    def worse(self, other: Judgement) -> Judgement:
+        """The errors of the worse of two, and the kind that exceeds more."""
+        farther = max((self, other), key=lambda each: each.excess)
+        return Judgement(self.comparison.worse(other.comparison), farther.excess, farther.worst)
+
+
+class Truth:
+    """The whole model's answer; `again`: the same of differently optimised kernels, if that says
+    something about noise. `limit`: the tolerance, relative to a kind's largest magnitude.
+    """
+
+    def __init__(self, whole: Arrays, again: Arrays | None, limit: float) -> None:
+        self._whole, self._limit = whole, limit
+        self._kinds = tuple(kinds(whole))
+        self._noise: Mapping[Kind, float] = {
+            each: compare(each.of(again), each.of(whole)).max_rel_error if again else 0.0
+            for each in self._kinds
+        }
+
+    @property
+    def noise(self) -> float:
+        """By how much onnxruntime differs from itself, relative to a kind's largest magnitude: the
+        largest of all kinds.
+        """
+        return max(self._noise.values(), default=0.0)
+
+    def judge(self, answer: Arrays) -> Judgement:
+        """How far an answer with all of the whole model's outputs is off."""
+        every = compare(answer, self._whole)
+        found = Judgement(every, 0.0 if isfinite(every.max_rel_error) else inf)
+        for each in self._kinds:
+            error = compare(each.of(answer), each.of(self._whole))
+            allowed = max(self._limit, _NOISE_FACTOR * self._noise[each])
+            found = found.worse(Judgement(error, error.max_rel_error / allowed, each))
+        return found
+
+
+def kinds(whole: Arrays) -> Iterator[Kind]:
+    """The kinds of value of each output: neighbouring channels of similar magnitude. Channels are
+    the second axis of maps, and the shorter one of lists of boxes, whichever way they lie; an
+    output with few values for each is of one kind.
+    """
+    for name, array in whole.items():
+        axis = 1 if array.ndim == 4 or (array.ndim == 3 and array.shape[1] <= array.shape[2]) else 2
+        if array.ndim not in (3, 4) or array.size < _LEAST_VALUES * array.shape[axis]:
+            yield Kind(name, 0, 0, len(np.atleast_1d(array)))
+            continue
+        others = tuple(each for each in range(array.ndim) if each != axis)
+        peaks = np.abs(array.astype(np.float64)).max(axis=others)
+        start = 0
+        for stop in range(1, len(peaks) + 1):
+            # What is zero throughout may be anything.
+            group = peaks[start : stop + 1][peaks[start : stop + 1] != 0]
+            if stop == len(peaks) or (group.size and not group.max() <= _APART * group.min()):
+                yield Kind(name, axis, start, stop)
+                start = stop

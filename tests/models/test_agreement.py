@@ -1,0 +1,89 @@
+"""Each kind of value is judged by its own magnitude, and by how far onnxruntime is from itself."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from models.agreement import Kind, Truth, kinds
+
+LIMIT = 1e-5
+RNG = np.random.default_rng(0)
+
+
+def boxes(rows_last: bool) -> np.ndarray:
+    """A detector's output: four coordinates in pixels and three scores, for 200 boxes."""
+    pixels, scores = 640.0 * RNG.random((4, 200)), 0.4 * RNG.random((3, 200))
+    found = np.concatenate([pixels, scores])[None].astype(np.float32)
+    return found if rows_last else found.transpose(0, 2, 1)
+
+
+@pytest.mark.parametrize("rows_last", [True, False])
+def test_a_scores_error_does_not_hide_behind_a_pixel(rows_last: bool) -> None:
+    whole = boxes(rows_last)
+    axis = 1 if rows_last else 2
+    assert list(kinds({"out": whole})) == [Kind("out", axis, 0, 4), Kind("out", axis, 4, 7)]
+    truth = Truth({"out": whole}, None, LIMIT)
+    assert truth.judge({"out": whole}).excess == 0.0
+    pixel, score = whole.copy(), whole.copy()
+    pixel[0, 0, 0] += 1e-3
+    score[0, -1, -1] += 1e-3
+    assert truth.judge({"out": pixel}).excess < 1.0
+    judged = truth.judge({"out": score})
+    assert judged.comparison.max_rel_error > 1e-3
+    assert judged.excess > 100
+    assert judged.worst == Kind("out", axis, 4, 7)
+
+
+def test_what_onnxruntime_differs_from_itself_is_allowed() -> None:
+    whole = RNG.random((1, 1, 40, 40)).astype(np.float32)
+    noisy, wrong = whole.copy(), whole.copy()
+    noisy[0, 0, 3, 3] += 8e-5
+    wrong[0, 0, 20:] += 1e-3
+    truth = Truth({"out": whole}, {"out": noisy}, LIMIT)
+    assert 7e-5 < truth.noise < 9e-5
+    shifted = whole.copy()
+    shifted[0, 0, 9, 9] -= 9e-5
+    assert truth.judge({"out": shifted}).excess <= 1.0
+    assert Truth({"out": whole}, None, LIMIT).judge({"out": shifted}).excess > 1.0
+    assert truth.judge({"out": wrong}).excess > 1.0
+
+
+def test_few_values_are_of_one_kind() -> None:
+    logits = np.array([[3.0, 1e-4, -2.0]], dtype=np.float32)
+    assert list(kinds({"out": logits})) == [Kind("out", 0, 0, 1)]
+    assert list(kinds({"out": logits.reshape(1, 3, 1, 1)})) == [Kind("out", 0, 0, 1)]
+    near = logits + np.array([[0.0, 1e-5, 0.0]], dtype=np.float32)
+    assert Truth({"out": logits}, None, LIMIT).judge({"out": near}).excess <= 1.0
+
+
+def test_a_channel_of_zeros_is_of_its_neighbours_kind() -> None:
+    whole = np.ones((1, 3, 10, 10), dtype=np.float32)
+    whole[0, 1] = 0.0
+    assert list(kinds({"out": whole})) == [Kind("out", 1, 0, 3)]
+    answer = whole.copy()
+    answer[0, 1, 0, 0] = 1e-9
+    assert Truth({"out": whole}, None, LIMIT).judge({"out": answer}).excess < 1.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"out": np.zeros((1, 4, 10, 10), np.float32)},
+        {"out": np.zeros((1, 3, 10), np.float32)},
+        {"out": np.full((1, 3, 10, 10), np.nan, np.float32)},
+        {"out": np.zeros((1, 3, 10, 10), np.float64)},
+    ],
+)
+def test_another_form_agrees_with_nothing(answer: dict[str, np.ndarray]) -> None:
+    whole = np.ones((1, 3, 10, 10), dtype=np.float32)
+    assert Truth({"out": whole}, None, LIMIT).judge(answer).excess == inf
+
+
+def test_a_single_number_is_compared() -> None:
+    truth = Truth({"out": np.float32(2.0)}, None, LIMIT)
+    assert truth.judge({"out": np.float32(2.0)}).excess == 0.0
+    assert truth.judge({"out": np.float32(2.1)}).excess > 1.0

@@ -1,0 +1,109 @@
+"""Files as exporters write them: sizes computed in the graph, in chains, with empty tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from models.check import check, fused
+from models.importer import load_graph
+from models.units import divide
+from protos.errors import BadRequest
+
+INT64 = TensorProto.INT64
+
+
+def model(nodes: list, values: dict[str, np.ndarray], shape: tuple = (1, 3, 12, 10)) -> ModelProto:
+    """A convolution `x -> conv`, then `nodes`, which make `y`."""
+    values = {"w": np.random.default_rng(0).random((4, 3, 3, 3), np.float32) - 0.5, **values}
+    conv = helper.make_node("Conv", ["x", "w"], ["conv"], name="conv", pads=[1] * 4)
+    graph = helper.make_graph(
+        [conv, *nodes],
+        "exported",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in values.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def require_split(made: ModelProto) -> None:
+    network = divide(load_graph(made))
+    report = check(made, network, (3, 1), fused(network))
+    assert report.ok, report
+
+
+def sizes(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64)
+
+
+def test_an_empty_region_of_interest_may_be_a_nodes() -> None:
+    """As PaddlePaddle's exporter writes Resize."""
+    empty = helper.make_tensor("empty", TensorProto.FLOAT, [0], [])
+    nodes = [
+        helper.make_node("Constant", [], ["roi"], value=empty),
+        helper.make_node("Resize", ["conv", "roi", "scales"], ["y"], mode="nearest"),
+    ]
+    require_split(model(nodes, {"scales": np.array([1, 1, 2, 2], np.float32)}))
+
+
+def test_arithmetic_on_shapes_may_have_empty_tensors() -> None:
+    """As TorchScript's exporter writes `expand`: what comes before the last dimensions, if any."""
+    nodes = [
+        helper.make_node("Shape", ["conv"], ["shape"]),
+        helper.make_node("Slice", ["shape", "zero", "zero"], ["before"]),
+        helper.make_node("Slice", ["shape", "two", "four"], ["last"]),
+        helper.make_node("Concat", ["before", "last"], ["target"], axis=0),
+        helper.make_node("Resize", ["conv", "", "", "all"], ["grown"], mode="nearest"),
+        helper.make_node("Concat", ["before", "front", "target"], ["form"], axis=0),
+        helper.make_node("Reshape", ["grown", "same"], ["flat"]),
+        helper.make_node("Expand", ["flat", "form"], ["wide"]),
+        helper.make_node("Relu", ["wide"], ["y"]),
+    ]
+    values = {"zero": sizes(0), "two": sizes(2), "four": sizes(4), "front": sizes(1, 4)}
+    require_split(model(nodes, {**values, "all": sizes(1, 4, 12, 10), "same": sizes(1, 4, 12, 10)}))
+
+
+def test_a_shape_may_be_of_some_dimensions() -> None:
+    """As PyTorch's newer exporter writes the size to resize to."""
+    nodes = [
+        helper.make_node("Shape", ["conv"], ["rows"], start=2, end=3),
+        helper.make_node("Shape", ["conv"], ["columns"], start=-1),
+        helper.make_node("Shape", ["conv"], ["front"], end=2),
+        helper.make_node("Concat", ["front", "rows", "columns"], ["target"], axis=0),
+        helper.make_node("Relu", ["conv"], ["relu"]),
+        helper.make_node("Resize", ["relu", "", "", "target"], ["y"], mode="nearest"),
+    ]
+    require_split(model(nodes, {}))
+
+
+def halving(steps: int) -> ModelProto:
+    """Each slice's end is computed from the shape of what was sliced before."""
+    nodes, values = [], {"one": sizes(1), "zero": sizes(0), "axis": sizes(1)}
+    last = "conv"
+    for step in range(steps):
+        nodes += [
+            helper.make_node("Shape", [last], [f"shape{step}"]),
+            helper.make_node("Gather", [f"shape{step}", "axis"], [f"size{step}"], axis=0),
+            helper.make_node("Sub", [f"size{step}", "one"], [f"end{step}"]),
+            helper.make_node("Slice", [last, "zero", f"end{step}", "axis"], [f"part{step}"]),
+            helper.make_node("Relu", [f"part{step}"], [f"relu{step}"]),
+        ]
+        last = f"relu{step}"
+    nodes[-1].output[0] = "y"
+    values["w"] = np.random.default_rng(0).random((40, 3, 3, 3), np.float32) - 0.5
+    return model(nodes, values)
+
+
+def test_sizes_may_be_computed_in_long_chains() -> None:
+    require_split(halving(20))
+
+
+def test_a_tensor_without_elements_is_refused() -> None:
+    nodes = [
+        helper.make_node("Slice", ["conv", "twelve", "twelve", "two"], ["nothing"]),
+        helper.make_node("Relu", ["nothing"], ["y"]),
+    ]
+    with pytest.raises(BadRequest, match="has no elements"):
+        load_graph(model(nodes, {"twelve": sizes(12), "two": sizes(2)}))
