@@ -171,8 +171,8 @@ class Coordinator:
         if self._plans.graph(model, choice) is None or not self.served.is_loaded(model):
             name = self.names.public(model)[0]
             raise NotFound(
-                cause=f"there is no such plan of {name} now",
-                cure=f"Have it made: POST /v1/models/{name}/plan",
+                cause=f"{name} has no such plan now",
+                cure=f"Request it: POST /v1/models/{name}/plan",
             )
         return await self.plan(model, choice)
 

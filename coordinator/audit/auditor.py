@@ -112,7 +112,7 @@ class Auditor:
         self._judged(Verdict.of(case, found))
 
     def _came_to_nothing(self, case: Case, error: ImbrexError) -> None:
-        log.warning("audit came to nothing", device=case.device, model=case.model, cause=str(error))
+        log.warning("audit gave no verdict", device=case.device, model=case.model, cause=str(error))
         self.sampling.again(case.device)
 
     def _ended(self, cases: list[Case]) -> None:

@@ -80,7 +80,7 @@ class Collector:
         asked = {each.key[:3] for case in self._cases.get(request, ()) for each in case.wanted}
         if (device, failed.task, failed.attempt) not in asked:
             return False
-        cause = f"{device} did not show a task's tensors: {failed.message}"
+        cause = f"{device} did not send a task's tensors: {failed.message}"
         self._end(request, LostWorker(cause=cause, cure="See the log of that device's worker"))
         return True
 

@@ -116,14 +116,14 @@ class Examiner:
         while (facts := self._known(device)) is not None:
             if facts.tolerance > PLAIN:
                 self._failures[device] = (
-                    f"its engine {facts.engine} promises {facts.tolerance:g} of the largest "
-                    f"magnitude, and answers {PLAIN:g}: set another engine there"
+                    f"its engine {facts.engine} promises results within {facts.tolerance:g} of the "
+                    f"largest magnitude, but {PLAIN:g} is needed: set another engine there"
                 )
                 return
             try:
                 verdict = await entrance(device, self._devices, self._collector)
             except ImbrexError as error:
-                log.warning("no entrance exam", device=device, cause=error.cause)
+                log.warning("entrance exam failed to run", device=device, cause=error.cause)
                 self._failures[device] = f"it could not be examined: {error.cause}"
                 await asyncio.sleep(AGAIN_S)
                 continue
@@ -141,7 +141,8 @@ class Examiner:
             try:
                 await self._tasks(graph, device, TASKS_AT_JOIN)
             except ImbrexError as error:
-                log.warning("no exam", device=device, model=graph.plan.model, cause=error.cause)
+                model = graph.plan.model
+                log.warning("exam failed to run", device=device, model=model, cause=error.cause)
 
     async def _tasks(self, graph: TaskGraph, device: DeviceId, most: int) -> None:
         for task in tasks_to_try(graph, device, most):

@@ -76,7 +76,7 @@ class Authority:
         folder = state_dir / FOLDER
         if _had_one(state_dir):
             raise BadConfiguration(
-                cause=f"{state_dir} holds a cluster's authority already, or did",
+                cause=f"{state_dir} holds a cluster's authority, or did before",
                 cure=_RESTORE,
             )
         key_pem = new_key()
@@ -199,7 +199,7 @@ def _client_name(name: str) -> x509.GeneralName:
         pass
     if f".{name.lower()}".endswith(_RESERVED) or not _HOST_NAME.fullmatch(name):
         raise BadConfiguration(
-            cause=f"{name!r} is no name for clients to call this device by",
+            cause=f"{name!r} cannot be a name of this device in its certificate",
             cure="Correct tls_names, or the host's name",
         )
     return x509.DNSName(name)

@@ -47,7 +47,7 @@ def backup(state_dir: Path, target: Path) -> list[str]:
         write_atomically(target, packed.getvalue())
     except OSError as error:
         raise BadConfiguration(
-            cause=f"{target} cannot be written: {error.strerror}", cure="Choose another place"
+            cause=f"{target} cannot be written: {error.strerror}", cure="Choose another path"
         ) from error
     return [str(path.relative_to(state_dir)) for path in found]
 
@@ -61,7 +61,7 @@ def restore(source: Path, state_dir: Path) -> list[str]:
     """
     if (state_dir / FOLDER).exists():
         raise BadConfiguration(
-            cause=f"{state_dir} holds a cluster's authority already",
+            cause=f"{state_dir} already holds a cluster's authority",
             cure="Stop the coordinator, move that folder away, and restore then",
         )
     files = _unpacked(source)
@@ -84,7 +84,7 @@ def _unpacked(source: Path) -> dict[str, bytes]:
             for member in archive:
                 content = archive.extractfile(member) if member.isreg() else None
                 if content is None or not _is_kept(member.name):
-                    raise _no_backup(source, f"it holds {member.name!r}")
+                    raise _no_backup(source, f"it contains {member.name!r}")
                 files[member.name] = content.read(left + 1)
                 left -= len(files[member.name])
                 if left < 0:
@@ -117,6 +117,6 @@ def _put(state_dir: Path, name: PurePosixPath, content: bytes) -> None:
 
 def _no_backup(source: Path, why: str) -> BadRequest:
     return BadRequest(
-        cause=f"{source} is no backup of a cluster: {why}",
+        cause=f"{source} is not a backup of a cluster: {why}",
         cure="Give the file that `imbrex cluster backup` wrote",
     )

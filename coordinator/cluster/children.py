@@ -62,7 +62,7 @@ class Child:
         if code is not None:
             raise ChildError(
                 cause=f"{self.name} ended with exit code {code}; its log ends with\n{self._tail()}",
-                cure="Mend what the log names, then try again",
+                cure="Fix what the log reports, then try again",
             )
 
     def _tail(self) -> str:
@@ -125,7 +125,7 @@ def wait_until(
         if time.monotonic() > deadline:
             raise Unavailable(
                 cause=f"{otherwise} within {timeout_s:.0f} s",
-                cure="See that nothing else keeps this machine busy, and try again",
+                cure="Make sure that nothing else keeps this machine busy, then try again",
             )
         pause.wait(POLL_S)
 

@@ -221,7 +221,7 @@ class Connection:
             assert isinstance(reason, ImbrexError)
             self._end(reason)
         except* Exception as errors:
-            log.exception("a connection failed by our own fault", address=self.address)
+            log.exception("a connection failed inside imbrex", address=self.address)
             self._end(LostWorker(cause=repr(errors.exceptions[0]), cure="Report this"))
         on_lost(self._ended.result())
 
@@ -288,7 +288,7 @@ class Connection:
                     await stream.go_direct(self.facts.id, self._trust.caller.credentials)
         except (LostWorker, TimeoutError) as error:
             log.warning(
-                "tensors go by gRPC, which takes longer", address=self.address, why=str(error)
+                "tensors go over gRPC, which is slower", address=self.address, why=str(error)
             )
 
     @property
@@ -302,7 +302,7 @@ class Connection:
         others = tuple(sorted(Other.of(each, own) for each in reply.coordinators))
         if others and others != self.coordinators:
             log.warning(
-                "the device works for other coordinators, too",
+                "the device also works for other coordinators",
                 address=self.address,
                 coordinators=[str(each) for each in others],
             )
@@ -311,7 +311,7 @@ class Connection:
         if newer and newer != self.newer_members:
             self._trust.note_newer(newer)
             log.warning(
-                "the device knows a newer list of members and does not take ours",
+                "the device has a newer list of members and rejects this coordinator's",
                 address=self.address,
                 ours=self._trust.generation,
                 newest=newer,
@@ -322,7 +322,7 @@ class Connection:
         if self._facts is not None and facts.id != self._facts.id:
             raise PeerViolation(
                 cause=f"{self.address} was device {self._facts.id}, and is {facts.id} now",
-                cure="Give every worker a port and a state_dir of its own",
+                cure="Give every worker its own port and state_dir",
             )
         self._facts, self.version = facts, reply.version
         self.counters, self.resident_bytes = dict(reply.counters), int(reply.resident_bytes)
@@ -346,4 +346,4 @@ class Connection:
             doing.cancel()
 
 
-_AGAIN = "It is tried again; see that its worker is running"
+_AGAIN = "The coordinator keeps trying; check that the worker is running"

@@ -69,9 +69,9 @@ class Discovery:
             )
         except (OSError, Error) as error:
             log.warning(
-                "no workers are found by themselves",
+                "workers cannot be discovered",
                 cause=f"mDNS cannot listen: {error}",
-                cure="List their addresses in the setting workers",
+                cure="List their addresses in the setting `workers`",
             )
             return
         self._browser = AsyncServiceBrowser(

@@ -100,7 +100,10 @@ class Enrolment(EnrolmentServicer):
 def _device(request: pb.EnrolRequest) -> DeviceId:
     versions.SPOKEN.answer(request.protocol, "the device that joins", "this coordinator")
     if not _DEVICE.fullmatch(request.device):
-        raise BadRequest(cause="the device's id is not one of ours", cure="Run the same version")
+        raise BadRequest(
+            cause="the device's id is not 16 hexadecimal digits",
+            cure="Run the same version of imbrex on every device",
+        )
     return DeviceId(request.device)
 
 

@@ -58,15 +58,15 @@ def judged(
     """
     for whose, certificate in (("its", shaken.theirs), ("our", own)):
         if problem := validity_problem(certificate, now):
-            cause = f"{address} is not used: {whose} certificate {problem}"
+            cause = f"{address} cannot be used: {whose} certificate {problem}"
             return BadConfiguration(cause=cause, cure=SET_CLOCKS)
     if not shaken.hung_up:
         return None
     begin, end = map(shown, (own.not_valid_before_utc, own.not_valid_after_utc))
     cause = (
-        f"{address} does not take our certificate, though one authority signed both: it is valid "
-        f"from {begin} to {end}, so the clock of that device says something else, and the clock of "
-        f"this device says {shown(now)}"
+        f"{address} rejects our certificate, although the same authority signed both. It is valid "
+        f"from {begin} to {end}, so the clock of that device must show another time; the clock of "
+        f"this device shows {shown(now)}"
     )
     return BadConfiguration(cause=cause, cure=SET_CLOCKS)
 

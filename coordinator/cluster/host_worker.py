@@ -79,7 +79,7 @@ class HostWorker:
                 outcome = str(error)
             if loop.time() - started_s >= STABLE_S:
                 delay_s = FIRST_RETRY_S
-            log.warning("the host's worker ended", outcome=outcome, again_in_s=delay_s)
+            log.warning("the host worker ended", outcome=outcome, again_in_s=delay_s)
             await asyncio.sleep(delay_s)
             delay_s = min(LAST_RETRY_S, 2 * delay_s)
 
@@ -103,7 +103,7 @@ class HostWorker:
             if address:
                 self._up(address)
                 return await process.wait()
-            log.error("the host's worker does not get ready", within_s=READY_TIMEOUT_S)
+            log.error("the host worker did not become ready", within_s=READY_TIMEOUT_S)
         finally:
             if address:
                 self._down(address)

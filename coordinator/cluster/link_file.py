@@ -29,7 +29,7 @@ def load_links(state_dir: Path) -> dict[DeviceId, Link]:
     try:
         entries = read_entries(state_dir / LINKS_FILE)
     except BadConfiguration as error:
-        log.warning("links are measured anew", cause=error.cause)
+        log.warning("saved link measurements are ignored", cause=error.cause)
         return {}
     found = {}
     for device, entry in entries.items():
@@ -53,4 +53,4 @@ def save_links(state_dir: Path, links: Mapping[DeviceId, Link]) -> None:
     try:
         write_atomically(state_dir / LINKS_FILE, json.dumps(entries, indent=1).encode() + b"\n")
     except OSError as error:
-        log.warning("links are not kept", cause=str(error))
+        log.warning("link measurements cannot be saved", cause=str(error))

@@ -60,7 +60,7 @@ STABLE_S = 10.0
 # cache, so a worker that comes back is announced as new.
 FORGET_AFTER_S = 2 * 4500.0
 
-_NO_ANSWER = "See that its worker runs and that its port can be reached; it is tried again"
+_NO_ANSWER = "Check that its worker runs and its port can be reached; the coordinator keeps trying"
 
 _RANK: dict[Source, int] = {"mdns": 0, "static": 1, "host": 2}
 
@@ -264,6 +264,6 @@ class Membership:
         if self._said_full:
             return []
         self._said_full = True
-        cause = f"{len(self._peers)} addresses are known, more than a home has: {address} is new"
-        cure = "See `imbrex doctor` for who is announced, and stop it"
+        cause = f"{len(self._peers)} addresses are known, the maximum: {address} is ignored"
+        cure = "See in `imbrex doctor` what is announced, and stop what should not be"
         return [Problem(address, "too_many_addresses", cause, cure)]

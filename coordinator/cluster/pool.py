@@ -142,8 +142,8 @@ class Pool:
         if len(named) != 1:
             known = ", ".join(sorted({each.facts.name for each in ready.values()}))
             raise NotFound(
-                cause=f"{len(named) or 'no'} devices that are ready are called {name!r}",
-                cure=f"Ready are {known or 'none'}; name one of them, or give its id",
+                cause=f"{len(named) or 'no'} ready devices are called {name!r}",
+                cure=f"Ready devices: {known or 'none'}; name one of them, or give its id",
             )
         return named[0]
 

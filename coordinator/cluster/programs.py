@@ -93,7 +93,7 @@ class Programs:
                 return
             await self._push(list(reply.missing), programs, blobs, progress)
         raise Infeasible(
-            cause=f"{self._client.address} does not keep the weights it is sent",
+            cause=f"{self._client.address} does not keep the weights that it receives",
             cure="Give its worker more disk (setting disk_mb)",
         )
 
@@ -129,7 +129,7 @@ class Programs:
     def _take(self, reply: pb.PrepareReply, programs: Sequence[Program]) -> None:
         """Remembers those that are ready, then tells of the first that is not."""
         errors = {each.program: each.error for each in reply.programs}
-        silent = "the worker did not mention it"
+        silent = "the worker did not report it"
         failed = [e for each in programs if (e := errors.get(each.sha256, silent))]
         for each in programs:
             if errors.get(each.sha256) == "":

@@ -49,7 +49,7 @@ class Reach:
             log.warning(
                 "devices cannot reach each other",
                 pairs=sorted(sorted(pair) for pair in self.apart),
-                cure="Halos go through the host meanwhile; see whether the access point isolates "
+                cure="Halos go through the coordinator; check whether the access point isolates "
                 "its clients",
             )
         return self.apart != before

@@ -16,7 +16,8 @@ from protos.errors import NotFound
 # Of a list that workers do not take, since they know a newer one.
 CONFIRM = (
     "If this is a copy of a coordinator that runs elsewhere, stop it. If it was restored from a "
-    "backup, remove who was removed since (`imbrex cluster list`), then `imbrex cluster confirm`"
+    "backup, remove the devices that had been removed since (`imbrex cluster list`), then run "
+    "`imbrex cluster confirm`"
 )
 _ENTRY = "members"
 
@@ -119,7 +120,7 @@ class Roster:
             known = ", ".join(f"{each.name} ({each.id})" for each in members.values())
             raise NotFound(
                 cause=f"{len(named) or 'no'} members are called {name!r}",
-                cure=f"Members are {known or 'none'}; name one of them, or give its id",
+                cure=f"Members: {known or 'none'}; name one of them, or give its id",
             )
         with self._changing() as entries:
             entries.pop(named[0].id, None)

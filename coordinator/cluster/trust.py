@@ -134,8 +134,8 @@ class Certified:
         known = self.roster.members().get(device)
         if known is not None and known.expires > now:
             raise BadRequest(
-                cause=f"device {device} is a member already, {known.name}",
-                cure="If it has lost its certificate, `imbrex cluster remove` it first; if it was "
+                cause=f"device {device} is already a member, {known.name}",
+                cure="If it lost its certificate, `imbrex cluster remove` it first; if it was "
                 "copied from another device's card, delete the file id in its state directory",
             )
         # Signed first: an unusable request does not use the invitation up.

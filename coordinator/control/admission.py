@@ -140,7 +140,7 @@ class Admission(Machine):
         promised_s = min(max(first_s, last_s + self._throughput.interval_s), now + MOST_PROMISED_S)
         self._promised.append(max(promised_s, last_s))
         return Overloaded(
-            cause=f"{self.waiting} requests are waiting already, about {wait_s:.1f} s",
+            cause=f"{self.waiting} requests are already waiting, for about {wait_s:.1f} s",
             cure="Try again later, or send fewer requests at a time.",
             retry_after_s=promised_s - now,
         )

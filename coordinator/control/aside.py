@@ -67,7 +67,7 @@ class Aside(Machine):
         if device in self._drained:
             return Apart("drained", "it was drained, and gets no work", back)
         if reason := self._quarantine.reason(device, now):
-            cure = f"See to its memory, power and clock rates; `imbrex resume {device}` trusts it"
+            cure = f"Check its memory, power and clock rates; `imbrex resume {device}` trusts it"
             return Apart("quarantined", reason, cure)
         return None
 

@@ -38,7 +38,7 @@ class Choice:
         if self.plan and (self.strategy or self.devices or self.wire):
             raise BadRequest(
                 cause="a plan that was sent has its own strategy, devices and wire",
-                cure="Name either the plan, or how to plan",
+                cure="Give either `plan`, or strategy, devices and wire",
             )
 
 

@@ -279,6 +279,6 @@ class Plans(Machine):
         idle = next((key for key in chosen if not self._entries[key].busy), None)
         if idle is None:
             raise Unavailable(
-                cause=f"{len(chosen)} plans are being made already", cure="Try again in a moment."
+                cause=f"{len(chosen)} plans are already being made", cure="Try again in a moment."
             )
         del self._entries[idle]

@@ -170,8 +170,8 @@ def fastest(cluster: Cluster, count: int) -> Cluster:
         return cluster
     if not 0 < count <= len(cluster.devices):
         raise BadRequest(
-            cause=f"a plan for {count} devices was asked for, there are {len(cluster.devices)}",
-            cure="Ask for fewer, or see `imbrex status` why some are missing",
+            cause=f"a plan for {count} devices was requested; there are {len(cluster.devices)}",
+            cure="Request fewer, or see in `imbrex status` why some are missing",
         )
     # Names break ties, numbers in them in order: the same devices every time.
     ranked = sorted(

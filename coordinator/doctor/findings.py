@@ -30,14 +30,14 @@ class Finding:
 
 def of_quarantine(status: DeviceStatus) -> Finding:
     """A device that is left out for its wrong results."""
-    cure = "Run a memory test there; lower its clock rates to the standard; see to its power supply"
+    cure = "Run a memory test there; use its default clock rates; check its power supply"
     return Finding("quarantined", "error", status.name, status.reason, cure)
 
 
 def of_no_exam(status: DeviceStatus, why: str) -> Finding:
     """A device whose results could not be compared with ours."""
-    cause = f"whether it computes right results is not known: {why}"
-    cure = "See the log of its worker, and of the coordinator; then ask again"
+    cause = f"it is not known whether it computes correctly: {why}"
+    cure = "See the logs of its worker and of the coordinator, then try again"
     return Finding("not_examined", "warning", status.name, cause, cure)
 
 

@@ -45,11 +45,11 @@ def findings(patient: Patient, version: str) -> Iterator[Finding]:
 def _power(patient: Patient) -> Iterator[Finding]:
     flags = patient.condition.power_flags
     before = flags >> SINCE_BOOT
-    supply = "Use the official power supply and a short cable; unplug what draws from USB"
+    supply = "Use the official power supply and a short cable; unplug what draws power from USB"
     cooling = "Give it a heat sink or a fan, or more air"
     heat = f" ({patient.celsius:.0f} °C)" if patient.celsius else ""
     if flags & UNDER_VOLTAGE:
-        cause = "its voltage is too low now: it slows down, and may compute nonsense"
+        cause = "its voltage is too low now: it slows down and may compute wrong results"
         yield Finding("under_voltage", "error", patient.name, cause, supply)
     elif before & UNDER_VOLTAGE:
         cause = "its voltage has been too low since it started"
@@ -73,7 +73,7 @@ def _governor(patient: Patient) -> Iterator[Finding]:
         cause = "the governor `powersave` holds its processor at the lowest frequency"
         yield Finding("governor", "warning", patient.name, cause, cure)
     elif condition.governor in ("ondemand", "conservative"):
-        cause = f"the governor `{condition.governor}` is late to raise the frequency for a task"
+        cause = f"the governor `{condition.governor}` raises the frequency too late for short tasks"
         yield Finding("governor", "note", patient.name, cause, cure)
 
 
@@ -105,7 +105,7 @@ def _clock(patient: Patient) -> Iterator[Finding]:
     severity: Severity = "error" if off_s > CLOCK_ERROR_S else "warning"
     where = "ahead of" if patient.ahead_s > 0 else "behind"
     cause = f"its clock is {abs(patient.ahead_s):.0f} s {where} the coordinator's"
-    cure = "sudo timedatectl set-ntp true, on both; certificates are valid by the clock"
+    cure = "sudo timedatectl set-ntp true, on both: the validity of certificates depends on it"
     yield Finding("clock_skew", severity, patient.name, cause, cure)
 
 
@@ -118,7 +118,7 @@ def _network(patient: Patient) -> Iterator[Finding]:
             "wifi_power_saving",
             "warning",
             patient.name,
-            f"its Wi-Fi ({used.name}) sleeps between packets: each message waits for it",
+            f"its Wi-Fi ({used.name}) sleeps between packets, which delays every message",
             f"sudo iw dev {used.name} set power_save off, and the same at every start "
             "(NetworkManager: wifi.powersave = 2)",
         )
@@ -127,7 +127,7 @@ def _network(patient: Patient) -> Iterator[Finding]:
             "slow_cable",
             "warning",
             patient.name,
-            f"{used.name} runs at {used.mbps} Mbit/s, and could at {used.port_mbps}",
+            f"{used.name} runs at {used.mbps} Mbit/s but could run at {used.port_mbps}",
             "Use a cable with all eight wires (Cat 5e), in a port of the switch that is as fast",
         )
     wired = [i for i in patient.condition.interfaces if _is_wired(i)]

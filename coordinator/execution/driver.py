@@ -138,8 +138,8 @@ class Driver:
         request = RequestId(request_id or uuid.uuid4().hex[:12])
         if request in self._flights:
             raise BadRequest(
-                cause=f"a request with the id {request!r} is being computed",
-                cure="Give every request an id of its own, or none.",
+                cause=f"a request with the id {request!r} is already being computed",
+                cure="Give every request its own id, or none.",
             )
         tried = request
         while True:
@@ -150,7 +150,7 @@ class Driver:
             except _Distrusted:
                 # Devices take a request that was released for one that comes late.
                 tried = RequestId(f"{request}-{uuid.uuid4().hex[:4]}")
-                log.warning("request begins again", request=request, as_=tried)
+                log.warning("request started again", request=request, as_=tried)
             else:
                 return replace(answer, request_id=request), times
 

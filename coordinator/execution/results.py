@@ -14,10 +14,10 @@ def mismatch(header: pb.Tensor, payload: np.ndarray, flight: Flight) -> str:
     """
     version = flight.graph.plan.version
     if header.plan_version != version:
-        return f"it is of plan {header.plan_version}, the request is on {version}"
+        return f"it is of plan {header.plan_version}, the request runs on plan {version}"
     array = flight.arrays.get(header.tensor)
     if array is None or header.tensor in flight.graph.inputs:
-        return f"it is of {header.tensor!r}, which no task makes"
+        return f"it is of {header.tensor!r}, which no task yields"
     if payload.dtype != array.dtype:
-        return f"it is {payload.dtype}, {header.tensor!r} is {array.dtype}"
+        return f"it is {payload.dtype}, but {header.tensor!r} is {array.dtype}"
     return ""

@@ -80,7 +80,7 @@ class Library:
 
     @property
     def weight_bytes(self) -> int:
-        """What the weights of all loaded models take."""
+        """Bytes of the weights of all loaded models."""
         return sum(each.weight_bytes for each in self.loaded().values())
 
     async def get(self, name: str) -> Loaded:
@@ -114,7 +114,7 @@ class Library:
             if self.weight_bytes <= self.most_bytes:
                 return
             if name != newest and self._let_go(name):
-                log.info("model let go of: others need the room", model=name)
+                log.info("model unloaded to make room for others", model=name)
 
 
 def load(name: str, shown: str, folder: Path | None = None) -> Loaded:

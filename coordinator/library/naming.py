@@ -90,7 +90,7 @@ class Names:
         if not stored.versions:
             raise NotFound(
                 cause=f"the model {name!r} cannot be served: {stored.problem}",
-                cure="Mend it in the model repository, and load it again",
+                cure="Fix it in the model repository, then load it again",
             )
         if version and version not in stored.versions:
             raise _no_version(name, version, stored.versions)
@@ -129,7 +129,7 @@ class Names:
             raise NotFound(
                 cause=f"there is no model {name!r}",
                 cure=f"Known are {', '.join(self.known)}; "
-                "add others there with `imbrex models add` or `pull`, or name a file to `imbrex "
+                "add others there with `imbrex models add` or `pull`, or give a file to `imbrex "
                 "coordinator --model`",
             )
         if version not in ("", ONLY_VERSION):

@@ -88,9 +88,9 @@ def _config(folder: Path) -> pb.ModelConfig:
         raise _Problem(f"{path} names the model {config.name!r}, its folder is {folder.name!r}")
     if config.platform not in PLATFORMS or config.backend not in BACKENDS:
         wanted = config.backend or config.platform
-        raise _Problem(f"{path} wants {wanted!r}, and imbrex runs only onnxruntime")
+        raise _Problem(f"{path} needs {wanted!r}, but imbrex runs only onnxruntime")
     if config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
-        raise _Problem(f"{path} wants sequences or an ensemble, which imbrex does not have")
+        raise _Problem(f"{path} needs sequences or an ensemble, which imbrex does not support")
     return config
 
 

@@ -116,7 +116,7 @@ class _Search:
         """The best plan, complete; None if it is the first."""
         if self.best is self.plan:
             return None
-        unused = "no branch is done sooner by it"
+        unused = "no branch finishes sooner with it"
         blocks = self.best.blocks
         plan = plan_of_blocks("branches", blocks, self.network, self.cluster, unused)
         note = (

@@ -279,7 +279,7 @@ def _through_host(slots: Slots) -> Slots:
 
 
 def _finished(network: Network, cluster: Cluster, blocks: Sequence[Block]) -> Plan:
-    reason = "every map has fewer rows than devices are faster"
+    reason = "every map has fewer rows than there are faster devices"
     plan = finished("halo", blocks, network, cluster, otherwise=reason)
     gain = plan.single_device_latency_s / plan.predicted_latency_s
     exchanges = sum(block.exchange == "peer" for block in blocks)

@@ -143,7 +143,7 @@ def _check_exchange(blocks: Sequence[Block], network: Network) -> None:
     for index, block in enumerate(blocks):
         if block.exchange == "peer" and block.barrier:
             raise IllegalPlan(
-                cause=f"block {index} waits at a barrier for what its peers pass on",
+                cause=f"block {index} has a barrier, which blocks with peer exchange cannot have",
                 block=index,
             )
         for k, tile in enumerate(block.tiles if block.exchange != "host" else ()):
@@ -164,7 +164,7 @@ def _check_peers(index: int, k: int, reads: Mapping[str, Box], sums: set[str]) -
         raise _wrong(index, k, "gets its input from peers, but no block comes before it")
     for name in reads:
         if name in sums:
-            raise _wrong(index, k, f"gets partial sums of {name!r} from peers, nobody adds them up")
+            raise _wrong(index, k, f"gets partial sums of {name!r} from peers: no task adds them")
 
 
 def _check_own(

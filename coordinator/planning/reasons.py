@@ -101,5 +101,5 @@ class Reasons:
     def _left_out(self, seconds: float | None) -> str:
         without = f"{self.plan.predicted_latency_s:.3f} s without it"
         if seconds is None:
-            return f"no block has a share for it that pays or fits in its memory; {without}"
+            return f"in no block does a share for it save time and fit in its memory; {without}"
         return f"with it in the block where it helps most {seconds:.3f} s, {without}"

@@ -92,7 +92,7 @@ class Journal:
                 return each
         last = f"; the last is {answered[-1].request_id}" if answered else ""
         raise NotFound(
-            cause=f"no answered request {request_id!r} is remembered here",
+            cause=f"no answered request {request_id!r} is remembered",
             cure=f"Ask for one of the latest {LATEST}, by the request_id of its answer{last}",
         )
 

@@ -170,6 +170,6 @@ def _proposed(planner: Planner, network: Network, cluster: Cluster, allowed: Wir
         name = getattr(planner, "__name__", str(planner))
         log.exception("a planner failed", planner=name)
         raise BadConfiguration(
-            cause=f"the planner {name!r} fails: {type(error).__name__}: {error}",
-            cure="Mend it, or use another strategy; the log has its traceback",
+            cause=f"the planner {name!r} failed: {type(error).__name__}: {error}",
+            cure="Fix it, or use another strategy; the log has its traceback",
         ) from error

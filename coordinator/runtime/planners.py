@@ -66,8 +66,7 @@ def planner_of(own: Sequence[str], name: str) -> Planner:
     if chosen not in known:
         raise NotFound(
             cause=f"there is no strategy {chosen!r} here",
-            cure=f"Known are {', '.join(known)}; another is named to "
-            "`imbrex coordinator --planner`",
+            cure=f"Known are {', '.join(known)}; add others with `imbrex coordinator --planner`",
         )
     return strategy(chosen)
 

@@ -145,10 +145,10 @@ class Profiler:
             log.info("profiling stopped: the device left", device=device)
         except ImbrexError as error:
             self._failed(device, error)
-            log.warning("no profile", device=device, cause=error.cause, cure=error.cure)
+            log.warning("profiling failed", device=device, cause=error.cause, cure=error.cure)
         except Exception:
             self._failed(device, _FAULT)
-            log.exception("no profile, by our own fault", device=device)
+            log.exception("profiling failed inside imbrex", device=device)
         else:
             self._keep(connection.facts.fingerprint, profile)
             samples = sum(each.samples for each in profile.fits.values())

@@ -124,7 +124,7 @@ class Served:
 
     @property
     def weight_bytes(self) -> int:
-        """What the weights of all loaded models take."""
+        """Bytes of the weights of all loaded models."""
         return self._library.weight_bytes
 
     def statuses(self) -> list[ModelStatus]:

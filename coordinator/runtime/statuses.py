@@ -130,7 +130,7 @@ def away(device: DeviceId) -> DeviceStatus:
         name=device,
         address="",
         state=str(PeerState.WAITING),
-        reason="it is away",
+        reason="it is not connected",
         source="",
         host=False,
         last_seen_s=math.inf,
@@ -145,9 +145,9 @@ def _note(connection: Connection) -> str:
     notes = []
     if connection.coordinators:
         others = ", ".join(map(str, connection.coordinators))
-        notes.append(f"it works for another coordinator, too: {others}")
+        notes.append(f"it also works for another coordinator: {others}")
     if connection.newer_members:
-        notes.append("it knows a newer list of members than ours (see `imbrex doctor`)")
+        notes.append("it has a newer list of members than this coordinator (see `imbrex doctor`)")
     return "; ".join(notes)
 
 

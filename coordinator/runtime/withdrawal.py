@@ -65,7 +65,7 @@ class Withdrawal:
                 cure="See `imbrex status`",
             )
         self._live.drained.remove(device)
-        log.info("device is resumed", device=device)
+        log.info("device resumed", device=device)
         self._forget(device)
         self._step(events.Resumed(device))
         return device
@@ -96,7 +96,7 @@ class Withdrawal:
             case actions.Withdraw(device):
                 self._driver.devices(self._live.usable())
                 self._forget(device)
-                log.info("device is drained", device=device)
+                log.info("device drained", device=device)
             case actions.LeaveOut(device, cause, seconds) if seconds < inf:
                 log.error("device quarantined", device=device, cause=cause, for_s=seconds)
             case actions.LeaveOut(device, evidence):

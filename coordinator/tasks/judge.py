@@ -37,7 +37,7 @@ class Judge:
         """Why it can't be a part of the task's result, if it can't."""
         output = next((o for o in task.spec.outputs if o.tensor == came.tensor), None)
         if output is None or not _fits(came.box, output.box, attempt.merged.get(came.tensor, ())):
-            cause = f"it sent {came.box} of {came.tensor!r}, which is not what was asked for"
+            cause = f"it sent {came.box} of {came.tensor!r}, which was not requested"
             return Objection(cause, proven=True)
         if not came.finite and not self._believes(run, task, attempt.device):
             return Objection(f"it sent values of {came.tensor!r} that are not finite", proven=False)

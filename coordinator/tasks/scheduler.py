@@ -183,7 +183,7 @@ class Scheduler:
         """A task has its result."""
         run, task, attempt = found
         for device in disproved(run, task):
-            yield Accuse(device, "its values were not finite, those of another device were")
+            yield Accuse(device, "its values were not finite, but another device's were")
         task.doubted.clear()
         for other in task.finish(attempt):
             yield Cancel(request, task.spec.id, other.number, other.device)
@@ -296,7 +296,7 @@ class Scheduler:
             yield from self._feed(request, run, task, other)
         elif delay.is_hopeless:
             tried = ", ".join(each.device for each in task.attempts.values())
-            cause = f"task {index} was not answered for {delay.silent_s:.0f} s (by {tried})"
+            cause = f"task {index} got no result for {delay.silent_s:.0f} s (from {tried})"
             cure = "See the logs of those devices' workers."
             yield from self._abort(request, LostWorker(cause=cause, cure=cure))
 

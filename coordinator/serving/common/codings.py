@@ -36,7 +36,7 @@ class Unpacker:
     def __init__(self, coding: str) -> None:
         if coding not in _CODINGS:
             raise UnsupportedMediaType(
-                cause=f"a body of the coding {coding!r} cannot be read", cure="Send gzip, or none"
+                cause=f"the content coding {coding!r} is not supported", cure="Send gzip, or none"
             )
         self._coding = coding
         self._member: zlib._Decompress | None = None

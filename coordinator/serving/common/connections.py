@@ -46,7 +46,7 @@ class Connection(H11Protocol):
         self.address = neighbourhood(self.client[0] if self.client else "")
         leaving = self._who_leaves()
         if leaving is not None:
-            cause = "there are too many" + ("" if leaving is self else ", and it was idle")
+            cause = "too many connections" + ("" if leaving is self else ", and it was idle")
             log.warning("connection ended", client=leaving.client, cause=cause)
             leaving.connections.discard(leaving)
             leaving.transport.abort()

@@ -188,7 +188,7 @@ class Body:
             )
         return SlowBody(
             cause=f"the body stopped coming after {self._come} bytes",
-            cure="Send all of it at once; see that the network is not overloaded",
+            cure="Send it without pauses; check that the network is not overloaded",
         )
 
 

@@ -74,7 +74,7 @@ class Keys:
         with changing(self._path) as entries:
             if name in entries:
                 raise BadRequest(
-                    cause=f"there is a key called {name!r}",
+                    cause=f"there is already a key called {name!r}",
                     cure="Remove it, or choose another name",
                 )
             if len(entries) >= MAX_KEYS:
@@ -91,7 +91,7 @@ class Keys:
         with changing(self._path) as entries:
             if entries.pop(name, None) is None:
                 known = ", ".join(entries) or "none"
-                raise NotFound(cause=f"no key is called {name!r}", cure=f"There are {known}")
+                raise NotFound(cause=f"no key is called {name!r}", cure=f"Known keys: {known}")
 
     @property
     def in_use(self) -> bool:
@@ -129,7 +129,7 @@ class Keys:
             )
         if role is Role.ADMIN and held.role is not Role.ADMIN:
             raise NotAllowed(
-                cause="this key may ask and look, but not change things",
-                cure="Use a key of the role admin",
+                cause="this key may send requests and read, but not change anything",
+                cure="Use a key with the role admin",
             )
         return held

@@ -54,8 +54,8 @@ def require_known_host(request: Request) -> None:
     names: HostNames = request.app.state.host_names
     if host and _without_port(host) not in names:
         raise NotAllowed(
-            cause=f"this coordinator does not go by the name {_without_port(host)[:80]!r}",
-            cure="Ask for its address or its own name, or add that name to host_names in its "
+            cause=f"this coordinator is not known by the name {_without_port(host)[:80]!r}",
+            cure="Use its address or its own name, or add that name to host_names in its "
             "settings (`imbrex coordinator --host-name`)",
         )
 
@@ -74,7 +74,7 @@ def require_own_page(request: Request) -> None:
     ours = request.url.scheme, request.headers.get("host")
     if (told.scheme, told.netloc) != ours:
         raise NotAllowed(
-            cause=f"a page of {origin[:80]} sent this", cure="Use the coordinator's own page"
+            cause=f"a page from {origin[:80]} sent this", cure="Use the coordinator's own page"
         )
 
 

@@ -79,7 +79,7 @@ def load_tensors(body: bytes) -> dict[str, np.ndarray]:
 def _read_one(archive: zipfile.ZipFile, member: str, info: TensorInfo) -> np.ndarray:
     name = _tensor_name(member)
     if archive.getinfo(member).compress_type not in _COMPRESSIONS:
-        raise ValueError(f"the tensor {name!r} is packed otherwise than numpy does")
+        raise ValueError(f"the tensor {name!r} is not packed as numpy packs it")
     with archive.open(member) as file:
         shape, fortran, dtype = _header(file)
         info = next((each for each in info.accepted if dtype == each.dtype), info)

@@ -82,8 +82,11 @@ class Detected(_ByUs):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "What was sent cannot be used, or not by you.", "model": Refusal},
-    "5XX": {"description": "Not now; or no detector is configured.", "model": Refusal},
+    "4XX": {"description": "The request is invalid, or not permitted.", "model": Refusal},
+    "5XX": {
+        "description": "Temporarily unavailable, or no detector is configured.",
+        "model": Refusal,
+    },
 }
 MODULE = {"moduleId": "imbrex", "moduleName": "imbrex"}
 MOST_DETECTIONS = 20

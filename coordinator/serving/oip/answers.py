@@ -148,6 +148,6 @@ class Inference(BaseModel):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "What was sent cannot be used, or not by you.", "model": Refusal},
-    "5XX": {"description": "Not now, or not here.", "model": Refusal},
+    "4XX": {"description": "The request is invalid, or not permitted.", "model": Refusal},
+    "5XX": {"description": "Temporarily unavailable, or not supported.", "model": Refusal},
 }

@@ -47,8 +47,8 @@ def require_small(data: bytes, most_bytes: int) -> None:
     """
     if len(data) > most_bytes:
         raise BadRequest(
-            cause=f"the message has {len(data)} bytes, and no tensor belongs in it",
-            cure="Send what inference.proto says",
+            cause=f"the message has {len(data)} bytes although it carries no tensor",
+            cure="Send the message that inference.proto defines for this call",
         )
 
 
@@ -87,7 +87,9 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _no_message() -> BadRequest:
-    return BadRequest(cause="the message cannot be read", cure="Send one as inference.proto says")
+    return BadRequest(
+        cause="the message cannot be read", cure="Send one as inference.proto defines it"
+    )
 
 
 def _too_many() -> BadRequest:

@@ -75,7 +75,7 @@ INFER: dict[str, Any] = {
 }
 READY: dict[str, Any] = {
     "response_model": ModelReady,
-    "responses": {int(HTTPStatus.BAD_REQUEST): {"description": "It cannot be asked now."}},
+    "responses": {int(HTTPStatus.BAD_REQUEST): {"description": "The model is not ready."}},
 }
 _OBJECT = {"requestBody": {"content": {names.JSON: {"schema": {"type": "object"}}}}}
 MODEL = "/models/{name}"
@@ -258,6 +258,6 @@ async def ordered_unsupported(request: Request) -> Response:
 
 def _unsupported(request: Request) -> Unsupported:
     return Unsupported(
-        cause=f"imbrex does not have what {request.url.path} is for",
+        cause=f"imbrex does not support {request.url.path}",
         cure="See the extensions in GET /v2",
     )

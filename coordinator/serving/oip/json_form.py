@@ -61,7 +61,7 @@ def read_json(data: bytes | memoryview) -> dict[str, Any]:
             cause=f"the request is not JSON ({error})"[:200], cure="Send one JSON object in UTF-8"
         ) from error
     if not isinstance(document, dict):
-        raise BadRequest(cause="the request is no JSON object", cure="Send one, as {}")
+        raise BadRequest(cause="the request is not a JSON object", cure="Send one, as {}")
     return document
 
 
@@ -111,7 +111,7 @@ def write_answer(answer: InferAnswer) -> tuple[bytes, int | None]:
     """The body of the answer; the length of its JSON if raw tensors follow it.
 
     Raises:
-        BadRequest: an output has values that JSON cannot say.
+        BadRequest: an output has values that JSON cannot represent.
     """
     outputs: list[dict[str, Any]] = []
     raw: list[bytes] = []
@@ -206,7 +206,7 @@ def _split_at(header_length: str | None, total: int) -> int:
 def _id(document: Mapping[str, Any]) -> str:
     identity = document.get("id", "")
     if not isinstance(identity, str) or len(identity) > LONGEST_ID:
-        raise BadRequest(cause="'id' is no text, or a very long one", cure="Send a short one")
+        raise BadRequest(cause="'id' is not text, or too long", cure="Send a short one")
     return identity
 
 
@@ -215,7 +215,7 @@ def _object(each: Mapping[str, Any], key: str) -> dict[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise BadRequest(cause=f"{key!r} is no JSON object", cure="Send one, or leave it out")
+        raise BadRequest(cause=f"{key!r} is not a JSON object", cure="Send one, or leave it out")
     return found
 
 
@@ -224,7 +224,7 @@ def _objects(each: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
     if found is None:
         return ()
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise BadRequest(cause=f"{key!r} is no list of JSON objects", cure="Send a list")
+        raise BadRequest(cause=f"{key!r} is not a list of JSON objects", cure="Send a list")
     return found
 
 
@@ -238,9 +238,9 @@ def _text(each: Mapping[str, Any], key: str) -> str:
 def _flag(parameters: Mapping[str, Any], key: str, *, default: bool) -> bool:
     found = parameters.get(key, default)
     if not isinstance(found, bool):
-        raise BadRequest(cause=f"the parameter {key!r} is no boolean", cure="Say true or false")
+        raise BadRequest(cause=f"the parameter {key!r} is not a boolean", cure="Say true or false")
     return found
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")

@@ -57,7 +57,7 @@ def read_request(message: pb.ModelInferRequest, graph: Graph) -> InferRequest:
     """
     refuse_unsupported(_plain(message.parameters))
     if len(message.id) > LONGEST_ID:
-        raise BadRequest(cause="'id' is very long", cure="Send a short one")
+        raise BadRequest(cause="'id' is too long", cure="Send a short one")
     names = [each.name for each in message.inputs]
     require_inputs(names, graph)
     raw = message.raw_input_contents
@@ -103,7 +103,7 @@ def _input(
     field = _CONTENTS.get(datatype_of(info))
     if field is None:
         raise BadRequest(
-            cause=f"the input {each.name!r} is {each.datatype}, which contents cannot say",
+            cause=f"the input {each.name!r} is {each.datatype}, which contents cannot hold",
             cure="Send raw_input_contents",
         )
     values = getattr(each.contents, field)

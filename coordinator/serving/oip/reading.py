@@ -197,7 +197,7 @@ class Reading(Gate):
             return (handler.request_deserializer or bytes)(data)
         except Exception:
             raise BadRequest(
-                cause="the message cannot be read", cure="Send one as inference.proto says"
+                cause="the message cannot be read", cure="Send one as inference.proto defines it"
             ) from None
 
     def _free(self, place: Place | None) -> None:

@@ -86,7 +86,7 @@ def class_count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise BadRequest(
             cause="the parameter 'classification' is not a positive number",
-            cure="Say how many classes are wanted, as 3",
+            cure="Give the number of classes, for example 3",
         )
     return value
 
@@ -99,7 +99,7 @@ def refuse_unsupported(parameters: Mapping[str, object]) -> None:
     """
     if any(key.startswith("shared_memory") for key in parameters):
         raise Unsupported(
-            cause="imbrex has no shared memory with its clients",
+            cause="imbrex does not share memory with its clients",
             cure="Send the tensor's data in the request",
         )
     if parameters.get("sequence_id"):

@@ -161,7 +161,7 @@ class Service:
         """
         if any(key == "config" or key.startswith("file:") for key in parameters):
             raise Unsupported(
-                cause="models are loaded only as they lie on the coordinator's disk",
+                cause="models are loaded only from the coordinator's disk, unchanged",
                 cure="Put the files into the model repository, and load without parameters",
             )
         self.coordinator.names.refresh()

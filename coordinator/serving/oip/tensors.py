@@ -82,7 +82,7 @@ def from_values(name: str, values: object, info: TensorInfo) -> np.ndarray:
     if array.shape not in (info.shape, (math.prod(info.shape),)):
         raise _bad_data(name, info, f"has the shape {_shown(array.shape)}")
     if array.size and array.dtype.kind not in _FITTING.get(info.dtype.kind, ""):
-        raise _bad_data(name, info, "has values of another type")
+        raise _bad_data(name, info, "has values of the wrong type")
     if info.dtype.kind in "iu" and array.size:
         limits = np.iinfo(info.dtype)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
@@ -108,7 +108,7 @@ def to_values(name: str, array: np.ndarray) -> list[Any]:
         return [each.decode("utf-8", "replace") for each in array.ravel()]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise BadRequest(
-            cause=f"the output {name!r} has values that JSON cannot say (infinite, or no number)",
+            cause=f"the output {name!r} has values that JSON cannot represent (infinite or NaN)",
             cure="Ask for it as binary data",
         )
     values: list[Any] = array.ravel().tolist()

@@ -57,7 +57,7 @@ class Hub:
         """
         if len(self._watchers) >= MOST_WATCHERS:
             raise Unavailable(
-                cause=f"{MOST_WATCHERS} pages are watching already", cure="Close one of them"
+                cause=f"{MOST_WATCHERS} pages are already watching", cure="Close one of them"
             )
 
     async def watch(self) -> AsyncIterator[str]:

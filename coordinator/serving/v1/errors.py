@@ -10,9 +10,9 @@ from coordinator.serving.v1.answers import Refusal
 ERRORS: dict[int | str, dict[str, Any]] = {
     int(status): {"description": text, "model": Refusal}
     for status, text in {
-        HTTPStatus.BAD_REQUEST: "What was sent cannot be used.",
-        HTTPStatus.UNAUTHORIZED: "API keys are in use, and none that is known was sent.",
-        HTTPStatus.FORBIDDEN: "The key may not do this, or a page of another site asks.",
+        HTTPStatus.BAD_REQUEST: "The request is invalid.",
+        HTTPStatus.UNAUTHORIZED: "API keys are in use, and no valid one was sent.",
+        HTTPStatus.FORBIDDEN: "The key does not permit this, or a page of another site sent it.",
         HTTPStatus.NOT_FOUND: "No such model, device, plan or request.",
         HTTPStatus.METHOD_NOT_ALLOWED: "The path takes other methods.",
         HTTPStatus.NOT_ACCEPTABLE: "The answer cannot be given as any type that is accepted.",
@@ -23,6 +23,6 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         HTTPStatus.TOO_MANY_REQUESTS: "This caller asks too often: see Retry-After.",
         HTTPStatus.INTERNAL_SERVER_ERROR: "A setting is wrong, or something inside imbrex.",
         HTTPStatus.BAD_GATEWAY: "A worker broke the protocol.",
-        HTTPStatus.SERVICE_UNAVAILABLE: "Not now: see Retry-After.",
+        HTTPStatus.SERVICE_UNAVAILABLE: "Temporarily unavailable: see Retry-After.",
     }.items()
 }

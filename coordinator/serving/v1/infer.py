@@ -48,7 +48,7 @@ _ANSWERS: dict[str, Any] = {
     "response_model": Inference | Inferences,
     "responses": {
         int(HTTPStatus.OK): {
-            "description": "The answer; of several pictures, one each.",
+            "description": "The answer; for several pictures, one each.",
             "content": {kind: {"schema": _FILE} for kind in (names.PNG, names.JPEG, names.NPZ)},
         }
     },
@@ -103,7 +103,7 @@ async def _tensors(
     accepted = bodies.chosen_type(request, (names.JSON, names.NPZ, names.PNG, names.JPEG))
     if accepted.startswith("image/"):
         raise NotAcceptable(
-            cause="there is no picture to draw on: the request is of tensors",
+            cause="there is no picture to draw on: the request has tensors",
             cure=f"Accept {names.JSON} or {names.NPZ}",
         )
 
@@ -139,7 +139,7 @@ def _document(served: ServedModel, asked: Asked, answer: Answer, decode_s: float
         np.isfinite(each).all() for each in answer.outputs.values()
     ):
         raise BadRequest(
-            cause="the answer has values that JSON cannot say (infinite, or not a number)",
+            cause="the answer has values that JSON cannot represent (infinite or NaN)",
             cure=f"Accept {names.NPZ}",
         )
     seen = [each.as_json() for each in found(served, asked, answer)]

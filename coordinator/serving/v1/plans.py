@@ -40,15 +40,15 @@ class Kept(BaseModel):
 
 
 def choice(
-    strategy: Annotated[str, Query(description="How to plan; else as the coordinator does.")] = "",
+    strategy: Annotated[
+        str, Query(description="How to plan; by default, as the coordinator does.")
+    ] = "",
     devices: Annotated[
         int | None,
         Query(ge=1, le=MAX_DEVICES, description="Use only this many of the fastest devices."),
     ] = None,
     plan: Annotated[str, Query(description="The `plan_id` of a plan that was sent.")] = "",
-    wire: Annotated[
-        Wire | None, Query(description="What maps may travel as between devices.")
-    ] = None,
+    wire: Annotated[Wire | None, Query(description="The encoding of maps between devices.")] = None,
 ) -> Choice:
     """What a request's query says of its plan."""
     return Choice(strategy, devices or 0, plan, wire or "")
