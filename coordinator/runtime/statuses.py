@@ -1,4 +1,4 @@
-"""The devices as people and scripts see them: everything known of each address in one value."""
+"""The devices as people and scripts see them: all that is known of each address in one value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AsDevice = Callable[[DeviceId, Connection], Device]
 
 
 class Statuses:
-    """Reads whoever knows something of the devices."""
+    """Combines membership, connections and measurements into statuses."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Statuses:
         self._profiler = profiler
 
     def all(self, as_device: AsDevice) -> list[DeviceStatus]:
-        """Every known address: ready devices first; of those that are announced and at which nobody
-        has answered, only as many as a home may have.
+        """Every known address, ready devices first. Addresses that are announced but have never
+        answered are capped at the number of devices of a home.
         """
         connected = {connection.address: connection for connection in self._pool.ready().values()}
         now = time.monotonic()
@@ -124,7 +124,7 @@ class Statuses:
 
 
 def away(device: DeviceId) -> DeviceStatus:
-    """A device of which only the id is known, since it has not been here lately."""
+    """The status of a device that has not been seen since the start: only its id is known."""
     return DeviceStatus(
         id=device,
         name=device,
@@ -138,7 +138,7 @@ def away(device: DeviceId) -> DeviceStatus:
 
 
 def _note(connection: Connection) -> str:
-    """What is on its way to a device before it can take part, or who else uses it."""
+    """What a device waits for before it can take part, or which other coordinators use it."""
     if connection.programs.arriving is not None:
         there, altogether = connection.programs.arriving
         return f"weights: {megabytes(there)} of {megabytes(altogether)}"

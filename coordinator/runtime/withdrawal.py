@@ -1,4 +1,4 @@
-"""Devices are taken out and brought back: what `control.aside` decides is done here."""
+"""Draining and resuming devices: carries out what `control.aside` decides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ log = structlog.get_logger(__name__)
 
 
 class Withdrawal:
-    """Takes devices out and back. `changed(cause)` is told when others are to be planned with."""
+    """Takes devices out of use and back. `changed(cause)` is called when plans must be made again.
+    """
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Withdrawal:
         self._emptying: dict[DeviceId, asyncio.Task[None]] = {}
 
     def drain(self, name: str) -> DeviceId:
-        """A device (by id or name) gets no more work: it is `draining`, then `drained`.
+        """Gives a device (by id or name) no more work: it is `draining`, then `drained`.
 
         Raises:
             NotFound: no such device is ready.
@@ -51,10 +52,10 @@ class Withdrawal:
         return facts.id
 
     def resume(self, name: str) -> DeviceId:
-        """A device, here or away, is used again whatever it was taken out for.
+        """Uses a device again, connected or not, for whatever reason it was set aside.
 
         Raises:
-            NotFound: no such device, or it was not taken out.
+            NotFound: no such device, or it was not set aside.
             BadConfiguration: the list of drained devices cannot be written.
         """
         aside = self._live.aside
@@ -71,13 +72,13 @@ class Withdrawal:
         return device
 
     def wrong(self, device: DeviceId, cause: str, *, proven: bool = False) -> None:
-        """A device gave a wrong result: one too many, and it is in quarantine for a while; one that
-        is wrong beyond doubt, and it is out until it is resumed.
+        """A device gave a wrong result. After several it is quarantined for a while; if one is
+        `proven` wrong, until it is resumed.
         """
         self._step(events.Wrong(device, cause, proven))
 
     async def close(self) -> None:
-        """Stops waiting; who is drained stays so."""
+        """Stops waiting; drained devices stay drained."""
         self._stepper.close()
         for task in self._emptying.values():
             task.cancel()
@@ -111,6 +112,6 @@ class Withdrawal:
         self._step(events.Emptied(device))
 
     def _forget(self, device: DeviceId) -> None:
-        """Nobody waits for what a device still does."""
+        """Drops the results that a device may still send."""
         if (emptying := self._emptying.pop(device, None)) is not None:
             emptying.cancel()
