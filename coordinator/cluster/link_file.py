@@ -1,4 +1,4 @@
-"""What was measured of each device's link, kept for the next start: until it is probed anew."""
+"""Measurements of each device's link, saved for the next start, until the link is probed again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ log = structlog.get_logger(__name__)
 
 
 def load_links(state_dir: Path) -> dict[DeviceId, Link]:
-    """The links as they were known last; what their ends cost is measured anew. A file that can't
-    be used is as good as none.
+    """The last known links, without the costs of their ends, which are measured again. A file that
+    cannot be used is ignored.
     """
     try:
         entries = read_entries(state_dir / LINKS_FILE)
