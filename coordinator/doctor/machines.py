@@ -1,4 +1,4 @@
-"""What can be wrong with one machine: power, heat, memory, disk, clocks, cables, Wi-Fi. Pure."""
+"""Problems of a single machine: power, heat, memory, disk, clocks, cables, Wi-Fi. Pure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from coordinator.doctor.findings import Finding, Patient, Severity
 from models.memory import megabytes
 from protos import imbrex_pb2 as pb
 
-# Bits of the Raspberry Pi's firmware [its documentation, `vcgencmd get_throttled`]: now, and
-# sixteen higher the same since boot.
+# Bits of the Raspberry Pi's firmware [its documentation, `vcgencmd get_throttled`]: the present
+# state, and sixteen bits higher the same since boot.
 UNDER_VOLTAGE, CAPPED, THROTTLED, SOFT_LIMIT = (1 << bit for bit in range(4))
 SINCE_BOOT = 16
-# Certificates are valid by the clock; logs of two devices are compared by it.
+# Certificates are judged by the clock, and logs of two devices are compared by it.
 CLOCK_WARNING_S = 2.0
 CLOCK_ERROR_S = 300.0
-# Below this the kernel begins to throw out what runs; a layer's maps take tens of megabytes.
+# Below this the kernel begins to evict the pages of programs; a layer's maps take tens of
+# megabytes.
 MEMORY_ERROR_BYTES = 64_000_000
 MEMORY_WARNING_BYTES = 192_000_000
 # Weights of a large network are hundreds of megabytes; logs and updates need some too.
 DISK_ERROR_BYTES = 64_000_000
 DISK_WARNING_BYTES = 512_000_000
-# Their `powersave` follows the load, unlike every other driver's.
+# Drivers whose `powersave` follows the load, unlike that of all others.
 FOLLOWING_DRIVERS = ("intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp")
 
 
 def findings(patient: Patient, version: str) -> Iterator[Finding]:
-    """Everything that is wrong with a device by itself; `version` is the coordinator's."""
+    """The problems of a device by itself; `version` is the coordinator's."""
     yield from _power(patient)
     yield from _governor(patient)
     yield from _room(patient)
@@ -144,5 +145,5 @@ def _network(patient: Patient) -> Iterator[Finding]:
 
 
 def _is_wired(interface: pb.Interface) -> bool:
-    """Whether it could be reached over this cable."""
+    """Whether it could be reached through this cable."""
     return interface.connected and not interface.wireless and bool(interface.addresses)

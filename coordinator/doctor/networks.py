@@ -1,4 +1,4 @@
-"""What can be wrong between machines: who hears, reaches and knows whom. Pure."""
+"""Problems between machines: who hears, reaches and knows whom. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from coordinator.cluster.roster import CONFIRM
 from coordinator.doctor.findings import Absent, Examined, Finding, Patient
 
-# No home has so many devices that are announced and cannot be used.
+# No home has this many announced devices that cannot be used.
 A_FLOOD = 48
 _FIREWALL = "Check its firewall (its worker's port, TCP 8470) and the address its worker listens on"
 _AP = (
@@ -87,12 +87,12 @@ def _loopback(patients: tuple[Patient, ...]) -> Iterator[Finding]:
 
 
 def _shared(patients: tuple[Patient, ...]) -> Iterator[Finding]:
-    """Devices that work for another coordinator, too."""
+    """Devices that also work for another coordinator."""
     for other in sorted({each for patient in patients for each in patient.coordinators}):
         shared = [patient.name for patient in patients if other in patient.coordinators]
         which = "a copy of this coordinator" if other.is_copy else "the coordinator"
-        cause = f"{which} on {other.name} uses {', '.join(shared)}, too: neither knows what "
-        cause += "the other computes on them, and both plan as if the devices were idle"
+        cause = f"{which} on {other.name} also uses {', '.join(shared)}: neither knows what "
+        cause += "the other computes there, and both plan as if the devices were idle"
         cure = "Stop one of them, or give each cluster a name (`cluster`) and its own devices"
         if other.is_copy:
             cure = "Stop it; if it is not yours, make a new cluster "
@@ -101,7 +101,7 @@ def _shared(patients: tuple[Patient, ...]) -> Iterator[Finding]:
 
 
 def _stale(patients: tuple[Patient, ...]) -> Iterator[Finding]:
-    """Devices that know a newer list of members than ours."""
+    """Devices with a newer list of members than this coordinator's."""
     knowing = [patient.name for patient in patients if patient.newer_members]
     if knowing:
         cause = f"{', '.join(knowing)} have a newer list of members than this coordinator, and "
@@ -110,7 +110,7 @@ def _stale(patients: tuple[Patient, ...]) -> Iterator[Finding]:
 
 
 def _pairs(patients: tuple[Patient, ...]) -> Iterator[Finding]:
-    """Devices that the coordinator reaches, and that don't reach each other."""
+    """Devices that the coordinator can reach, but that cannot reach each other."""
     by_id = {patient.id: patient for patient in patients}
     for patient in patients:
         for other in map(by_id.get, patient.unreached):
