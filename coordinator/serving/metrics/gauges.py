@@ -1,4 +1,4 @@
-"""What is read when Prometheus asks: queue, devices, plans."""
+"""Metrics that are read when Prometheus scrapes: queue, devices, plans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Gauges(Collector):
         self._coordinator = coordinator
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Every gauge as it is now."""
+        """Every gauge with its present value."""
         yield GaugeMetricFamily(
             "imbrex_queue_depth", "Requests waiting.", self._coordinator.queue_depth
         )

@@ -1,4 +1,4 @@
-"""The protocol's gRPC form: messages to requests, and answers to messages."""
+"""The protocol over gRPC: messages to requests, and answers to messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from models.shapes import TensorInfo
 from protos import inference_pb2 as pb
 from protos.errors import BadRequest
 
-# Where a tensor's values are, if they are not raw bytes.
+# The field with a tensor's values if they are not raw bytes.
 _CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -52,7 +52,7 @@ def read_request(message: pb.ModelInferRequest, graph: Graph) -> InferRequest:
     """An inference request.
 
     Raises:
-        BadRequest: it is not what the protocol says, or not what the model takes.
+        BadRequest: it violates the protocol, or does not fit the model's inputs.
         Unsupported: it asks for shared memory or sequences.
     """
     refuse_unsupported(_plain(message.parameters))
