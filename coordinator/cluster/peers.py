@@ -62,7 +62,7 @@ class Peer:
         return Connect(self.address)
 
     def wait(self, cause: str, now: float, jitter: float, crowd: float = 1.0) -> None:
-        """Schedules another attempt: exponential backoff, multiplied by `crowd`, randomised by
+        """Delays the next attempt: exponential backoff, multiplied by `crowd`, randomised by
         `jitter` in [0, 1).
         """
         delay = crowd * min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(self.attempts, 10))

@@ -55,7 +55,7 @@ class Grouping:
         By the asymptotic bounds of Denning and Buzen (1978): not before a group has computed it,
         and not before its turn. A single image gets the fastest group; with enough images, all
         groups take part. By Little's law the number of images at a time is the arrival rate times
-        the response time, so arrivals beyond the capacity show here.
+        the latency, so arrivals beyond the capacity show here.
         """
         latencies = [service.latency_s for service in self.services]
         weights = [1.0 / service.period_s for service in self.services]

@@ -53,7 +53,7 @@ class Media:
         happens(what)
 
     def at(self, when: float, happens: Happens, what: object) -> None:
-        """Schedules an event."""
+        """Adds an event that happens at `when`."""
         heapq.heappush(self._queue, (when, next(self._order), happens, what))
 
     def describe_tasks(self, d: int, tasks: int) -> None:
