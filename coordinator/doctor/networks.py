@@ -18,7 +18,7 @@ _AP = (
 
 
 def findings(examined: Examined) -> Iterator[Finding]:
-    """Everything that is wrong with the network, as far as can be told from here."""
+    """The problems of the network that can be seen from the coordinator."""
     yield from _flood(examined.strangers)
     yield from _unheard(examined)
     yield from _pairs(examined.patients)
@@ -54,7 +54,7 @@ def _flood(strangers: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _unheard(examined: Examined) -> Iterator[Finding]:
-    """Multicast that doesn't arrive: a worker announces itself, is there, and is not heard."""
+    """Blocked multicast: a worker is connected and announces itself, but is not heard."""
     announcing = [p for p in examined.patients if p.condition.announced and p.source != "host"]
     unheard = [patient for patient in announcing if not patient.heard]
     if not examined.listened or not unheard:
@@ -75,7 +75,7 @@ def _unheard(examined: Examined) -> Iterator[Finding]:
 
 
 def _loopback(patients: tuple[Patient, ...]) -> Iterator[Finding]:
-    """A worker that only its own machine reaches, beside others."""
+    """A worker that only its own machine can reach, although there are others."""
     if all(patient.is_loopback for patient in patients):
         return
     for patient in patients:
