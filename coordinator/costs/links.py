@@ -44,7 +44,7 @@ class Transfer:
 
 
 def prior_link(mbps: float, message_ms: float = 1.0, latency_ms: float = 2.0) -> Link:
-    """A link of which only the bandwidth is known; 0 or less means not even that."""
+    """A link of known bandwidth and assumed costs; with 0 or less, the bandwidth is assumed, too."""
     return Link(
         bytes_per_s=(mbps if mbps > 0 else DEFAULT_MBPS) * 1e6 / 8,
         message_s=message_ms * 1e-3,
@@ -54,7 +54,7 @@ def prior_link(mbps: float, message_ms: float = 1.0, latency_ms: float = 2.0) ->
 
 @dataclass(frozen=True, slots=True)
 class LinkEstimate:
-    """A link as its prior and its latest transfers show it."""
+    """What is known of a link: its prior, its latest transfers, and its latest probe."""
 
     prior: Link
     transfers: tuple[Transfer, ...] = ()

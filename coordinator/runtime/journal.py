@@ -15,8 +15,8 @@ from protos.errors import ImbrexError, NotFound
 
 # The page shows the latest request; traces are asked for within the latest few.
 LATEST = 64
-# When a device turns out to compute wrong results, answers of the last minutes are named; each
-# takes a few bytes.
+# When a device turns out to compute wrong results, the answers of the last minutes are named; they
+# take some kilobytes in total.
 DOUBTED_S = 600.0
 MOST_DOUBTED = 4096
 

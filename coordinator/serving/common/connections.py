@@ -107,13 +107,13 @@ class Connection(H11Protocol):
             self._due = None
 
     def _hang_up(self) -> None:
-        log.warning("connection ended", client=self.client, cause="no whole request came in time")
+        log.warning("connection ended", client=self.client, cause="no complete request came in time")
         self.transport.close()
 
 
 def _idlest(connections: Iterable[Connection]) -> Connection | None:
-    """Of the address with the most connections, the one that has been idle for longest; if none is
-    idle, the one whose request has been arriving for longest.
+    """Idle connections come first, then those whose request is still arriving; among these, those
+    of the address that has the most, and of its connections the one in this state for longest.
     """
     among = list(connections)
     count = Counter(each.address for each in among)

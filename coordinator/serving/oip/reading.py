@@ -45,7 +45,7 @@ MOST_STREAMS = 8
 _HEALTH = "/grpc.health.v1.Health/"
 _STREAM = f"/{SERVICE}/ModelStreamInfer"
 _WITH_TENSORS = frozenset({f"/{SERVICE}/ModelInfer", _STREAM})
-# Services of gRPC whose questions are empty, or answered the same for every service (health).
+# Calls with an empty request; so is that of health, which is answered alike for every service.
 _EMPTY = frozenset(f"/{SERVICE}/{name}" for name in ("ServerLive", "ServerReady", "ServerMetadata"))
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
