@@ -75,7 +75,7 @@ class Authority:
             BadConfiguration: there is one already, or the directory cannot be written.
         """
         folder = state_dir / FOLDER
-        if _had_one(state_dir):
+        if _ever_had_authority(state_dir):
             raise BadConfiguration(
                 cause=f"{state_dir} holds a cluster's authority, or did before",
                 cure=_RESTORE,
@@ -122,7 +122,7 @@ class Authority:
         Raises:
             BadConfiguration: it is damaged or missing, or others may read its key.
         """
-        if not _had_one(state_dir):
+        if not _ever_had_authority(state_dir):
             return None
         key, certificate = (state_dir / FOLDER / name for name in (_KEY_FILE, _CERTIFICATE_FILE))
         require_private(key)
@@ -259,7 +259,7 @@ def _load(certificate_pem: bytes) -> x509.Certificate:
     return x509.load_pem_x509_certificate(certificate_pem)
 
 
-def _had_one(state_dir: Path) -> bool:
+def _ever_had_authority(state_dir: Path) -> bool:
     """Whether there is an authority or a trace of one. Without this check, a coordinator whose
     files are damaged would speak plain text to anybody.
     """

@@ -177,7 +177,7 @@ class Driver:
             await done
             flight.timeline.end(time.monotonic())
             if not flight.retried:
-                await _told(flight)
+                await _wait_for_reports(flight)
         finally:
             self.step(Cancelled(request))
             self._flights.pop(request, None)
@@ -314,7 +314,7 @@ class _Distrusted(Exception):
     """A device that took part was found to compute wrong results."""
 
 
-async def _told(flight: Flight) -> None:
+async def _wait_for_reports(flight: Flight) -> None:
     """Waits briefly for reports that the answer has overtaken, so that the timing is complete."""
     with suppress(TimeoutError):
         async with asyncio.timeout(REPORTS_S):

@@ -94,14 +94,14 @@ class Statuses:
             fingerprint=facts.fingerprint,
             celsius=facts.celsius,
             throttled=facts.throttled,
-            unreachable=self._names_apart(facts.id),
+            unreachable=self._unreachable_names(facts.id),
             threads=facts.threads,
             concurrency=facts.concurrency,
             shared_with=tuple(map(str, connection.coordinators)),
             facts=asdict(facts),
         )
 
-    def _names_apart(self, device: DeviceId) -> tuple[str, ...]:
+    def _unreachable_names(self, device: DeviceId) -> tuple[str, ...]:
         """Devices that this one cannot reach."""
         ready = self._pool.ready()
         others = {each for pair in self._reach.apart if device in pair for each in pair - {device}}

@@ -121,7 +121,7 @@ class Scheduler:
                     yield from self._end(request)
             case Tick():
                 for request, run in list(self.requests.items()):
-                    yield from self._look_after(request, run)
+                    yield from self._help_overdue(request, run)
 
     # ------------------------------------------------------------ events
 
@@ -264,7 +264,7 @@ class Scheduler:
             tasks = range(len(run.tasks))
         yield from self._advance(request, tasks)
 
-    def _look_after(self, request: RequestId, run: RequestRun) -> Iterator[Action]:
+    def _help_overdue(self, request: RequestId, run: RequestRun) -> Iterator[Action]:
         """Acts on everything that is overdue."""
         if not self.devices:
             if self._now - self._empty_s >= STRANDED_S:

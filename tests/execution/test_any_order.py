@@ -234,7 +234,7 @@ class TakesAnything(Scheduler):
 class NeverLate(Scheduler):
     """Nothing is overdue."""
 
-    def _look_after(self, request, run):
+    def _help_overdue(self, request, run):
         return iter(())
 
 

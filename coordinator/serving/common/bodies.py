@@ -113,7 +113,7 @@ def chosen_type(request: Request, offered: Sequence[str]) -> str:
         NotAcceptable: it accepts none of them.
     """
     header = request.headers.get("accept", "") or "*/*"
-    ranges = sorted((_weighed(item) for item in header.split(",")), key=lambda pair: -pair[1])
+    ranges = sorted((_with_quality(item) for item in header.split(",")), key=lambda pair: -pair[1])
     for wanted, quality in ranges:
         for each in offered:
             if quality > 0 and _covers(wanted, each):
@@ -135,7 +135,7 @@ def wrong_type(sent: str, takes: Sequence[str]) -> UnsupportedMediaType:
     )
 
 
-def _weighed(item: str) -> tuple[str, float]:
+def _with_quality(item: str) -> tuple[str, float]:
     """A media range and its q value."""
     wanted, *parameters = (part.strip().lower() for part in item.split(";"))
     for parameter in parameters:

@@ -45,7 +45,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.since_s = self.loop.time()
         self.address = neighbourhood(self.client[0] if self.client else "")
-        leaving = self._who_leaves()
+        leaving = self._excess()
         if leaving is not None:
             cause = "too many connections" + ("" if leaving is self else ", and it was idle")
             log.warning("connection ended", client=leaving.client, cause=cause)
@@ -79,7 +79,7 @@ class Connection(H11Protocol):
         """Whether a complete request waits for its answer."""
         return not self.idle and not self.cycle.more_body
 
-    def _who_leaves(self) -> Connection | None:
+    def _excess(self) -> Connection | None:
         """The connection to close for a new one; None if there is room."""
         everybody: list[Connection] = [
             each for each in self.connections if isinstance(each, Connection)
@@ -107,7 +107,8 @@ class Connection(H11Protocol):
             self._due = None
 
     def _hang_up(self) -> None:
-        log.warning("connection ended", client=self.client, cause="no complete request came in time")
+        cause = "no complete request came in time"
+        log.warning("connection ended", client=self.client, cause=cause)
         self.transport.close()
 
 

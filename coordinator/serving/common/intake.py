@@ -64,7 +64,7 @@ class Intake:
         body = Body(self, scope, receive)
         scope[BODY] = body
         try:
-            await _while_wanted(self._app(scope, body.receive, send), body.gone())
+            await _until_disconnected(self._app(scope, body.receive, send), body.gone())
         finally:
             body.free()
 
@@ -204,7 +204,7 @@ def _expected(scope: Scope, most: int) -> int:
     return most if packed and int(length) else min(int(length), most)
 
 
-async def _while_wanted(answer: Awaitable[None], gone: Awaitable[None]) -> None:
+async def _until_disconnected(answer: Awaitable[None], gone: Awaitable[None]) -> None:
     """Awaits the answer, but cancels it if the client disconnects, which frees its resources."""
     answering, going = asyncio.ensure_future(answer), asyncio.ensure_future(gone)
     try:

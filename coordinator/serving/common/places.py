@@ -111,7 +111,7 @@ class Places:
                     cure="Try again in a moment, or send fewer requests at a time",
                 )
             self._end_slow(caller, size_bytes)
-            await self._a_change(min(left_s, LOOK_S))
+            await self._wait_for_change(min(left_s, LOOK_S))
         place = Place(caller, size_bytes, end)
         place.come(0, self._clock())
         self._held.append(place)
@@ -124,14 +124,14 @@ class Places:
     def settle(self, place: Place, size_bytes: int) -> None:
         """The body is complete; `size_bytes` is what is kept of it."""
         place.complete, place.size_bytes = True, size_bytes
-        self._tell()
+        self._notify()
 
     def free(self, place: Place) -> None:
         """Returns a place: nothing of its body is kept."""
         if place in self._held:
             self._held.remove(place)
-            self._tell()
-            self._rest_soon()
+            self._notify()
+            self._return_memory_soon()
 
     def _fits(self, caller: str, size_bytes: int) -> bool:
         return self._room(self._held, size_bytes, 1.0) and self._room(
@@ -166,16 +166,16 @@ class Places:
             place.ended = True
             place.end()
 
-    def _rest_soon(self) -> None:
+    def _return_memory_soon(self) -> None:
         if self._rest is not None:
             self._rest.cancel()
         self._rest = asyncio.get_running_loop().call_later(REST_S, give_back_memory)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._freed.set()
         self._freed = asyncio.Event()
 
-    async def _a_change(self, most_s: float) -> None:
+    async def _wait_for_change(self, most_s: float) -> None:
         self._waiting += 1
         try:
             async with asyncio.timeout(most_s):

@@ -174,7 +174,7 @@ async def infer(service: Asked, request: Request, name: str, version: str = "") 
     headers = {}
     if header_length is not None:
         headers[HEADER_LENGTH] = str(header_length)
-    coding = _wished_coding(request)
+    coding = _requested_coding(request)
     if coding:
         headers["Content-Encoding"] = coding
         written = await asyncio.to_thread(_coded, written, coding)
@@ -182,7 +182,7 @@ async def infer(service: Asked, request: Request, name: str, version: str = "") 
     return Response(written, media_type=kind, headers=headers)
 
 
-def _wished_coding(request: Request) -> str:
+def _requested_coding(request: Request) -> str:
     """The coding for the answer. Only a header with a single coding is a request for it: a list is
     a library's default, and compressing tensors costs a small coordinator more than it saves.
     """

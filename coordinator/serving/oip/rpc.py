@@ -97,7 +97,7 @@ class RpcServer:
                 cause=f"cannot listen on {shown}:{port}" + (f": {holder} does" if holder else ""),
                 cure="Stop that program, or choose another port with --grpc-port.",
             ) from error
-        await self._tell_health()
+        await self._update_health()
         await self._server.start()
         self._watch = asyncio.create_task(self._keep_health())
         return f"{shown}:{taken}"
@@ -112,9 +112,9 @@ class RpcServer:
     async def _keep_health(self) -> None:
         while True:
             await asyncio.sleep(HEALTH_S)
-            await self._tell_health()
+            await self._update_health()
 
-    async def _tell_health(self) -> None:
+    async def _update_health(self) -> None:
         """Reports `serving` only while requests can be answered."""
         states = health_pb2.HealthCheckResponse
         state = states.SERVING if self._service.ready() else states.NOT_SERVING
