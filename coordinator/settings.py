@@ -53,8 +53,8 @@ class CoordinatorSettings(BaseSettings):
     or when their devices do. `planners` names `package.module:function`s that requests may choose
     beside the installed strategies. `wire` is the encoding of maps between devices; without it,
     each model's sidecar decides. `medium` says what the links share, as in cluster files.
-    `profile_s` bounds the time to measure one device. Of each device, one task in 1 to 1.5 times
-    `audit_every` is computed again and compared; 0: none.
+    `profile_s` bounds the time to measure one device. A task of each device is computed again
+    and compared after a random number of others, from 1 to 1.5 times `audit_every`; 0: none.
 
     `grpc_port` is that of the Open Inference Protocol; unset, it is the default port, or any free
     one if `port` is 0. A request that would wait for longer than `max_wait_s` is told to come back

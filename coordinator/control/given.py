@@ -58,7 +58,7 @@ def _for_devices(plan: Plan, known: Mapping[str, DeviceId]) -> Plan:
         if tile.device not in known:
             raise NotFound(
                 cause=f"the plan is for a device {tile.device!r}, which is not in the cluster",
-                cure=f"Devices are {', '.join(sorted(known)) or 'missing'}; plan for these, or "
+                cure=f"Known devices: {', '.join(sorted(known)) or 'none'}; plan for these, or "
                 "see `imbrex status`",
             )
         return replace(tile, device=known[tile.device])

@@ -130,7 +130,7 @@ class Names:
         if name not in self._configured and name not in catalogue.names():
             raise NotFound(
                 cause=f"there is no model {name!r}",
-                cure=f"Known are {', '.join(self.known)}; "
+                cure=f"Known models: {', '.join(self.known)}; "
                 "add others there with `imbrex models add` or `pull`, or give a file to `imbrex "
                 "coordinator --model`",
             )

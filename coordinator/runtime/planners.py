@@ -47,7 +47,7 @@ def strategy(name: str) -> Planner:
     hint = f"Did you mean {closest[0]!r}? " if closest else ""
     raise NotFound(
         cause=f"there is no strategy {name!r}",
-        cure=f"{hint}Known are {', '.join(known)}; or give package.module:function.",
+        cure=f"{hint}Known strategies: {', '.join(known)}; or give package.module:function.",
     )
 
 
@@ -66,7 +66,8 @@ def planner_of(own: Sequence[str], name: str) -> Planner:
     if chosen not in known:
         raise NotFound(
             cause=f"there is no strategy {chosen!r} here",
-            cure=f"Known are {', '.join(known)}; add others with `imbrex coordinator --planner`",
+            cure=f"Known strategies: {', '.join(known)}; "
+            "add others with `imbrex coordinator --planner`",
         )
     return strategy(chosen)
 

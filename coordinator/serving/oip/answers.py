@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class Refusal(BaseModel):
     """An error."""
 
-    error: str = Field(examples=["there is no model 'digit'. Known are digits, vgg16"])
+    error: str = Field(examples=["there is no model 'digit'. Known models: digits, vgg16"])
 
 
 class Server(BaseModel):

@@ -40,9 +40,9 @@ class Refusal(BaseModel):
                 {
                     "error": {
                         "code": "not_found",
-                        "message": "there is no model 'digit'. Known are digits, vgg16",
+                        "message": "there is no model 'digit'. Known models: digits, vgg16",
                         "cause": "there is no model 'digit'",
-                        "cure": "Known are digits, vgg16",
+                        "cure": "Known models: digits, vgg16",
                     }
                 }
             ]
