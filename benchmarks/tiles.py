@@ -5,8 +5,8 @@
 Every block between two adjacent boundaries of a network is timed whole, and as the strip of one of
 several devices: with onnxruntime's blocked layout for x86-64, and as it computes on Arm. Strips of
 residual units compute the rows of their halos twice, which counts as work. The rest of a strip's
-additional time is lost in registers that are not full, in weights that are read for fewer rows, and,
-with the blocked layout, in converting maps at both ends of a block.
+additional time is lost in registers that are not full, in weights that are read for fewer rows,
+and, with the blocked layout, in converting maps at both ends of a block.
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ class CoordinatorSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags win over the environment; the file's values come as flags' defaults (see `load`).
+        """Flags win over the environment; the file's values come as flags' defaults (see
+        `load`).
         """
         return init_settings, env_settings
 

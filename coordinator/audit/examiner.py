@@ -82,7 +82,8 @@ class Examiner:
         self._start(self._enter(device))
 
     def planned(self, graph: TaskGraph) -> None:
-        """A plan is in force: each of its devices takes a task of it as an exam, once per network.
+        """A plan is in force: each of its devices takes a task of it as an exam, once per
+        network.
         """
         for device in graph.plan.devices:
             facts, about = self._known(device), (device, graph.plan.model)

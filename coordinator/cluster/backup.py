@@ -98,7 +98,8 @@ def _unpacked(source: Path) -> dict[str, bytes]:
 
 
 def _is_kept(name: str) -> bool:
-    """Whether backups contain such a file; compared part by part, since `*` must not match a slash.
+    """Whether backups contain such a file; compared part by part, since `*` must not match
+    a slash.
     """
     parts = PurePosixPath(name).parts
     patterns = (PurePosixPath(each).parts for each in KEPT)

@@ -119,7 +119,8 @@ class Withdraw(Action):
 
 @dataclass(frozen=True, slots=True)
 class LeaveOut(Action):
-    """Put the device in quarantine for `seconds`; infinite if its results are not trusted at all.
+    """Put the device in quarantine for `seconds`; infinite if its results are not trusted
+    at all.
     """
 
     device: DeviceId

@@ -222,7 +222,8 @@ class Wrong(OfDevice):
 
 @dataclass(frozen=True, slots=True)
 class LinksWanted(Event):
-    """The links of these devices are to be measured; plans are then made again with this `cause`.
+    """The links of these devices are to be measured; plans are then made again with this
+    `cause`.
     """
 
     cause: str

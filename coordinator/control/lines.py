@@ -25,7 +25,8 @@ class Group:
 
     @property
     def room(self) -> int:
-        """Images that it can take now: enough to keep its busiest device busy, and one in transit.
+        """Images that it can take now: enough to keep its busiest device busy, and one in
+        transit.
         """
         most = ceil(self.service.latency_s / self.service.period_s) + 1
         return max(0, most - self.in_flight)

@@ -28,7 +28,8 @@ MOST_RECORDS = 256
 
 @dataclass(slots=True)
 class _Record:
-    """The record of one device. It is out until `until_s`; its last sentence lasted `sentence_s`.
+    """The record of one device. It is out until `until_s`; its last sentence lasted
+    `sentence_s`.
     """
 
     strikes: deque[float] = field(default_factory=lambda: deque(maxlen=STRIKES))
@@ -68,7 +69,8 @@ class Quarantine:
         return record.sentence_s
 
     def convict(self, device: DeviceId, evidence: str) -> bool:
-        """Records a result that is proven wrong. Returns whether the device was in use until now.
+        """Records a result that is proven wrong. Returns whether the device was in use
+        until now.
         """
         record = self._record(device)
         was_in = not record.convicted

@@ -95,7 +95,8 @@ class Corrections:
         return self.by_device.get(device, Correction())
 
     def observed(self, device: str, predicted_s: float, seconds: float, now: float) -> Corrections:
-        """The corrections after one task of a device; `predicted_s` is its uncorrected prediction.
+        """The corrections after one task of a device; `predicted_s` is its uncorrected
+        prediction.
         """
         before = self.of(device)
         after = before.observed(predicted_s, seconds, now)

@@ -44,7 +44,7 @@ class Transfer:
 
 
 def prior_link(mbps: float, message_ms: float = 1.0, latency_ms: float = 2.0) -> Link:
-    """A link of known bandwidth and assumed costs; with 0 or less, the bandwidth is assumed, too."""
+    """A link with assumed costs; if `mbps` is 0 or less, its bandwidth is assumed as well."""
     return Link(
         bytes_per_s=(mbps if mbps > 0 else DEFAULT_MBPS) * 1e6 / 8,
         message_s=message_ms * 1e-3,

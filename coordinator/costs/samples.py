@@ -45,7 +45,8 @@ class Sample:
 
 
 def draw(kind: str, rng: random.Random, flop: float) -> Sample:
-    """A random sample of about `flop` FLOPs, or the nearest of several if maps cannot be so small.
+    """A random sample of about `flop` FLOPs, or the nearest of several if maps cannot be so
+    small.
     """
     best: Measurable | None = None
     best_ratio = float("inf")

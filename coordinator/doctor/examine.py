@@ -1,4 +1,5 @@
-"""Examines a live cluster: questions every device, listens to mDNS, and has peers try each other.
+"""Examines a live cluster: questions every device, listens to mDNS, and has peers try each
+other.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ class Driver:
             await asyncio.wait(using)
 
     def distrust(self, device: DeviceId) -> None:
-        """Restarts the requests in flight that a device took part in: its results are not trusted.
+        """Restarts the requests in flight that a device took part in: its results are not
+        trusted.
         """
         self._distrusted.add(device)
         for flight in self._flights.values():
@@ -184,7 +185,8 @@ class Driver:
         return flight.answer(request), flight.times
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
-        """Passes an event to the scheduler and executes its actions; one letter is sent per device.
+        """Passes an event to the scheduler and executes its actions; one letter is sent per
+        device.
         """
         if isinstance(event, Lost):
             self._outbox.forget(event.device)

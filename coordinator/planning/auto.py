@@ -89,7 +89,8 @@ class _Candidates:
             yield _Candidate(f"{name} without barriers", replace(plan, blocks=blocks), latency_s)
 
     def add_branches(self) -> None:
-        """Tries the best plans with branches on different devices, and adds those that are faster.
+        """Tries the best plans with branches on different devices, and adds those that are
+        faster.
         """
         for each in sorted(self.found, key=lambda each: each.latency_s)[:_BRANCHED]:
             plan = by_branches(each.plan, self.network, self.cluster, self.stages)

@@ -55,7 +55,8 @@ def connected_units(network: Network, marks: Sequence[int]) -> dict[int, Unit]:
 def divisions(
     network: Network, unit: Unit, rates: Sequence[float]
 ) -> Iterator[tuple[UnitTile, ...]]:
-    """The layer divided over its output and over its input, in proportion to rates; no empty tiles.
+    """The layer divided over its output and over its input, in proportion to rates; no
+    empty tiles.
     """
     graph, divider = network.graph, divider_of(network)
     output = Box.whole(graph.shape(unit.outputs[-1]))

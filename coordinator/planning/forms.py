@@ -186,7 +186,8 @@ class _Lines:
 
 
 def _fill(lines: Sequence[_Lines], time_s: float, height: int, in_turn: bool) -> list[int] | None:
-    """Where the strips end if each device takes what it can finish in time; None if rows are left.
+    """Where the strips end if each device takes what it can finish in time; None if rows
+    are left.
     """
     row, clock, ends = 0, 0.0, []
     for line in lines:

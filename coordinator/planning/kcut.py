@@ -59,7 +59,8 @@ def cut_devices(
 
 
 class _Search:
-    """Plans for some of the devices, the fastest first. Cuts that several of them share are cached.
+    """Plans for some of the devices, the fastest first. Cuts that several of them share are
+    cached.
     """
 
     def __init__(self, network: Network, ranked: Cluster) -> None:

@@ -155,7 +155,8 @@ class Divider:
         self._splits: dict[int, frozenset[int]] = {}
 
     def layouts(self, unit: Unit, rates: Sequence[float]) -> Layouts:
-        """Every layout of a unit over at most `len(rates)` devices, first those on a single device.
+        """Every layout of a unit over at most `len(rates)` devices, first those on a single
+        device.
         """
         alike = self._likenesses.of(unit)
         if self._layouts_for != tuple(rates):

@@ -105,7 +105,8 @@ def _distinct(search: Search, devices: Sequence[int]) -> list[int]:
 
 
 def _with(slots: Slots, index: int, devices: tuple[int, ...]) -> Slots:
-    """The slots with other devices for a block; a shape for another number of tiles becomes strips.
+    """The slots with other devices for a block; a shape for another number of tiles becomes
+    strips.
     """
     slot = slots[index]
     form = replace(slot.form, devices=devices)

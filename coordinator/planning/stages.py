@@ -223,7 +223,8 @@ class Stages:
         return steps
 
     def _passed(self, source: Stage, stage: Stage) -> list[list[_Piece]]:
-        """For each tile of `stage`: the tensors of `source` that it reads, in pieces by tile there.
+        """For each tile of `stage`: the tensors of `source` that it reads, in pieces by
+        tile there.
         """
         found = self._pieces.get((source, stage))
         if found is None:

@@ -37,7 +37,8 @@ def subsets_of(tables: Tables) -> Members:
 
 
 def _dominance(tables: Tables) -> Sequence[int]:
-    """For each device, the set of devices that dominate it, as bits; of equals the first dominates.
+    """For each device, the set of devices that dominate it, as bits; of equals the first
+    dominates.
     """
     count = len(tables.devices)
     traits = [tables.traits(d) for d in range(count)]

@@ -120,7 +120,7 @@ class AxisSweep:
 
     def _joined(self, own: _Demand, within: _Demand, stop: int) -> _Demand:
         """The demand for a tensor: `own` in blocks before the `stop`-th, which yield it, `within`
-        in blocks from the `within.end`-th on, which read it, and their union in blocks that do both.
+        in blocks from the `within.end`-th on, which read it, and their union where both apply.
         """
         beyond = self.offsets[stop] - self.offsets[max(within.end, own.end)]
         tail = _from(within, self.offsets, max(within.end, own.end))

@@ -116,7 +116,8 @@ def wholes(network: Network, marks: Sequence[int], last: WholeSweep) -> Iterator
 
 
 def _input_bytes(network: Network, nodes: Sequence[int], last: WholeSweep) -> Floats:
-    """[i, e]: bytes that the block between two marks reads, if it reads as the whole network does.
+    """[i, e]: bytes that the block between two marks reads, if it reads as the whole
+    network does.
     """
     graph, count = network.graph, len(nodes)
     readers: dict[str, dict[int, Box]] = {}

@@ -204,7 +204,8 @@ class Controller:
     # ------------------------------------------------------------ events and actions
 
     async def _wait(self, event: events.Asked, machine: Machine) -> Any:
-        """Waits until the holder of the ticket may go on; gives the plan to use, if it wants one.
+        """Waits until the holder of the ticket may go on; gives the plan to use, if it
+        wants one.
         """
         future = self._asked[event.ticket] = asyncio.get_running_loop().create_future()
         try:

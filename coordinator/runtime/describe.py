@@ -80,6 +80,7 @@ def _profile_of(costs: Costs, factor: float = 1.0) -> Profile | None:
 
 
 def _plain(name: str) -> str:
-    """A name as part of a file name; device names come from the network, so they are not trusted.
+    """A name as part of a file name; device names come from the network, so they are not
+    trusted.
     """
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]

@@ -97,7 +97,8 @@ class Journal:
         )
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` after each request and new plan; the returned function unsubscribes it.
+        """Calls `listener` after each request and new plan; the returned function
+        unsubscribes it.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -112,7 +113,8 @@ class Journal:
         self._tell(ended)
 
     def doubt(self, device: str) -> None:
-        """Logs the recent answers that a device took part in, which was found to compute wrongly.
+        """Logs the recent answers that a device took part in, which was found to compute
+        wrongly.
         """
         since_s = time.monotonic() - DOUBTED_S
         doubted = [

@@ -261,7 +261,8 @@ class LiveCluster:
         return connection.offset_s if connection else 0.0
 
     async def examine(self) -> list[Finding]:
-        """The problems of devices and network. Takes a few seconds; one examination runs at a time.
+        """The problems of devices and network. Takes a few seconds; one examination runs at
+        a time.
         """
         async with self._examining:
             return diagnose(await examine(self._pool, self._settings))
@@ -329,7 +330,8 @@ class LiveCluster:
         self._changed(cause)
 
     def _profiled(self) -> None:
-        """Devices were starting, and then busy measuring: their links are probed again undisturbed.
+        """Devices were starting, and then busy measuring: their links are probed again
+        undisturbed.
         """
         for device in self._pool.ready():
             self._measured.profiled(device)

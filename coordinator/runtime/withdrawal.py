@@ -22,7 +22,8 @@ log = structlog.get_logger(__name__)
 
 
 class Withdrawal:
-    """Takes devices out of use and back. `changed(cause)` is called when plans must be made again.
+    """Takes devices out of use and back. `changed(cause)` is called when plans must be made
+    again.
     """
 
     def __init__(

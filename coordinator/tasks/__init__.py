@@ -1,2 +1,3 @@
-"""Plans as data, the tasks that they consist of, and the scheduler that decides their order. Pure.
+"""Plans as data, the tasks that they consist of, and the scheduler that decides their
+order. Pure.
 """

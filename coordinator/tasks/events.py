@@ -147,7 +147,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """Have the device send these outputs of a task, which it has computed and keeps, to the host.
+    """Have the device send these outputs of a task, which it has computed and keeps, to the
+    host.
     """
 
     request: RequestId

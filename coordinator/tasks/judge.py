@@ -46,7 +46,8 @@ class Judge:
         return None
 
     def _believes(self, run: RequestRun, task: TaskRun, device: DeviceId) -> bool:
-        """Whether the model itself yields values that are not finite: two attempts agree on them.
+        """Whether the model itself yields values that are not finite: two attempts agree on
+        them.
         """
         if not run.unusual:
             task.doubted.append(device)

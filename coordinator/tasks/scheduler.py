@@ -257,7 +257,8 @@ class Scheduler:
     # ------------------------------------------------------------ faults
 
     def _go_on(self, request: RequestId, run: RequestRun, tasks: Iterable[int]) -> Iterator[Action]:
-        """Goes on after attempts at `tasks` ended without a result, or their outputs may be lost.
+        """Goes on after attempts at `tasks` ended without a result, or their outputs may be
+        lost.
         """
         if run.graph.is_direct:
             yield from recover(request, run, self._now)
@@ -282,7 +283,8 @@ class Scheduler:
                     return
 
     def _help(self, request: RequestId, found: _Found) -> Iterator[Action]:
-        """Starts another attempt beside an overdue one, or finally gives up the last one possible.
+        """Starts another attempt beside an overdue one, or finally gives up the last one
+        possible.
         """
         run, task, attempt = found
         delay = self._watch.delay(*found, self._now)

@@ -40,7 +40,8 @@ class Connection(H11Protocol):
         self._most_of_address = most_of_address
 
     def connection_made(self, transport: Any) -> None:
-        """A client has connected (with TLS: after the handshake, which asyncio limits to a minute).
+        """A client has connected (with TLS: after the handshake, which asyncio limits to a
+        minute).
         """
         super().connection_made(transport)
         self.since_s = self.loop.time()

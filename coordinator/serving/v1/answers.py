@@ -196,7 +196,8 @@ class Inferences(BaseModel):
 
 
 class Models(BaseModel):
-    """All models, the bytes of their weights, and the bytes beyond which idle models are unloaded.
+    """All models, the bytes of their weights, and the bytes beyond which idle models are
+    unloaded.
     """
 
     models: list[ModelStatus]
