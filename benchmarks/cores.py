@@ -1,11 +1,11 @@
-"""One task with all cores against a task per core, for fused tiles of real networks, measured here.
+"""One task with all cores compared with a task per core, for fused tiles of real networks.
 
     python -m benchmarks.cores --json
 
-Each tile runs whole, in one session with a thread for each core, and divided as plans divide it,
-each part in a session with one thread, all at once. Both take turns, so that other load does
-little, and count by their fastest run. `apart_over_together` below 1: a task per core is faster,
-the borders that it computes twice included.
+Each tile runs whole, in one session with a thread for each core, and divided as in plans, each part
+in a session with one thread, all at once. Both run by turns, so that other load matters little, and
+their fastest runs count. `apart_over_together` below 1: a task per core is faster, including the
+halos that it computes twice.
 """
 
 from __future__ import annotations

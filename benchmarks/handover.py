@@ -1,9 +1,9 @@
-"""How long a border is on its way between two workers' kernels: from the end of the one that makes
-it until the task that reads it is full there, and from then until its kernel starts.
+"""The time of a halo between two workers' kernels: from the end of the kernel that computes it
+until the task that reads it has all of its input, and from then until its kernel starts.
 
-Two worker processes on this machine, whose clocks are the same, run a chain of two small tasks: the
-first task's output goes to the second worker alone, which has just computed another task of the
-request. Medians over all messages, by size. No core is put to sleep meanwhile (see
+Two worker processes on this machine, with the same clock, run a chain of two small tasks: the first
+task's output goes only to the second worker, which has just computed another task of the request.
+Medians over all messages, by size. Cores are kept from idling meanwhile (see
 `benchmarks.messages`).
 
     python -m benchmarks.handover [--json] [--messages 300]

@@ -2,11 +2,11 @@
 
     python -m benchmarks.tiles --json
 
-Every block between two neighbouring boundaries of a network is timed whole, and as the strip that
-one of so many devices has of it: with the blocked layout that onnxruntime has for x86-64, and as it
-computes on Arm. Strips of residual units compute their border rows twice; that is counted as work.
-What a strip takes more is wasted in registers that are not full, in weights that are read for fewer
-rows, and, with the blocked layout, where maps are laid out anew at both ends of a block.
+Every block between two adjacent boundaries of a network is timed whole, and as the strip of one of
+several devices: with onnxruntime's blocked layout for x86-64, and as it computes on Arm. Strips of
+residual units compute the rows of their halos twice, which counts as work. The rest of a strip's
+additional time is lost in registers that are not full, in weights that are read for fewer rows,
+and, with the blocked layout, in converting maps at both ends of a block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the coordinator tells its surfaces: answers, models and devices, as plain values."""
+"""Answers, models and devices as plain values, as the coordinator's interfaces show them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from protos.errors import ImbrexError
 
-if TYPE_CHECKING:  # clients import this, too, and have no use for networks
+if TYPE_CHECKING:  # clients import this module, too, and do not need networks
     import numpy as np
 
     from coordinator.costs.regression import Profile
@@ -25,7 +25,7 @@ def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# JSON knows no infinity: what is not known yet is null there.
+# JSON has no infinity: a value that is not known yet is null.
 Known = Annotated[
     float,
     BeforeValidator(lambda given: math.inf if given is None else given),
@@ -35,7 +35,7 @@ Known = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Outputs of one request (arrays by output name), and how they came about."""
+    """Outputs of one request (arrays by output name), and how they were computed."""
 
     request_id: str
     outputs: Mapping[str, np.ndarray] = field(repr=False)
@@ -48,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A model that can be asked: what people call it, and what is behind that name."""
+    """A model that can be used: its public name, and what it stands for."""
 
     name: str
     source: str
@@ -59,7 +59,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class LoadStatus:
-    """A model's load: images per second that arrive, and that its groups of devices can answer."""
+    """A model's load in images per second: what arrives, and what its groups can answer."""
 
     groups: int = 1
     arrivals_per_s: float = 0.0
@@ -68,8 +68,8 @@ class LoadStatus:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """A line of the catalogue as this coordinator serves it; `held`: its plan was given. `version`
-    is the public one, which surfaces add.
+    """A row of the list of models; `held`: its plan was sent by a client. `version` is the public
+    one, which the interfaces add.
     """
 
     name: str
@@ -86,16 +86,17 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """A device for people and scripts. `state`: connecting, ready, waiting (to be tried again),
-    refused, alias (of a device that is ready); of a device that is connected and gets no work:
-    checking (its first results are compared with our own), draining, drained, quarantined.
-    It computes `concurrency` tasks at once with `threads` threads each.
-    `fingerprint` is equal for devices that compute alike; `refused_results` counts what it sent
-    that could not be a task's result; of its `tasks`, `audited_tasks` were computed again, and
-    `wrong_tasks` it had computed wrongly; a `celsius` of 0 is not known; `unreachable`
-    are names of devices that it cannot send halos to, `shared_with` those of other coordinators
-    that it works for. `facts` is all that the device says of itself (`protos.facts`). What only a
-    device can say is empty while it is not connected.
+    """A device, for people and scripts.
+
+    `state` is connecting, ready, waiting (for another attempt), refused, or alias (another address
+    of a ready device); for connected devices without work it is checking (its first results are
+    compared with the coordinator's own), draining, drained, or quarantined. The device computes
+    `concurrency` tasks at once with `threads` threads each. Devices with equal `fingerprint`
+    compute alike. `refused_results` counts messages that could not be a task's result;
+    `audited_tasks` of its `tasks` were computed again, and `wrong_tasks` of these it had computed
+    wrongly. A `celsius` of 0 means unknown. `unreachable` names devices that it cannot send halos
+    to, `shared_with` other coordinators that it works for. `facts` is all that the device says of
+    itself (`protos.facts`). Fields that only the device knows are empty while it is not connected.
     """
 
     id: str
@@ -131,8 +132,8 @@ class DeviceStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProfileStatus:
-    """What was measured of a device's speed. `state`: unmeasured, waiting, measuring, measured,
-    failed; `progress` of what is going on, in [0, 1].
+    """The measurement of a device's speed. `state`: unmeasured, waiting, measuring, measured,
+    failed; `progress` of the current measurement in [0, 1].
     """
 
     device: str

@@ -1,6 +1,6 @@
 """The coordinator daemon: the core, its HTTP server and its gRPC server in one event loop.
 
-When both listen, `ready.json` in the state directory says {"url", "grpc", "pid"}.
+When both servers listen, `ready.json` in the state directory holds {"url", "grpc", "pid"}.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from protos.ports import holder_of
 from protos.supervision import serving
 
 READY_FILE = "ready.json"
-# Requests in flight may finish; then connections are closed.
+# Requests in flight may finish within this time; then connections are closed.
 DRAIN_S = 5
-# Cameras ask now and then over one session; a closed one costs them a connection, or an error.
+# Cameras send a picture now and then over one session; closing it costs them a connection or error.
 KEEP_ALIVE_S = 75
 
 log = structlog.get_logger(__name__)
 
 
 async def run(settings: CoordinatorSettings, hardware: Hardware | None = None) -> None:
-    """Serves until SIGTERM or SIGINT; on this computer, or as `hardware`.
+    """Serves until SIGTERM or SIGINT, on this computer or as the given `hardware`.
 
     Raises:
         BadConfiguration: a port is taken, or the state directory can't be used.
@@ -109,7 +109,7 @@ def _grpc_port(settings: CoordinatorSettings) -> int:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers of its own: the daemon decides when to stop."""
+    """uvicorn without its own signal handlers: the daemon decides when to stop."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -117,13 +117,13 @@ class _Server(uvicorn.Server):
         yield
 
     def stop(self) -> None:
-        """Finishes what is in flight, then returns from `serve`."""
+        """Finishes requests in flight, then returns from `serve`."""
         self.should_exit = True
 
 
 @contextmanager
 def _listening(settings: CoordinatorSettings) -> Iterator[socket.socket]:
-    """The listening socket; opened first, so that a taken port is known before anything runs."""
+    """The listening socket, opened first: a taken port is reported before anything starts."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -51,7 +51,7 @@ from models.units import Network
 from protos import imbrex_pb2 as pb
 from protos.errors import BadRequest, ImbrexError, NotFound
 
-# In the state directory: of loaded models.
+# Folder in the state directory for the weights of loaded models.
 WEIGHTS_FOLDER = "weights"
 
 
@@ -60,7 +60,7 @@ class Coordinator:
 
     def __init__(self, settings: CoordinatorSettings, hardware: Hardware | None = None) -> None:
         for name in (settings.strategy, *settings.planners):
-            strategy(name)  # a wrong name is refused at start
+            strategy(name)  # an unknown name is refused at start
         self._settings = settings
         self.names = Names(settings.models, settings.model_repository, settings.detector)
         self.journal = Journal()
@@ -96,7 +96,7 @@ class Coordinator:
 
     @property
     def settings(self) -> CoordinatorSettings:
-        """What it was started with."""
+        """The settings that it was started with."""
         return self._settings
 
     @property
@@ -110,13 +110,13 @@ class Coordinator:
         return self._controller.admission.running
 
     async def start(self) -> None:
-        """Begins to look for workers and to load models; returns at once."""
+        """Starts discovery and the loading of models; returns at once."""
         self._settings.state_dir.mkdir(parents=True, exist_ok=True)
         await self._live.start()
         self._background.append(asyncio.create_task(self.served.load_configured()))
 
     async def stop(self) -> None:
-        """Ends everything that it started."""
+        """Stops everything that was started."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -130,7 +130,7 @@ class Coordinator:
     # ------------------------------------------------------------ what people see
 
     def devices(self) -> list[DeviceStatus]:
-        """Every device that is known, ready or not."""
+        """Every known device, ready or not."""
         refused = self._driver.scheduler.refused
 
         def counted(status: DeviceStatus) -> DeviceStatus:
@@ -147,8 +147,8 @@ class Coordinator:
         return list(map(counted, self._live.statuses()))
 
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
-        """The plan in force for a model, or the chosen one, made if need be; its latency,
-        and that of the best device alone, are predicted by what is known of the devices now.
+        """The plan in force for a model, or the chosen one, made if necessary. Its latency, and
+        that of the best device alone, are predicted from what is known of the devices now.
 
         Raises:
             NotFound: no such strategy, or no such plan was sent.
@@ -163,7 +163,7 @@ class Coordinator:
         return plan, network
 
     async def made_plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
-        """The same, of what is there: nothing is loaded, planned or sent for it.
+        """As `plan`, but only if the plan exists: nothing is loaded, planned or sent.
 
         Raises:
             NotFound: there is no such plan now.
@@ -171,17 +171,17 @@ class Coordinator:
         if self._plans.graph(model, choice) is None or not self.served.is_loaded(model):
             name = self.names.public(model)[0]
             raise NotFound(
-                cause=f"there is no such plan of {name} now",
-                cure=f"Have it made: POST /v1/models/{name}/plan",
+                cause=f"{name} has no such plan now",
+                cure=f"Request it: POST /v1/models/{name}/plan",
             )
         return await self.plan(model, choice)
 
     async def give_plan(self, model: str, text: bytes, *, hold: bool) -> tuple[str, Plan, Network]:
-        """Takes a plan as JSON: prepared for requests that choose it by the id that is returned,
-        or (`hold`) put in force until `release_plan`.
+        """Accepts a plan as JSON and prepares it, for requests that choose it by the returned id,
+        or (`hold`) puts it in force until `release_plan`.
 
         Raises:
-            BadRequest, NotFound, IllegalPlan: it is no plan, or not one for these devices.
+            BadRequest, NotFound, IllegalPlan: it is not a plan, or not one for these devices.
         """
         network = (await self.served.get(model)).network
         plan = await asyncio.to_thread(adopt, text, network, self._live.cluster())
@@ -189,10 +189,10 @@ class Coordinator:
         return plan_id(plan), (await put(model, plan)).plan, network
 
     async def release_plan(self, model: str) -> None:
-        """Plans for a model by itself again.
+        """Returns to automatic planning for a model.
 
         Raises:
-            NotFound: no plan was given for it.
+            NotFound: no plan is held for it.
         """
         if not self._plans.held(model):
             raise NotFound(
@@ -202,8 +202,8 @@ class Coordinator:
         self._controller.release(model)
 
     def drain(self, device: str) -> DeviceStatus:
-        """A device (by id or name) gets no more work, until `resume`, across restarts of ours. What
-        it was given ends there; then its state is `drained`.
+        """Gives a device (by id or name) no more work until `resume`, even across restarts of the
+        coordinator. When its present work is finished, its state is `drained`.
 
         Raises:
             NotFound: no such device is ready.
@@ -211,7 +211,7 @@ class Coordinator:
         return self._status(self._withdrawal.drain(device))
 
     def resume(self, device: str) -> DeviceStatus:
-        """A device that was drained, or is in quarantine, is used again.
+        """Uses a device again that was drained or is in quarantine.
 
         Raises:
             NotFound: no such device, or it was not set aside.
@@ -219,8 +219,8 @@ class Coordinator:
         return self._status(self._withdrawal.resume(device))
 
     async def examine(self) -> list[Finding]:
-        """What is wrong with the devices and the network between them, the worst first. Every
-        device is asked to compute something of the plans in force, too.
+        """The problems of the devices and the network between them, the worst first. Every device
+        also computes some tasks of the plans in force.
         """
         async with self._examining:
             in_use = [device.id for device in self._live.cluster().devices]
@@ -234,15 +234,15 @@ class Coordinator:
         return next(found, away(device))
 
     def profile_again(self, device: str) -> ProfileStatus:
-        """Measures a device anew when it is idle; for at most a minute."""
+        """Measures a device again when it is idle, for at most a minute."""
         return self._live.profile_again(device)
 
     def profile_of(self, device: str) -> ProfileStatus:
-        """What was measured of a device, and what is being measured."""
+        """What was measured of a device, and the state of its measurement."""
         return self._live.profile_of(device)
 
     def described(self, stem: str) -> Described:
-        """The cluster as it is now, as a cluster file."""
+        """The present cluster as a cluster file."""
         return describe(self._live.cluster(), stem)
 
     # ------------------------------------------------------------ work
@@ -255,13 +255,13 @@ class Coordinator:
         choice: Choice = IN_FORCE,
     ) -> Answer:
         """One request: input tensors in, output tensors out, by the plan in force or a chosen one.
-        `model` is what `served.get` gave, or takes. `feeds` that are still to be read are read when
-        the request's turn has come.
+        `model` is a result of `served.get`, or a name for it. `feeds` may be a `Reading`, which is
+        read when the request's turn has come.
 
         Raises:
             BadRequest: tensors that the model does not take.
             NotFound: no such strategy, or no such plan was sent.
-            Overloaded: too many wait already.
+            Overloaded: too many requests are waiting.
             Unavailable: no worker is left.
         """
         arrived_s = time.monotonic()
@@ -277,7 +277,7 @@ class Coordinator:
                     started_s = time.monotonic()
                     answer, times = await self._driver.run(graph, sent, request)
         except BadRequest:
-            raise  # of the caller's making: it says nothing of the cluster
+            raise  # an error of the caller says nothing about the cluster
         except ImbrexError as error:
             self.journal.add(Ended(request, source, arrived_s, time.monotonic(), None, (), error))
             raise
@@ -289,12 +289,12 @@ class Coordinator:
         ended = Ended(
             request, source, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch
         )
-        # The answer goes out first.
+        # Bookkeeping waits until the answer is sent.
         asyncio.get_running_loop().call_soon(self._learn, graph, ended)
         return answer
 
     def _learn(self, graph: TaskGraph, ended: Ended) -> None:
-        """Takes in what a request that was answered showed."""
+        """Updates costs and links from a request that was answered."""
         self._live.observe(graph, ended.tasks)
         if self._settings.replan:
             self._controller.seen(ended.model, self._live.observed(ended.ended_s))
@@ -323,7 +323,7 @@ class Coordinator:
         )
 
     async def baseline(self, model: str) -> Baseline:
-        """Measures the best device with the whole model in plain onnxruntime.
+        """Measures the best device on the whole model in plain onnxruntime.
 
         Raises:
             Unavailable: no worker is ready.
@@ -356,7 +356,7 @@ class Coordinator:
         return self._auditor.hold(request, flight, devices)
 
     def _judged(self, verdict: Verdict) -> None:
-        """A task was computed again."""
+        """An audit has computed a task again."""
         self._auditor.sampling.judged(verdict.device, wrong=verdict.wrong)
         if verdict.wrong:
             self._withdrawal.wrong(verdict.device, str(verdict), proven=True)
@@ -374,7 +374,7 @@ class Coordinator:
 
 
 def _predicted(plan: Plan, network: Network, cluster: Cluster, ran: Cluster) -> Plan:
-    """The plan with its predictions: of itself by how its tasks `ran`, of the best device alone."""
+    """The plan with predictions: its own from how its tasks `ran`, and the best device's alone."""
     alone = best_alone(network, cluster.devices)
     return replace(
         plan,

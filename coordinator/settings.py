@@ -33,34 +33,38 @@ OffOrSeconds = Annotated[
 
 
 class CoordinatorSettings(BaseSettings):
-    """From flags, the environment (`IMBREX_COORDINATOR_*`) and a TOML file, in that order.
+    """Settings from flags, the environment (`IMBREX_COORDINATOR_*`) and a TOML file; the first
+    wins.
 
-    `workers` lists `host:port` addresses that are always tried, beside what mDNS finds.
-    `grpc_port` is that of the Open Inference Protocol; unset, it is the default one, or any free
-    one where `port` is 0. `model_repository` is a folder in Triton's layout, whose models are made
-    ready beside `models`. `detector` names the model that answers to DeepStack's clients.
-    `enrol_host` and `enrol_port` are where devices join a cluster that has an authority (`imbrex
-    cluster init`); without one, `secret` is what every daemon must know.
-    A request that would wait for longer than `max_wait_s` is told to come back later. A task
-    of each device is computed again here and compared after so many as are drawn from 1 to 1.5
-    times `audit_every`; 0: none. Beyond
-    `max_models_bytes` of weights, half of the memory by default, models that nobody has asked for
-    the longest are let go of, but never those that `models` lists.
-    `replan` is a period in seconds, or `off`, which is 0: a plan then changes only by hand or when
-    its devices do. `planners` names `package.module:function`s that requests may ask for beside the
-    installed strategies. `wire` is what maps may travel as between devices; without it, what each
-    model's sidecar allows. `profile_s` bounds what measuring one device takes. `host_computes`
-    starts a worker on this machine, which listens on `host_worker`: an address that the other
-    devices reach, where they are to send it their halos. `objective`: where several images come
-    at a time, `auto` gives whole ones to groups of devices if that answers them sooner; `latency`
-    computes each on all devices, `throughput` answers most per second. `medium` says what the
-    links share, as in cluster files. `rate_per_s` is how often one API key, or address without
-    one, may ask; 0 is no limit. A body slower than `min_body_bytes_per_s` loses its place to who
-    waits for one. `max_json_bytes` bounds JSON alone: tensors as text grow in memory, larger ones
-    travel as bytes. Of one address at most `max_connections` are open; this device's own may speak
-    for many. `host_names` are names that clients ask for, beside the device's own. With `tls`
-    clients speak TLS, too: by a certificate of the cluster's authority, for this device's names and
-    addresses and for `tls_names`, or by `tls_cert` and `tls_key`, files as PEM.
+    `workers` lists `host:port` addresses that are always tried, in addition to those that mDNS
+    finds. `host_computes` starts a worker on this machine, which listens on `host_worker`: an
+    address that the other devices can reach, if they are to send it halos. `enrol_host` and
+    `enrol_port` are where devices join a cluster that has an authority (`imbrex cluster init`);
+    without one, `secret` is what every daemon must know.
+
+    `model_repository` is a folder in Triton's layout, whose models are made ready beside `models`.
+    `detector` names the model that answers DeepStack's clients. Beyond `max_models_bytes` of
+    weights (half of the memory by default), the models that have been unused for longest are
+    unloaded, but never those that `models` lists.
+
+    `objective`: when several images come at a time, `auto` gives whole images to groups of devices
+    if that answers them sooner; `latency` computes each on all devices, `throughput` answers the
+    most per second. `replan` is a period in seconds, or `off` (0): plans then change only by hand
+    or when their devices do. `planners` names `package.module:function`s that requests may choose
+    beside the installed strategies. `wire` is the encoding of maps between devices; without it,
+    each model's sidecar decides. `medium` says what the links share, as in cluster files.
+    `profile_s` bounds the time to measure one device. A task of each device is computed again
+    and compared after a random number of others, from 1 to 1.5 times `audit_every`; 0: none.
+
+    `grpc_port` is that of the Open Inference Protocol; unset, it is the default port, or any free
+    one if `port` is 0. A request that would wait for longer than `max_wait_s` is told to come back
+    later. `rate_per_s` is how often one API key, or one address without a key, may ask; 0: no
+    limit. A body slower than `min_body_bytes_per_s` loses its place to one that waits.
+    `max_json_bytes` bounds JSON: tensors as text take much memory, larger ones are sent as bytes.
+    At most `max_connections` of one address are open, except of this device itself, which may be a
+    proxy. `host_names` are names of this device that clients use beside its own. `tls` makes
+    clients use TLS: with a certificate of the cluster's authority for this device's names and
+    addresses and `tls_names`, or with `tls_cert` and `tls_key`, files in PEM.
     """
 
     model_config = SettingsConfigDict(env_prefix="IMBREX_COORDINATOR_", extra="forbid", frozen=True)
@@ -122,12 +126,14 @@ class CoordinatorSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags win over the environment; the file comes in as flags' defaults (see `load`)."""
+        """Flags win over the environment; the file's values come as flags' defaults (see
+        `load`).
+        """
         return init_settings, env_settings
 
 
 def load_settings(flags: dict[str, Any], file: Path | None = None) -> CoordinatorSettings:
-    """Reads settings once.
+    """Reads the settings.
 
     Raises:
         BadConfiguration: names the file and the key.
@@ -154,7 +160,7 @@ def load_settings(flags: dict[str, Any], file: Path | None = None) -> Coordinato
 
 
 def _without_environment(values: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """File values that the environment doesn't override."""
+    """Values of the file that the environment does not override."""
 
     set_there = {key.lower() for key in os.environ}
     return {key: value for key, value in values.items() if prefix + key.lower() not in set_there}

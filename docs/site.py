@@ -4,6 +4,7 @@ is built, and links to files of the repository, which are no pages.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -152,7 +153,7 @@ def settings() -> str:
     for title, kind in (("Coordinator", CoordinatorSettings), ("Worker", WorkerSettings)):
         prefix = kind.model_config.get("env_prefix", "")
         parts += [f"## {title}", "", f"`{prefix}*`", ""]
-        parts += [" ".join((kind.__doc__ or "").split()), ""]
+        parts += [inspect.getdoc(kind) or "", ""]
         parts += ["| setting | type | default |", "|---|---|---|"]
         for name, field in kind.model_fields.items():
             shown = str(field.annotation).replace("<class '", "").replace("'>", "")

@@ -115,7 +115,7 @@ def load_kind(name: str) -> Kind:
     except FileNotFoundError:
         raise NotFound(
             cause=f"there is no preset {name!r}",
-            cure=f"Known are {', '.join(names())}; or write a file and name it, with .toml",
+            cure=f"Known presets: {', '.join(names())}; or write a file and name it, with .toml",
         ) from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

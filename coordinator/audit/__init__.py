@@ -1,1 +1,1 @@
-"""Whether devices compute what they should: sampled while they serve, and asked when they join."""
+"""Checks whether devices compute correctly: by samples of requests, and by exams when they join."""

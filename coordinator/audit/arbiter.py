@@ -1,4 +1,4 @@
-"""Who says what a task should have made: our own onnxruntime, in a process of its own."""
+"""Computes what a task should have yielded, with onnxruntime in a separate process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from models.mapped import place_of
 from models.program import BlobSource, Program, WeightRef
 from protos.errors import ImbrexError
 
-# The largest block of VGG-16 takes a Raspberry Pi 3 about ten.
+# Bounds the time for one task: a Raspberry Pi 3 takes ten seconds for VGG-16's largest block.
 MOST_S = 120.0
-# After so long without work the process ends: it takes 80 MB.
+# The process ends after this long without work, because it takes 80 MB.
 IDLE_S = 10.0
 _COMMAND = (sys.executable, "-m", "coordinator.audit.recompute")
 
@@ -23,25 +23,25 @@ _Process = subprocess.Popen[bytes]
 
 
 class NoVerdict(ImbrexError):
-    """The task could not be computed again here: that says nothing of the device."""
+    """The task could not be computed again here, which says nothing about the device."""
 
     code = "no_verdict"
 
 
 class Arbiter:
-    """Computes tasks again, one after the other."""
+    """Computes tasks again, one at a time."""
 
     def __init__(self) -> None:
         self._process: _Process | None = None
         self._one_at_a_time = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
-        # One thread at a time speaks with the process. One whose caller has gone ends soon: the
-        # process is killed.
+        # One thread at a time talks to the process. If its caller is gone, it ends soon, because
+        # the process is killed.
         self._speaking = threading.Lock()
         self._closed = False
 
     async def judge(self, case: Case) -> Found:
-        """What of a complete case differs most from what it should be.
+        """The result that differs most from what a complete case should have yielded.
 
         Raises:
             NoVerdict: it cannot be computed here.
@@ -68,7 +68,7 @@ class Arbiter:
         raise NoVerdict(cause=f"the task cannot be computed here: {answer}", cure="Report this")
 
     def close(self) -> None:
-        """Ends the process; nothing is judged any more."""
+        """Ends the process; nothing is judged after this."""
         if self._idle is not None:
             self._idle.cancel()
         self._closed = True
@@ -82,7 +82,7 @@ class Arbiter:
                     _COMMAND,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C is for the coordinator
+                    start_new_session=True,  # Ctrl-C must reach only the coordinator
                 )
             if self._closed:
                 self._end()
@@ -93,7 +93,7 @@ class Arbiter:
             return receive(process.stdout)
 
     def _end(self) -> None:
-        """Who waits for its answer gets an EOFError."""
+        """Ends the process; a pending call gets an EOFError."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -1,7 +1,7 @@
-"""The audit of requests: after an answer, some of its tasks are computed again.
+"""The audit of requests: after the answer, some of its tasks are computed again.
 
 The sample is drawn when everything has been delivered. Until the evidence is collected, the devices
-keep what they made of the request; the answer does not wait for any of it.
+keep their results of the request; the answer does not wait for that.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from protos.errors import ImbrexError
 
 log = structlog.get_logger(__name__)
 
-# Each holds the tensors of one task, and keeps a request's on every device.
+# Audits at a time: each holds the tensors of one task, and has devices keep a request's results.
 MOST_AT_ONCE = 2
-# Outputs that are kept travel like any others.
+# Kept outputs travel like any others.
 COLLECT_S = 10.0
 
 
@@ -37,8 +37,8 @@ Release = Callable[[RequestId, Sequence[DeviceId]], None]
 
 
 class Auditor:
-    """Audits about one in `every` tasks of each device; none at 0. `judged` hears of every verdict,
-    `release` ends what the devices keep of a request.
+    """Audits about one in `every` tasks of each device; none if 0. `judged` gets every verdict,
+    `release` lets devices drop a request.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Auditor:
         judged: Judged,
         release: Release,
     ) -> None:
-        # Nobody may be able to tell which task is next.
+        # Unpredictable, so that no device can know which task is checked next.
         self._chance = random.SystemRandom()
         self.sampling = Sampling(every, lambda most: self._chance.randint(1, most))
         self._every = every
@@ -62,7 +62,9 @@ class Auditor:
         self._at_work: dict[DeviceId, asyncio.Task[None]] = {}
 
     def hold(self, request: RequestId, flight: Flight, devices: Sequence[DeviceId]) -> bool:
-        """Called when a request has ended; whether its devices are released later, by the audit."""
+        """Called when a request has ended; returns whether the audit will release its devices
+        later.
+        """
         if not self._every or not _is_answered(flight):
             return False
         due = self.sampling.ran(Counter(flight.attempts.values()))
@@ -84,7 +86,7 @@ class Auditor:
         return True
 
     async def close(self) -> None:
-        """Ends all that goes on."""
+        """Stops all audits."""
         for task in self._at_work.values():
             task.cancel()
         await asyncio.gather(*self._at_work.values(), return_exceptions=True)
@@ -96,7 +98,7 @@ class Auditor:
             await self._collector.collect(request, cases, COLLECT_S)
         except ImbrexError as error:
             for case in cases:
-                self._came_to_nothing(case, error)
+                self._no_verdict(case, error)
             return
         finally:
             self._release(request, devices)
@@ -107,12 +109,12 @@ class Auditor:
         try:
             found = await self._arbiter.judge(case)
         except NoVerdict as error:
-            self._came_to_nothing(case, error)
+            self._no_verdict(case, error)
             return
         self._judged(Verdict.of(case, found))
 
-    def _came_to_nothing(self, case: Case, error: ImbrexError) -> None:
-        log.warning("audit came to nothing", device=case.device, model=case.model, cause=str(error))
+    def _no_verdict(self, case: Case, error: ImbrexError) -> None:
+        log.warning("audit gave no verdict", device=case.device, model=case.model, cause=str(error))
         self.sampling.again(case.device)
 
     def _ended(self, cases: list[Case]) -> None:

@@ -1,8 +1,8 @@
-"""One task to be computed again: what it read, what others got of it, and what has to be asked for.
+"""One task to be computed again: its inputs, what others received from it, and what is missing.
 
-A task that reads from peers is judged by what those peers keep of their outputs, never by what the
-device under examination says that it got. What it made is judged by what arrived: at the host, and
-at the peers that read it. Only what stays on the device itself is its own word.
+The inputs of a task that reads from peers are what those peers keep of their outputs, never what
+the examined device claims to have received. Its outputs are judged as they arrived: at the host,
+and at the peers that read them. Only what nobody else received is taken from the device itself.
 """
 
 from __future__ import annotations
@@ -27,34 +27,35 @@ from protos import imbrex_pb2 as pb
 from protos.convert import box_message
 from protos.frames import Payload
 
-# Such as the part of a fully connected layer that reads some rows of a map: its columns lie apart.
+# Weights that may be copied, such as the part of a fully connected layer that reads some rows of a
+# map, whose columns are not contiguous in the file.
 MOST_COPIED_BYTES = 8 << 20
 
-# A frame that answers: from which device, and about which tensor of which task's attempt.
+# Identifies an answer: its device, and the tensor of which attempt of which task.
 Key = tuple[DeviceId, int, int, str]
 
 
 class Peers(Protocol):
-    """What is known of the devices that a request ran on."""
+    """What is known of the devices that ran a request."""
 
     def shows(self, device: DeviceId) -> bool:
         """Whether it can be asked what its peers sent."""
         ...
 
     def is_alike(self, device: DeviceId) -> bool:
-        """Whether its processor is of our kind."""
+        """Whether its processor is of the same kind as this machine's."""
         ...
 
 
 def tolerance_of(base: float, device: DeviceId, peers: Peers) -> float:
-    """How far a device may be from our own onnxruntime, where devices of one kind may be `base`."""
+    """How far a device may differ from this machine; devices of one kind may differ by `base`."""
     return base if peers.is_alike(device) else max(base, ACROSS)
 
 
 @dataclass(slots=True, eq=False)
 class Wanted:
-    """A box that a device keeps or makes, asked for by `items` with their `payloads`; it is copied
-    to `target`, of whose elements `missing` have not come.
+    """A box that a device keeps or computes, requested by `items` with their `payloads`. It is
+    copied to `target`, of which `missing` elements have not arrived.
     """
 
     device: DeviceId
@@ -68,7 +69,7 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class Case:
-    """A task that ran on `device`. Judged when nothing of `wanted` is missing."""
+    """A task that ran on `device`; it can be judged when nothing of `wanted` is missing."""
 
     request: RequestId
     model: str
@@ -82,7 +83,7 @@ class Case:
     wanted: list[Wanted] = field(default_factory=list, repr=False)
 
     def fill(self, key: Key, box: Box, array: np.ndarray) -> bool:
-        """Takes a tensor that was asked for; whether it was."""
+        """Takes a tensor; returns whether it was wanted."""
         for wanted in self.wanted:
             if wanted.key == key and wanted.box.contains(box):
                 if array.dtype != wanted.target.dtype or array.shape != box.shape:
@@ -94,13 +95,13 @@ class Case:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that was asked for has come."""
+        """Whether everything that was requested has arrived."""
         return all(each.missing <= 0 for each in self.wanted)
 
 
 def can_be_judged(graph: TaskGraph, task: int) -> bool:
-    """Whether a task can be computed again in little memory: weights that lie in a file as the
-    program reads them take none, others are copied several times until onnxruntime has them.
+    """Whether a task can be computed again with little memory: weights that the program reads
+    directly from a file take none, others are copied several times before onnxruntime has them.
     """
     copied = 0
     for ref in graph.programs[graph.tasks[task].program].weights:
@@ -111,8 +112,8 @@ def can_be_judged(graph: TaskGraph, task: int) -> bool:
 
 
 def tasks_by_device(flight: Flight) -> Mapping[DeviceId, list[int]]:
-    """Which tasks each device computed of an answered request, of those that can be judged; none
-    where one was tried twice: who computed what is not certain then.
+    """The tasks of an answered request that each device computed and that can be judged; none if
+    any task was tried twice, since it is then not certain which device computed what.
     """
     if flight.retried or len(flight.attempts) != len(flight.graph.tasks):
         return {}
@@ -124,8 +125,8 @@ def tasks_by_device(flight: Flight) -> Mapping[DeviceId, list[int]]:
 
 
 def case_of(request: RequestId, flight: Flight, task: int, peers: Peers) -> Case:
-    """The case of a task of an answered request without retries, whose devices still keep what
-    they made.
+    """The case of a task of an answered request without retries, whose devices still keep their
+    results.
     """
     return _Builder(request, flight, task, peers).case
 
@@ -173,7 +174,7 @@ class _Builder:
         return any(o.to_host for o in self._graph.tasks[task].outputs if o.tensor == tensor)
 
     def _received(self, output: TaskOutput) -> Iterator[Received]:
-        """What the host and the peers that read an output have of it."""
+        """What the host and the peers that read an output received of it."""
         flight, case = self._flight, self.case
         if output.to_host or not flight.direct:
             held = flight.partials.get((case.task, output.tensor))
@@ -198,7 +199,7 @@ class _Builder:
             yield Received(output.tensor, route.box, output.yields, array)
 
     def _own(self, output: TaskOutput) -> Received:
-        """What the device itself keeps: nobody else has read it."""
+        """An output that nobody else has read, as the device itself keeps it."""
         array = self._empty(output.tensor, output.box)
         self._ask_maker(self.case.task, output.tensor, output.box, array)
         return Received(output.tensor, output.box, output.yields, array)
@@ -207,7 +208,7 @@ class _Builder:
         return np.empty(box.shape, self._graph.tensors[tensor].dtype)
 
     def _ask_maker(self, task: int, tensor: str, box: Box, target: np.ndarray) -> None:
-        """Asks the device that made a tensor for a box of what it keeps."""
+        """Requests a box of a tensor from the device that computed it."""
         number, device = self._attempts[task]
         (output,) = (o for o in self._graph.tasks[task].outputs if o.tensor == tensor)
         resend = pb.Resend(

@@ -1,4 +1,4 @@
-"""Asks devices for tensors, and puts what comes where it belongs."""
+"""Requests tensors from devices, and fills them into cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protos.frames import Payload
 
 
 class Transport(Protocol):
-    """What asking needs of the connections to workers."""
+    """The connections to workers, as the collector needs them."""
 
     async def send(
         self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
@@ -29,7 +29,7 @@ class Transport(Protocol):
 
 
 class Collector:
-    """The cases whose tensors are on their way, by request."""
+    """The cases that wait for tensors, by request."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -37,10 +37,10 @@ class Collector:
         self._arrived: dict[RequestId, asyncio.Future[None]] = {}
 
     async def collect(self, request: RequestId, cases: Sequence[Case], most_s: float) -> None:
-        """Returns when everything that the cases of a request want has come.
+        """Returns when all tensors of a request's cases have arrived.
 
         Raises:
-            LostWorker: a device is gone, does not keep what it should, or is silent.
+            LostWorker: a device is gone or silent, or does not keep what it should.
         """
         arrived = self._arrived[request] = asyncio.get_running_loop().create_future()
         self._cases[request] = cases
@@ -59,7 +59,7 @@ class Collector:
             del self._cases[request], self._arrived[request]
 
     def received(self, device: DeviceId, item: pb.Item, payload: object) -> bool:
-        """Takes an item if it was asked for here; whether it was."""
+        """Takes an item if it was requested here; returns whether it was."""
         kind = item.WhichOneof("kind")
         if kind == "failed":
             return self._failed(device, item.failed)
@@ -70,7 +70,7 @@ class Collector:
         key = (device, header.task, header.attempt, header.tensor)
         box = Box.of(*ranges(header.box))
         cases = self._cases.get(request, ())
-        took = [case.fill(key, box, payload) for case in cases]  # several may want the same
+        took = [case.fill(key, box, payload) for case in cases]  # several may want it
         if any(took) and all(case.is_complete for case in cases):
             self._end(request, None)
         return any(took)
@@ -80,7 +80,7 @@ class Collector:
         asked = {each.key[:3] for case in self._cases.get(request, ()) for each in case.wanted}
         if (device, failed.task, failed.attempt) not in asked:
             return False
-        cause = f"{device} did not show a task's tensors: {failed.message}"
+        cause = f"{device} did not send a task's tensors: {failed.message}"
         self._end(request, LostWorker(cause=cause, cure="See the log of that device's worker"))
         return True
 

@@ -1,8 +1,8 @@
-"""Exams: a device computes seeded programs, and what it makes is compared with our own onnxruntime.
+"""Exams: a device computes seeded programs, and its results are compared with this machine's.
 
-There are two kinds. The entrance exam is a small network of our own that takes milliseconds; no
-device computes for anybody before it has passed. Then come tasks of the networks in use, as the
-device has them prepared; nobody waits for those.
+There are two kinds. The entrance exam is a small network that takes milliseconds; no device
+computes for clients before it has passed. Later exams are tasks of the networks in use, as prepared
+on the device; nothing waits for them.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ ENTRANCE = "the entrance exam"
 # A Raspberry Pi 3 takes milliseconds for the entrance exam, and seconds for a block of VGG-16.
 ENTRANCE_S = 20.0
 TASK_S = 120.0
-# An exam must not be what a device dies of.
+# A limit, since an exam must not exhaust a device's memory.
 _MOST_INPUT_BYTES = 64 << 20
 
 
 class Devices(Transport, Peers, Protocol):
-    """What exams need of the connections to workers."""
+    """The connections to workers, as exams need them."""
 
     async def ensure(
         self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
@@ -56,8 +56,8 @@ class Devices(Transport, Peers, Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """A program with the boxes and values of its inputs, and the boxes of what it yields with
-    their types (ONNX).
+    """A program with the boxes and values of its inputs, and the boxes and ONNX types of its
+    outputs.
     """
 
     model: str
@@ -71,10 +71,10 @@ class Question:
 
 
 async def entrance(device: DeviceId, devices: Devices, collector: Collector) -> Verdict:
-    """The entrance exam, judged in this process: it is a small one.
+    """Runs the entrance exam; it is small enough to be judged in this process.
 
     Raises:
-        ImbrexError: the device is gone, or cannot compute it.
+        ImbrexError: the device is gone or cannot compute it.
     """
     question, expected = _entrance()
     case = await _answered(question, device, devices, collector, ENTRANCE_S)
@@ -90,7 +90,7 @@ async def of_task(
     collector: Collector,
     arbiter: Arbiter,
 ) -> Verdict:
-    """A task of a network in use, on seeded inputs.
+    """Runs a task of a network in use on seeded inputs.
 
     Raises:
         ImbrexError: the device is gone or cannot compute it, or it cannot be judged.
@@ -100,7 +100,7 @@ async def of_task(
 
 
 def tasks_to_try(graph: TaskGraph, device: DeviceId, most: int) -> list[int]:
-    """Some tasks that a plan gives a device, at random."""
+    """A random choice of the tasks that a plan gives a device."""
 
     def input_bytes(task: int) -> int:
         return sum(
@@ -145,12 +145,12 @@ def _case(question: Question, request: RequestId, device: DeviceId, tolerance: f
         key = (device, question.task, 0, tensor)
         case.received.append(Received(tensor, box, box, array))
         case.wanted.append(Wanted(device, items, key, box, array, box.volume, payloads))
-        items, payloads = [], []  # one order yields all outputs
+        items, payloads = [], []  # the first message requests all outputs
     return case
 
 
 def _order(question: Question, request: RequestId) -> tuple[list[pb.Item], list[Payload]]:
-    """The task, and the tensors that it reads."""
+    """The messages for the task and the tensors that it reads."""
     task = pb.Task(
         request=request,
         task=question.task,
@@ -212,9 +212,9 @@ def _of_task(graph: TaskGraph, task: int) -> Question:
 
 @cache
 def _entrance() -> tuple[Question, Mapping[str, np.ndarray]]:
-    """The entrance exam, and the right answers. Its weights are so few that they travel in the
-    graph, and stay there where onnxruntime pads them to 16 channels (AVX-512): a device whose disk
-    is full can take it, too.
+    """The entrance exam and its correct results. Its few weights are embedded in the graph, and
+    stay small where onnxruntime pads them to 16 channels (AVX-512), so that a device with a full
+    disk can take it.
     """
     net = Network("entrance", seed=1)
     x = net.input("x", (1, 1, 32, 32)).conv("conv", 8, square(3)).relu()
@@ -223,7 +223,7 @@ def _entrance() -> tuple[Question, Mapping[str, np.ndarray]]:
     graph, blobs = load_graph(net.model(x)), BlobSource()
     everything = {name: Box.whole(graph.shape(name)) for name in graph.outputs}
     piece = cut(graph, graph.nodes, everything, blobs, static=True)
-    assert not piece.program.weights, "all of them are small"
+    assert not piece.program.weights, "all weights are small enough to be embedded"
     rng = np.random.default_rng(1)
     inputs = {
         name: seeded(rng, graph.tensors[name].dtype, box.shape)

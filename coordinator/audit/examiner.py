@@ -1,4 +1,4 @@
-"""Who has passed its exams: nobody computes before the first, and everybody is asked again."""
+"""Which devices have passed their exams: none computes before the first, and all repeat them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from protos.facts import Facts
 
 log = structlog.get_logger(__name__)
 
-# A device that could not be asked is asked again, for as long as it is connected.
+# A device whose exam could not run is tried again, for as long as it is connected.
 AGAIN_S = 5.0
-# Of each network in use: at join, and by the doctor.
+# Tasks of each network in use: when a device joins, and for `imbrex doctor`.
 TASKS_AT_JOIN = 1
 TASKS_FOR_DOCTOR = 3
-# Devices, and devices by network: ids can be made up, memory cannot.
+# Devices, and pairs of device and network: ids can be forged, so both are capped.
 MOST_REMEMBERED = 1024
 
-# What an exam is good for: this start of this machine, with this processor and engine.
+# What an exam is valid for: this boot of this machine, with this processor and engine.
 _Key = tuple[str, str]
 K = TypeVar("K")
 
 
 class Examiner:
-    """`known(device)` tells of a device that is connected, `judged` hears of every verdict,
-    `changed(cause)` when a device may compute from now on.
+    """Runs exams. `known(device)` gives the facts of a connected device, `judged` gets every
+    verdict, and `changed(cause)` is called when another device may compute.
     """
 
     def __init__(
@@ -53,24 +53,24 @@ class Examiner:
         self._known = known
         self._judged = judged
         self._changed = changed
-        # Who was asked, and as what: by device, and by device and network.
+        # What was examined in which state: by device, and by device and network.
         self._entered: OrderedDict[DeviceId, _Key] = OrderedDict()
         self._tried: OrderedDict[tuple[DeviceId, str], _Key] = OrderedDict()
         self._failures: dict[DeviceId, str] = {}
         self._at_work: set[asyncio.Task[None]] = set()
-        # Of these, those that need programs of a plan.
+        # The tasks among them that need programs of a plan.
         self._trying: dict[asyncio.Task[None], frozenset[str]] = {}
         self._one_at_a_time = asyncio.Lock()
 
     async def close(self) -> None:
-        """Ends all that goes on."""
+        """Stops all exams."""
         for task in self._at_work:
             task.cancel()
         await asyncio.gather(*self._at_work, return_exceptions=True)
         self.arbiter.close()
 
     def may_compute(self, facts: Facts) -> bool:
-        """Whether a device has taken the entrance exam. One that failed it is in quarantine."""
+        """Whether a device has taken the entrance exam; one that failed is in quarantine."""
         return self._entered.get(facts.id) == _key(facts)
 
     def reason(self, device: DeviceId) -> str:
@@ -78,11 +78,13 @@ class Examiner:
         return self._failures.get(device, "it is taking its entrance exam")
 
     def joined(self, device: DeviceId) -> None:
-        """A device has connected. One that may compute already goes on meanwhile."""
+        """A device has connected. If it was allowed to compute before, it may go on."""
         self._start(self._enter(device))
 
     def planned(self, graph: TaskGraph) -> None:
-        """A plan is in force: its devices are asked for a task of it, once for each network."""
+        """A plan is in force: each of its devices takes a task of it as an exam, once per
+        network.
+        """
         for device in graph.plan.devices:
             facts, about = self._known(device), (device, graph.plan.model)
             if facts is not None and self._tried.get(about) != _key(facts):
@@ -90,7 +92,9 @@ class Examiner:
                 self._trying[self._start(self._try(graph, device))] = frozenset(graph.programs)
 
     async def give_up(self, programs: Set[str]) -> None:
-        """These programs are about to be dropped: no exam is to prepare one of them again."""
+        """Ends exams with these programs, which are about to be dropped, so that none is prepared
+        again.
+        """
         needless = [task for task, needed in self._trying.items() if needed & programs]
         for task in needless:
             task.cancel()
@@ -99,8 +103,8 @@ class Examiner:
     async def examine(
         self, devices: Iterable[DeviceId], graphs: Iterable[TaskGraph]
     ) -> dict[DeviceId, str]:
-        """Asks devices now: the entrance exam, and tasks of these plans. Verdicts are told as ever;
-        returned is why some could not be asked.
+        """Examines devices now: the entrance exam and tasks of these plans. Verdicts are reported
+        as always; returns why some devices could not be examined.
         """
         plans, failures = list(graphs), {}
         for device in devices:
@@ -116,14 +120,14 @@ class Examiner:
         while (facts := self._known(device)) is not None:
             if facts.tolerance > PLAIN:
                 self._failures[device] = (
-                    f"its engine {facts.engine} promises {facts.tolerance:g} of the largest "
-                    f"magnitude, and answers {PLAIN:g}: set another engine there"
+                    f"its engine {facts.engine} promises results within {facts.tolerance:g} of the "
+                    f"largest magnitude, but {PLAIN:g} is needed: set another engine there"
                 )
                 return
             try:
                 verdict = await entrance(device, self._devices, self._collector)
             except ImbrexError as error:
-                log.warning("no entrance exam", device=device, cause=error.cause)
+                log.warning("entrance exam failed to run", device=device, cause=error.cause)
                 self._failures[device] = f"it could not be examined: {error.cause}"
                 await asyncio.sleep(AGAIN_S)
                 continue
@@ -141,7 +145,8 @@ class Examiner:
             try:
                 await self._tasks(graph, device, TASKS_AT_JOIN)
             except ImbrexError as error:
-                log.warning("no exam", device=device, model=graph.plan.model, cause=error.cause)
+                model = graph.plan.model
+                log.warning("exam failed to run", device=device, model=model, cause=error.cause)
 
     async def _tasks(self, graph: TaskGraph, device: DeviceId, most: int) -> None:
         for task in tasks_to_try(graph, device, most):

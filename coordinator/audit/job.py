@@ -1,4 +1,4 @@
-"""What a process that computes tasks again is given, and what it says."""
+"""What is sent to the process that computes tasks again, and what it returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """An initialiser: where it lies in a file, or its bytes."""
+    """An initialiser: its place in a file, or its bytes."""
 
     name: str
     data_type: int
@@ -28,7 +28,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What arrived of an output: the box of the tensor, of which the program makes `yields`."""
+    """What arrived of an output: a box of the tensor; the program yields `yields`."""
 
     tensor: str
     box: Box
@@ -49,9 +49,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The largest difference between what arrived and what it should be, relative to the largest
-    magnitude of what should be: infinite where a value is not finite. `noise` is the same between
-    two ways of this onnxruntime to compute it, looked at only where the difference asks for it.
+    """The largest difference between an output and what it should be, relative to the largest
+    magnitude of the latter; infinite if a value is not finite. `noise` is the same between two ways
+    in which this onnxruntime can compute it, and is computed only if the difference is suspicious.
     """
 
     tensor: str
@@ -59,12 +59,12 @@ class Found:
     noise: float = 0.0
 
     def is_wrong(self, tolerance: float) -> bool:
-        """Whether no honest device makes this."""
+        """Whether no correct device could yield this."""
         return not self.difference <= tolerance + 4 * self.noise
 
 
 def relative(actual: np.ndarray, expected: np.ndarray, whole: np.ndarray | None = None) -> float:
-    """The largest difference over the largest magnitude of `whole`, of which `expected` is part."""
+    """The largest difference over the largest magnitude of `whole`, which `expected` is part of."""
     if not expected.size:
         return 0.0
     with np.errstate(all="ignore"):
@@ -87,7 +87,7 @@ def send(stream: IO[bytes], value: object) -> None:
 
 
 def receive(stream: IO[bytes]) -> object:
-    """Reads one value; EOFError where there is none."""
+    """Reads one value; raises EOFError if there is none."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError

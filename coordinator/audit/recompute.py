@@ -1,8 +1,8 @@
-"""A process that computes tasks again, beside the coordinator: jobs in on standard input, what each
-found out on standard output.
+"""The process that computes tasks again: jobs arrive on standard input, results leave on standard
+output.
 
-It is the first that the system ends when memory is short, it gives way to everything else, and it
-holds one program at a time. Who started it closes its input when there is nothing more to check.
+It is the first process that the kernel kills when memory is short, runs at the lowest priority, and
+holds one program at a time. Its parent closes its input when there is no more work.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import onnxruntime as ort
 from coordinator.audit.job import Found, Job, Received, receive, relative, send
 from models.mapped import Place
 
-# Of weights; above, a second copy that a kernel reads a little faster is not worth its memory.
+# Bytes of weights above which a faster second copy for the kernels is not worth its memory.
 _REARRANGED_BYTES = 64 << 20
 
 
 def recompute(job: Job) -> Found:
-    """The worst of everything that arrived."""
+    """The worst difference among all that arrived."""
     names = list(dict.fromkeys(each.tensor for each in job.received))
     made = _run(job, names, exact=False)
     worst = max((_difference(each, made[each.tensor]) for each in job.received), key=_severity)
@@ -77,7 +77,7 @@ def _run(job: Job, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray
 
 
 def _refer(tensor: onnx.TensorProto, place: Place, size: int) -> None:
-    """Names the place of a tensor's bytes instead of holding them."""
+    """Refers to a tensor's bytes by their place in a file instead of embedding them."""
     tensor.data_location = onnx.TensorProto.EXTERNAL
     entries = {"location": place.path.name, "offset": str(place.offset), "length": str(size)}
     for key, value in entries.items():
@@ -85,7 +85,7 @@ def _refer(tensor: onnx.TensorProto, place: Place, size: int) -> None:
 
 
 def main() -> None:
-    """Answers jobs until there are no more."""
+    """Processes jobs until there are no more."""
     os.nice(19)
     with suppress(OSError):  # not on Linux
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -97,7 +97,7 @@ def main() -> None:
         assert isinstance(job, Job)
         try:
             answer: Found | str = recompute(job)
-        except Exception as error:  # told, so that the next job can be answered
+        except Exception as error:  # reported, so that the next job can be processed
             answer = f"{type(error).__name__}: {error}"
         send(sys.stdout.buffer, answer)
 

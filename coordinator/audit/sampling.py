@@ -1,9 +1,9 @@
-"""Which tasks are checked. Pure: it draws from what it is given, and reads no clock.
+"""Which tasks are checked. Pure: random numbers are passed in, and no clock is read.
 
-Per device, a counter of tasks runs up to a number that is drawn at random, so that nobody can know
-which task is next. It is drawn anew for each check, evenly, from a range whose end leaves some
-tasks for waiting: no device computes twice `every` tasks unchecked. A device that is new, or that
-was accused of something, is checked ten times as often for a while.
+Per device, a counter of tasks runs up to a random number, so that no device can know which task is
+next. It is drawn uniformly for each check, from a range whose end leaves some tasks for waiting: no
+device computes twice `every` tasks unchecked. A device that is new, or was accused, is checked ten
+times as often for a while.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from coordinator.tasks.plan import DeviceId
 
 # The end of the range, in units of `every`. A check waits for the next request, the evidence and
-# the judge: beside much other work for 60 tasks.
+# the arbiter: with much other work, for 60 tasks.
 MOST = 1.5
-# How many checks come how much more often, of a device that is not known yet.
+# A new device's first checks: how many, and how much more often.
 YOUNG_CHECKS = 10
 YOUNG_SHARE = 10
-# Four times as many devices as a cluster may have: ids can be made up, memory cannot.
+# Four times the devices of a cluster: ids can be forged, so the table is capped.
 MOST_DEVICES = 256
 
 
 @dataclass(slots=True)
 class _Count:
-    """Tasks `since` the last check; the next is due at `due`. `young` checks come more often.
-    Of `tasks` in all, `checked` ones were computed again, of which `wrong` ones were.
+    """Tasks `since` the last check; the next is due at `due`. `young` checks are still to come more
+    often. Of `tasks` in total, `checked` were computed again, and `wrong` of these were wrong.
     """
 
     due: int
@@ -39,7 +39,7 @@ class _Count:
 
 
 class Sampling:
-    """One counter per device. `draw(n)` gives each of 1 to n with the same chance."""
+    """One counter per device. `draw(n)` gives a uniform random number from 1 to n."""
 
     def __init__(self, every: int, draw: Callable[[int], int]) -> None:
         self._every = every
@@ -47,8 +47,8 @@ class Sampling:
         self._counts: OrderedDict[DeviceId, _Count] = OrderedDict()
 
     def ran(self, tasks: Mapping[DeviceId, int]) -> list[DeviceId]:
-        """Devices that have computed so many more tasks; those that are due for a check,
-        who is overdue the longest first.
+        """Counts tasks of devices; returns the devices that are due for a check, the most overdue
+        first.
         """
         overdue: dict[DeviceId, int] = {}
         for device, number in tasks.items():
@@ -60,13 +60,13 @@ class Sampling:
         return sorted(overdue, key=overdue.__getitem__, reverse=True)
 
     def chosen(self, device: DeviceId) -> None:
-        """A task of the device was chosen: counting begins again."""
+        """A task of the device was chosen: its counter starts again."""
         count = self._count(device)
         count.young = max(0, count.young - 1)
         count.since, count.due = 0, self._next(count.young)
 
     def again(self, device: DeviceId) -> None:
-        """The check came to nothing: the device is due still."""
+        """The check gave no verdict: the device is still due."""
         count = self._count(device)
         count.since = count.due
 
@@ -77,14 +77,14 @@ class Sampling:
         count.wrong += wrong
 
     def tally(self, device: DeviceId) -> tuple[int, int, int]:
-        """How many tasks a device has computed, how many of them were computed again, and how many
-        of those were wrong.
+        """The numbers of tasks that a device has computed, that were computed again, and that were
+        wrong.
         """
         count = self._counts.get(device)
         return (count.tasks, count.checked, count.wrong) if count else (0, 0, 0)
 
     def suspected(self, device: DeviceId) -> None:
-        """Somebody accused the device of something."""
+        """The device was accused of a wrong result: it is checked more often for a while."""
         count = self._count(device)
         count.young = YOUNG_CHECKS
         count.due = min(count.due, count.since + self._next(count.young))

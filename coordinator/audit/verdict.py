@@ -1,4 +1,4 @@
-"""What came out of computing a task again."""
+"""The verdict on a task that was computed again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinator.tasks.plan import DeviceId
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A task was computed again, here. `difference` is relative to the largest magnitude."""
+    """A task was computed again here. `difference` is relative to the largest magnitude."""
 
     request: RequestId
     model: str
@@ -24,7 +24,7 @@ class Verdict:
 
     @classmethod
     def of(cls, case: Case, found: Found) -> Verdict:
-        """The verdict on a case, of which this was found out."""
+        """The verdict on a case with this outcome."""
         return cls(
             case.request,
             case.model,

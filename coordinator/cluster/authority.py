@@ -1,6 +1,6 @@
-"""The cluster's own certificate authority: made once, it signs what belongs to the cluster.
+"""The cluster's own certificate authority, created once, which signs the cluster's certificates.
 
-Its folder is all of the cluster's trust: whoever can read it can make members.
+Whoever can read its folder can make members.
 """
 
 from __future__ import annotations
@@ -38,23 +38,24 @@ from protos.identity import (
 FOLDER = "cluster"
 _KEY_FILE = "authority.key.pem"
 _CERTIFICATE_FILE = "authority.pem"
-# Outside of the folder: says that there was one.
+# Outside the folder: shows that there was an authority.
 _MARK = "cluster.authority"
 
-# A Raspberry Pi without a battery starts with the clock of its last shutdown, or of its system's
-# making. No system that imbrex runs on is older than Debian 12, so nothing is "not valid yet".
+# A Raspberry Pi without a battery starts with the time of its last shutdown, or of its system
+# image. No system that imbrex supports is older than Debian 12, so no certificate is "not valid
+# yet".
 NOT_BEFORE = datetime(2023, 6, 10, tzinfo=UTC)
-# A home's cluster is made anew before this ends; devices' certificates are renewed by themselves.
+# A cluster is made again long before this ends; devices' certificates renew automatically.
 _AUTHORITY_VALID_FOR = timedelta(days=20 * 365)
-# Daemons both answer and call.
+# Daemons are both servers and clients.
 _MEMBERS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
-# Members are known by names in this domain.
+# Domain of the names in members' certificates.
 _RESERVED = ".imbrex.internal"
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 
 
 class Authority:
-    """Signs certificates; `certificate_pem` is what everybody trusts."""
+    """Signs certificates; `certificate_pem` is what all members trust."""
 
     def __init__(self, key_pem: bytes, certificate_pem: bytes) -> None:
         self._key = private_key(key_pem)
@@ -74,9 +75,9 @@ class Authority:
             BadConfiguration: there is one already, or the directory cannot be written.
         """
         folder = state_dir / FOLDER
-        if _had_one(state_dir):
+        if _ever_had_authority(state_dir):
             raise BadConfiguration(
-                cause=f"{state_dir} holds a cluster's authority already, or did",
+                cause=f"{state_dir} holds a cluster's authority, or did before",
                 cure=_RESTORE,
             )
         key_pem = new_key()
@@ -95,7 +96,7 @@ class Authority:
 
     @classmethod
     def replace(cls, state_dir: Path, now: datetime) -> tuple[Self, Path | None]:
-        """A new authority in the place of the one that there is, or was; where that one's folder
+        """A new authority in place of the present or former one, and where the former one's folder
         is now.
 
         Raises:
@@ -116,12 +117,12 @@ class Authority:
 
     @classmethod
     def load(cls, state_dir: Path) -> Self | None:
-        """The authority kept in the coordinator's state directory; None where there never was one.
+        """The authority in the coordinator's state directory; None if there never was one.
 
         Raises:
             BadConfiguration: it is damaged or missing, or others may read its key.
         """
-        if not _had_one(state_dir):
+        if not _ever_had_authority(state_dir):
             return None
         key, certificate = (state_dir / FOLDER / name for name in (_KEY_FILE, _CERTIFICATE_FILE))
         require_private(key)
@@ -130,15 +131,15 @@ class Authority:
         if found._key.public_key() != found._certificate.public_key():
             raise _unusable(key, f"it is not the key of {certificate}")
         if not (state_dir / _MARK).exists():
-            with suppress(OSError):  # one that was made before there were marks, on a full disk
+            with suppress(OSError):  # an authority from a version without the mark, on a full disk
                 write_atomically(state_dir / _MARK, found.fingerprint.encode())
         return found
 
     def sign(self, request_pem: bytes, device: DeviceId, now: datetime) -> bytes:
-        """A worker's certificate, as PEM, for who made the request: the names are ours alone.
+        """Signs a worker's request; its certificate as PEM. Names in the request are ignored.
 
         Raises:
-            BadRequest: it is no signing request, or not of a kind that we use.
+            BadRequest: it is not a signing request, or its key is of another type.
         """
         try:
             request = x509.load_pem_x509_csr(request_pem)
@@ -158,11 +159,11 @@ class Authority:
         return Identity(key_pem, certificate, self.certificate_pem)
 
     def for_clients(self, names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
-        """A key and a certificate, as PEM, for who answers clients at these names and addresses. It
-        proves nothing among the cluster's daemons.
+        """A key and a certificate, both PEM, for a server that clients reach at these names and
+        addresses. Daemons of the cluster do not accept it from each other.
 
         Raises:
-            BadConfiguration: one of them is a name that members have, or no name.
+            BadConfiguration: one of them is reserved for members, or not a name.
         """
         key_pem = new_key()
         public = private_key(key_pem).public_key()
@@ -199,14 +200,14 @@ def _client_name(name: str) -> x509.GeneralName:
         pass
     if f".{name.lower()}".endswith(_RESERVED) or not _HOST_NAME.fullmatch(name):
         raise BadConfiguration(
-            cause=f"{name!r} is no name for clients to call this device by",
+            cause=f"{name!r} cannot be a name of this device in its certificate",
             cure="Correct tls_names, or the host's name",
         )
     return x509.DNSName(name)
 
 
 def _own_certificate(key: ec.EllipticCurvePrivateKey, now: datetime) -> bytes:
-    # A name of its own: two clusters' authorities are never taken for one another.
+    # A random name: the authorities of two clusters are never confused.
     name = f"imbrex cluster {secrets.token_hex(4)}"
     public = key.public_key()
     builder = (
@@ -258,9 +259,9 @@ def _load(certificate_pem: bytes) -> x509.Certificate:
     return x509.load_pem_x509_certificate(certificate_pem)
 
 
-def _had_one(state_dir: Path) -> bool:
-    """Whether there is an authority or anything that is left of one. Without this, a coordinator
-    whose files are damaged would speak plain text to whoever is there.
+def _ever_had_authority(state_dir: Path) -> bool:
+    """Whether there is an authority or a trace of one. Without this check, a coordinator whose
+    files are damaged would speak plain text to anybody.
     """
     folder = state_dir / FOLDER
     return (state_dir / _MARK).exists() or (folder.is_dir() and any(folder.iterdir()))

@@ -1,4 +1,4 @@
-"""What a cluster cannot do without, as one file: its authority, members, keys, measurements."""
+"""Backup of what a cluster cannot recreate: its authority, members, keys and measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinator.cluster.authority import FOLDER, Authority
 from protos.errors import BadConfiguration, BadRequest
 from protos.files import give_to_owner_of, write_atomically
 
-# Weights and optimised programs are made again by themselves; locks belong to a running daemon.
+# Weights and optimised programs are created again; locks belong to a running daemon.
 KEPT = (
     f"{FOLDER}/*.pem",
     f"{FOLDER}/*.json",
@@ -23,15 +23,15 @@ KEPT = (
     "worker/identity.pem",
     "worker/joined",
 )
-# A home's backup has some kilobytes; a bomb has more.
+# A home's backup has some kilobytes; a decompression bomb has more.
 _MAX_BYTES = 16 << 20
 
 
 def backup(state_dir: Path, target: Path) -> list[str]:
-    """Writes the file, which its owner alone may read; what is in it, relative to `state_dir`.
+    """Writes the file, readable by its owner alone; its contents, relative to `state_dir`.
 
     Raises:
-        BadConfiguration: there is no authority there, or the file cannot be written.
+        BadConfiguration: there is no authority, or the file cannot be written.
     """
     if Authority.load(state_dir) is None:
         raise BadConfiguration(
@@ -47,21 +47,22 @@ def backup(state_dir: Path, target: Path) -> list[str]:
         write_atomically(target, packed.getvalue())
     except OSError as error:
         raise BadConfiguration(
-            cause=f"{target} cannot be written: {error.strerror}", cure="Choose another place"
+            cause=f"{target} cannot be written: {error.strerror}", cure="Choose another path"
         ) from error
     return [str(path.relative_to(state_dir)) for path in found]
 
 
 def restore(source: Path, state_dir: Path) -> list[str]:
-    """Puts a backup's files in place of none; what there was, relative to `state_dir`.
+    """Writes a backup's files to a state directory without an authority; their names, relative to
+    it.
 
     Raises:
         BadConfiguration: there is an authority already, or the directory cannot be written.
-        BadRequest: the file is no backup of ours.
+        BadRequest: the file is not a backup of a cluster.
     """
     if (state_dir / FOLDER).exists():
         raise BadConfiguration(
-            cause=f"{state_dir} holds a cluster's authority already",
+            cause=f"{state_dir} already holds a cluster's authority",
             cure="Stop the coordinator, move that folder away, and restore then",
         )
     files = _unpacked(source)
@@ -84,7 +85,7 @@ def _unpacked(source: Path) -> dict[str, bytes]:
             for member in archive:
                 content = archive.extractfile(member) if member.isreg() else None
                 if content is None or not _is_kept(member.name):
-                    raise _no_backup(source, f"it holds {member.name!r}")
+                    raise _no_backup(source, f"it contains {member.name!r}")
                 files[member.name] = content.read(left + 1)
                 left -= len(files[member.name])
                 if left < 0:
@@ -92,12 +93,14 @@ def _unpacked(source: Path) -> dict[str, bytes]:
     except (OSError, tarfile.TarError, EOFError) as error:
         raise _no_backup(source, str(error)) from error
     if not any(name.startswith(f"{FOLDER}/") for name in files):
-        raise _no_backup(source, "it holds no authority")
+        raise _no_backup(source, "it contains no authority")
     return files
 
 
 def _is_kept(name: str) -> bool:
-    """Whether a backup of ours has such a file: part by part, for a star means no slash."""
+    """Whether backups contain such a file; compared part by part, since `*` must not match
+    a slash.
+    """
     parts = PurePosixPath(name).parts
     patterns = (PurePosixPath(each).parts for each in KEPT)
     return ".." not in parts and any(
@@ -117,6 +120,6 @@ def _put(state_dir: Path, name: PurePosixPath, content: bytes) -> None:
 
 def _no_backup(source: Path, why: str) -> BadRequest:
     return BadRequest(
-        cause=f"{source} is no backup of a cluster: {why}",
+        cause=f"{source} is not a backup of a cluster: {why}",
         cure="Give the file that `imbrex cluster backup` wrote",
     )

@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive us: their logs, their ready files, their end."""
+"""Child processes that end with their parent: their logs, ready files and termination."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 
 from protos.errors import ImbrexError, Unavailable
 
-# Names to a child the process that it must not outlive.
+# Environment variable with the id of the process that a child must not outlive.
 PARENT_VARIABLE = "IMBREX_PARENT"
 PR_SET_PDEATHSIG = 1  # prctl(2)
 STOP_TIMEOUT_S = 5.0
-# Often enough that nobody sees it, seldom enough that a starting child keeps its core.
+# Short enough not to be noticed, long enough to leave the core to a starting child.
 POLL_S = 0.1
 LOG_LINES = 15
 
@@ -34,7 +34,7 @@ class ChildError(ImbrexError):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One `imbrex` process in a group of its own."""
+    """One `imbrex` process in its own process group."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -42,7 +42,7 @@ class Child:
     ready_file: Path
 
     def ready(self) -> dict[str, Any] | None:
-        """What its ready file says, once it is there.
+        """The content of its ready file, once there is one.
 
         Raises:
             ChildError: it has ended instead.
@@ -62,7 +62,7 @@ class Child:
         if code is not None:
             raise ChildError(
                 cause=f"{self.name} ended with exit code {code}; its log ends with\n{self._tail()}",
-                cure="Mend what the log names, then try again",
+                cure="Fix what the log reports, then try again",
             )
 
     def _tail(self) -> str:
@@ -77,10 +77,10 @@ def start(
     ready_file: Path,
     within: Sequence[str] = (),
 ) -> Child:
-    """Starts `imbrex` with these arguments; everything it prints goes to a log in `folder`.
+    """Starts `imbrex` with these arguments; its output goes to a log in `folder`.
 
-    It sees none of our own daemons' settings, only what the arguments say. `within` is a command
-    that executes another in its own place, as `ip netns exec` does.
+    Settings of this process's environment are not passed on, only the arguments. `within` is a
+    command that executes another in its place, such as `ip netns exec`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
@@ -91,13 +91,13 @@ def start(
             stdout=output,
             stderr=subprocess.STDOUT,
             env=_environment(os.environ),
-            start_new_session=True,  # Ctrl-C reaches us alone: we end them in order
+            start_new_session=True,  # Ctrl-C must reach only us: we stop them in order
         )
     return Child(name, process, log, ready_file)
 
 
 def stop(children: Sequence[Child]) -> None:
-    """Ends all of them and what they started: politely, then by force."""
+    """Stops all of them and their own children, first with SIGTERM, then with SIGKILL."""
     for child in children:
         _signal(child, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
@@ -112,11 +112,11 @@ def stop(children: Sequence[Child]) -> None:
 def wait_until(
     done: Callable[[], bool], otherwise: str, alive: Sequence[Child], timeout_s: float
 ) -> None:
-    """Until `done`, as long as every child lives.
+    """Waits until `done()`, as long as every child lives.
 
     Raises:
         ChildError: one of them has ended.
-        Unavailable: it took longer than `timeout_s`; `otherwise` says what has not happened.
+        Unavailable: it took longer than `timeout_s`; `otherwise` says what did not happen.
     """
     pause, deadline = threading.Event(), time.monotonic() + timeout_s
     while not done():
@@ -125,22 +125,22 @@ def wait_until(
         if time.monotonic() > deadline:
             raise Unavailable(
                 cause=f"{otherwise} within {timeout_s:.0f} s",
-                cure="See that nothing else keeps this machine busy, and try again",
+                cure="Make sure that nothing else keeps this machine busy, then try again",
             )
         pause.wait(POLL_S)
 
 
 def follow_parent() -> None:
-    """In a child: ends with the process that started it, even if that one was killed."""
+    """Called in a child: it ends with the process that started it, even if that was killed."""
     parent = os.environ.pop(PARENT_VARIABLE, "")
     if parent.isdecimal():
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != int(parent):  # it ended before the line above
+        if os.getppid() != int(parent):  # the parent ended before prctl was called
             sys.exit(1)
 
 
 def _signal(child: Child, number: signal.Signals) -> None:
-    # Only while it has not been waited for: afterwards its number may be somebody else's.
+    # Only before it was waited for: afterwards another process may have its id.
     if child.process.poll() is None:
         os.killpg(child.process.pid, number)
 

@@ -1,4 +1,4 @@
-"""One connection to one worker: who it is, its frames, its calls, and the moment it is lost."""
+"""One connection to one worker: identity, frames, calls, and how its loss is noticed."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from protos.facts import Facts
 from protos.frames import Payload
 
 PING_INTERVAL_S = 0.5
-# A stalled worker (SIGSTOP, a cut cable) must be noticed in two seconds: three missed pings, and
-# a little for an event loop that is late.
+# A stalled worker (SIGSTOP, a cut cable) must be noticed within two seconds: three missed pings,
+# and some tolerance for a late event loop.
 LOST_AFTER_S = 1.9
-# A timeout that comes so late is our own: what has come meanwhile is still to be read.
+# A timeout noticed this late is this process's own delay: messages may wait to be read.
 _LATE_S = 0.25
-# What changes about a worker (frequency, counters, memory in use) is asked for this often.
+# Period of reading what changes about a worker (frequency, counters, memory in use).
 FACTS_INTERVAL_S = 10.0
 CALL_TIMEOUT_S = 5.0
-# A payload of a ping gets this much more time per byte: 0.8 Mbps is slower than any link of use.
+# A ping's payload may take this much longer per byte: usable links are faster than 0.8 Mbps.
 _PING_BYTES_PER_S = 1e5
-# Messages that wait for one worker. They hold views of tensors that their request holds anyway,
-# so this bounds what is stuck behind a slow link, not memory.
+# Messages that wait for one worker. They hold views of tensors that their requests keep anyway, so
+# this bounds the backlog of a slow link, not memory.
 QUEUE_MESSAGES = 64
 
 Sink = Callable[[DeviceId, pb.Item, np.ndarray | memoryview | None], None]
@@ -49,11 +49,11 @@ log = structlog.get_logger(__name__)
 
 
 class Connection:
-    """Made by `open`; ends with `on_lost` called once, or with `close`.
+    """Created by `open`; ends with one call of `on_lost`, or with `close`.
 
-    Two channels to one device: `client` for frames and calls, and one for pings alone. `sink` is
-    called on the event loop for every item that the worker sends; a PeerViolation that it raises
-    ends the connection.
+    It has two channels to the device: `client` for frames and calls, and one for pings alone.
+    `sink` is called on the event loop for every item that the worker sends; if it raises a
+    PeerViolation, the connection ends.
     """
 
     def __init__(self, address: str, trust: Trust, device: DeviceId, sink: Sink) -> None:
@@ -72,9 +72,9 @@ class Connection:
         self._sink = sink
         self._facts: Facts | None = None
         self._protocol = 0
-        # Others that the worker works for.
+        # Other coordinators that the worker works for.
         self.coordinators: tuple[Other, ...] = ()
-        # The generation of a list of members that the worker knows, if it is newer than ours.
+        # The generation of the worker's list of members, if it is newer than this coordinator's.
         self.newer_members = 0
         self._queue: asyncio.Queue[tuple[Sequence[pb.Item], Sequence[Payload]]]
         self._queue = asyncio.Queue(QUEUE_MESSAGES)
@@ -87,10 +87,10 @@ class Connection:
 
     @classmethod
     async def open(cls, address: str, trust: Trust, sink: Sink) -> Connection:
-        """Connects and greets: asks who is there, then takes nobody else for it.
+        """Connects and greets. From then on, only the device that answered is accepted.
 
         Raises:
-            ImbrexError: nobody there, another protocol version, no member of the cluster.
+            ImbrexError: no answer, another protocol version, or not a member of the cluster.
         """
         async with WorkerClient(address, trust.caller) as anybody:
             try:
@@ -113,11 +113,11 @@ class Connection:
         return connection
 
     def start(self, on_lost: Callable[[ImbrexError], None]) -> None:
-        """Begins to exchange frames; `on_lost` gets the reason when that ends by itself."""
+        """Starts to exchange frames; `on_lost` gets the reason if the connection fails."""
         self._work = asyncio.create_task(self._run(on_lost))
 
     async def close(self) -> None:
-        """Ends the connection without a word to `on_lost`; who waits for it gets LostWorker."""
+        """Ends the connection without calling `on_lost`; pending calls raise LostWorker."""
         closed = LostWorker(cause=f"the connection to {self.address} was closed", cure=_AGAIN)
         self._end(closed)
         if self._work is not None:
@@ -127,36 +127,36 @@ class Connection:
         await self._control.close()
 
     def tell_members(self) -> None:
-        """The list of members has changed: the worker hears of it at once."""
+        """Sends the worker the list of members, which has changed."""
         self._members_changed.set()
 
     @property
     def facts(self) -> Facts:
-        """What the worker said of itself last."""
+        """The latest facts that the worker told about itself."""
         assert self._facts is not None, "`open` sets them"
         return self._facts
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the worker is on this machine, and only this machine reaches it there."""
+        """Whether the worker is on this machine and cannot be reached from others."""
         return is_loopback(self.address.rpartition(":")[0])
 
     @property
     def last_seen_s(self) -> float:
-        """When something came from it last, on our monotonic clock."""
+        """When the last sign of life came from it, on this machine's monotonic clock."""
         return self._pace.heard_s
 
     @property
     def offset_s(self) -> float:
-        """Seconds to add to the worker's clock to get ours."""
+        """Seconds to add to the worker's clock to get this machine's."""
         return self._pinger.clock.offset_s
 
     async def send(self, items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> None:
-        """Queues one message, after those before it; waits while the queue is full. Payloads are
-        read when the message leaves, and must not change before their request ends.
+        """Queues one message, in order; waits while the queue is full. Payloads are read when the
+        message leaves, and must not change before their request ends.
 
         Raises:
-            LostWorker: the connection has ended; what was queued may or may not have arrived.
+            LostWorker: the connection has ended; queued messages may or may not have arrived.
         """
         if self._queue.full() or self._ended.done():
             await self._while_alive(self._queue.put((items, payloads)))
@@ -164,7 +164,7 @@ class Connection:
             self._queue.put_nowait((items, payloads))
 
     async def ping(self, sent_bytes: int = 0, reply_bytes: int = 0) -> RoundTrip:
-        """One round trip, with payloads of these sizes: what a transfer costs.
+        """Measures one round trip with payloads of these sizes.
 
         Raises:
             LostWorker: no answer in time, or the connection ended.
@@ -173,7 +173,7 @@ class Connection:
         return await self._while_alive(self._pinger.ping(timeout_s, sent_bytes, reply_bytes))
 
     async def probe(self) -> Probe:
-        """What messages of several sizes take, measured in about a second.
+        """Measures how long messages of several sizes take, in about a second.
 
         Raises:
             LostWorker: no answer in time, or the connection ended.
@@ -190,7 +190,7 @@ class Connection:
     async def measure(
         self, request: pb.MeasureRequest, timeout_s: float | None = None
     ) -> pb.MeasureReply:
-        """Times a program on random tensors, under the worker's pace.
+        """Times a program on random tensors, at the worker's emulated pace if it has one.
 
         Raises:
             ImbrexError: the worker cannot run it, or the connection ended.
@@ -198,10 +198,10 @@ class Connection:
         return await self._while_alive(self.client.measure(request, timeout_s))
 
     async def unreachable(self, devices: Mapping[DeviceId, str]) -> frozenset[DeviceId]:
-        """Those of these devices, ids with addresses, that the worker cannot reach.
+        """Which of these devices (ids with addresses) the worker cannot reach.
 
         Raises:
-            ImbrexError: it is too old to tell, gives no answer in time, or has gone.
+            ImbrexError: its version does not support this, it is late, or it has gone.
         """
         neighbours = {str(device): address for device, address in devices.items()}
         asking = self.client.examine(neighbours, CALL_TIMEOUT_S)
@@ -221,12 +221,12 @@ class Connection:
             assert isinstance(reason, ImbrexError)
             self._end(reason)
         except* Exception as errors:
-            log.exception("a connection failed by our own fault", address=self.address)
+            log.exception("a connection failed inside imbrex", address=self.address)
             self._end(LostWorker(cause=repr(errors.exceptions[0]), cure="Report this"))
         on_lost(self._ended.result())
 
     async def _until_end(self, part: Awaitable[None]) -> None:
-        """One part of the connection; when it returns, the worker has ended its stream."""
+        """Runs one part of the connection. If it returns, the worker has ended its stream."""
         await part
         raise LostWorker(cause=f"{self.address} ended the connection", cure=_AGAIN)
 
@@ -242,8 +242,8 @@ class Connection:
             await self._stream.write(items, payloads)
 
     async def _watch(self) -> None:
-        """Notices a worker that says nothing: any frame is a sign of life, else a ping. An event
-        loop that stood still meanwhile (a large model is loaded) asks once more.
+        """Notices a worker that is silent: any frame is a sign of life, otherwise it is pinged. If
+        this event loop itself stood still (a large model is loaded), it pings once more.
         """
         while True:
             asked_s = time.monotonic()
@@ -269,7 +269,7 @@ class Connection:
                 async with asyncio.timeout(FACTS_INTERVAL_S):
                     await self._members_changed.wait()
             self._members_changed.clear()
-            # Whether it is alive is for the pings to say: a late answer here means nothing.
+            # Only pings decide whether it is alive: a late answer here means nothing.
             with suppress(LostWorker):
                 await self._greet(self._control)
                 await self._trust.keep_valid(self.facts.id, self._control)
@@ -279,8 +279,8 @@ class Connection:
         self._take(await client.hello(version("imbrex"), CALL_TIMEOUT_S, members, generation))
 
     async def _go_direct(self) -> None:
-        """Frames go past gRPC from now on, where they can; pings, too, so that what they take is
-        what messages take.
+        """Sends frames past gRPC from now on, if possible, and pings, too, so that they measure the
+        path that messages take.
         """
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -288,12 +288,12 @@ class Connection:
                     await stream.go_direct(self.facts.id, self._trust.caller.credentials)
         except (LostWorker, TimeoutError) as error:
             log.warning(
-                "tensors go by gRPC, which takes longer", address=self.address, why=str(error)
+                "tensors go over gRPC, which is slower", address=self.address, why=str(error)
             )
 
     @property
     def shows(self) -> bool:
-        """Whether the worker can be asked what its peers sent."""
+        """Whether the worker can be asked for what its peers sent."""
         return self._protocol >= versions.SHOWS
 
     def _take(self, reply: pb.HelloReply) -> None:
@@ -302,7 +302,7 @@ class Connection:
         others = tuple(sorted(Other.of(each, own) for each in reply.coordinators))
         if others and others != self.coordinators:
             log.warning(
-                "the device works for other coordinators, too",
+                "the device also works for other coordinators",
                 address=self.address,
                 coordinators=[str(each) for each in others],
             )
@@ -311,7 +311,7 @@ class Connection:
         if newer and newer != self.newer_members:
             self._trust.note_newer(newer)
             log.warning(
-                "the device knows a newer list of members and does not take ours",
+                "the device has a newer list of members and rejects this coordinator's",
                 address=self.address,
                 ours=self._trust.generation,
                 newest=newer,
@@ -322,7 +322,7 @@ class Connection:
         if self._facts is not None and facts.id != self._facts.id:
             raise PeerViolation(
                 cause=f"{self.address} was device {self._facts.id}, and is {facts.id} now",
-                cure="Give every worker a port and a state_dir of its own",
+                cure="Give every worker its own port and state_dir",
             )
         self._facts, self.version = facts, reply.version
         self.counters, self.resident_bytes = dict(reply.counters), int(reply.resident_bytes)
@@ -332,12 +332,12 @@ class Connection:
             self._ended.set_result(reason)
 
     async def _while_alive(self, work: Awaitable[T]) -> T:
-        """The result of `work`; LostWorker as soon as the connection has ended."""
+        """The result of `work`; raises LostWorker as soon as the connection has ended."""
         doing = asyncio.ensure_future(work)
         try:
             if not self._ended.done():
                 await asyncio.wait((doing, self._ended), return_when=asyncio.FIRST_COMPLETED)
-            # gRPC reports calls of a closed channel as cancelled: not what our caller asked for.
+            # gRPC reports calls on a closed channel as cancelled, which the caller did not ask for.
             if doing.done() and not doing.cancelled():
                 return doing.result()
             reason = await asyncio.shield(self._ended)
@@ -346,4 +346,4 @@ class Connection:
             doing.cancel()
 
 
-_AGAIN = "It is tried again; see that its worker is running"
+_AGAIN = "The coordinator keeps trying; check that the worker is running"

@@ -1,4 +1,4 @@
-"""Finding workers by multicast DNS. It only accelerates: a listed worker needs none of it."""
+"""Finding workers by multicast DNS, which is optional: workers can also be listed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 
 SERVICE_TYPE = "_imbrex._tcp.local."
 _RESOLVE_MS = 3000
-# Announcements being resolved at a time, and those that wait for it; a flood of names must not
-# become a flood of tasks.
+# Announcements that are resolved at a time, and that wait for it: a flood of names must not become
+# a flood of tasks.
 _MAX_RESOLVING = 64
 _MAX_WAITING = 4096
-# zeroconf listens on the interfaces that exist when it starts: a Wi-Fi that comes up later, or a
-# new lease, is seen this soon.
+# zeroconf listens on the interfaces that exist when it starts; this often a new interface or
+# address is looked for.
 INTERFACES_INTERVAL_S = 15.0
 
 log = structlog.get_logger(__name__)
 
 
 class Discovery:
-    """Calls `found(address)` for every address of every worker of `cluster` that is announced,
-    on `interfaces` (addresses of ours; none: all of them).
+    """Calls `found(address)` for every address at which a worker of `cluster` is announced, on
+    `interfaces` (addresses of this machine; none: all of them).
     """
 
     def __init__(
@@ -38,20 +38,20 @@ class Discovery:
         self._interfaces = list(interfaces)
         self._found = found
         self._resolving: set[asyncio.Task[None]] = set()
-        # By name, the newest last.
+        # Announced names to be resolved, the newest last.
         self._waiting: dict[str, None] = {}
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begins to listen. Without multicast it says so, and listed workers still work."""
+        """Starts listening. Without multicast this is logged; listed workers still work."""
         addresses = _own_addresses()
         self._listen()
         self._watch = asyncio.create_task(self._follow_interfaces(addresses))
 
     async def ask_again(self) -> None:
-        """Forgets what was heard, and asks who is there."""
+        """Forgets all announcements and asks again."""
         await self._unlisten()
         self._listen()
 
@@ -69,9 +69,9 @@ class Discovery:
             )
         except (OSError, Error) as error:
             log.warning(
-                "no workers are found by themselves",
+                "workers cannot be discovered",
                 cause=f"mDNS cannot listen: {error}",
-                cure="List their addresses in the setting workers",
+                cure="List their addresses in the setting `workers`",
             )
             return
         self._browser = AsyncServiceBrowser(
@@ -91,7 +91,7 @@ class Discovery:
             await zeroconf.async_close()
 
     async def _follow_interfaces(self, addresses: frozenset[str]) -> None:
-        """Listens anew when this machine's addresses have changed."""
+        """Listens again after this machine's addresses have changed."""
         while True:
             await asyncio.sleep(INTERFACES_INTERVAL_S)
             current = _own_addresses()
@@ -103,7 +103,7 @@ class Discovery:
     def _announced(
         self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
     ) -> None:
-        # A worker that says goodbye ends its connection too; one that crashed says nothing.
+        # A worker that says goodbye also ends its connection; one that crashed says nothing.
         self._waiting.pop(name, None)
         if state_change is ServiceStateChange.Removed:
             return
@@ -113,7 +113,7 @@ class Discovery:
         self._resolve_next(zeroconf, service_type)
 
     def _resolve_next(self, zeroconf: Zeroconf, service_type: str) -> None:
-        """The newest first: who floods us has made the others up long ago."""
+        """The newest first: in a flood of names, the oldest are the most likely to be forged."""
         while self._waiting and len(self._resolving) < _MAX_RESOLVING:
             name, _ = self._waiting.popitem()
             resolving = self._resolve(zeroconf, service_type, name)
@@ -138,14 +138,14 @@ class Discovery:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A worker that announces itself: its id, and the name of its cluster."""
+    """A worker's announcement: its id and the name of its cluster."""
 
     id: str
     cluster: str
 
 
 async def hear(interfaces: Sequence[str], seconds: float) -> list[Heard]:
-    """Asks who is there and listens for so long, whatever was heard before; empty where mDNS
+    """Asks for workers and listens for this long, independently of `Discovery`. Empty if mDNS
     cannot listen.
     """
     names: dict[str, None] = {}

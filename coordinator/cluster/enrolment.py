@@ -1,4 +1,4 @@
-"""Where devices become members: one gRPC service that needs no client certificate."""
+"""How devices become members: a gRPC service that needs no client certificate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protos.ports import holder_of
 from protos.serving import Context
 from protos.status import fail
 
-# Strangers may call: little at a time, and little of it.
+# Strangers may call, so calls are few and small.
 _MAX_CALLS = 16
 _MAX_MESSAGE_BYTES = 64 << 10
 _MAX_NAME_CHARS = 60
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class Enrolment(EnrolmentServicer):
-    """Answers at `host:port` while it is started."""
+    """Serves at `host:port` while it is started."""
 
     def __init__(self, certified: Certified, host: str, port: int) -> None:
         self._certified = certified
@@ -38,7 +38,7 @@ class Enrolment(EnrolmentServicer):
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
-        """Begins to listen; the port.
+        """Starts listening; returns the port.
 
         Raises:
             BadConfiguration: the port is taken.
@@ -73,12 +73,12 @@ class Enrolment(EnrolmentServicer):
     async def Authority(  # noqa: N802 - gRPC's name
         self, request: pb.AuthorityRequest, context: Context
     ) -> pb.AuthorityReply:
-        """The authority's certificate: it is no secret."""
+        """The authority's certificate, which is public."""
         del request, context
         return pb.AuthorityReply(certificate=self._certified.authority.certificate_pem)
 
     async def Enrol(self, request: pb.EnrolRequest, context: Context) -> pb.EnrolReply:  # noqa: N802
-        """A certificate for whoever shows an invitation."""
+        """A certificate for the holder of an invitation."""
         name = _printable(request.name)
         try:
             device = _device(request)
@@ -100,10 +100,13 @@ class Enrolment(EnrolmentServicer):
 def _device(request: pb.EnrolRequest) -> DeviceId:
     versions.SPOKEN.answer(request.protocol, "the device that joins", "this coordinator")
     if not _DEVICE.fullmatch(request.device):
-        raise BadRequest(cause="the device's id is not one of ours", cure="Run the same version")
+        raise BadRequest(
+            cause="the device's id is not 16 hexadecimal digits",
+            cure="Run the same version of imbrex on every device",
+        )
     return DeviceId(request.device)
 
 
 def _printable(name: str) -> str:
-    """A stranger's text, fit for a log and a terminal."""
+    """A stranger's text, safe for logs and terminals."""
     return "".join(char for char in name if char.isprintable())[:_MAX_NAME_CHARS]

@@ -1,4 +1,4 @@
-"""What happens to peers, and what membership wants done about it: events in, actions out."""
+"""Membership's events (what happens to peers) and actions (what is to be done)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sighted:
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """The connection to `address` is up, and this is who answered."""
+    """The connection to `address` is open, and this device answered."""
 
     address: str
     device_id: DeviceId
@@ -35,7 +35,7 @@ class Greeted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The peer at `address` cannot be used until somebody mends it (version, secret)."""
+    """The peer at `address` cannot be used until somebody fixes the problem (version, secret)."""
 
     address: str
     cause: str
@@ -52,14 +52,14 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """Nobody will listen at `address` again: a restarted host worker, an edited list."""
+    """Nobody will listen at `address` again: the host worker restarted, or the list was edited."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: whoever is due is tried again."""
+    """Time has passed: peers that are due are tried again."""
 
 
 Event = Sighted | Greeted | Denied | Dropped | Withdrawn | Tick
@@ -77,14 +77,14 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the connection to `address`; nothing more may be reported of it."""
+    """End the connection to `address`; its further events are ignored."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The device can be used, through the connection to `address`."""
+    """The device can be used through the connection to `address`."""
 
     device_id: DeviceId
     address: str
@@ -101,7 +101,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a person should know; said once, not at every attempt."""
+    """Something that a person should know; reported once, not at every attempt."""
 
     address: str
     code: ProblemCode

@@ -1,9 +1,9 @@
-"""Why TLS with a worker fails: which certificate, by whose clock.
+"""Why TLS with a worker fails: which certificate is not valid by whose clock.
 
-A gRPC server that does not believe a certificate hangs up without an alert, and its client says
-only that. One handshake of our own, which believes nothing and asks nothing, tells more: in TLS 1.3
-the server shows its certificate before it judges ours [RFC 8446, section 2]. Where one authority
-signed both, and ours is valid by our clock, a server that hangs up goes by another clock.
+A gRPC server that rejects a certificate closes the connection without an alert, so its client sees
+no reason. A handshake of our own that verifies nothing shows more: in TLS 1.3 the server sends its
+certificate before it judges the client's [RFC 8446, section 2]. If the same authority signed both,
+and ours is valid by our clock, a server that closes the connection has another time.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from protos.credentials import Credentials
 from protos.errors import BadConfiguration
 from protos.identity import SET_CLOCKS, now_utc, shown, validity_problem
 
-# Long beside a round trip in a home, short beside the patience with a device that does not answer.
+# Far more than a round trip in a home, far less than the timeout of a device that does not answer.
 TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shaken:
-    """What a handshake showed: the certificate of who answered, and whether it hung up on ours."""
+    """What a handshake showed: the peer's certificate, and whether it closed when it saw ours."""
 
     theirs: x509.Certificate
     hung_up: bool
 
 
 async def clock_problem(address: str, credentials: Credentials) -> BadConfiguration | None:
-    """What is wrong with a clock here or there, if TLS with a worker fails for that."""
+    """The wrong clock, here or there, if that is why TLS with a worker fails."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             shaken = await _shake(address, credentials)
     except (OSError, ValueError, TimeoutError):
-        return None  # nobody answers, or not by TLS
+        return None  # no answer, or not TLS
     own, authority = map(
         x509.load_pem_x509_certificate,
         (credentials.identity.certificate_pem, credentials.identity.authority_pem),
@@ -46,27 +46,27 @@ async def clock_problem(address: str, credentials: Credentials) -> BadConfigurat
     try:
         shaken.theirs.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
-        return None  # of another cluster: its clock is none of our business
+        return None  # a worker of another cluster: its clock does not matter
     return judged(address, shaken, own, now_utc())
 
 
 def judged(
     address: str, shaken: Shaken, own: x509.Certificate, now: datetime
 ) -> BadConfiguration | None:
-    """The clock problem that a handshake with a worker of this cluster showed to somebody whose
+    """The clock problem that a handshake with a worker of this cluster showed, if this machine's
     clock says `now`.
     """
     for whose, certificate in (("its", shaken.theirs), ("our", own)):
         if problem := validity_problem(certificate, now):
-            cause = f"{address} is not used: {whose} certificate {problem}"
+            cause = f"{address} cannot be used: {whose} certificate {problem}"
             return BadConfiguration(cause=cause, cure=SET_CLOCKS)
     if not shaken.hung_up:
         return None
     begin, end = map(shown, (own.not_valid_before_utc, own.not_valid_after_utc))
     cause = (
-        f"{address} does not take our certificate, though one authority signed both: it is valid "
-        f"from {begin} to {end}, so the clock of that device says something else, and the clock of "
-        f"this device says {shown(now)}"
+        f"{address} rejects our certificate, although the same authority signed both. It is valid "
+        f"from {begin} to {end}, so the clock of that device must show another time; the clock of "
+        f"this device shows {shown(now)}"
     )
     return BadConfiguration(cause=cause, cure=SET_CLOCKS)
 
@@ -83,11 +83,11 @@ async def _shake(address: str, credentials: Credentials) -> Shaken:
         hung_up = False
         try:
             async with asyncio.timeout(TIMEOUT_S / 2):
-                hung_up = not await reader.read(1)  # who believes us says its HTTP/2 settings
+                hung_up = not await reader.read(1)  # acceptance brings HTTP/2 settings
         except TimeoutError:
             pass
         except (ssl.SSLError, ConnectionError):
             hung_up = True
         return Shaken(x509.load_der_x509_certificate(found), hung_up)
     finally:
-        writer.transport.abort()  # it may not say goodbye
+        writer.transport.abort()  # waiting for an orderly end could take long

@@ -1,4 +1,4 @@
-"""The coordinator's own worker: an ordinary worker process on loopback, kept running."""
+"""The host worker: an ordinary worker process on loopback, kept running."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from coordinator.cluster.children import PARENT_VARIABLE
 
 WORKER = (sys.executable, "-m", "imbrex", "worker")
 
-# A worker that dies at once is tried again ever more slowly; one that lived long enough to be of
-# use is started anew at once.
+# A worker that ends at once is restarted with growing delays; one that lived for this long is
+# restarted at once.
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
 STABLE_S = 30.0
-# Python, gRPC and onnxruntime load in 1 s here, in 15 s from a Pi's slow card.
+# Loading Python, gRPC and onnxruntime takes 1 s on a PC, 15 s from a Pi's slow card.
 READY_TIMEOUT_S = 60.0
-# Longer than the worker itself lets a task in progress run on.
+# Longer than the worker lets a task in progress run on.
 STOP_TIMEOUT_S = 8.0
 _POLL_S = 0.05
-# Standard error: what the worker prints belongs to our log, and never to our standard output,
-# which may be somebody's JSON.
+# The worker's output goes to standard error, as the log does: the coordinator's standard output may
+# be read as JSON.
 _OUR_LOG = 2
 
 log = structlog.get_logger(__name__)
 
 
 class HostWorker:
-    """Starts the worker, calls `up(address)` when it listens and `down(address)` when it ended,
-    and starts it again until `stop`.
+    """Starts the worker, calls `up(address)` when it listens and `down(address)` when it has ended,
+    and restarts it until `stop`.
 
-    `environment` is all that the worker is told: this process's own `IMBREX_*` are not handed on.
+    `environment` is passed to the worker, but none of this process's own `IMBREX_*` variables.
     `command` starts it.
     """
 
@@ -59,11 +59,11 @@ class HostWorker:
         self.pid: int | None = None
 
     async def start(self) -> None:
-        """Begins to supervise."""
+        """Starts to supervise the worker."""
         self._supervisor = asyncio.create_task(self._supervise())
 
     async def stop(self) -> None:
-        """Ends the worker: politely, then by force."""
+        """Stops the worker, first with SIGTERM, then with SIGKILL."""
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
@@ -79,12 +79,12 @@ class HostWorker:
                 outcome = str(error)
             if loop.time() - started_s >= STABLE_S:
                 delay_s = FIRST_RETRY_S
-            log.warning("the host's worker ended", outcome=outcome, again_in_s=delay_s)
+            log.warning("the host worker ended", outcome=outcome, again_in_s=delay_s)
             await asyncio.sleep(delay_s)
             delay_s = min(LAST_RETRY_S, 2 * delay_s)
 
     async def _run_once(self) -> int:
-        """One life of the process; its exit code."""
+        """Runs the process once; its exit code."""
         self._state_dir.mkdir(parents=True, exist_ok=True)
         ready_file = self._state_dir / "ready.json"
         ready_file.unlink(missing_ok=True)
@@ -93,7 +93,7 @@ class HostWorker:
             env=_environment(self._environment),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=_OUR_LOG,
-            # Ctrl-C reaches us alone: we end it in order.
+            # Ctrl-C must reach only this process, which stops the worker in order.
             start_new_session=True,
         )
         self.pid = process.pid
@@ -103,7 +103,7 @@ class HostWorker:
             if address:
                 self._up(address)
                 return await process.wait()
-            log.error("the host's worker does not get ready", within_s=READY_TIMEOUT_S)
+            log.error("the host worker did not become ready", within_s=READY_TIMEOUT_S)
         finally:
             if address:
                 self._down(address)
@@ -113,13 +113,15 @@ class HostWorker:
 
 
 def _environment(told: Mapping[str, str]) -> dict[str, str]:
-    """Ours without our settings, what the worker is told, and whom it must not outlive."""
+    """This process's environment without imbrex's settings, plus the worker's settings and the id
+    of its parent.
+    """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("IMBREX_")}
     return {**kept, **told, PARENT_VARIABLE: str(os.getpid())}
 
 
 async def _address(ready_file: Path, process: asyncio.subprocess.Process) -> str:
-    """Where the worker listens; empty if it ended or does not get ready in time."""
+    """Where the worker listens; empty if it ended or did not become ready in time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(READY_TIMEOUT_S):
             while process.returncode is None:
@@ -130,7 +132,7 @@ async def _address(ready_file: Path, process: asyncio.subprocess.Process) -> str
 
 
 async def _end(process: asyncio.subprocess.Process) -> int:
-    """Its exit code, after SIGTERM and at last SIGKILL if it has not ended already."""
+    """Stops the process with SIGTERM, then SIGKILL, unless it has ended; its exit code."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.returncode is None:
             with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Join tokens that are open: hashed, each good for one device and for a limited time."""
+"""Open join tokens, hashed; each is good for one device and a limited time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from coordinator.cluster.ledger import changing
 from protos.errors import Infeasible, Unavailable
 from protos.identity import secret_hash
 
-# The devices of a large home, several times over; more open invitations are a mistake.
+# Several times the devices of a large home; more open invitations are a mistake.
 MAX_OPEN = 256
 VALID_FOR = timedelta(hours=1)
 _SECRET_BYTES = 24
 
 
 class Invitations:
-    """Kept in the coordinator's state directory by the hash of their secret."""
+    """Invitations in the coordinator's state directory, by the hash of their secret."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / FOLDER / "invitations.json"
 
     def open(self, now: datetime, valid_for: timedelta = VALID_FOR) -> str:
-        """A new secret; whoever shows it first becomes a member.
+        """A new secret; the first device that shows it becomes a member.
 
         Raises:
             Infeasible: too many are open.
@@ -41,10 +41,10 @@ class Invitations:
         return secret
 
     def take(self, secret: str, now: datetime) -> None:
-        """Uses an invitation up. Only hashes are compared, each in constant time.
+        """Uses up an invitation. Only hashes are compared, in constant time.
 
         Raises:
-            NotInvited: it is unknown, expired, or was used before.
+            NotInvited: the token is unknown, expired, or was used before.
         """
         shown = secret_hash(secret)
         with changing(self._path) as entries:
@@ -60,7 +60,7 @@ class Invitations:
 
 
 class NotInvited(Unavailable):
-    """The token that was shown admits nobody."""
+    """The token does not admit a device."""
 
 
 def _drop_expired(entries: dict[str, dict[str, str]], now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Small JSON files that the daemon and the command line both change: one at a time, as a whole."""
+"""Small JSON files that daemon and command line both change, one at a time and atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Entries = dict[str, dict[str, Any]]
 
 
 def read_entries(path: Path) -> Entries:
-    """What the file holds; nothing without one.
+    """The entries of the file; none if there is no file.
 
     Raises:
         BadConfiguration: it cannot be read.
@@ -34,7 +34,7 @@ def read_entries(path: Path) -> Entries:
 
 
 class Followed:
-    """The entries of a file that somebody else changes; read again only when it has changed."""
+    """The entries of a file that another process may change; read again only after changes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -42,7 +42,7 @@ class Followed:
         self._entries: Entries = {}
 
     def entries(self) -> Entries:
-        """As they are now.
+        """The present entries.
 
         Raises:
             BadConfiguration: the file cannot be read.
@@ -63,8 +63,8 @@ class Followed:
 
 @contextmanager
 def changing(path: Path) -> Iterator[Entries]:
-    """The entries, to be changed in place; written back at the end if they were. Nobody else
-    changes them meanwhile.
+    """The entries, to be changed in place, and written back at the end if they were. The file is
+    locked meanwhile.
 
     Raises:
         BadConfiguration: the file cannot be read or written.

@@ -1,4 +1,4 @@
-"""What was measured of each device's link, kept for the next start: until it is probed anew."""
+"""Measurements of each device's link, saved for the next start, until the link is probed again."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ log = structlog.get_logger(__name__)
 
 
 def load_links(state_dir: Path) -> dict[DeviceId, Link]:
-    """The links as they were known last; what their ends cost is measured anew. A file that can't
-    be used is as good as none.
+    """The last known links, without the costs of their ends, which are measured again. A file that
+    cannot be used is ignored.
     """
     try:
         entries = read_entries(state_dir / LINKS_FILE)
     except BadConfiguration as error:
-        log.warning("links are measured anew", cause=error.cause)
+        log.warning("saved link measurements are ignored", cause=error.cause)
         return {}
     found = {}
     for device, entry in entries.items():
@@ -53,4 +53,4 @@ def save_links(state_dir: Path, links: Mapping[DeviceId, Link]) -> None:
     try:
         write_atomically(state_dir / LINKS_FILE, json.dumps(entries, indent=1).encode() + b"\n")
     except OSError as error:
-        log.warning("links are not kept", cause=str(error))
+        log.warning("link measurements cannot be saved", cause=str(error))

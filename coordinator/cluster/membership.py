@@ -1,8 +1,8 @@
-"""Who belongs to the cluster: a pure state machine over addresses and device ids.
+"""Which devices take part: a pure state machine over addresses and device ids.
 
-The one rule: a device id is in use through at most one address. An address that was announced
-over mDNS, and at which nobody has proved to be a worker, is a *stranger's*: anybody on the network
-can make them up. They have slots of their own, the oldest leaves for a new one, and the more there
+The one rule: a device id is in use through at most one address. An address is a *stranger's* if it
+was announced over mDNS but no worker has ever answered there: anybody on the network can invent
+such addresses. Strangers have their own slots, the oldest leaves for a new one, and the more there
 are, the less often each is tried. Everything else is one table:
 
     state       event     next                                actions
@@ -48,25 +48,25 @@ from coordinator.tasks.plan import DeviceId
 MAX_DEVICES = 64
 # Several addresses per device (Ethernet, Wi-Fi, IPv6, a name).
 MAX_ADDRESSES = 4 * MAX_DEVICES
-# Beyond what a home has, somebody floods mDNS; a kilobyte each.
+# More than a home has: somebody floods mDNS. Each takes a kilobyte.
 MAX_STRANGERS = 1024
-# So many are tried as often as others; of more, each so much less often.
+# Up to this many strangers are tried as often as other addresses; with more, each less often.
 STRANGERS_AT_EASE = 32
 
-# A connection that lived this long was a good one: the next loss starts the backoff anew.
+# A connection that lived this long was good: the next loss starts with the shortest delay again.
 STABLE_S = 10.0
-# Addresses from mDNS that stay dead are forgotten (leases change); listed ones are tried for ever.
+# Addresses from mDNS that stay dead are forgotten (leases change); listed ones are tried forever.
 # Twice the life of an announcement [RFC 6762, section 10: 75 minutes]: by then it has left every
 # cache, so a worker that comes back is announced as new.
 FORGET_AFTER_S = 2 * 4500.0
 
-_NO_ANSWER = "See that its worker runs and that its port can be reached; it is tried again"
+_NO_ANSWER = "Check that its worker runs and its port can be reached; the coordinator keeps trying"
 
 _RANK: dict[Source, int] = {"mdns": 0, "static": 1, "host": 2}
 
 
 class Membership:
-    """`step(event, now)` is the only way in. `jitter` yields numbers in [0, 1)."""
+    """`step(event, now)` is the only way to change it. `jitter` yields numbers in [0, 1)."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Membership:
         self._peers: dict[str, Peer] = {}
         self._ready: dict[DeviceId, str] = {}
         self._said_full = False
-        # Strangers that had to leave for others.
+        # Strangers that were dropped to make room.
         self.turned_away = 0
 
     @property
@@ -98,7 +98,7 @@ class Membership:
         return dict(self._ready)
 
     def is_stranger(self, address: str) -> bool:
-        """Whether anybody may have made this address up."""
+        """Whether this address may be invented: it was announced, and no worker has answered."""
         return address in self._strangers
 
     def is_host(self, device_id: DeviceId) -> bool:
@@ -142,7 +142,7 @@ class Membership:
         if peer.source != "mdns":
             self._strangers.pop(address, None)
         peer.alive_s = now
-        # An announcement is a reason not to wait, but not to hammer.
+        # An announcement shortens the wait, but only so far that the address is not flooded.
         if peer.state in RETRIED and now - peer.tried_s >= FIRST_RETRY_S:
             return [peer.connect(now)]
         return []
@@ -150,7 +150,7 @@ class Membership:
     def _greeted(self, event: Greeted, now: float) -> list[Action]:
         peer = self._peers.get(event.address)
         if peer is None or peer.state is not PeerState.CONNECTING:
-            # Late news of an attempt that was given up; one in use is not to be closed for it.
+            # A late result of an attempt that was given up; a connection in use must not be closed.
             used = peer is not None and peer.state is PeerState.READY
             return [] if used else [Close(event.address)]
         if peer.address in self._strangers:
@@ -202,7 +202,7 @@ class Membership:
         peer.wait(cause, now, self._jitter(), max(1.0, crowd))
         if was_ready:
             return self._leave(peer, cause, now)
-        # Whom somebody has listed is missed; once is enough to say so.
+        # A listed worker is missed; this is reported once.
         is_missed = peer.source == "static" and peer.attempts == 1
         return [Problem(address, "no_answer", cause, _NO_ANSWER)] if is_missed else []
 
@@ -240,8 +240,8 @@ class Membership:
         return actions
 
     def _make_room(self, address: str, source: Source) -> list[Action] | None:
-        """Forgets somebody for one more address of this source, where there are too many; None
-        where nobody can go.
+        """Forgets an address to make room for one more of this source; None if none can be
+        forgotten.
         """
         if source == "mdns":
             if len(self._strangers) < self._max_strangers:
@@ -264,6 +264,6 @@ class Membership:
         if self._said_full:
             return []
         self._said_full = True
-        cause = f"{len(self._peers)} addresses are known, more than a home has: {address} is new"
-        cure = "See `imbrex doctor` for who is announced, and stop it"
+        cause = f"{len(self._peers)} addresses are known, the maximum: {address} is ignored"
+        cure = "See in `imbrex doctor` what is announced, and stop what should not be"
         return [Problem(address, "too_many_addresses", cause, cure)]

@@ -1,4 +1,4 @@
-"""Other coordinators that our workers work for, too."""
+"""Other coordinators that this coordinator's workers also work for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Other:
-    """One of them, by the name of its machine; a copy has our own id, with a copied state
-    directory.
+    """Another coordinator, by the name of its machine. A copy has this one's id, because its state
+    directory was copied.
     """
 
     name: str
@@ -16,7 +16,7 @@ class Other:
 
     @classmethod
     def of(cls, told: str, own: str) -> Other:
-        """From what two coordinators call themselves: an id, and after a space a name."""
+        """Parses how two coordinators identify themselves: an id, a space, and a name."""
         identity, _, name = told.partition(" ")
         return cls(name or identity, identity == own.partition(" ")[0])
 

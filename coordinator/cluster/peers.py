@@ -1,4 +1,4 @@
-"""One address of the cluster, as membership keeps it."""
+"""One address of the cluster, as `Membership` keeps it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from coordinator.tasks.plan import DeviceId
 # A worker that restarts is back within a second or two; one that is off costs a packet per 10 s.
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 10.0
-# Only a person can mend a refusal; this is how soon the cure is noticed without an announcement.
+# Only a person can fix a refusal; this bounds how late the fix is noticed without an announcement.
 REFUSED_RETRY_S = 15.0
 
 
 class PeerState(StrEnum):
-    """What we know of an address."""
+    """The state of an address."""
 
     CONNECTING = "connecting"
     READY = "ready"
@@ -33,9 +33,9 @@ IDLE = (PeerState.ALIAS, *RETRIED)
 @dataclass(slots=True)
 class Peer:
     """One address. `alive_s` is the last sign of life, `tried_s` the start of the current or last
-    attempt (while ready: of the connection), `retry_at_s` matters while waiting or refused;
-    `reason` and `cure` tell people why it isn't ready, `code` is of the last refusal. Owned
-    by `Membership`; others only read.
+    attempt (of the connection while ready); `retry_at_s` matters while waiting or refused. `reason`
+    and `cure` explain to people why it is not ready; `code` is that of the last refusal. Owned by
+    `Membership`; others only read it.
     """
 
     address: str
@@ -53,17 +53,17 @@ class Peer:
 
     @property
     def is_stranger(self) -> bool:
-        """Whether anybody may have made this address up: announced, and nobody has answered."""
+        """Whether the address may be invented: it was announced, and no worker has answered."""
         return self.source == "mdns" and self.device_id is None
 
     def connect(self, now: float) -> Action:
-        """Another attempt."""
+        """Starts another attempt."""
         self.state, self.tried_s = PeerState.CONNECTING, now
         return Connect(self.address)
 
     def wait(self, cause: str, now: float, jitter: float, crowd: float = 1.0) -> None:
-        """Try again later: exponential backoff, `crowd` times as long, of which `jitter` in [0, 1)
-        picks a part.
+        """Delays the next attempt: exponential backoff, multiplied by `crowd`, randomised by
+        `jitter` in [0, 1).
         """
         delay = crowd * min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(self.attempts, 10))
         self.state, self.reason, self.cure = PeerState.WAITING, cause, ""
@@ -71,7 +71,7 @@ class Peer:
         self.attempts += 1
 
     def refuse(self, code: ProblemCode, cause: str, cure: str, now: float) -> list[Action]:
-        """Unusable until somebody mends it; said only when it is news."""
+        """Makes the peer unusable until a person fixes the problem; reported only if it is new."""
         news = self.reason != cause
         self.state, self.retry_at_s = PeerState.REFUSED, now + REFUSED_RETRY_S
         self.reason, self.cure, self.code = cause, cure, code

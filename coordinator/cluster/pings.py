@@ -1,7 +1,7 @@
-"""Pings: is the worker alive, what does its clock say, and what does its link carry?
+"""Pings: whether the worker is alive, its clock's offset, and its link's capacity.
 
-They travel on a connection of their own, so that neither a tensor nor a weight that is on its way
-can hold them up and make a busy worker look like a dead one.
+They use their own connection: a tensor or weight in transit cannot delay them and make a busy
+worker look dead.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from protos import imbrex_pb2 as pb
 from protos.client import ExchangeStream
 from protos.errors import LostWorker
 
-# Old round trips go: clocks of cheap devices drift by tens of microseconds per second.
+# Old round trips are dropped: clocks of cheap devices drift by tens of microseconds per second.
 _CLOCK_SAMPLES = 16
 
-# What the payloads of a probe may take, and as much again a train of them: requests that come
-# meanwhile share the link with it.
+# Time for the payloads of a probe, and again for a train of them: requests share the link
+# meanwhile.
 PROBE_BUDGET_S = 0.6
-# Large enough to see the rate of gigabit Ethernet beside the fixed cost; the largest are left out
-# where the budget would not do.
+# Large enough to see the rate of gigabit Ethernet above the fixed cost; the largest are left out if
+# they exceed the budget.
 PROBE_SIZES_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
 _EMPTY_PROBES = 4
-# Pings at once, whose answers come as fast as the slower end handles messages.
+# Concurrent pings, answered as fast as the slower end handles messages.
 _BURST = 6
-# Pings with a payload close behind each other: they come as fast as the wire lets them.
+# Back-to-back pings with payload, which arrive as fast as the wire carries them.
 _TRAIN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """One answered ping: payload bytes there and back, seconds from before sending to after
-    receipt, and when it got there, on the other clock. `offset_s` added to that clock gives ours;
-    it errs by half of `seconds` at most.
+    """One answered ping: payload bytes in both directions, seconds from before sending to after
+    receipt, and its arrival on the other clock. Adding `offset_s` to that clock gives this one,
+    with an error of at most half of `seconds`.
     """
 
     sent_bytes: int
@@ -57,9 +57,9 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a link and its ends showed: single messages, the seconds that the slower of the two
-    ends needs to handle one, and the seconds per byte of large ones close behind each other, while
-    the wire carries one and the ends handle others.
+    """What was measured of a link and its ends: single messages, the seconds that the slower end
+    needs to handle one, and the seconds per byte of large messages sent back to back, when the wire
+    carries one while the ends handle others.
     """
 
     messages: tuple[Observation, ...]
@@ -68,24 +68,24 @@ class Probe:
 
 
 class ClockEstimate:
-    """The offset of another clock, from round trips: the shortest one errs least."""
+    """The offset of another clock, estimated from the shortest round trip."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=_CLOCK_SAMPLES)
 
     def add(self, trip: RoundTrip) -> None:
-        """Takes another round trip into account; one with a payload tells nothing."""
+        """Takes another round trip into account; one with a payload is ignored."""
         if not trip.sent_bytes and not trip.reply_bytes:
             self._samples.append((trip.seconds, trip.offset_s))
 
     @property
     def offset_s(self) -> float:
-        """Seconds to add to the other clock to get ours; 0 before the first round trip."""
+        """Seconds to add to the other clock to get this one; 0 before the first round trip."""
         return min(self._samples, default=(0.0, 0.0))[1]
 
 
 class PingPace:
-    """When to ping: only a worker that is silent is asked; its frames are signs of life too.
+    """When to ping: only when the worker is silent, since its frames are signs of life, too.
 
     Three pings fit into `lost_after_s`: one lost packet must not force a replan.
     """
@@ -101,17 +101,19 @@ class PingPace:
         self.heard_s = now
 
     def answered(self, now: float) -> None:
-        """A pong came."""
+        """A ping was answered."""
         self.heard_s = self._answered_s = now
 
     def wait_s(self, now: float) -> float:
-        """Until the next ping; now and then also for a worker that talks, for its clock."""
+        """Seconds until the next ping; talking workers are pinged now and then, too, for their
+        clock.
+        """
         due_s = min(self.heard_s + self._interval_s, self._answered_s + 10 * self._interval_s)
         return max(0.0, due_s - now)
 
     def patience_s(self, now: float) -> float:
-        """How long a ping sent now may take: the worker is lost after `lost_after_s` of silence,
-        but an event loop that was late itself asks once more.
+        """How long a ping sent now may take. The worker is lost after `lost_after_s` of silence,
+        but if this event loop itself was late, it pings once more.
         """
         return max(self._interval_s, self._lost_after_s - (now - self.heard_s))
 
@@ -125,11 +127,11 @@ class Pinger:
         self._address = address
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[tuple[float, float]]] = {}
-        # A call takes one write at a time.
+        # A gRPC call allows one write at a time.
         self._writing = asyncio.Lock()
 
     async def read(self) -> None:
-        """Takes the answers; returns when the worker ends the stream.
+        """Receives the answers; returns when the worker ends the stream.
 
         Raises:
             ImbrexError: the stream is broken, or what came is malformed.
@@ -142,7 +144,7 @@ class Pinger:
                     waiting.set_result((now, item.pong.received_s))
 
     async def ping(self, timeout_s: float, sent_bytes: int = 0, reply_bytes: int = 0) -> RoundTrip:
-        """One round trip with so many bytes of payload there and back (16 MB at most).
+        """One round trip with this many bytes of payload in each direction (16 MB at most).
 
         Raises:
             LostWorker: no answer within `timeout_s`.
@@ -171,10 +173,11 @@ class Pinger:
         return trip
 
     async def probe(self, timeout_s: float) -> Probe:
-        """Messages of several sizes, both ways, and several at once, in about a second: for
+        """Sends messages of several sizes both ways, and several at once, in about a second, for
         `coordinator.costs`.
 
-        A message of n bytes takes a round trip with n bytes one way, less half an empty one.
+        A message of n bytes takes a round trip with n bytes one way, minus half an empty round
+        trip.
 
         Raises:
             ImbrexError: as `ping`.
@@ -195,8 +198,8 @@ class Pinger:
         return Probe(tuple(seen), handling_s, await self._stream_byte_s(timeout_s, byte_s))
 
     async def _handling_s(self, timeout_s: float, empty_s: float) -> float:
-        """Of pings sent at once, each after the first takes what the slower end needs for two
-        messages: one that it gets and one that it sends.
+        """Seconds that the slower end needs for a message. Of pings sent at once, each after the
+        first takes as long as that end handles two messages: one received and one sent.
         """
         began_s = time.monotonic()
         await asyncio.gather(*(self.ping(timeout_s) for _ in range(_BURST)))
@@ -204,12 +207,14 @@ class Pinger:
         return max(0.0, more_s) / (2 * (_BURST - 1))
 
     async def _stream_byte_s(self, timeout_s: float, byte_s: float) -> float:
-        """Seconds per byte by the dispersion of a train of pings; one alone takes `byte_s`."""
+        """Seconds per byte from the dispersion of a train of pings; `byte_s` is that of a single
+        one.
+        """
         most = PROBE_BUDGET_S / (_TRAIN * byte_s) if byte_s else math.inf
         least = PROBE_SIZES_BYTES[0]
         size = max(each for each in PROBE_SIZES_BYTES if each <= max(most, least))
 
         trips = await asyncio.gather(*(self.ping(timeout_s, size) for _ in range(_TRAIN)))
-        # On the other clock: on a shared medium, answers wait for the train itself.
+        # Measured on the other clock: on a shared medium, answers wait for the train itself.
         arrivals = [each.received_s for each in trips]
         return (max(arrivals) - min(arrivals)) / ((_TRAIN - 1) * size)

@@ -1,4 +1,4 @@
-"""The pool of devices: connections around the pure membership."""
+"""The pool of devices: connections, driven by the pure membership."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from coordinator.cluster.trust import Trust
 from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration, ImbrexError, LostWorker, NotFound, PeerViolation
 
-# How often membership looks whether somebody is due to be tried again.
+# How often membership checks whether an address is due for another attempt.
 TICK_S = 0.25
-# A device that accepts but never answers must not occupy an attempt for ever.
+# A device that accepts but never answers must not hold an attempt forever.
 CONNECT_TIMEOUT_S = 5.0
-# Where somebody may have made an address up: a home's network answers within milliseconds, a device
-# on Wi-Fi that sleeps within some hundred. So many at a time, each a socket.
+# For addresses that may be invented: a home's network answers within milliseconds, a sleeping
+# device on Wi-Fi within some hundred. This many attempts at a time, each with a socket.
 KNOCK_TIMEOUT_S = 1.0
 MOST_KNOCKING = 128
-# When so many addresses were announced that some had to go, and then none for so long, everybody is
-# asked again: there may have been devices among them.
+# After a flood of announcements, when none has come for this long, all workers are asked again:
+# there may have been real ones among those that were dropped.
 CALM_S = 3.0
 
 log = structlog.get_logger(__name__)
 
 
 class Pool:
-    """Finds workers and keeps connections to them. `changed(cause)` is called after every join
-    and leave, `sink` with every item that a worker sends. `losses` counts connections that ended
-    by themselves, by the code of the error: `lost_worker`, `peer_violation`.
+    """Finds workers and keeps connections to them. `changed(cause)` is called after every join and
+    leave, `sink` with every item that a worker sends. `losses` counts failed connections by the
+    code of the error: `lost_worker`, `peer_violation`.
     """
 
     def __init__(self, trust: Trust, sink: Sink, changed: Callable[[str], None]) -> None:
@@ -75,7 +75,7 @@ class Pool:
     async def start(
         self, listed: Sequence[str], cluster: str = "", interfaces: Sequence[str] = ()
     ) -> None:
-        """Tries the listed addresses and, if `cluster` is named, listens for announcements."""
+        """Tries the listed addresses and, if `cluster` is given, listens for announcements."""
         self._ticker = asyncio.create_task(self._tick())
         for address in listed:
             self.sighted(address, "static")
@@ -84,7 +84,7 @@ class Pool:
             await self._discovery.start()
 
     async def stop(self) -> None:
-        """Closes everything."""
+        """Closes all connections."""
         if self._discovery is not None:
             await self._discovery.stop()
         self._stopped = True
@@ -115,7 +115,7 @@ class Pool:
         }
 
     def is_host(self, device: DeviceId) -> bool:
-        """Whether it is the coordinator's own worker."""
+        """Whether a device is the host worker."""
         return self._membership.is_host(device)
 
     def connection(self, device: DeviceId) -> Connection:
@@ -130,10 +130,10 @@ class Pool:
         return self._connections[address]
 
     def find(self, name: str) -> Connection:
-        """The connection to the device of this id, or of this name if only one has it.
+        """The connection to the device with this id, or with this name if it is unique.
 
         Raises:
-            NotFound: none that is ready, or several.
+            NotFound: no ready device matches, or several do.
         """
         ready = self.ready()
         if DeviceId(name) in ready:
@@ -142,8 +142,8 @@ class Pool:
         if len(named) != 1:
             known = ", ".join(sorted({each.facts.name for each in ready.values()}))
             raise NotFound(
-                cause=f"{len(named) or 'no'} devices that are ready are called {name!r}",
-                cure=f"Ready are {known or 'none'}; name one of them, or give its id",
+                cause=f"{len(named) or 'no'} ready devices are called {name!r}",
+                cure=f"Ready devices: {known or 'none'}; name one of them, or give its id",
             )
         return named[0]
 
@@ -193,10 +193,10 @@ class Pool:
                 del self._connecting[address]
 
     async def _knock(self, address: str) -> None:
-        """Returns if somebody listens there. That costs little; a channel of gRPC's does not.
+        """Returns if somebody listens there; much cheaper than a gRPC channel.
 
         Raises:
-            OSError: nobody does.
+            OSError: nobody listens.
         """
         host, _, port = address.rpartition(":")
         async with self._knocking, asyncio.timeout(KNOCK_TIMEOUT_S):
@@ -235,7 +235,7 @@ class Pool:
                 await self._discovery.ask_again()
 
     def _follow_members(self) -> None:
-        """Who is not a member any more is let go at once, and the others hear of it."""
+        """Drops devices that were removed from the members at once, and tells the others."""
         try:
             members, generation = self._trust.members(), self._trust.generation
         except ImbrexError as error:

@@ -1,4 +1,4 @@
-"""Programs and weights on their way to a worker: each only once, and resumed where it stopped."""
+"""Transfers programs and weights to a worker: each once, resumed where a transfer stopped."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from protos import imbrex_pb2 as pb
 from protos.client import CHUNK_BYTES, WorkerClient
 from protos.errors import Infeasible, PeerViolation
 
-# Making a session of a large block takes seconds on a Pi; a worker that needs longer is stuck.
+# Making a session of a large block takes seconds on a Pi; after this long the worker is stuck.
 PREPARE_TIMEOUT_S = 300.0
-# Graphs per Prepare: half of what a message may carry, for graphs that keep small constants.
+# Bytes of graphs per Prepare: half of a message's limit, since graphs may hold small constants.
 _PREPARE_BYTES = 32 << 20
-# What is remembered of a worker's programs: a benchmark of every strategy on every network has some
-# hundred, and plans that follow a drift make others for ever.
+# Programs that are remembered per worker: benchmarking every strategy on every network takes some
+# hundred, and plans that follow a drift add new ones without end.
 MOST_READY = 4096
-# A worker short of disk may evict a blob before its program is prepared; then it asks again.
+# A worker short of disk may evict a blob before its program is prepared, and asks for it again.
 _ROUNDS = 3
 
-Progress = Callable[[int, int], None]  # (bytes there, bytes altogether) of the missing weights
+Progress = Callable[[int, int], None]  # (bytes present, bytes in total) of the missing weights
 
 
 class Programs:
-    """What one connected worker has prepared. Concurrent callers that need the same programs
-    wait for one transfer; one that broke off is resumed by the next call, at the byte where the
-    worker says it stopped.
+    """The programs that a connected worker has prepared. Concurrent callers that need the same
+    programs wait for one transfer; a transfer that broke off is resumed by the next call, at the
+    byte that the worker names.
     """
 
     def __init__(self, client: WorkerClient) -> None:
         self._client = client
-        # By hash, those that were asked for last are last.
+        # By hash, the most recently requested last.
         self._ready: dict[str, None] = {}
         self._one_at_a_time = asyncio.Lock()
-        # Bytes there and altogether of the weights that are on their way; None: none are.
+        # Bytes present and in total of the weights in transit; None if there are none.
         self.arriving: tuple[int, int] | None = None
 
     def __contains__(self, sha256: str) -> bool:
         return sha256 in self._ready
 
     def forget(self, sha256: str) -> None:
-        """The worker said that it no longer has this program."""
+        """The worker reported that it no longer has this program."""
         self._ready.pop(sha256, None)
 
     async def ensure(
         self, programs: Sequence[Program], blobs: BlobSource, progress: Progress | None = None
     ) -> None:
-        """Brings what is missing; returns when all of `programs` can run.
+        """Transfers what is missing; returns when all of `programs` can run.
 
         Raises:
-            LostWorker: the connection broke.
+            LostWorker: the connection failed.
             Infeasible: the worker cannot make a session, for example for lack of memory.
             ImbrexError: it refused a transfer (full disk, bytes that differ from their hash).
         """
@@ -65,12 +65,12 @@ class Programs:
                 self.arriving = None
 
     async def retain(self, hashes: Sequence[str]) -> int:
-        """Drops all programs but these; returns the worker's memory in use, in bytes."""
+        """Drops all programs except these; returns the worker's memory in use, in bytes."""
         async with self._one_at_a_time:
             return await self._retain(hashes)
 
     async def drop(self, hashes: Iterable[str]) -> None:
-        """Drops these programs; the worker keeps those that it was told to prepare besides."""
+        """Drops these programs on the worker."""
         gone = self._ready.keys() & set(hashes)
         if gone:
             async with self._one_at_a_time:
@@ -93,7 +93,7 @@ class Programs:
                 return
             await self._push(list(reply.missing), programs, blobs, progress)
         raise Infeasible(
-            cause=f"{self._client.address} does not keep the weights it is sent",
+            cause=f"{self._client.address} does not keep the weights that it receives",
             cure="Give its worker more disk (setting disk_mb)",
         )
 
@@ -127,15 +127,15 @@ class Programs:
             progress(done, total)
 
     def _take(self, reply: pb.PrepareReply, programs: Sequence[Program]) -> None:
-        """Remembers those that are ready, then tells of the first that is not."""
+        """Records the programs that are ready; raises for the first that is not."""
         errors = {each.program: each.error for each in reply.programs}
-        silent = "the worker did not mention it"
+        silent = "the worker did not report it"
         failed = [e for each in programs if (e := errors.get(each.sha256, silent))]
         for each in programs:
             if errors.get(each.sha256) == "":
                 self._ready.pop(each.sha256, None)
                 self._ready[each.sha256] = None
-        # A program that is forgotten here is prepared again, which costs the worker nothing.
+        # A program that is forgotten here is requested again, which costs the worker nothing.
         for old in list(self._ready)[: max(0, len(self._ready) - MOST_READY)]:
             del self._ready[old]
         if failed:
@@ -146,7 +146,7 @@ class Programs:
 
 
 def program_message(program: Program) -> pb.Program:
-    """A program on the wire."""
+    """A program as a message."""
     weights = [
         pb.Weight(name=ref.name, sha256=ref.sha256, data_type=ref.data_type, dims=ref.dims)
         for ref in program.weights

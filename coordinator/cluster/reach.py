@@ -1,6 +1,6 @@
-"""Which devices cannot reach each other: some access points keep their clients apart.
+"""Which devices cannot reach each other: some access points isolate their clients.
 
-Every device is asked about every other one, since what is filtered one way need not be the other.
+Every device is asked about every other one, since filters can differ by direction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coordinator.cluster.connection import Connection
 from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
 
-# Nobody tells us when an access point is set up anew.
+# Period of asking again, since a changed access point is not announced.
 ASK_AGAIN_S = 300.0
 
 Pair = frozenset[DeviceId]
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class Reach:
-    """What the devices said; those that were not asked yet are thought to reach each other."""
+    """The devices' answers; devices that were not asked yet are assumed to reach each other."""
 
     def __init__(self) -> None:
         self.apart: frozenset[Pair] = frozenset()
@@ -31,13 +31,13 @@ class Reach:
         self._asked_s = 0.0
 
     def is_due(self, connections: Mapping[DeviceId, Connection]) -> bool:
-        """Whether devices or addresses are new, or the last answers old."""
+        """Whether devices or addresses are new, or the last answers are old."""
         return (
             _addresses(connections) != self._asked or time.monotonic() - self._asked_s > ASK_AGAIN_S
         )
 
     async def ask(self, connections: Mapping[DeviceId, Connection]) -> bool:
-        """Asks every device about the others; whether the answers are news."""
+        """Asks every device about the others; returns whether the answers have changed."""
         before = self.apart
         addresses = _addresses(connections)
         self._asked, self._asked_s = addresses, time.monotonic()
@@ -49,7 +49,7 @@ class Reach:
             log.warning(
                 "devices cannot reach each other",
                 pairs=sorted(sorted(pair) for pair in self.apart),
-                cure="Halos go through the host meanwhile; see whether the access point isolates "
+                cure="Halos go through the coordinator; check whether the access point isolates "
                 "its clients",
             )
         return self.apart != before
@@ -62,7 +62,7 @@ async def _unreachable(
     try:
         return [frozenset((device, each)) for each in await connection.unreachable(others)]
     except ImbrexError:
-        return []  # too old to tell, or gone: for its own connection to find out
+        return []  # it does not support the question, or is gone, which its connection will notice
 
 
 def _addresses(connections: Mapping[DeviceId, Connection]) -> dict[DeviceId, str]:

@@ -1,4 +1,4 @@
-"""The devices that belong to the cluster: the list that decides, whatever a certificate says."""
+"""The list of the cluster's members, which decides, whatever a certificate says."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from coordinator.cluster.ledger import Entries, Followed, changing
 from coordinator.tasks.plan import DeviceId
 from protos.errors import NotFound
 
-# Of a list that workers do not take, since they know a newer one.
+# The cure if workers refuse this list because they have a newer one.
 CONFIRM = (
     "If this is a copy of a coordinator that runs elsewhere, stop it. If it was restored from a "
-    "backup, remove who was removed since (`imbrex cluster list`), then `imbrex cluster confirm`"
+    "backup, remove the devices that had been removed since (`imbrex cluster list`), then run "
+    "`imbrex cluster confirm`"
 )
 _ENTRY = "members"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A device that was enrolled; `expires` is the end of its certificate."""
+    """An enrolled device; `expires` is the end of its certificate."""
 
     id: DeviceId
     name: str
@@ -32,8 +33,8 @@ class Member:
 
 
 class Roster:
-    """Kept in the coordinator's state directory; the daemon follows what the command line
-    changes there. Workers take no list older than one that they know: each has a generation.
+    """The list in the coordinator's state directory; the daemon notices the changes of the command
+    line. Lists are numbered by generation, and workers accept none older than theirs.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -43,7 +44,7 @@ class Roster:
         self._generation_file = Followed(self._generation_path)
 
     def members(self) -> dict[DeviceId, Member]:
-        """All of them, as they are now."""
+        """All members at present."""
         return {
             DeviceId(device): Member(
                 DeviceId(device),
@@ -55,30 +56,32 @@ class Roster:
         }
 
     def ids(self) -> frozenset[DeviceId]:
-        """Their ids: asked several times a second."""
+        """The members' ids; cheap, since it is read several times a second."""
         return frozenset(map(DeviceId, self._file.entries()))
 
     @property
     def generation(self) -> int:
-        """1, and one more for every device that came or went."""
+        """1, and one more after every device that was added or removed."""
         return self._noted("generation", 1)
 
     @property
     def newest(self) -> int:
-        """The highest generation that workers have told of; 0: none was higher than ours."""
+        """The highest generation that a worker has reported; 0 if none was newer than this list."""
         return self._noted("newest", 0)
 
     def _noted(self, name: str, otherwise: int) -> int:
         return int(self._generation_file.entries().get(_ENTRY, {}).get(name, otherwise))
 
     def note_newer(self, generation: int) -> None:
-        """A worker knows a list of this generation, and so does not take ours."""
+        """Records that a worker has a list of this generation and refuses this one."""
         if generation > max(self.newest, self.generation):
             with changing(self._generation_path) as entries:
                 entries.setdefault(_ENTRY, {})["newest"] = generation
 
     def confirm(self) -> bool:
-        """This list is the right one: workers that know a newer one take it. Whether any does."""
+        """Declares this list the right one, so that workers with a newer one accept it. Returns
+        whether any has a newer one.
+        """
         if self.newest <= self.generation:
             return False
         with changing(self._generation_path) as entries:
@@ -87,8 +90,8 @@ class Roster:
 
     @contextmanager
     def _changing(self) -> Iterator[Entries]:
-        """The list, to be changed in place. Its generation is written first: a list that is told
-        under its next number is told once more.
+        """The list, to be changed in place. The new generation is written first: if writing stops
+        there, the unchanged list is only sent again under the new number.
         """
         with changing(self._path) as entries:
             before = set(entries)
@@ -99,7 +102,7 @@ class Roster:
                     kept["generation"] = int(kept.get("generation", 1)) + 1
 
     def admit(self, member: Member) -> None:
-        """Adds a device, or notes its new certificate."""
+        """Adds a device, or records its new certificate."""
         with self._changing() as entries:
             entries[member.id] = {
                 "name": member.name,
@@ -108,10 +111,10 @@ class Roster:
             }
 
     def remove(self, name: str) -> Member:
-        """Takes a device off the list, by its id, or by its name if only one has it.
+        """Removes a device by its id, or by its name if that is unique.
 
         Raises:
-            NotFound: none, or several.
+            NotFound: no member matches, or several do.
         """
         members = self.members()
         named = [each for each in members.values() if name in (each.id, each.name)]
@@ -119,7 +122,7 @@ class Roster:
             known = ", ".join(f"{each.name} ({each.id})" for each in members.values())
             raise NotFound(
                 cause=f"{len(named) or 'no'} members are called {name!r}",
-                cure=f"Members are {known or 'none'}; name one of them, or give its id",
+                cure=f"Members: {known or 'none'}; name one of them, or give its id",
             )
         with self._changing() as entries:
             entries.pop(named[0].id, None)

@@ -1,5 +1,5 @@
-"""Whom the coordinator believes, and how it proves itself: certificates and a list of members,
-or, without an authority, the secret that every daemon shares.
+"""Whom the coordinator trusts and how it identifies itself: by certificates and a list of members,
+or, without an authority, by a secret that every daemon shares.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class Trust:
-    """`caller` is what the coordinator shows; `certified` is None where a secret must do."""
+    """`caller` identifies the coordinator; `certified` is None if a shared secret is used."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Trust:
         endpoint: Endpoint | None = None,
         name: str = "",
     ) -> None:
-        """`name` is what the coordinator calls itself (`Caller.coordinator`)."""
+        """`name` is what the coordinator calls itself to workers (`Caller.coordinator`)."""
         credentials = certified.credentials if certified else None
         self.caller = Caller(
             HOST, secret, endpoint or Endpoint(), credentials, name, incarnation=uuid.uuid4().hex
@@ -50,26 +50,26 @@ class Trust:
 
     @classmethod
     def load(cls, state_dir: Path, secret: str = "", endpoint: Endpoint | None = None) -> Self:
-        """By certificates, if the state directory holds an authority.
+        """Uses certificates if the state directory holds an authority.
 
         Raises:
-            BadConfiguration: what it holds is damaged, or others may read it.
+            BadConfiguration: the authority is damaged, or others may read it.
         """
         authority = Authority.load(state_dir)
         certified = None if authority is None else Certified(state_dir, authority)
         return cls(secret, certified, endpoint, _own_name(state_dir))
 
     def members(self) -> frozenset[DeviceId] | None:
-        """Devices that may take part; None where every one that knows the secret may."""
+        """Devices that may take part; None if every daemon with the secret may."""
         return None if self.certified is None else self.certified.roster.ids()
 
     @property
     def generation(self) -> int:
-        """Of the list of members; 0 where there is none."""
+        """Generation of the list of members; 0 if there is none."""
         return 0 if self.certified is None else self.certified.roster.generation
 
     def note_newer(self, generation: int) -> None:
-        """A worker knows a list of members that is newer than ours."""
+        """Records that a worker has a newer list of members."""
         if self.certified is not None:
             self.certified.roster.note_newer(generation)
 
@@ -86,8 +86,8 @@ class Trust:
             )
 
     async def keep_valid(self, device: DeviceId, client: WorkerClient) -> None:
-        """Renews certificates that are due: ours, and that of a connected member. There are
-        months to try it again.
+        """Renews certificates that are due: the coordinator's, and that of a connected member. A
+        failure is retried for months before they expire.
         """
         if self.certified is None:
             return
@@ -99,7 +99,7 @@ class Trust:
 
 
 class Certified:
-    """What there is besides where the cluster has an authority."""
+    """What is needed if the cluster has an authority."""
 
     def __init__(self, state_dir: Path, authority: Authority) -> None:
         self.authority = authority
@@ -108,7 +108,7 @@ class Certified:
         path = state_dir / FOLDER / "coordinator.pem"
         kept = Credentials.load(path)
         ours = kept is not None and kept.identity.authority_pem == authority.certificate_pem
-        # A coordinator that was off for a year has nobody who would renew it.
+        # Renewed at the start, too: a coordinator may have been off for a year.
         if kept is None or not ours or kept.identity.is_due(now_utc()):
             kept = Credentials(path, authority.coordinator(now_utc()))
             kept.replace(kept.identity)
@@ -124,35 +124,35 @@ class Certified:
         return Invitation(address, self.authority.fingerprint, secret)
 
     def admit(self, invitation: str, request_pem: bytes, device: DeviceId, name: str) -> bytes:
-        """Makes who shows an invitation a member; its certificate, as PEM.
+        """Makes the holder of an invitation a member; returns its certificate as PEM.
 
         Raises:
-            NotInvited: the invitation admits nobody.
+            NotInvited: the invitation is not valid.
             BadRequest: the signing request is unusable, or the device is a member already.
         """
         now = now_utc()
         known = self.roster.members().get(device)
         if known is not None and known.expires > now:
             raise BadRequest(
-                cause=f"device {device} is a member already, {known.name}",
-                cure="If it has lost its certificate, `imbrex cluster remove` it first; if it was "
+                cause=f"device {device} is already a member, {known.name}",
+                cure="If it lost its certificate, `imbrex cluster remove` it first; if it was "
                 "copied from another device's card, delete the file id in its state directory",
             )
-        # Signed first: an unusable request does not use the invitation up.
+        # Signed first, so that an unusable request does not use up the invitation.
         certificate = self.authority.sign(request_pem, device, now)
         self.invitations.take(invitation, now)
         self.roster.admit(Member(device, name, now, certificate_end(certificate)))
         return certificate
 
     def renew_own_if_due(self) -> None:
-        """A new certificate for the coordinator, long before its old one ends."""
+        """Renews the coordinator's certificate long before it expires."""
         now = now_utc()
         if self.credentials.identity.is_due(now):
             self.credentials.replace(self.authority.coordinator(now))
             log.info("the coordinator's own certificate renewed")
 
     async def renew_if_due(self, device: DeviceId, client: WorkerClient) -> None:
-        """A new certificate for a connected member, long before its old one ends."""
+        """Renews a connected member's certificate long before it expires."""
         member = self.roster.members().get(device)
         now = now_utc()
         if member is None or now < member.expires - RENEWED_BEFORE_END:
@@ -166,7 +166,7 @@ class Certified:
 
 
 def _own_name(state_dir: Path) -> str:
-    """An id that is kept, and the name of this machine."""
+    """An id that is kept in the state directory, and the name of this machine."""
     path = state_dir / _ID_FILE
     try:
         own = path.read_text().strip()

@@ -1,4 +1,4 @@
-"""What is to be done about what happened."""
+"""Actions: what the control machines ask the runtime to do."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from protos.errors import ImbrexError
 
 
 class Action:
-    """What a machine of this room wants done."""
+    """What a machine of this package asks for."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Start(Action):
-    """Who has this ticket goes on: it has its place, or a plan to go by."""
+    """The holder of this ticket goes on: it has its place, or a plan to follow."""
 
     ticket: Ticket
     graph: TaskGraph | None = None
@@ -28,7 +28,7 @@ class Start(Action):
 
 @dataclass(frozen=True, slots=True)
 class Refuse(Action):
-    """Who has this ticket gets this error."""
+    """The holder of this ticket gets this error."""
 
     ticket: Ticket
     error: ImbrexError
@@ -36,7 +36,7 @@ class Refuse(Action):
 
 @dataclass(frozen=True, slots=True)
 class Make(Action):
-    """Something to do in the background for a model; what comes of it is an `Outcome`."""
+    """Background work for a model, which ends in an `Outcome`."""
 
     work: Work
     model: str
@@ -44,8 +44,8 @@ class Make(Action):
 
 @dataclass(frozen=True, slots=True)
 class Propose(Make):
-    """Find a plan, without devices that could not be prepared. `old` is a plan that goes on unless
-    the new one is better by far: how long that takes now is asked for, too.
+    """Find a plan that avoids the devices in `without`, which could not be prepared. `old` is a
+    plan that stays unless the new one is much better; its latency is then predicted for now, too.
     """
 
     choice: Choice
@@ -56,28 +56,28 @@ class Propose(Make):
 
 @dataclass(frozen=True, slots=True)
 class Divide(Make):
-    """Find a plan for each of several groups of devices, for every number of them."""
+    """Find a plan for each group of devices, for every number of groups."""
 
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare(Make):
-    """Make the programs of these plans ready on their devices."""
+    """Prepare the programs of these plans on their devices."""
 
     plans: tuple[Plan, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop(Action):
-    """Nobody wants what this work is for."""
+    """Stop this work: its result is no longer wanted."""
 
     work: Work
 
 
 @dataclass(frozen=True, slots=True)
 class Swap(Action):
-    """A plan took over, in force or as a chosen one: tell people."""
+    """A plan took over, in force or as a chosen one; to be logged and published."""
 
     model: str
     choice: Choice
@@ -87,7 +87,7 @@ class Swap(Action):
 
 @dataclass(frozen=True, slots=True)
 class Regroup(Action):
-    """So many groups take the requests of a model from now on: tell people."""
+    """This many groups take the requests of a model from now on; to be logged and published."""
 
     model: str
     groups: int
@@ -96,15 +96,15 @@ class Regroup(Action):
 
 @dataclass(frozen=True, slots=True)
 class Replan(Action):
-    """Other devices than before are to be planned with."""
+    """Plan again: the devices that plans may use have changed."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class Empty(Action):
-    """Tell when no plan is being made any more (`Replanned`), then when nothing runs on the device
-    (`Emptied`).
+    """Report when no plan is being made any more (`Replanned`), then when nothing runs on the
+    device (`Emptied`).
     """
 
     device: DeviceId
@@ -112,14 +112,16 @@ class Empty(Action):
 
 @dataclass(frozen=True, slots=True)
 class Withdraw(Action):
-    """What still runs on the device goes on elsewhere."""
+    """Move what still runs on the device elsewhere."""
 
     device: DeviceId
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveOut(Action):
-    """The device is in quarantine for so long; for ever if it is not to be believed at all."""
+    """Put the device in quarantine for `seconds`; infinite if its results are not trusted
+    at all.
+    """
 
     device: DeviceId
     cause: str
@@ -128,13 +130,13 @@ class LeaveOut(Action):
 
 @dataclass(frozen=True, slots=True)
 class Probe(Action):
-    """Probe a device's link when nothing is computed."""
+    """Probe a device's link while nothing is computed."""
 
     device: DeviceId
 
 
 @dataclass(frozen=True, slots=True)
 class Profile(Action):
-    """Measure how fast a device computes, while nothing else is computed."""
+    """Measure a device's speed while nothing else is computed."""
 
     device: DeviceId

@@ -1,4 +1,4 @@
-"""Who may be computed now: a cap on requests in flight, on those that wait, and on how long."""
+"""Admission of requests: caps on those in flight, those waiting, and the time they wait."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from coordinator.control.events import Event, Ticket
 from coordinator.control.machine import Machine
 from protos.errors import Overloaded
 
-# A change of the load or of the plan is believed within a few requests.
+# A change of load or plan shows in the estimate within a few requests.
 _NEWEST_SHARE = 0.3
-# Who is told to come back later than this comes back to another load.
+# Later than this the load will be another one: no promise reaches further.
 MOST_PROMISED_S = 60.0
-# Times that are remembered; each is a number.
+# Promised times that are remembered; each is one number.
 MOST_PROMISED = 1024
-# Retry-After is in whole seconds: who was told a time comes up to one later.
+# Retry-After is in whole seconds, so a client comes up to one second after its promised time.
 _SOON_S, _LATE_S = 1.0, 1.5
 
 
 class Throughput:
-    """How often requests end while there are any."""
+    """Mean interval between the ends of requests while any are in flight."""
 
     def __init__(self) -> None:
         self._since_s = 0.0
@@ -35,7 +35,9 @@ class Throughput:
         self._since_s, self._paused = now, True
 
     def ended(self, now: float, in_flight: int) -> None:
-        """One of those in flight ended. The first one after a pause shared its time with them."""
+        """One of those in flight ended. The first after a pause ran beside them, so its time is
+        shared.
+        """
         seconds, self._since_s = now - self._since_s, now
         if self._paused:
             seconds, self._paused = seconds / in_flight, False
@@ -45,8 +47,8 @@ class Throughput:
 
 
 class Admission(Machine):
-    """Who may be computed: first come, first served. Nobody is let in who would have to wait for
-    longer than `most_wait_s`, by how fast requests end now: `Arrived` raises `Overloaded`.
+    """Admits requests in order of arrival. A request that would have to wait for longer than
+    `most_wait_s`, at the present throughput, is refused: `Arrived` raises `Overloaded`.
     """
 
     def __init__(self, in_flight: int, queue: int, most_wait_s: float) -> None:
@@ -54,7 +56,8 @@ class Admission(Machine):
         self._queue = queue
         self._most_wait_s = most_wait_s
         self._throughput = Throughput()
-        # Until when they wait, in the order in which they came; and how many places each wants.
+        # Waiting requests in order of arrival: when their wait ends, and how many places each
+        # needs.
         self._waiting: dict[Ticket, tuple[float, int]] = {}
         self._running: dict[Ticket, int] = {}
         self._promised: deque[float] = deque(maxlen=MOST_PROMISED)
@@ -66,7 +69,7 @@ class Admission(Machine):
 
     @property
     def running(self) -> int:
-        """Requests that have one."""
+        """Requests that have a place."""
         return len(self._running)
 
     @property
@@ -77,7 +80,7 @@ class Admission(Machine):
 
     @property
     def due_s(self) -> float:
-        """When somebody has waited for too long."""
+        """When the first of the waiting requests has waited for too long."""
         return min((until_s for until_s, _ in self._waiting.values()), default=inf)
 
     def _react(self, event: Event, now: float) -> Iterator[Action]:
@@ -90,7 +93,7 @@ class Admission(Machine):
             case events.Left(ticket, answered):
                 self._leave(ticket, now, answered=answered)
             case events.Tick():
-                # What ends slower than was to be expected ends the wait, too.
+                # Requests that were admitted to the queue may still time out if throughput falls.
                 for ticket in [each for each, (s, _) in self._waiting.items() if s <= now]:
                     del self._waiting[ticket]
                     yield actions.Refuse(ticket, self._overloaded(self.wait_s, now))
@@ -108,7 +111,7 @@ class Admission(Machine):
 
     def _leave(self, ticket: Ticket, now: float, *, answered: bool) -> None:
         self._waiting.pop(ticket, None)
-        # Refusals and cancelled requests say nothing of the cluster's speed.
+        # Refused and cancelled requests say nothing about the cluster's speed.
         if answered and ticket in self._running:
             self._throughput.ended(now, self.running)
         self._running.pop(ticket, None)
@@ -121,8 +124,8 @@ class Admission(Machine):
             self._promised.popleft()
 
     def _kept_free(self, now: float) -> int:
-        """Places that newcomers leave to those who were told to come back soon. While somebody is
-        due, whoever comes may be one of them.
+        """Places in the queue that are reserved for clients that were told to come back about now.
+        Once one is due, any newcomer may be that client, and nothing is reserved.
         """
         while self._promised and self._promised[0] < now - _LATE_S:
             self._promised.popleft()
@@ -131,16 +134,16 @@ class Admission(Machine):
         return sum(each <= now + _SOON_S for each in self._promised)
 
     def _overloaded(self, wait_s: float, now: float) -> Overloaded:
-        """Tells everybody another time to come back: the next at which a place becomes free that
-        nobody before was promised.
+        """The refusal, with a time to come back that nobody else was given: the next at which a
+        place is expected to be free.
         """
-        # When as many have ended as there are too many.
+        # By then as many requests have ended as there are too many now.
         first_s = now + max(self._throughput.interval_s, wait_s - self._most_wait_s)
         last_s = self._promised[-1] if self._promised else -inf
         promised_s = min(max(first_s, last_s + self._throughput.interval_s), now + MOST_PROMISED_S)
         self._promised.append(max(promised_s, last_s))
         return Overloaded(
-            cause=f"{self.waiting} requests are waiting already, about {wait_s:.1f} s",
+            cause=f"{self.waiting} requests are already waiting, for about {wait_s:.1f} s",
             cure="Try again later, or send fewer requests at a time.",
             retry_after_s=promised_s - now,
         )

@@ -5,9 +5,9 @@
     in use --(Wrong, proven)----------> quarantined
     any of them --(Resumed)-----------> in use
 
-A device that is drained disappears without anybody noticing: planners leave it out at once, its
-plans are replaced, what was begun by them ends where it is, and then nobody asks it for anything.
-One in quarantine is dropped at once, as if it were lost.
+Draining is invisible to clients: planners leave the device out at once, its plans are replaced,
+requests that began on them finish there, and after that the device gets no work. A device in
+quarantine is dropped at once, as if it were lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coordinator.control.machine import Machine
 from coordinator.control.quarantine import Quarantine
 from coordinator.tasks.plan import DeviceId
 
-# What has not ended by then goes on elsewhere: a plan that somebody holds never ends by itself.
+# After this, unfinished work moves elsewhere: a plan that is held would never be replaced.
 PATIENCE_S = 60.0
 
 AsideState = Literal["checking", "draining", "drained", "quarantined"]
@@ -40,23 +40,23 @@ class Apart:
 
     @property
     def is_out(self) -> bool:
-        """Whether it may not even finish what it was given."""
+        """Whether it may not even finish the work that it has."""
         return self.state != "draining"
 
 
 class Aside(Machine):
-    """Who is set aside; `drained` are the names of those that were when we were started."""
+    """Which devices are set aside. `drained` names those that were drained before the start."""
 
     def __init__(self, drained: Mapping[DeviceId, str]) -> None:
         self._quarantine = Quarantine()
         self._drained = dict(drained)
-        # Until when they may finish what they were given, and when others are tried again.
+        # Until when draining devices may finish, and when quarantined ones are tried again.
         self._finishing: dict[DeviceId, float] = {}
         self._back_s: dict[DeviceId, float] = {}
 
     @property
     def due_s(self) -> float:
-        """When patience or a sentence ends."""
+        """When the first grace period or quarantine ends."""
         return min((*self._finishing.values(), *self._back_s.values()), default=inf)
 
     def of(self, device: DeviceId, now: float) -> Apart | None:
@@ -67,7 +67,7 @@ class Aside(Machine):
         if device in self._drained:
             return Apart("drained", "it was drained, and gets no work", back)
         if reason := self._quarantine.reason(device, now):
-            cure = f"See to its memory, power and clock rates; `imbrex resume {device}` trusts it"
+            cure = f"Check its memory, power and clock rates; `imbrex resume {device}` trusts it"
             return Apart("quarantined", reason, cure)
         return None
 

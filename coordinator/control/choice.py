@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Literal, cast
 from protos.errors import BadRequest
 
 if TYPE_CHECKING:
-    # A client of a coordinator needs no network, and starts sooner without.
+    # A client of a coordinator does not need the models package, and starts sooner without it.
     from models.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a request says of its plan; by default nothing: the plan in force.
+    """How a request chooses its plan; by default it takes the plan in force.
 
-    `strategy` plans by it (empty: by the coordinator's own), `devices` over so many of the
-    fastest (0: over all), `plan` names a plan that was sent before. `wire` is what maps may travel
-    as (empty: what the model allows).
+    `strategy` makes a plan with that strategy (empty: the coordinator's default), `devices` limits
+    it to that many of the fastest devices (0: all), `plan` names a plan that was sent before, and
+    `wire` is the encoding of maps (empty: the one that the model allows).
     """
 
     strategy: str = ""
@@ -28,7 +28,7 @@ class Choice:
 
     @classmethod
     def of(cls, strategy: str | None, devices: int | None, wire: str = "") -> Choice:
-        """From what a person typed; `wire` is one of the wires, or empty."""
+        """From what a person typed; an unknown `wire` counts as empty."""
         from models.wire import WIRES
 
         known = next((each for each in WIRES if each == wire), "")
@@ -38,7 +38,7 @@ class Choice:
         if self.plan and (self.strategy or self.devices or self.wire):
             raise BadRequest(
                 cause="a plan that was sent has its own strategy, devices and wire",
-                cure="Name either the plan, or how to plan",
+                cure="Give either `plan`, or strategy, devices and wire",
             )
 
 

@@ -1,4 +1,4 @@
-"""A plan in force or chosen, and what becomes of it: pure state."""
+"""One plan, in force or chosen, and how it is replaced: pure state."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId, Plan
 from protos.errors import ImbrexError
 
-# Events that come together (four workers that start) lead to one plan.
+# Events that come together (four workers starting) lead to one plan.
 SETTLE_S = 0.2
-# Hashes of a hundred bytes; devices let go of programs that nobody has run for long by themselves.
+# Each is a hash of a hundred bytes; devices themselves drop programs that were not run for long.
 MOST_LEFT = 1024
 
-# Causes of planning again after which the old plan would still do: nothing has happened, or
-# devices and links are not as fast as they were.
+# Causes of planning again that leave the old plan usable: time has passed, or the speeds of
+# devices and links have changed.
 PERIOD = "period"
 DRIFT = "drift"
 CONSIDERED = (PERIOD, DRIFT)
@@ -28,7 +28,7 @@ CONSIDERED = (PERIOD, DRIFT)
 
 @dataclass(slots=True)
 class Making:
-    """A plan in the making, and the devices that it has to do without."""
+    """A plan that is being made, and the devices that it must avoid."""
 
     work: Work
     causes: tuple[str, ...]
@@ -37,21 +37,21 @@ class Making:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One plan in force or chosen, and the work on its successor."""
+    """A plan in force or chosen, and the work on its successor."""
 
     model: str
     choice: Choice
     graph: TaskGraph | None = None
     error: ImbrexError | None = None
-    # Of the next plan, which is begun at `begins_s`.
+    # Causes of the next plan, whose making begins at `begins_s`.
     causes: dict[str, None] = field(default_factory=dict)
     begins_s: float = inf
     making: Making | None = None
     held: bool = False
     stale: bool = False
-    # Until when they wait; who came first is the first.
+    # When each waiting ticket times out, in order of arrival.
     waiting: dict[Ticket, float] = field(default_factory=dict)
-    # Programs of the plans before, which may still be on the devices.
+    # Programs of earlier plans, which may still be on the devices.
     left: dict[str, None] = field(default_factory=dict)
 
     @property
@@ -61,11 +61,11 @@ class Entry:
 
     @property
     def due_s(self) -> float:
-        """When something happens by itself."""
+        """When the next plan begins or a wait times out."""
         return min(self.begins_s, next(iter(self.waiting.values()), inf))
 
     def want(self, cause: str, now: float) -> None:
-        """Another plan is wanted. While one is made, nothing new is learned from that it is so."""
+        """Another plan is wanted. While one is being made for the same cause, this adds nothing."""
         if self.held or (self.making and cause in CONSIDERED and cause in self.making.causes):
             return
         self.causes.setdefault(cause)
@@ -73,8 +73,8 @@ class Entry:
             self.begins_s = min(self.begins_s, now + SETTLE_S)
 
     def change(self, cause: str, now: float) -> None:
-        """Devices are others, or not as they were. Chosen plans change only with the devices and
-        what is measured of them, and when they are next asked for.
+        """Devices or their speeds have changed. A chosen plan becomes stale only if devices or
+        measurements did, and is made again when it is next asked for.
         """
         if self.choice == IN_FORCE:
             self.want(cause, now)
@@ -82,7 +82,7 @@ class Entry:
             self.stale = True
 
     def ended(self, now: float) -> Iterator[Action]:
-        """What was being made is there, or will not be: tells whoever waits for it."""
+        """Planning succeeded or failed: answers the waiting tickets."""
         self.making = None
         if self.causes:
             self.begins_s = now + SETTLE_S
@@ -96,7 +96,7 @@ class Entry:
             del self.waiting[ticket]
 
     def put(self, graph: TaskGraph | None, error: ImbrexError | None = None) -> None:
-        """The outcome of planning."""
+        """Stores the outcome of planning."""
         if self.graph is not None and graph is not self.graph:
             self.left.update(dict.fromkeys(self.graph.programs))
             for oldest in list(self.left)[: max(0, len(self.left) - MOST_LEFT)]:
@@ -104,7 +104,7 @@ class Entry:
         self.graph, self.error = graph, error
 
     def stopped(self) -> Iterator[Action]:
-        """Nothing is made or wanted any more."""
+        """Cancels the plan that is being made, and the wish for another."""
         self.causes.clear()
         self.begins_s = inf
         if self.making is not None:
@@ -112,5 +112,5 @@ class Entry:
 
 
 def are_alike(one: Plan, other: Plan) -> bool:
-    """Whether two plans are executed alike, whatever is predicted of them."""
+    """Whether two plans execute the same way; their predictions may differ."""
     return (one.blocks, one.wire) == (other.blocks, other.wire)

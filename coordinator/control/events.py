@@ -1,6 +1,7 @@
-"""What happens to models and requests. Whoever waits has a *ticket*, whatever is made in the
-background is a *work*; both are numbers that are used once. What comes of a work that nobody wants
-any more is dropped.
+"""Events: what happens to models, requests and devices.
+
+Whoever waits holds a *ticket*; background work has a *work* number. Both are used once, so that the
+outcome of work that was stopped can be recognised and dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Work = NewType("Work", int)
 
 
 class Event:
-    """What a machine of this room takes."""
+    """What a machine of this package takes."""
 
     __slots__ = ()
 
@@ -31,21 +32,21 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Asked(Event):
-    """Somebody waits to be told."""
+    """Somebody waits for an answer to this ticket."""
 
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived(Asked):
-    """A request wants a place; who wants to be `alone`, all of them, however long that takes."""
+    """A request wants a place; one that wants to be `alone` waits until it can have all of them."""
 
     alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted(Asked):
-    """Somebody wants a model's plan."""
+    """Somebody wants a plan of a model."""
 
     model: str
     choice: Choice
@@ -61,7 +62,7 @@ class Queued(Asked):
 
 @dataclass(frozen=True, slots=True)
 class Left(Event):
-    """Who has this ticket goes: it was `answered`, or refused, or does not wait any longer."""
+    """The holder of this ticket leaves: it was `answered`, refused, or stopped waiting."""
 
     ticket: Ticket
     answered: bool = False
@@ -77,8 +78,8 @@ class Tick(Event):
 
 @dataclass(frozen=True, slots=True)
 class Changed(Event):
-    """A cause to plan again, for a model or (empty) for all of them. `devices` are those that can
-    be planned with now.
+    """A reason to plan again, for one model or (empty) for all. `devices` are those that can be
+    used now.
     """
 
     cause: str
@@ -96,26 +97,26 @@ class Seen(Event):
 
 @dataclass(frozen=True, slots=True)
 class Given(Event):
-    """Somebody decided something about a model."""
+    """A person's decision about a model."""
 
     model: str
 
 
 @dataclass(frozen=True, slots=True)
 class Held(Given):
-    """Somebody gave a plan, which is prepared: it is in force until `Released`."""
+    """Somebody sent a plan, and it is prepared: it stays in force until `Released`."""
 
     graph: TaskGraph
 
 
 @dataclass(frozen=True, slots=True)
 class Released(Given):
-    """The plan that is held is let go of."""
+    """The plan that was held may be replaced again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept(Given):
-    """Somebody gave a plan, which is prepared, for requests that choose it."""
+    """Somebody sent a plan for requests to choose, and it is prepared."""
 
     choice: Choice
     graph: TaskGraph
@@ -123,7 +124,7 @@ class Kept(Given):
 
 @dataclass(frozen=True, slots=True)
 class Forgotten(Given):
-    """The model is another one from now on, or none."""
+    """The model was replaced or unloaded."""
 
 
 # ---------------------------------------------------------------- what came of a work
@@ -131,15 +132,15 @@ class Forgotten(Given):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Event):
-    """What came of a work."""
+    """How a work ended."""
 
     work: Work
 
 
 @dataclass(frozen=True, slots=True)
 class Planned(Outcome):
-    """A planner proposes `plan`. `old_s` is what the plan that it would replace is predicted to
-    take now; None: that cannot go on, or was not asked for.
+    """A planner proposes `plan`. `old_s` is the latency now predicted for the plan that it would
+    replace; None if that one cannot go on, or no prediction was requested.
     """
 
     plan: Plan
@@ -148,7 +149,7 @@ class Planned(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Divided(Outcome):
-    """Groupings by their number of groups; 1 is the plan in force."""
+    """Groupings by their number of groups; that of 1 is the plan in force."""
 
     groupings: Mapping[int, Grouping]
 
@@ -163,14 +164,14 @@ class Prepared(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Unprepared(Outcome):
-    """Devices that could not be made ready, and why."""
+    """Devices that could not be prepared, and why."""
 
     errors: Mapping[DeviceId, ImbrexError]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed(Outcome):
-    """Nothing came of it; `deserted`: since there is no device."""
+    """The work failed; `deserted`: because there is no device."""
 
     error: ImbrexError
     deserted: bool = False
@@ -188,29 +189,29 @@ class OfDevice(Event):
 
 @dataclass(frozen=True, slots=True)
 class Drained(OfDevice):
-    """Somebody takes it out, which is on disk; `name` is what people call it."""
+    """A person drained it, which is saved on disk; `name` is what people call it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Replanned(OfDevice):
-    """No plan is being made that could use it: what it is given now is the last."""
+    """No plan is being made that could use it: it gets no further work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied(OfDevice):
-    """Nothing runs there any more."""
+    """Nothing runs on it any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed(OfDevice):
-    """Somebody has it used again, whatever it was set aside for."""
+    """A person has put it back into use, for whatever reason it was set aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong(OfDevice):
-    """It gave a wrong result; `proven`: wrong beyond doubt."""
+    """It gave a wrong result; `proven`: recomputing showed it."""
 
     cause: str
     proven: bool = False
@@ -221,7 +222,9 @@ class Wrong(OfDevice):
 
 @dataclass(frozen=True, slots=True)
 class LinksWanted(Event):
-    """The links of these devices are to be measured; `cause` is the news then."""
+    """The links of these devices are to be measured; plans are then made again with this
+    `cause`.
+    """
 
     cause: str
     devices: tuple[DeviceId, ...]
@@ -229,7 +232,7 @@ class LinksWanted(Event):
 
 @dataclass(frozen=True, slots=True)
 class Probed(OfDevice):
-    """How fast its link is; 0: it was lost. `disturbed`: something else was sent meanwhile."""
+    """The measured rate of its link; 0 if it was lost. `disturbed`: other traffic ran meanwhile."""
 
     bytes_per_s: float
     disturbed: bool = False
@@ -237,7 +240,7 @@ class Probed(OfDevice):
 
 @dataclass(frozen=True, slots=True)
 class ProfileWanted(OfDevice):
-    """It is to be profiled: nothing is known of its kind, or somebody wants it measured again."""
+    """It is to be profiled: its kind has no profile, or a person wants a new one."""
 
     kind: str
 

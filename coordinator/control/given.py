@@ -1,4 +1,4 @@
-"""A plan that somebody gives: brought to the devices that there are, checked, and predicted."""
+"""A plan that somebody sends: mapped to the present devices, checked, and predicted."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from coordinator.tasks.plan import DeviceId, Plan, Tile
 from models.units import Network
 from protos.errors import BadRequest, NotFound
 
-# A device has one tile of a block, or a few; far more would only keep the checker busy.
+# A device has one or a few tiles of a block; far more would only slow down the check.
 MOST_TILES = 256
 
 
 def adopt(text: str | bytes, network: Network, cluster: Cluster) -> Plan:
-    """The plan of a file, for these devices. Its blocks are executed as they are; what it says of
-    costs is replaced by what this cluster's costs say.
+    """The plan of a file, for these devices. Its blocks are executed as they are; its predicted
+    costs are computed again from this cluster's costs.
 
     Raises:
         BadRequest: not a plan, or another network's.
-        NotFound: it names a device that is not there.
+        NotFound: it names a device that is not in the cluster.
         IllegalPlan: it can't be executed.
     """
     plan = parse_plan(text, network)
@@ -42,12 +42,12 @@ def adopt(text: str | bytes, network: Network, cluster: Cluster) -> Plan:
 
 
 def plan_id(plan: Plan) -> str:
-    """A name for what is executed: equal for equal blocks and wire."""
+    """An identifier of what is executed: equal for equal blocks and wire."""
     return hashlib.sha256(repr((plan.blocks, plan.wire)).encode()).hexdigest()[:12]
 
 
 def _by_name(cluster: Cluster) -> dict[str, DeviceId]:
-    """Devices by what a plan may call them: their id, or a name that only one of them has."""
+    """Devices by the names that a plan may use: the id, or a name that only one device has."""
     names = [device.name for device in cluster.devices]
     found = {each.name: each.id for each in cluster.devices if names.count(each.name) == 1}
     return found | {str(each.id): each.id for each in cluster.devices}
@@ -58,7 +58,7 @@ def _for_devices(plan: Plan, known: Mapping[str, DeviceId]) -> Plan:
         if tile.device not in known:
             raise NotFound(
                 cause=f"the plan is for a device {tile.device!r}, which is not in the cluster",
-                cure=f"Devices are {', '.join(sorted(known)) or 'missing'}; plan for these, or "
+                cure=f"Known devices: {', '.join(sorted(known)) or 'none'}; plan for these, or "
                 "see `imbrex status`",
             )
         return replace(tile, device=known[tile.device])

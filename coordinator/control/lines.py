@@ -1,8 +1,8 @@
-"""Who of those that wait goes to which group: pure, so that it can be seen deciding.
+"""Which group of devices each waiting request goes to: a pure function.
 
 Every waiting request is given, in order of arrival, to the group that would answer it first,
-counting what that group does already. It starts if that group has room, and waits if not: a slow
-device is used when the fast ones are so busy that it answers sooner, and only then.
+including the work that the group already has. It starts if that group has room, and waits
+otherwise: a slow device is used only if the fast ones are so busy that it answers sooner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coordinator.tasks.graph import TaskGraph
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Devices that answer whole images by one plan, and how many they are at."""
+    """Devices that answer whole images by one plan, and the images that they have in flight."""
 
     graph: TaskGraph
     service: Service
@@ -25,13 +25,15 @@ class Group:
 
     @property
     def room(self) -> int:
-        """How many more images keep its busiest device busy; one is on its way meanwhile."""
+        """Images that it can take now: enough to keep its busiest device busy, and one in
+        transit.
+        """
         most = ceil(self.service.latency_s / self.service.period_s) + 1
         return max(0, most - self.in_flight)
 
 
 def starts(groups: Sequence[Group], waiting: int) -> list[tuple[int, Group]]:
-    """Positions in the queue that start now, and on what group."""
+    """Positions in the queue that start now, each with its group."""
     given = [group.in_flight for group in groups]
     room = [group.room for group in groups]
     found: list[tuple[int, Group]] = []

@@ -1,21 +1,21 @@
-"""How much is asked of a model: averages that forget. Takes `now`, reads no clock."""
+"""A model's load: exponentially weighted averages. Takes `now`, reads no clock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp
 
-# Arrivals of this long ago count for a third of the present ones.
+# Time constant: arrivals of this long ago weigh 1/e.
 ARRIVALS_S = 5.0
-# Who waits is seen sooner: a crowd is to be answered while it is there.
+# Shorter, since groups are to change while the waiting requests are still there.
 OUTSTANDING_S = 1.0
-# A burst shorter than this says little of the rate.
+# A shorter burst says little about the rate.
 _LEAST_AGE_S = 1.0
 
 
 @dataclass(slots=True)
 class Load:
-    """One model's requests: `outstanding` ones wait or are being answered."""
+    """One model's requests; `outstanding` of them wait or are being answered."""
 
     outstanding: int = 0
     _mean: float = 0.0
@@ -29,7 +29,7 @@ class Load:
         self._weight = self._faded(now) + 1.0
         self._arrived_s = now
         self._first_s = now if self._first_s is None else self._first_s
-        # After a pause nobody else is there, however many there were before.
+        # After a pause the request is alone, however many there were before.
         self._mean = self.mean_outstanding(now) if self.outstanding else 1.0
         self._changed_s = now
         self.outstanding += 1
@@ -41,14 +41,14 @@ class Load:
         self.outstanding -= 1
 
     def rate_per_s(self, now: float) -> float:
-        """Arrivals per second, lately."""
+        """Recent arrivals per second."""
         if self._first_s is None:
             return 0.0
         age = max(now - self._first_s, _LEAST_AGE_S)
         return self._faded(now) / (ARRIVALS_S * (1.0 - exp(-age / ARRIVALS_S)))
 
     def mean_outstanding(self, now: float) -> float:
-        """Requests that were there at a time, lately."""
+        """Requests that were outstanding at a time, recently."""
         old = exp(-(now - self._changed_s) / OUTSTANDING_S)
         return old * self._mean + (1.0 - old) * self.outstanding
 

@@ -1,7 +1,7 @@
-"""What the parts of this room have in common: state that only events change.
+"""The base of the control machines: state that only events change.
 
-There is no clock, no I/O, no asyncio and no logging here. `runtime.controller` hands the events in
-and does what comes out; tests do the same with a clock of their own.
+No clock, I/O, asyncio or logging here. `runtime.controller` hands events in and executes the
+actions; tests do the same with their own clock.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from coordinator.control.events import Event
 
 
 class Machine(ABC):
-    """Takes events; an event that it has no use for changes nothing."""
+    """Takes events and returns actions; irrelevant events change nothing."""
 
     def step(self, event: Event, now: float) -> list[Action]:
-        """What is to be done about an event, in order. `now` is of any monotonic clock. What is
-        refused raises an `ImbrexError`, and changes nothing.
+        """The actions that an event leads to, in order. `now` is a monotonic time in seconds. An
+        event that is refused raises an `ImbrexError` and changes nothing.
         """
         return list(self._react(event, now))
 
     @property
     def due_s(self) -> float:
-        """When a `Tick` is due: something happens by itself then."""
+        """When a `Tick` is due, because something happens with time alone."""
         return inf
 
     @abstractmethod
     def _react(self, event: Event, now: float) -> Iterator[Action]:
-        """The actions, one after the other."""
+        """Yields the actions in order."""

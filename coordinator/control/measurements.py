@@ -1,4 +1,4 @@
-"""What is measured when: links, one after the other in peace; devices, one of each kind."""
+"""The order of measurements: links one after the other, and one device of each kind."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from coordinator.control.events import Event
 from coordinator.control.machine import Machine
 from coordinator.tasks.plan import DeviceId
 
-# A link is measured until two probes in a row agree that nothing disturbed, so often at most: not
-# requests or weights, nor processes that are still starting beside either end.
+# A link is probed until two undisturbed probes in a row agree, at most this often. Requests,
+# weights, or processes that are still starting at either end disturb a probe.
 PROBES_AT_MOST = 6
 AGREE = 1.1
 
 
 class Links(Machine):
-    """Probes in parallel would measure each other: one at a time, whoever wanted them."""
+    """Links are probed one at a time: parallel probes would disturb each other."""
 
     def __init__(self) -> None:
-        # What is news once the links of these devices are measured.
+        # The cause to report once the links of these devices are measured.
         self._wanted: deque[tuple[str, deque[DeviceId]]] = deque()
         self._probes, self._before = 0, 0.0
 
     @property
     def unprobed(self) -> set[DeviceId]:
-        """Devices whose link is being probed, or will be."""
+        """Devices whose link is being probed, or waits to be."""
         return {device for _, devices in self._wanted for device in devices}
 
     def _react(self, event: Event, now: float) -> Iterator[Action]:
@@ -53,14 +53,14 @@ class Links(Machine):
 
 
 class Kinds(Machine):
-    """One device at a time is profiled; alike ones share what was found."""
+    """Profiles one device at a time; devices of one kind share the profile."""
 
     def __init__(self) -> None:
         self._wanted: dict[DeviceId, str] = {}
         self._current: tuple[DeviceId, str] | None = None
 
     def wants(self, device: DeviceId) -> bool:
-        """Whether a device is measured, or will be."""
+        """Whether a device is being profiled, or waits to be."""
         return device in self._wanted or (self._current is not None and self._current[0] == device)
 
     def _react(self, event: Event, now: float) -> Iterator[Action]:

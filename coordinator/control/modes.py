@@ -1,12 +1,12 @@
-"""One image over all devices, or several at once on groups of them: as the load asks.
+"""Whether a model's requests get all devices, or groups of them, depending on its load.
 
-A model's *line* is its requests that wait, and the groups that take them. With few requests there
-is one group, which executes the plan in force. When so many arrive that another grouping is
-predicted to answer them sooner, its plans are prepared in the background, and then take over;
-requests in flight end on the plan that they began with. The way back needs no preparation.
+A model's *line* is its waiting requests and the groups that take them. With few requests there is
+one group, which executes the plan in force. When so many arrive that another grouping is predicted
+to answer them sooner, its plans are prepared in the background, and then take over; requests in
+flight finish on the plan that they began with. Returning to one group needs no preparation.
 
-Pure state: events in, actions out. A line does one work at a time: plans of its groupings, or the
-preparation of one. When a model is forgotten, who waits in line is still answered by its groups.
+Pure state: events in, actions out. A line does one work at a time: planning its groupings, or
+preparing one. After a model is forgotten, its groups still answer the requests in its line.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId
 
-# Another grouping must promise this much; a change costs nothing but the work to get ready.
+# The least gain for which another grouping is taken; a switch costs only its preparation.
 WORTHWHILE_GAIN = 0.03
-# Groupings are planned anew after this: devices change their speed.
+# Groupings are planned again after this, because devices change their speed.
 KEEP_S = 60.0
-# With fewer at a time, one group for all has nothing to gain from others.
+# With fewer requests at a time, groups have no advantage over all devices together.
 CROWD = 1.5
-# How often a line looks whether another grouping is better.
+# How often a line is checked for a better grouping.
 LOOK_S = 0.25
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """One model's requests, and its groupings by their number of groups: `planned` at
-    `planned_s`, and `ready` on the devices. 1 is the plan in force, always ready. `groups` take
-    requests now: `count` of them, maybe as an earlier plan had them.
+    """One model's requests, and its groupings by their number of groups: `planned` at `planned_s`,
+    and `ready` on the devices. Number 1 is the plan in force, which is always ready. `groups` take
+    requests now; they may belong to an earlier plan.
     """
 
     model: str
@@ -55,7 +55,7 @@ class _Line:
     started: dict[Ticket, Group] = field(default_factory=dict)
     looked_s: float = -inf
     work: Work | None = None
-    # What is divided into groups, or the grouping that is prepared.
+    # The plan that is being divided into groups, or the grouping that is being prepared.
     worked_on: TaskGraph | Grouping | None = None
 
     @property
@@ -65,12 +65,12 @@ class _Line:
 
     @property
     def all_groups(self) -> list[list[Group]]:
-        """Those that are ready, and those that take requests."""
+        """The groups that are ready, and those that take requests."""
         return [*self.ready.values(), self.groups]
 
     def follow(self, graph: TaskGraph) -> None:
-        """The plan in force is `graph`. How many it answers per second is not known yet: one
-        after the other.
+        """The plan in force is `graph`. Its throughput is not known yet, so requests are assumed to
+        be answered one after the other.
         """
         all_devices = self.ready.get(1)
         if all_devices and all_devices[0].graph is graph:
@@ -78,13 +78,13 @@ class _Line:
         latency_s = graph.plan.predicted_latency_s
         service = Service(latency_s, latency_s, 0.0)
         self.planned[1], self.planned_s = Grouping((graph.plan,), (service,)), -inf
-        if all_devices:  # it stays the same group, at what it is at
+        if all_devices:  # the same group with a new plan; its requests in flight are kept
             all_devices[0].graph, all_devices[0].service = graph, service
         else:
             self.groups = self.ready[1] = [Group(graph, service)]
 
     def drop(self, present: Set[DeviceId]) -> None:
-        """Groupings that need other devices than these are gone."""
+        """Removes groupings that need devices other than these."""
         for count, grouping in list(self.planned.items()):
             if count > 1 and not present >= grouping.devices:
                 del self.planned[count]
@@ -94,7 +94,7 @@ class _Line:
             self.groups = self.ready[1]
 
     def let_in(self) -> Iterator[Action]:
-        """Starts those for whom there is room."""
+        """Starts the requests for which there is room."""
         tickets = list(self.waiting)
         for position, group in starts(self.groups, len(tickets)):
             ticket = tickets[position]
@@ -104,7 +104,7 @@ class _Line:
             yield actions.Start(ticket, group.graph)
 
     def leave(self, ticket: Ticket) -> bool:
-        """A request is answered, or given up; whether it had been started."""
+        """A request was answered or given up. Returns whether it had been started."""
         self.waiting.pop(ticket, None)
         group = self.started.pop(ticket, None)
         if group is not None:
@@ -113,7 +113,7 @@ class _Line:
 
 
 class Modes(Machine):
-    """Gives every request its turn, and the plan that computes it."""
+    """Assigns every request its turn and the plan that computes it."""
 
     def __init__(self, plans: Plans, works: Iterator[int], objective: Objective) -> None:
         self._plans = plans
@@ -124,7 +124,7 @@ class Modes(Machine):
         self._devices: frozenset[DeviceId] = frozenset()
 
     def is_busy(self, model: str) -> bool:
-        """Whether a request to a model waits or is computed."""
+        """Whether a request to a model waits or is being computed."""
         line = self._lines.get(model)
         return line is not None and line.load.outstanding > 0
 
@@ -140,7 +140,7 @@ class Modes(Machine):
         )
 
     def programs(self, model: str = "") -> set[str]:
-        """Hashes of the programs that the groups of a model, or of all, need."""
+        """Hashes of the programs that the groups of one model, or of all, need."""
         lines = [each for each in self._lines.values() if model in ("", each.model)]
         groups = [group for line in lines for each in line.all_groups for group in each]
         return {sha256 for group in groups for sha256 in group.graph.programs}
@@ -202,8 +202,8 @@ class Modes(Machine):
     # ------------------------------------------------------------ which grouping
 
     def _look(self, line: _Line, now: float) -> Iterator[Action]:
-        """Takes the best grouping if it is ready, and has it made ready if not; has them planned
-        when one group for all is busy.
+        """Switches to the best grouping if it is ready, and has it prepared otherwise; has
+        groupings planned when all devices together are busy.
         """
         if line.load.outstanding > 1 and now - line.looked_s < LOOK_S:
             return
@@ -223,7 +223,7 @@ class Modes(Machine):
             yield actions.Divide(line.work, line.model, line.worked_on.plan)
 
     def _best(self, line: _Line, outstanding: float) -> int:
-        """The number of groups to go for; the present one unless another is clearly better."""
+        """The number of groups to aim for: the present one unless another is clearly better."""
 
         def cost(count: int) -> tuple[float, float]:
             grouping = line.planned[count]
@@ -234,6 +234,6 @@ class Modes(Machine):
         if line.count not in line.planned:
             return best
         old, new = cost(line.count), cost(best)
-        # Where the first are alike, the second tells them apart.
+        # If the first criterion is equal, the second one decides.
         index = int(old[0] == new[0])
         return best if new[index] < (1.0 - WORTHWHILE_GAIN) * old[index] else line.count

@@ -1,9 +1,9 @@
 """The plans of every model: pure state, events in, actions out.
 
-Every model has a plan in force. It is replaced when devices come or go, when something was
-measured, and periodically; one that is held stays as it is. Beside it are the plans that requests
-chose: by a strategy or a number of devices (made again at the next use after devices or
-measurements changed), or sent by somebody (never made again).
+Every model has a plan in force. It is replaced when devices come or go, after measurements, and
+periodically, unless it is held. Beside it are the plans that requests chose: by a strategy or a
+number of devices (made again at the next use after devices or measurements changed), or sent by a
+client (never made again).
 
 The life of an entry:
 
@@ -13,13 +13,13 @@ The life of an entry:
 
 Rules:
 
-* One plan at a time is made for an entry; causes that come meanwhile lead to another one.
-* A plan takes over when its programs are ready on every device. Where a device can't be prepared,
-  a plan is made without it, and with it again at the next occasion.
-* Without a better one the old plan goes on: what was lost of it runs elsewhere. Only without any
-  device there is none.
-* Whoever waits for a plan is told of the first one, of the error once nothing is being made, or
-  that it took too long.
+* One plan at a time is made for an entry; causes that arrive meanwhile lead to another one.
+* A plan takes over when its programs are ready on every device. If a device can't be prepared, a
+  plan is made without it; the next planning includes it again.
+* If no better plan is found, the old one stays: the tasks of lost devices run elsewhere. Only
+  without any device is there no plan.
+* Whoever waits for a plan gets the first one, or the error once nothing is being made, or a
+  timeout.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId, Plan
 from protos.errors import NotFound, Unavailable
 
-# Chosen plans that are kept: a benchmark of every strategy over 1 to 7 devices. Each keeps its
-# graphs.
+# Chosen plans that are kept with their graphs: enough to benchmark every strategy over 1 to 7
+# devices.
 MOST_CHOSEN = 64
-# How long a request waits for its model's first plan, weights included.
+# How long a request waits for its model's first plan, including the transfer of weights.
 FIRST_PLAN_S = 300.0
 
 NO_WORKER = Unavailable(
@@ -51,9 +51,8 @@ NO_WORKER = Unavailable(
 
 
 class Plans(Machine):
-    """One plan in force per model, and the latest chosen ones. `works` numbers what is made. Plans
-    are looked at again every `period_s`, and when what is seen has drifted away from what they were
-    made for; 0: never.
+    """One plan in force per model, and the latest chosen ones. `works` numbers background work.
+    Every `period_s` (0: never), and when observations have drifted, another plan is looked for.
     """
 
     def __init__(self, works: Iterator[int], period_s: float = 0.0) -> None:
@@ -67,7 +66,7 @@ class Plans(Machine):
     # ------------------------------------------------------------ what is known
 
     def graph(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph | None:
-        """The plan in force, or the chosen one, if there is one that need not be made anew."""
+        """The plan in force or chosen, unless it has to be made again."""
         entry = self._entries.get((model, choice))
         return entry.graph if entry and not entry.stale else None
 
@@ -77,16 +76,16 @@ class Plans(Machine):
         return [each.graph for each in entries if each.choice == IN_FORCE and each.graph]
 
     def knows(self, model: str, choice: Choice) -> bool:
-        """Whether such a plan was asked for before, or sent."""
+        """Whether such a plan was requested before, or sent."""
         return (model, choice) in self._entries
 
     def held(self, model: str) -> bool:
-        """Whether the plan in force was given, and stays."""
+        """Whether the plan in force was sent by a client and is held."""
         entry = self._entries.get((model, IN_FORCE))
         return entry is not None and entry.held
 
     def state(self, model: str) -> str:
-        """For people: ready, planning, or why not."""
+        """For people: ready, planning, or the error."""
         entry = self._entries.get((model, IN_FORCE))
         if entry is None:
             return "not loaded"
@@ -100,7 +99,7 @@ class Plans(Machine):
         return {sha256 for graph in graphs if graph is not None for sha256 in graph.programs}
 
     def programs_of(self, model: str) -> set[str]:
-        """Hashes of the programs that a model's plans need, or needed lately."""
+        """Hashes of the programs that a model's plans need or needed until recently."""
         found: set[str] = set()
         for entry in self._entries.values():
             if entry.model == model:
@@ -114,7 +113,7 @@ class Plans(Machine):
 
     @property
     def due_s(self) -> float:
-        """When a plan is begun, or somebody has waited for too long."""
+        """When the next plan begins, or a wait times out."""
         return min((self._look_s, *(entry.due_s for entry in self._entries.values())))
 
     # ------------------------------------------------------------ events
@@ -249,8 +248,8 @@ class Plans(Machine):
         return actions.Propose(making.work, entry.model, entry.choice, making.causes, without, old)
 
     def _is_better(self, entry: Entry, new: Plan, old_s: float | None) -> bool:
-        """Whether to switch: never for the same plan, always where the old one cannot go on or
-        others were measured, and otherwise only if the gain is worth it, by present costs.
+        """Whether to switch: never to the same plan, always if the old one cannot go on or
+        measurements were new, otherwise only if the gain at present costs is worth it.
         """
         if entry.graph is None:
             return True
@@ -267,18 +266,18 @@ class Plans(Machine):
             )
 
     def _touch(self, entry: Entry) -> None:
-        """The latest used is the last to be dropped."""
+        """Makes an entry the last to be dropped."""
         key = (entry.model, entry.choice)
         self._entries[key] = self._entries.pop(key)
 
     def _make_room(self) -> None:
-        """Drops the chosen plan that was not used for longest."""
+        """Drops the chosen plan that has been unused for the longest time."""
         chosen = [key for key in self._entries if key[1] != IN_FORCE]
         if len(chosen) < MOST_CHOSEN:
             return
         idle = next((key for key in chosen if not self._entries[key].busy), None)
         if idle is None:
             raise Unavailable(
-                cause=f"{len(chosen)} plans are being made already", cure="Try again in a moment."
+                cause=f"{len(chosen)} plans are already being made", cure="Try again in a moment."
             )
         del self._entries[idle]

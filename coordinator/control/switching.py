@@ -1,10 +1,11 @@
-"""When to look for another plan since devices or links are not what they were, and whether to take
-it. Pure: it takes `now`, reads no clock.
+"""When to look for another plan because devices or links have changed their speed, and whether to
+switch to it. Pure: it takes `now`, reads no clock.
 
-A model's plan was made by the costs of some moment, its *basis*. When what is observed has moved
-away from that and has settled, another plan is looked for. It is taken if what it gains over the
-requests of a horizon is worth more than preparing it costs. Then nothing is looked for during a
-period, so that plans change for this reason at most once per period, however the load oscillates.
+A model's plan was made from the costs of one moment, its *basis*. Once observations have drifted
+away from the basis and settled, another plan is looked for. It is taken if its gain over the
+requests of a horizon exceeds the cost of preparing it. After a switch, no other is looked for
+during a period, so that plans change for this reason at most once per period, however the load
+oscillates.
 """
 
 from __future__ import annotations
@@ -17,29 +18,30 @@ from dataclasses import dataclass, field
 # of ten times that costs 5 % at worst; and at least so long that estimates have settled.
 PERIOD_S = 4.0
 PERIOD_IN_PREPARINGS = 10.0
-# A look that changes nothing costs planning alone.
+# A search that changes nothing costs only planning.
 LOOKS_IN_PERIOD = 4
-# Smaller drifts don't move a cut by a row; transfers that wait for each other look like slow links.
+# Smaller drifts move no cut by a row; concurrent transfers look like slower links.
 DRIFT = math.log(1.2)
 LINK_DRIFT = math.log(1.5)
-# While observations still surprise this much, the estimate is on its way; but not for ever. Quick
-# requests are heard for a moment: a plan made when half of a change is known stays for a period.
+# While observations still differ this much from the estimate, it is converging; but the wait is
+# bounded. Even a settled drift must last HEARD_S: a plan made amid a change stays for a period.
 SURPRISE = math.log(1.25)
 HEARD_S = 1.0
 SETTLE_S = 3.0
-# How far ahead the present load is believed.
+# How far ahead the present load is extrapolated.
 HORIZON_S = 60.0
-# Predictions err by more than this; and a plan that gains nothing else is not worth the change.
+# Predictions have larger errors than this; smaller gains are not worth a switch.
 LEAST_GAIN = 0.05
-# Requests are slower by up to this much while devices prepare sessions beside what they compute.
+# Requests are slowed by up to this much while devices prepare sessions beside them.
 PREPARING_SHARE = 0.5
 _NEWEST_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is known of a device or link now: the logarithm of its factor over what was measured
-    first, and of the last observation over that; `drift` is how far it may move.
+    """The present estimate for a device or link, as the logarithm of its factor over the first
+    measurement; `surprise` is the logarithm of the last observation over that estimate, `drift` how
+    far the factor may move before plans are looked at again.
     """
 
     log_factor: float
@@ -49,7 +51,7 @@ class Observed:
 
 @dataclass(slots=True)
 class _Watch:
-    """One model's plan."""
+    """The state of one model's plan."""
 
     basis: Mapping[str, float]
     looked_s: float = -math.inf
@@ -60,7 +62,7 @@ class _Watch:
     before: int = 0
 
     def count(self, now: float) -> None:
-        """Another request; those of older horizons are forgotten."""
+        """Counts a request; those before the previous horizon are forgotten."""
         if now - self.begun_s >= HORIZON_S:
             self.before = self.requests if now - self.begun_s < 2 * HORIZON_S else 0
             self.begun_s, self.requests = now, 0
@@ -69,18 +71,18 @@ class _Watch:
 
 @dataclass(slots=True)
 class Switching:
-    """Every model's plan in force."""
+    """The plans in force of all models."""
 
     preparing_s: float = 0.0
     _watched: dict[str, _Watch] = field(default_factory=dict)
 
     @property
     def period_s(self) -> float:
-        """At most one change of a plan in this time."""
+        """At most one switch of plans happens in this time."""
         return max(PERIOD_S, PERIOD_IN_PREPARINGS * self.preparing_s)
 
     def is_due(self, model: str, seen: Mapping[str, Observed], now: float) -> bool:
-        """After a request: whether another plan is to be looked for, now."""
+        """Counts a request, and tells whether to look for another plan now."""
         factors = {name: each.log_factor for name, each in seen.items()}
         watch = self._watched.setdefault(model, _Watch(factors, begun_s=now))
         watch.count(now)
@@ -107,12 +109,12 @@ class Switching:
         return True
 
     def prepared(self, seconds: float) -> None:
-        """A plan's programs were made ready on its devices in this time."""
+        """Preparing a plan's programs on its devices took this long."""
         self.preparing_s += _NEWEST_SHARE * (seconds - self.preparing_s)
 
     def accepts(self, model: str, old_s: float, new_s: float) -> bool:
-        """Whether a plan that is predicted to answer in `new_s` is to replace one that answers in
-        `old_s`, both by what is known now; if so, the period begins.
+        """Whether to replace a plan that is predicted to answer in `old_s` by one that answers in
+        `new_s`, both from present costs. If so, a new period begins.
         """
         gain_s = old_s - new_s
         if gain_s < LEAST_GAIN * old_s:
@@ -126,5 +128,5 @@ class Switching:
         return True
 
     def forget(self, model: str) -> None:
-        """The model is not served any more."""
+        """The model is no longer served."""
         self._watched.pop(model, None)

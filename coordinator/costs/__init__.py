@@ -1,1 +1,1 @@
-"""What computing and sending will cost: profiles, regressions, links, corrections."""
+"""Costs of computing and sending: profiles, regressions, links, corrections."""

@@ -1,9 +1,9 @@
-"""The shape that every cost model of ours has: affine in the size of the tile.
+"""The form of all cost models: affine in the size of the tile.
 
-A node's seconds are a fixed part plus a rate for each quantity of its `Work`. The rates may
-depend on what a tile does not change (layer type, kernel, groups, channels), never on rows or
-columns. Planners use this to cost all ranges of rows at once [Eq. 1 and 3 over arrays]; the
-definition stays `block_s`.
+A node's seconds are a fixed part plus a rate for each quantity of its `Work`. The rates may depend
+on what tiling does not change (layer type, kernel, groups, channels), never on rows or columns.
+Planners use this to cost all ranges of rows at once [Eq. 1 and 3 over arrays]; `block_s` is the
+definition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from models.work import Work
 
 @dataclass(frozen=True, slots=True)
 class LayerRates:
-    """Seconds of one node: `fixed_s` plus seconds per FLOP and per byte read, written, weighed."""
+    """Seconds of one node: `fixed_s`, plus seconds per FLOP and per byte read, written and of
+    weights.
+    """
 
     fixed_s: float = 0.0
     flop_s: float = 0.0
@@ -27,7 +29,7 @@ class LayerRates:
     weight_byte_s: float = 0.0
 
     def seconds(self, work: Work) -> float:
-        """What the node costs for this tile."""
+        """Seconds of the node for this tile."""
         return (
             self.fixed_s
             + self.flop_s * work.flop
@@ -37,7 +39,7 @@ class LayerRates:
         )
 
     def scaled(self, factor: float) -> LayerRates:
-        """The same layer on a device that takes `factor` times as long."""
+        """The same rates on a device that takes `factor` times as long."""
         return LayerRates(
             self.fixed_s * factor,
             self.flop_s * factor,
@@ -52,11 +54,11 @@ class Costs(Protocol):
 
     @property
     def task_s(self) -> float:
-        """Seconds that any run of a program costs, whatever it computes."""
+        """Fixed seconds of any run of a program."""
         ...
 
     def layer_rates(self, work: Work) -> LayerRates:
-        """Rates of a node; equal for all tiles of it that keep its channels."""
+        """Rates of a node; equal for all of its tiles with the same channels."""
         ...
 
     def block_s(self, works: Sequence[Work]) -> float:
@@ -71,12 +73,12 @@ class AffineCosts(ABC):
 
     @property
     def task_s(self) -> float:
-        """Seconds that any run of a program costs, whatever it computes."""
+        """Fixed seconds of any run of a program."""
         return 0.0
 
     @abstractmethod
     def layer_rates(self, work: Work) -> LayerRates:
-        """Rates of a node; equal for all tiles of it that keep its channels."""
+        """Rates of a node; equal for all of its tiles with the same channels."""
 
     def block_s(self, works: Sequence[Work]) -> float:
         """Seconds to run these nodes as one program: task_s + sum over nodes of their rates."""

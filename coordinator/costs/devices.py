@@ -1,4 +1,4 @@
-"""Devices, links and clusters as planners see them: numbers, no connections."""
+"""Devices, links and clusters as planners see them: numbers without connections."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Medium = Literal["star", "air", "switch"]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What handling messages and tasks costs one machine, besides computing.
+    """What one machine spends on messages and tasks, besides computing.
 
-    One event loop does it, one thing after the other: `message_s + bytes * byte_s` for a message
-    that is sent or received, `task_s` for a task: at the host until it is described, on a device
-    until it runs. Messages between devices, which pass neither gRPC nor an event loop, cost
-    `peer_message_s` and `peer_byte_s`; None: as any message.
+    Its event loop handles them one after the other: `message_s + bytes * byte_s` for each message
+    sent or received, and `task_s` for each task (on the host to describe it, on a device to start
+    it). Messages between devices, which bypass gRPC and the event loop, cost `peer_message_s` and
+    `peer_byte_s`; None: the same as other messages.
     """
 
     message_s: float = 0.0
@@ -34,7 +34,7 @@ class Endpoint:
 
     @property
     def to_peers(self) -> Endpoint:
-        """The same for messages between devices."""
+        """The same machine's costs for messages between devices."""
         return Endpoint(
             self.message_s if self.peer_message_s is None else self.peer_message_s,
             self.byte_s if self.peer_byte_s is None else self.peer_byte_s,
@@ -63,25 +63,25 @@ class Link:
 
     @property
     def fixed_s(self) -> float:
-        """Seconds that any message costs, whatever its size."""
+        """Seconds of any message, whatever its size."""
         return self.message_s + self.latency_s + self.near.message_s + self.far.message_s
 
     @property
     def byte_s(self) -> float:
-        """Seconds that each byte of a message adds."""
+        """Seconds per byte of a message."""
         return 1.0 / self.bytes_per_s + self.endpoint_byte_s
 
     @property
     def endpoint_byte_s(self) -> float:
-        """Seconds that each byte costs the machines at both ends together."""
+        """Seconds per byte that both ends together need."""
         return self.near.byte_s + self.far.byte_s
 
     def occupied_s(self, size_bytes: int) -> float:
-        """Seconds that one message takes of the wire."""
+        """Seconds for which one message occupies the wire."""
         return self.message_s + size_bytes / self.bytes_per_s
 
     def transfer_s(self, size_bytes: int) -> float:
-        """Seconds from sending to arrival of one message; nothing for nothing."""
+        """Seconds from sending to arrival of one message; 0 for no bytes."""
         if not size_bytes:
             return 0.0
         return self.fixed_s + size_bytes * self.byte_s
@@ -91,9 +91,9 @@ class Link:
 class Device:
     """A worker as a planner sees it.
 
-    `speed` ranks devices as AOFL does (frequency, e.g. in MHz x cores or FLOP/s); `host` marks
-    the coordinator's own worker, whose link is memory. It computes `concurrency` tasks at once,
-    each of which costs `costs`.
+    `speed` ranks devices as AOFL does (frequency, e.g. in MHz x cores or FLOP/s); `host` marks the
+    host worker, whose link is memory. The device computes `concurrency` tasks at once, each at the
+    cost that `costs` predicts.
     """
 
     id: DeviceId
@@ -108,11 +108,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Everything that a planner may use.
+    """The devices and links that a planner may use.
 
-    `uplink` is the host's own connection, which all of its traffic shares; None where it is
-    not known to be narrower than the devices' links together. `apart` are pairs of devices that
-    cannot reach each other: what would pass between them goes through the host.
+    `uplink` is the host's own connection, which all of its traffic shares; None if it is not known
+    to be narrower than the devices' links together. `apart` holds pairs of devices that cannot
+    reach each other: their messages go through the host.
     """
 
     devices: tuple[Device, ...]
@@ -122,7 +122,7 @@ class Cluster:
 
     @property
     def is_serial(self) -> bool:
-        """Whether the host sends to one device after the other."""
+        """Whether the host can send to only one device at a time."""
         return (
             self.medium == "air"
             or self.uplink is not None
@@ -131,7 +131,7 @@ class Cluster:
 
     @property
     def mutual(self) -> tuple[Device, ...]:
-        """Devices that all reach each other: those that most others can't reach are left out."""
+        """Devices that all reach each other, without those that most others cannot reach."""
         kept, apart = list(self.devices), self.apart
         while apart:
             met = Counter(device for pair in apart for device in pair)
@@ -149,31 +149,31 @@ class Cluster:
 
 
 class Planner(Protocol):
-    """What every planner is: a function of the network and the cluster.
+    """A planner: a function of the network and the cluster.
 
     Raises:
         Infeasible: no device, or no device with enough memory.
     """
 
     def __call__(self, network: Network, cluster: Cluster) -> Plan:
-        """The best plan that this strategy knows."""
+        """The best plan that this strategy finds."""
         ...
 
 
 def fastest(cluster: Cluster, count: int) -> Cluster:
-    """The cluster's `count` fastest devices, the host before its equals; all of them for 0.
+    """The cluster's `count` fastest devices, the host before equal ones; all of them for 0.
 
     Raises:
-        BadRequest: there are not so many.
+        BadRequest: there are fewer.
     """
     if not count:
         return cluster
     if not 0 < count <= len(cluster.devices):
         raise BadRequest(
-            cause=f"a plan for {count} devices was asked for, there are {len(cluster.devices)}",
-            cure="Ask for fewer, or see `imbrex status` why some are missing",
+            cause=f"a plan for {count} devices was requested; there are {len(cluster.devices)}",
+            cure="Request fewer, or see in `imbrex status` why some are missing",
         )
-    # Names break ties, numbers in them in order: the same devices every time.
+    # Ties are broken by name, with numbers in numerical order, so that the choice is stable.
     ranked = sorted(
         cluster.devices, key=lambda each: (-each.speed, not each.host, len(each.name), each.name)
     )

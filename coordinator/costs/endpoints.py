@@ -1,9 +1,8 @@
-"""What messages and tasks cost a device besides computing, as observed: an exponential average.
+"""The cost of messages and tasks to a device besides computing: an average of observations.
 
-A request shows how long tasks waited for their device's event loop although nothing was being
-computed, and how long messages took from one device to another. What counts is the mean, since a
-request waits for each of them; but hiccups, and waits behind other requests, are cut off at a
-multiple of the median.
+Requests show how long tasks waited for their device's event loop while nothing was being computed,
+and how long messages took between devices. The mean is what matters, since a request waits for each
+of them; hiccups and waits behind other requests are clipped at a multiple of the median.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from coordinator.costs.devices import Endpoint
 
-# What an x86-64 core needs (gRPC streams and asyncio over loopback): the prior for any machine.
-# The host's: 1.1 ms for 530 KB; and 40 us per task, whose boxes and peers it writes down.
+# Measured on an x86-64 core (gRPC streams and asyncio over loopback), as the prior for any machine.
+# The host: 1.1 ms for 530 KB; and 40 us per task, whose boxes and peers it describes.
 HOST_ENDPOINT = Endpoint(message_s=0.0004, byte_s=1 / 0.75e9, task_s=0.00004)
 DEVICE_ENDPOINT = Endpoint(
     message_s=0.0004,
@@ -26,36 +25,36 @@ DEVICE_ENDPOINT = Endpoint(
     peer_byte_s=1 / 3e9,
 )
 
-# Half of a lasting change is believed after about this long.
+# About this long after a lasting change, half of it is believed.
 _TIME_CONSTANT_S = 20.0
-# However close together they are, ten requests should settle a first estimate.
+# A first estimate should settle within ten requests, however close together they are.
 _LEAST_WEIGHT = 0.2
 _MOST_MEDIANS = 5.0
-# Nothing that a home's computer does once per message takes longer.
+# No message takes a home's computer longer than this.
 _MOST_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointEstimate:
-    """A device's end of its links: `prior` until something was observed, then its averages."""
+    """A device's endpoint costs: `prior`, then the averages of observations."""
 
     endpoint: Endpoint = DEVICE_ENDPOINT
     observations: int = 0
     updated_s: float = 0.0
 
     def probed(self, message_s: float) -> EndpointEstimate:
-        """After a probe of what a message of the host's costs: requests don't show it."""
+        """The estimate after a probe of the host's cost per message, which requests do not show."""
         return replace(self, endpoint=replace(self.endpoint, message_s=min(_MOST_S, message_s)))
 
     def of_bytes(self, byte_s: float) -> EndpointEstimate:
-        """After a probe that told what each byte costs: requests don't."""
+        """The estimate after a probe of the cost per byte, which requests do not show."""
         return replace(self, endpoint=replace(self.endpoint, byte_s=byte_s))
 
     def observed(
         self, waits_s: Sequence[float], messages_s: Sequence[float], now: float
     ) -> EndpointEstimate:
-        """After a request: its tasks waited so long for the event loop, which took so long for
-        each message with a peer.
+        """The estimate after a request, in which tasks waited this long for the event loop, and
+        messages with peers took it this long.
         """
         if not waits_s and not messages_s:
             return self

@@ -44,7 +44,7 @@ class Transfer:
 
 
 def prior_link(mbps: float, message_ms: float = 1.0, latency_ms: float = 2.0) -> Link:
-    """A link of which only the bandwidth is known; 0 or less means not even that."""
+    """A link with assumed costs; if `mbps` is 0 or less, its bandwidth is assumed as well."""
     return Link(
         bytes_per_s=(mbps if mbps > 0 else DEFAULT_MBPS) * 1e6 / 8,
         message_s=message_ms * 1e-3,
@@ -54,26 +54,26 @@ def prior_link(mbps: float, message_ms: float = 1.0, latency_ms: float = 2.0) ->
 
 @dataclass(frozen=True, slots=True)
 class LinkEstimate:
-    """A link as its prior and its latest transfers show it."""
+    """What is known of a link: its prior, its latest transfers, and its latest probe."""
 
     prior: Link
     transfers: tuple[Transfer, ...] = ()
     probe: tuple[Transfer, ...] = ()
 
     def observed(self, size_bytes: int, seconds: float) -> LinkEstimate:
-        """After one more transfer; the oldest are forgotten."""
+        """The estimate after one more transfer; the oldest are dropped."""
         if size_bytes < 0 or seconds <= 0:
             return self
         kept = (*self.transfers, Transfer(size_bytes, seconds))[-MOST_OBSERVATIONS:]
         return replace(self, transfers=kept)
 
     def probed(self, probe: Sequence[Transfer]) -> LinkEstimate:
-        """After a probe, which replaces the one before."""
+        """The estimate after a probe, which replaces the previous one."""
         return replace(self, probe=tuple(each for each in probe if each.seconds > 0))
 
     @property
     def link(self) -> Link:
-        """The best estimate; the prior's parts where nothing better is known."""
+        """The best estimate; parts that were not measured are the prior's."""
         known = (*self.probe, *self.transfers)
         if len(known) < _LEAST_OBSERVATIONS:
             return self.prior
@@ -81,14 +81,14 @@ class LinkEstimate:
         if fitted is None:
             return self._fixed_only(known)
         fixed_s, byte_s = fitted
-        # What was disturbed while the device's part was measured must not leave a wire for nothing.
+        # Disturbed measurements of the device's part must not leave zero time for the wire.
         most = max(0.0, byte_s - self.prior.near.byte_s) / 2
         far = replace(self.prior.far, byte_s=min(self.prior.far.byte_s, most))
         return divided(replace(self.prior, far=far), fixed_s, byte_s)
 
     def _fixed_only(self, known: Sequence[Transfer]) -> Link:
-        """All transfers of about one size: that size's cost is right, its slope the prior's if
-        the messages are small, else in proportion.
+        """The link if all transfers have about one size: exact for that size. The slope is the
+        prior's if the messages are small, otherwise all time is attributed in proportion.
         """
         size = statistics.median(each.size_bytes for each in known)
         seconds = statistics.median(each.seconds for each in known)
@@ -101,8 +101,8 @@ class LinkEstimate:
 
 
 def divided(prior: Link, fixed_s: float, byte_s: float) -> Link:
-    """A link of these costs per message and byte. Its ends need what the prior says, or all there
-    is; of what is left per message, the wire is occupied for the share that the prior says.
+    """A link with these costs per message and byte. Its ends get what the prior says, or everything
+    if that is less; of the rest per message, the wire is occupied for the prior's share.
     """
     ends_s = prior.near.message_s + prior.far.message_s
     per_message = min(1.0, fixed_s / ends_s) if ends_s else 0.0
@@ -113,7 +113,7 @@ def divided(prior: Link, fixed_s: float, byte_s: float) -> Link:
     )
     wire_s = prior.message_s + prior.latency_s
     share = prior.message_s / wire_s if wire_s else 0.0
-    # Rounding must leave nothing negative: cluster files know no such wire.
+    # Rounding must not make anything negative, which cluster files reject.
     rest_s = max(0.0, fixed_s - ends_s * per_message)
     rest_byte_s = byte_s - prior.endpoint_byte_s * per_byte
     return Link(
@@ -126,12 +126,12 @@ def divided(prior: Link, fixed_s: float, byte_s: float) -> Link:
 
 
 def fit_line(transfers: Sequence[Transfer]) -> tuple[float, float] | None:
-    """(fixed seconds, seconds per byte) by the medians of pairwise slopes, weighted by how far
-    apart the sizes are, and of intercepts; None if they are too close together to tell.
+    """(fixed seconds, seconds per byte) as medians of pairwise slopes, weighted by the distance of
+    their sizes, and of intercepts; None if all sizes are too close together.
     """
     sizes = np.array([each.size_bytes for each in transfers], dtype=np.float64)
     seconds = np.array([each.seconds for each in transfers], dtype=np.float64)
-    # Each pair once: the coordinator fits after every request, and a slow core feels it.
+    # Each pair once: this runs after every request, which a slow core feels.
     one, other = np.tril_indices(len(transfers), -1)
     spread = sizes[other] - sizes[one]
     told = np.abs(spread) >= _LEAST_SPREAD_BYTES
@@ -144,7 +144,7 @@ def fit_line(transfers: Sequence[Transfer]) -> tuple[float, float] | None:
 
 
 def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
-    """The value below and above which lies half of the weight."""
+    """The value that splits the total weight in half."""
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
     return float(values[order[np.searchsorted(reached, reached[-1] / 2)]])

@@ -1,4 +1,4 @@
-"""Profiles as JSON, kept between runs with the fingerprint of the device they belong to."""
+"""Profiles as JSON, saved between runs with the fingerprint of their device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs from a rate: what a cluster file says of a device, or a new device of itself."""
+"""Costs from a single rate, given by a cluster file or reported by a new device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from models.work import Work
 
 _WEIGHT_ITEM_BYTES = 4
 
-# A common layer, by which devices are ranked and shown: 3x3, 128 channels, a 28x56 map.
+# A common layer by which devices are ranked and shown: 3x3, 128 channels, a 28x56 map.
 _YARDSTICK = Work(
     "convolution",
     flop=462_422_016,
@@ -27,10 +27,10 @@ _YARDSTICK = Work(
 class RateCosts(AffineCosts):
     """Seconds = FLOPs / rate, plus a cost per weight and inference.
 
-    `rate_1x1` is the share of `gflops` that 1x1 convolutions reach; `weight_ns` nanoseconds are
-    spent per weight and inference (a runtime that transforms kernels anew each time), and the
-    share `weight_1x1` of that where there is no window (1x1 convolutions, fully connected layers);
-    `run_s` seconds per run of a program.
+    `rate_1x1` is the share of `gflops` that 1x1 convolutions reach. `weight_ns` nanoseconds are
+    spent per weight and inference (by a runtime that transforms kernels every time), of which
+    layers without a window (1x1 convolutions, fully connected layers) spend the share `weight_1x1`.
+    Each run of a program takes `run_s` seconds more.
     """
 
     gflops: float
@@ -45,11 +45,11 @@ class RateCosts(AffineCosts):
 
     @property
     def task_s(self) -> float:
-        """Seconds that any run of a program costs, whatever it computes."""
+        """Fixed seconds of any run of a program."""
         return self.run_s
 
     def layer_rates(self, work: Work) -> LayerRates:
-        """Rates of a node; equal for all tiles of it that keep its channels."""
+        """Rates of a node; equal for all of its tiles with the same channels."""
         pointwise = work.layer_type == "convolution" and work.taps == 1
         gflops = self.gflops * (self.rate_1x1 if pointwise else 1.0)
         weight_ns = self.weight_ns * (self.weight_1x1 if work.taps == 1 else 1.0)

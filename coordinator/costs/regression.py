@@ -1,10 +1,10 @@
 """Cost models fitted to measurements: one regression per layer type and device [AOFL, 4.4].
 
-Each layer type's seconds are a non-negative combination of 1, FLOPs and bytes in, out and of
+Each layer type's seconds are a non-negative combination of 1, FLOPs, and bytes in, out and of
 weights, fitted by relative error (weights 1/t^2). Convolutions are four types: 1x1, grouped,
-depthwise, others. Two scalars per device, from fused blocks, carry single layers over to fused
-ones: one for layers that compute, one for the light ones that runtimes fuse away. What was tried,
-and the errors, are in docs/adr/0003-costs.md.
+depthwise, others. Two factors per device, measured on fused blocks, scale the costs of single
+layers to fused ones: one for layers that compute, one for light layers, which runtimes fuse away.
+docs/adr/0003-costs.md has the errors, and what else was tried.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Floats = NDArray[np.float64]
 
 _LEAST_SAMPLES = 4
 _FOLDS = 5
-# Convolutions save less than this by being in a block: below it a few disturbed samples make it
-# look as if light layers took all the time.
+# Lower bound of the factor for convolutions: fusing saves them less than this, and without the
+# bound a few disturbed samples would attribute all time to the light layers.
 _LEAST_SCALE = 0.2
-# Fused into the convolution before them by most runtimes.
+# Most runtimes fuse these into the convolution before them.
 LIGHT = frozenset({"elementwise", "normalisation"})
 
 
 def kind_of(work: Work) -> str:
-    """The regression that predicts a node: its layer type, convolutions by their kernel. A product
-    of matrices does what a 1x1 convolution does.
+    """The regression that predicts a node: its layer type, and for convolutions their kernel. A
+    matrix product counts as a 1x1 convolution, which does the same.
     """
     if work.layer_type == "product":
         return "pointwise"
@@ -47,8 +47,8 @@ def kind_of(work: Work) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LayerFit:
-    """The regression of one layer type. `mape` and `bias` are of held-out samples: the mean of
-    |predicted / measured - 1|, and of predicted / measured - 1.
+    """The regression of one layer type. `mape` and `bias` are those of held-out samples: the means
+    of |predicted / measured - 1| and of predicted / measured - 1.
     """
 
     rates: LayerRates
@@ -59,10 +59,10 @@ class LayerFit:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What is known of a device: fits by kind, the two scalars, and the error of fused blocks.
+    """What was measured of a device: fits by kind, the two factors, and the error on fused blocks.
 
-    `fingerprint` says of which device and runtime (CPU, cores, threads, pace ...); `endpoint` what
-    messages and tasks cost it besides, where requests have shown it.
+    `fingerprint` identifies the device and runtime (CPU, cores, threads, pace ...); `endpoint` is
+    the cost of messages and tasks besides computing, if requests have shown it.
     """
 
     fingerprint: Mapping[str, str]
@@ -77,15 +77,15 @@ class Profile:
 
 @dataclass(frozen=True)
 class RegressionCosts(AffineCosts):
-    """Costs from a profile. A layer type without samples gets the worst of all rates."""
+    """Costs from a profile. A layer type without samples gets the worst rates of all types."""
 
     profile: Profile
 
     def __post_init__(self) -> None:
-        assert self.profile.fits, "a profile of nothing predicts nothing"
+        assert self.profile.fits, "a profile has at least one fit"
 
     def layer_rates(self, work: Work) -> LayerRates:
-        """Rates of a node; equal for all tiles of it that keep its channels."""
+        """Rates of a node; equal for all of its tiles with the same channels."""
         kind = kind_of(work)
         found = self.profile.fits.get(kind)
         rates = found.rates if found else pessimistic(self.profile.fits)
@@ -106,7 +106,7 @@ def pessimistic(fits: Mapping[str, LayerFit]) -> LayerRates:
 
 
 def fit(measured: Sequence[tuple[Sample, float]], fingerprint: Mapping[str, str]) -> Profile:
-    """A profile from samples and the seconds of one run of each."""
+    """A profile from samples and the measured seconds of one run of each."""
     by_kind: dict[str, list[tuple[Work, float]]] = {}
     for sample, seconds in measured:
         if not sample.is_block:
@@ -129,8 +129,8 @@ def _fit_kind(measured: Sequence[tuple[Work, float]]) -> LayerFit:
 
 
 def _features(work: Work) -> tuple[float, ...]:
-    """What a fully connected layer computes and moves is in proportion to its weights, of which
-    each is read once: what else its samples seem to depend on is chance.
+    """The features of one sample. For a fully connected layer only its weights count: its
+    computation and traffic are proportional to them, and any other dependence would be chance.
     """
     if work.layer_type == "fully_connected":
         return 1.0, 0.0, 0.0, 0.0, work.weight_bytes
@@ -148,7 +148,7 @@ def regress(features: Floats, seconds: Floats) -> list[float]:
 
 
 def _held_out(features: Floats, seconds: Floats) -> Floats:
-    """Predicted over measured, of every sample by a fit to the others' folds."""
+    """Predicted over measured seconds of every sample, by a fit to the other folds."""
     ratios = np.empty(len(seconds))
     fold_of = np.arange(len(seconds)) % min(_FOLDS, len(seconds))
     for fold in range(fold_of.max() + 1):
@@ -164,7 +164,7 @@ def errors(ratios: Floats) -> tuple[float, float]:
 
 
 def _scaled(profile: Profile, blocks: Sequence[tuple[Sequence[Work], float]]) -> Profile:
-    """The profile with its two scalars, by relative error over fused blocks."""
+    """The profile with its two factors, fitted to fused blocks by relative error."""
     costs = RegressionCosts(profile)
     sums = np.zeros((len(blocks), 2))
     for row, (works, _) in enumerate(blocks):

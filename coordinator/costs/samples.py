@@ -1,8 +1,8 @@
 """Seeded random layers and fused blocks to measure on a device [AOFL, section 4.4].
 
-Layers are drawn per layer type over the range that tiles of real networks have: kernels,
-strides, channels, widths, and strips of a few rows. Their FLOPs are drawn between bounds that
-the sampling raises as the device proves faster.
+Layers of each type are drawn over the range that tiles of real networks have: kernels, strides,
+channels, widths, and strips of a few rows. Their FLOPs are drawn between bounds that `Sampling`
+raises as the device proves faster.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ _CHANNELS = (16, 32, 64, 128, 256, 512)
 _BLOCK = "block"
 # Elements of a map and of a fully connected layer: 16 MB and 100 MB.
 _MOST_ELEMENTS = 4_000_000
-# Networks use 5x5 and 7x7 kernels where maps are large; on small ones padding would do much of
-# their work.
+# Networks use 5x5 and 7x7 kernels on large maps; on small ones much of the window would be padding.
 _WIDTH_OF_LARGE_KERNELS = 28
 _MOST_WEIGHTS = 25_000_000
 _LEAST_BLOCK_ROWS = 4
@@ -29,14 +28,14 @@ _ATTEMPTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Something to measure: a single layer of `kind`, or a fused `block`."""
+    """A program to measure: a single layer of `kind`, or a fused `block`."""
 
     kind: str
     what: Measurable
 
     @property
     def is_block(self) -> bool:
-        """Whether it calibrates the device's scalars, not a layer type."""
+        """Whether it calibrates the device's factors rather than a layer type."""
         return self.kind == _BLOCK
 
     @property
@@ -46,7 +45,9 @@ class Sample:
 
 
 def draw(kind: str, rng: random.Random, flop: float) -> Sample:
-    """A random sample of about `flop` FLOPs; the nearest of some where maps can't be so small."""
+    """A random sample of about `flop` FLOPs, or the nearest of several if maps cannot be so
+    small.
+    """
     best: Measurable | None = None
     best_ratio = float("inf")
     for _ in range(_ATTEMPTS):
@@ -64,13 +65,13 @@ def draw(kind: str, rng: random.Random, flop: float) -> Sample:
 
 
 def _rows(rng: random.Random, flop: float, flop_per_row: float, width: int) -> int:
-    """Rows that give about `flop`, as near as a map of this width can come."""
+    """Rows of a map of this width that come nearest to `flop`."""
     rows = round(flop / flop_per_row * rng.uniform(0.8, 1.25))
     return min(max(rows, 1), max(width, 32))
 
 
 def _conv(rng: random.Random, flop: float, kernel: int, groups: int = 1) -> Measurable | None:
-    """`groups` 0: as many as channels."""
+    """A convolution; `groups` 0 means depthwise."""
     width, stride = rng.choice(_WIDTHS), rng.choice((1, 1, 1, 2))
     inputs, outputs = rng.choice((3, *_CHANNELS, 1024)), rng.choice((*_CHANNELS, 1024, 2048))
     if groups != 1:
@@ -148,7 +149,7 @@ def _resize(rng: random.Random, flop: float) -> Measurable | None:
     if size is None:
         return None
     channels, rows, width = size
-    # One row is no map to interpolate.
+    # One row is not enough to interpolate between rows.
     sketch = Sketch(1, channels, max(2, rows), width)
     sketch.resize(mode)
     return sketch.measurable()

@@ -5,10 +5,10 @@
         sampling.record(sample, measure(sample), spent_s)
     profile = sampling.profile(fingerprint)
 
-Pure: the caller measures and reads the clock. The first samples are tiny; as they prove how fast
-the device is, later ones grow until one run takes about `_TARGET_S` or, on a slow device, until
-they are of the size of real tiles, whose weights fit into no cache: a slow device is not blocked
-for long, and a fast one is not measured on noise.
+Pure: the caller measures and reads the clock. The first samples are tiny. As they show how fast the
+device is, later ones grow until one run takes about `_TARGET_S` or, on a slow device, until they
+have the size of real tiles, whose weights exceed any cache. So a slow device is not blocked for
+long, and a fast one is not measured on noise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from coordinator.costs.regression import Profile, fit
 from coordinator.costs.samples import Sample, draw
 
-# Samples of each kind when time allows; convolutions are most of any network.
+# Samples of each kind if time allows; convolutions are most of any network.
 COUNTS: Mapping[str, int] = {
     "convolution": 36,
     "pointwise": 24,
@@ -36,24 +36,24 @@ COUNTS: Mapping[str, int] = {
 }
 _TARGET_S = 0.04
 _FIRST_FLOP = 2e7
-# An eighth of a VGG-16 layer, and how long a slow device may take for such a sample.
+# An eighth of a VGG-16 layer, and the time that a slow device may take for such a sample.
 _TILE_FLOP = 3e8
 _MOST_S = 0.25
-# From the largest sample to the smallest, in FLOPs. Blocks are of the size of real tiles, and
-# fully connected layers larger than a cache, for these are what takes time.
+# Range of a kind's samples in FLOPs. Blocks have the size of real tiles, and fully connected layers
+# exceed a cache, because those take the time.
 _SPREADS = {"block": 10.0, "fully_connected": 3.0}
 _SPREAD = 300.0
-# Layers that move data do few FLOPs per second: these get this share of a convolution's.
+# Layers that move data reach few FLOPs per second: they get this share of a convolution's.
 _LIGHT_SHARES = {"fully_connected": 0.03} | dict.fromkeys(
     ("depthwise", "pooling", "elementwise", "normalisation", "concat", "resize"), 0.01
 )
-# After this many rounds, stop if fused blocks are predicted this well.
+# After this many rounds sampling stops if fused blocks are predicted this well.
 _ENOUGH_ROUNDS = 11
 _ENOUGH_MAPE = 0.05
 
 
 class Sampling:
-    """The samples of one device, in an order that gives every kind its share at any time."""
+    """The samples of one device, ordered so that every kind has its share at any time."""
 
     def __init__(self, budget_s: float = 60.0, seed: int = 0) -> None:
         self.budget_s = budget_s
@@ -66,14 +66,14 @@ class Sampling:
 
     @property
     def progress(self) -> float:
-        """Share that is done, by count or by time, whichever is further; 1 at the end."""
+        """Progress by count or by time, whichever is further, in [0, 1]."""
         if self._enough:
             return 1.0
         done = max(self._asked / len(self._queue), self.spent_s / self.budget_s)
         return min(1.0, done)
 
     def next(self) -> Sample | None:
-        """The next sample to measure; None when there are enough or the time is used up."""
+        """The next sample to measure; None if there are enough or the time is used up."""
         if self._enough or self._asked >= len(self._queue) or self.spent_s >= self.budget_s:
             return None
         kind = self._queue[self._asked]
@@ -83,8 +83,8 @@ class Sampling:
         return draw(kind, self._rng, top * spread ** -self._rng.random())
 
     def record(self, sample: Sample, seconds: float, spent_s: float) -> None:
-        """Takes the seconds of one run, and what measuring it took in all. A sample that could
-        not be measured is simply not recorded.
+        """Records the seconds of one run, and what measuring took in total. For a sample that could
+        not be measured, call `skip` instead.
         """
         self.spent_s += spent_s
         if seconds > 0:
@@ -93,16 +93,16 @@ class Sampling:
             self._check_enough()
 
     def skip(self, spent_s: float) -> None:
-        """A sample could not be measured (too little memory, say)."""
+        """Records that a sample could not be measured (too little memory, for example)."""
         self.spent_s += spent_s
 
     def profile(self, fingerprint: Mapping[str, str]) -> Profile:
-        """The device's profile from all that was measured."""
+        """The device's profile from all measurements."""
         return fit(self.measured, fingerprint)
 
     def _top_flop(self) -> float:
-        """FLOPs of the largest sample: what the device does in `_TARGET_S`, or a real tile,
-        approached in steps of at most 8 so that one odd measurement does no harm.
+        """FLOPs of the largest sample: what the device computes in `_TARGET_S`, or a real tile. It
+        is approached in steps of at most 8, so that one wrong measurement does little harm.
         """
         rates = [
             sample.flop / seconds

@@ -1,4 +1,4 @@
-"""Tiny networks that are only measured: weights have shapes, and no values."""
+"""Tiny networks for measurements only: their weights have shapes but no values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Measurable:
-    """A program to time, its inputs, and the work that a run of it is."""
+    """A program to time, its inputs, and the work of one run."""
 
     program: Program
     inputs: tuple[TensorSpec, ...]
@@ -39,7 +39,7 @@ class Measurable:
 
 
 class Sketch:
-    """A chain of layers under construction; every method appends one and returns its output.
+    """A chain of layers being built; every method appends one and returns its output.
 
     Maps are (1, C, H, W), float32.
     """
@@ -54,15 +54,15 @@ class Sketch:
         self.last = _INPUT
 
     def extra_input(self, *shape: int) -> str:
-        """A further input of the program."""
+        """Another input of the program."""
         name = f"{_INPUT}{len(self._inputs)}"
         self._inputs[name] = shape
         self.channels[name] = shape[1]
         return name
 
     def conv(self, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> str:
-        """A convolution with bias, of a tile amid the rows of its map: padded to the left and
-        right so as to keep the width at stride 1, not above or below.
+        """A convolution with bias, as a tile from the middle of a map has it: padded on the left
+        and right so that stride 1 keeps the width, but not above or below.
         """
         x, side = self.last, kernel // 2
         weight = self._weight(channels, self.channels[x] // groups, kernel, kernel)
@@ -86,16 +86,16 @@ class Sketch:
         return self._add("BatchNormalization", (self.last, *weights), channels)
 
     def join(self, other: str, op: str = "Add") -> str:
-        """An elementwise operator of the chain and another tensor of its shape."""
+        """An elementwise operator on the chain and another tensor of the same shape."""
         return self._add(op, (self.last, other), self.channels[self.last])
 
     def concat(self, other: str) -> str:
-        """The chain and another map, one after the other in channels."""
+        """The chain and another map, concatenated along the channels."""
         channels = self.channels[self.last] + self.channels[other]
         return self._add("Concat", (self.last, other), channels, axis=1)
 
     def space_to_depth(self) -> str:
-        """Every 2x2 of the map becomes channels."""
+        """Moves every 2x2 of the map into channels."""
         return self._add("SpaceToDepth", (self.last,), 4 * self.channels[self.last], blocksize=2)
 
     def resize(self, mode: str) -> str:
@@ -128,7 +128,7 @@ class Sketch:
         return Measurable(piece.program, specs, tuple(tile_works(graph, graph.nodes, demand)))
 
     def _graph(self) -> Graph:
-        """Weights are inputs while shapes are inferred, then constants that take no memory."""
+        """The graph; weights are inputs during shape inference, then constants without memory."""
         shapes = {**self._inputs, **self._weights}
         inputs = [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
@@ -158,7 +158,7 @@ class Sketch:
 
 
 class _Nameless(BlobSource):
-    """Gives weights no content hash: the worker fills them at random."""
+    """Gives weights no content hash, so that the worker fills them at random."""
 
     def add(self, array: np.ndarray) -> str:
         """No hash."""

@@ -1,1 +1,1 @@
-"""What is wrong with a cluster, and the cure: what `imbrex doctor` tells."""
+"""The problems of a cluster and their cures, as `imbrex doctor` shows them."""

@@ -1,4 +1,6 @@
-"""Examining a live cluster: every device is asked, everybody is listened to, peers are tried."""
+"""Examines a live cluster: questions every device, listens to mDNS, and has peers try each
+other.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
 
-# Announcements are asked for, and answered within a second [RFC 6762, section 6].
+# How long to listen: mDNS queries are answered within a second [RFC 6762, section 6].
 LISTEN_S = 2.5
-# Devices try each other for two seconds; reading their state takes milliseconds.
+# Devices try to reach each other for two seconds; reading their state takes milliseconds.
 EXAMINE_TIMEOUT_S = 10.0
-# More addresses that are announced and at which nobody answers are told of together.
+# More addresses without a worker than this are reported together.
 MOST_STRANGERS = 16
 _ORDER = ("error", "warning", "note")
 
@@ -35,7 +37,7 @@ Networks = tuple[ipaddress.IPv4Network, ...]
 
 
 async def examine(pool: Pool, settings: CoordinatorSettings) -> Examined:
-    """Takes a few seconds; requests go on meanwhile."""
+    """Examines the cluster in a few seconds, while requests go on."""
     ready = pool.ready()
     sources = {peer.address: peer.source for peer in pool.peers}
     asked = (
@@ -62,7 +64,7 @@ async def examine(pool: Pool, settings: CoordinatorSettings) -> Examined:
 
 
 def diagnose(examined: Examined) -> list[Finding]:
-    """What is wrong, the worst first."""
+    """All problems, the worst first."""
     found = list(networks.findings(examined))
     for patient in examined.patients:
         found += machines.findings(patient, examined.version)
@@ -86,7 +88,7 @@ async def _nothing() -> list[Heard]:
 async def _patient(
     connection: Connection, source: Source, ready: Mapping[DeviceId, Connection]
 ) -> Patient | ImbrexError:
-    """A connected device, or why it can't be asked."""
+    """A connected device, or why it could not be examined."""
     neighbours: dict[str, str] = {
         device: other.address
         for device, other in ready.items()
@@ -115,7 +117,7 @@ async def _patient(
 
 
 def _absent(peers: Iterable[Peer], ours: Networks) -> Iterable[Absent]:
-    """Addresses that can't be used; of strangers, only as many as a home may have."""
+    """Addresses that cannot be used; of strangers, at most as many as a home has devices."""
     strangers = 0
     for peer in peers:
         strangers += peer.is_stranger
@@ -136,5 +138,5 @@ def _is_near(address: str, ours: Networks) -> bool:
     try:
         ip = ipaddress.IPv4Address(address.rpartition(":")[0])
     except ValueError:
-        return True  # a name, or IPv6: nothing is known
+        return True  # a name, or IPv6: assumed to be in this network
     return any(ip in network for network in ours)

@@ -1,4 +1,4 @@
-"""What an examination is made of, and what it finds."""
+"""The data of an examination, and its findings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.channels import is_loopback
 
-# error: something does not work. warning: it works, but worse than it could. note: to be known.
+# error: something does not work. warning: it works, but worse than it could. note: for information.
 Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong; `device` is its name, empty for the cluster."""
+    """One problem; `device` is the device's name, empty for the cluster."""
 
     code: str
     severity: Severity
@@ -29,26 +29,27 @@ class Finding:
 
 
 def of_quarantine(status: DeviceStatus) -> Finding:
-    """A device that is left out for its wrong results."""
-    cure = "Run a memory test there; lower its clock rates to the standard; see to its power supply"
+    """A device that is left out because of wrong results."""
+    cure = "Run a memory test there; use its default clock rates; check its power supply"
     return Finding("quarantined", "error", status.name, status.reason, cure)
 
 
 def of_no_exam(status: DeviceStatus, why: str) -> Finding:
-    """A device whose results could not be compared with ours."""
-    cause = f"whether it computes right results is not known: {why}"
-    cure = "See the log of its worker, and of the coordinator; then ask again"
+    """A device whose results could not be compared with the coordinator's."""
+    cause = f"it is not known whether it computes correctly: {why}"
+    cure = "See the logs of its worker and of the coordinator, then try again"
     return Finding("not_examined", "warning", status.name, cause, cure)
 
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """A device that is connected, as it was examined.
+    """A connected device, as it was examined.
 
-    `address` is where the coordinator reached it. `ahead_s`: how far its clock is ahead of ours,
-    give or take half of `round_trip_s`. `unreached`: the other devices that it doesn't reach, and
-    why. `heard`: announced over mDNS, as far as we could hear. `coordinators`: others that it works
-    for. `newer_members`: the generation of a list of members that it knows, if newer than ours.
+    `address` is where the coordinator reached it. `ahead_s`: how far its clock is ahead of the
+    coordinator's, plus or minus half of `round_trip_s`. `unreached`: the other devices that it
+    cannot reach, and why. `heard`: whether its mDNS announcements arrive. `coordinators`: others
+    that it works for. `newer_members`: the generation of its list of members, if newer than the
+    coordinator's.
     """
 
     id: DeviceId
@@ -67,20 +68,20 @@ class Patient:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only its own machine reaches it."""
+        """Whether only its own machine can reach it."""
         return is_loopback(self.address.rpartition(":")[0])
 
     @property
     def interface(self) -> pb.Interface | None:
-        """Over which the coordinator reaches it."""
+        """The interface by which the coordinator reaches it."""
         ip = self.address.rpartition(":")[0].strip("[]")
         return next((i for i in self.condition.interfaces if ip in i.addresses), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """An address that can't be used, and why. `code` is the problem's, if it was refused;
-    `near`: it lies in a network that we are in.
+    """An address that cannot be used, and why. `code` is that of the refusal, if it was refused;
+    `near`: it is in a network of the coordinator.
     """
 
     address: str
@@ -93,9 +94,9 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """Everything that was found out. `listened`: whether mDNS is in use here; `others`: names of
-    the other clusters that were heard; `strangers`: addresses that are announced and at which
-    nobody has proved to be a worker, the oldest first.
+    """All results of the examination. `listened`: whether mDNS is in use here; `others`: names of
+    other clusters that were heard; `strangers`: addresses that are announced but at which no worker
+    has answered, the oldest first.
     """
 
     version: str

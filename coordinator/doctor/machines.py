@@ -1,4 +1,4 @@
-"""What can be wrong with one machine: power, heat, memory, disk, clocks, cables, Wi-Fi. Pure."""
+"""Problems of a single machine: power, heat, memory, disk, clocks, cables, Wi-Fi. Pure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from coordinator.doctor.findings import Finding, Patient, Severity
 from models.memory import megabytes
 from protos import imbrex_pb2 as pb
 
-# Bits of the Raspberry Pi's firmware [its documentation, `vcgencmd get_throttled`]: now, and
-# sixteen higher the same since boot.
+# Bits of the Raspberry Pi's firmware [its documentation, `vcgencmd get_throttled`]: the present
+# state, and sixteen bits higher the same since boot.
 UNDER_VOLTAGE, CAPPED, THROTTLED, SOFT_LIMIT = (1 << bit for bit in range(4))
 SINCE_BOOT = 16
-# Certificates are valid by the clock; logs of two devices are compared by it.
+# Certificates are judged by the clock, and logs of two devices are compared by it.
 CLOCK_WARNING_S = 2.0
 CLOCK_ERROR_S = 300.0
-# Below this the kernel begins to throw out what runs; a layer's maps take tens of megabytes.
+# Below this the kernel begins to evict the pages of programs; a layer's maps take tens of
+# megabytes.
 MEMORY_ERROR_BYTES = 64_000_000
 MEMORY_WARNING_BYTES = 192_000_000
 # Weights of a large network are hundreds of megabytes; logs and updates need some too.
 DISK_ERROR_BYTES = 64_000_000
 DISK_WARNING_BYTES = 512_000_000
-# Their `powersave` follows the load, unlike every other driver's.
+# Drivers whose `powersave` follows the load, unlike that of all others.
 FOLLOWING_DRIVERS = ("intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp")
 
 
 def findings(patient: Patient, version: str) -> Iterator[Finding]:
-    """Everything that is wrong with a device by itself; `version` is the coordinator's."""
+    """The problems of a device by itself; `version` is the coordinator's."""
     yield from _power(patient)
     yield from _governor(patient)
     yield from _room(patient)
@@ -45,11 +46,11 @@ def findings(patient: Patient, version: str) -> Iterator[Finding]:
 def _power(patient: Patient) -> Iterator[Finding]:
     flags = patient.condition.power_flags
     before = flags >> SINCE_BOOT
-    supply = "Use the official power supply and a short cable; unplug what draws from USB"
+    supply = "Use the official power supply and a short cable; unplug what draws power from USB"
     cooling = "Give it a heat sink or a fan, or more air"
     heat = f" ({patient.celsius:.0f} °C)" if patient.celsius else ""
     if flags & UNDER_VOLTAGE:
-        cause = "its voltage is too low now: it slows down, and may compute nonsense"
+        cause = "its voltage is too low now: it slows down and may compute wrong results"
         yield Finding("under_voltage", "error", patient.name, cause, supply)
     elif before & UNDER_VOLTAGE:
         cause = "its voltage has been too low since it started"
@@ -73,7 +74,7 @@ def _governor(patient: Patient) -> Iterator[Finding]:
         cause = "the governor `powersave` holds its processor at the lowest frequency"
         yield Finding("governor", "warning", patient.name, cause, cure)
     elif condition.governor in ("ondemand", "conservative"):
-        cause = f"the governor `{condition.governor}` is late to raise the frequency for a task"
+        cause = f"the governor `{condition.governor}` raises the frequency too late for short tasks"
         yield Finding("governor", "note", patient.name, cause, cure)
 
 
@@ -105,7 +106,7 @@ def _clock(patient: Patient) -> Iterator[Finding]:
     severity: Severity = "error" if off_s > CLOCK_ERROR_S else "warning"
     where = "ahead of" if patient.ahead_s > 0 else "behind"
     cause = f"its clock is {abs(patient.ahead_s):.0f} s {where} the coordinator's"
-    cure = "sudo timedatectl set-ntp true, on both; certificates are valid by the clock"
+    cure = "sudo timedatectl set-ntp true, on both: the validity of certificates depends on it"
     yield Finding("clock_skew", severity, patient.name, cause, cure)
 
 
@@ -118,7 +119,7 @@ def _network(patient: Patient) -> Iterator[Finding]:
             "wifi_power_saving",
             "warning",
             patient.name,
-            f"its Wi-Fi ({used.name}) sleeps between packets: each message waits for it",
+            f"its Wi-Fi ({used.name}) sleeps between packets, which delays every message",
             f"sudo iw dev {used.name} set power_save off, and the same at every start "
             "(NetworkManager: wifi.powersave = 2)",
         )
@@ -127,7 +128,7 @@ def _network(patient: Patient) -> Iterator[Finding]:
             "slow_cable",
             "warning",
             patient.name,
-            f"{used.name} runs at {used.mbps} Mbit/s, and could at {used.port_mbps}",
+            f"{used.name} runs at {used.mbps} Mbit/s but could run at {used.port_mbps}",
             "Use a cable with all eight wires (Cat 5e), in a port of the switch that is as fast",
         )
     wired = [i for i in patient.condition.interfaces if _is_wired(i)]
@@ -144,5 +145,5 @@ def _network(patient: Patient) -> Iterator[Finding]:
 
 
 def _is_wired(interface: pb.Interface) -> bool:
-    """Whether it could be reached over this cable."""
+    """Whether it could be reached through this cable."""
     return interface.connected and not interface.wireless and bool(interface.addresses)

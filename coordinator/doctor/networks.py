@@ -1,4 +1,4 @@
-"""What can be wrong between machines: who hears, reaches and knows whom. Pure."""
+"""Problems between machines: who hears, reaches and knows whom. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from coordinator.cluster.roster import CONFIRM
 from coordinator.doctor.findings import Absent, Examined, Finding, Patient
 
-# No home has so many devices that are announced and cannot be used.
+# No home has this many announced devices that cannot be used.
 A_FLOOD = 48
-_FIREWALL = "See its firewall (the port of its worker, TCP 8470), and what its worker listens on"
+_FIREWALL = "Check its firewall (its worker's port, TCP 8470) and the address its worker listens on"
 _AP = (
     "Switch off client isolation (also called AP or guest isolation) in the router, or connect "
     "them by cable"
@@ -18,7 +18,7 @@ _AP = (
 
 
 def findings(examined: Examined) -> Iterator[Finding]:
-    """Everything that is wrong with the network, as far as can be told from here."""
+    """The problems of the network that can be seen from the coordinator."""
     yield from _flood(examined.strangers)
     yield from _unheard(examined)
     yield from _pairs(examined.patients)
@@ -28,7 +28,7 @@ def findings(examined: Examined) -> Iterator[Finding]:
     for absent in examined.absent:
         yield _absence(absent)
     for name, why in examined.unexamined.items():
-        cure = "See that it is up and runs the same version of imbrex as the coordinator"
+        cure = "Check that it is up and runs the same version of imbrex as the coordinator"
         yield Finding("not_examined", "error", name, f"it could not be examined: {why}", cure)
     if not examined.patients:
         cause = "no device is connected"
@@ -54,7 +54,7 @@ def _flood(strangers: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _unheard(examined: Examined) -> Iterator[Finding]:
-    """Multicast that doesn't arrive: a worker announces itself, is there, and is not heard."""
+    """Blocked multicast: a worker is connected and announces itself, but is not heard."""
     announcing = [p for p in examined.patients if p.condition.announced and p.source != "host"]
     unheard = [patient for patient in announcing if not patient.heard]
     if not examined.listened or not unheard:
@@ -75,7 +75,7 @@ def _unheard(examined: Examined) -> Iterator[Finding]:
 
 
 def _loopback(patients: tuple[Patient, ...]) -> Iterator[Finding]:
-    """A worker that only its own machine reaches, beside others."""
+    """A worker that only its own machine can reach, although there are others."""
     if all(patient.is_loopback for patient in patients):
         return
     for patient in patients:
@@ -87,30 +87,30 @@ def _loopback(patients: tuple[Patient, ...]) -> Iterator[Finding]:
 
 
 def _shared(patients: tuple[Patient, ...]) -> Iterator[Finding]:
-    """Devices that work for another coordinator, too."""
+    """Devices that also work for another coordinator."""
     for other in sorted({each for patient in patients for each in patient.coordinators}):
         shared = [patient.name for patient in patients if other in patient.coordinators]
         which = "a copy of this coordinator" if other.is_copy else "the coordinator"
-        cause = f"{which} on {other.name} uses {', '.join(shared)}, too: neither knows what "
-        cause += "the other asks of them, and plans are made for devices that are idle"
-        cure = "Stop one of them, or give each cluster a name (`cluster`) and devices of its own"
+        cause = f"{which} on {other.name} also uses {', '.join(shared)}: neither knows what "
+        cause += "the other computes there, and both plan as if the devices were idle"
+        cure = "Stop one of them, or give each cluster a name (`cluster`) and its own devices"
         if other.is_copy:
-            cure = "Stop it; if it is not yours, make the cluster anew "
+            cure = "Stop it; if it is not yours, make a new cluster "
             cure += "(`imbrex cluster init --replace`)"
         yield Finding("shared_devices", "warning", "", cause, cure)
 
 
 def _stale(patients: tuple[Patient, ...]) -> Iterator[Finding]:
-    """Devices that know a newer list of members than ours."""
+    """Devices with a newer list of members than this coordinator's."""
     knowing = [patient.name for patient in patients if patient.newer_members]
     if knowing:
-        cause = f"{', '.join(knowing)} know a newer list of members than this coordinator has, and "
-        cause += "let in whom that one names"
+        cause = f"{', '.join(knowing)} have a newer list of members than this coordinator, and "
+        cause += "accept the devices on that list"
         yield Finding("stale_members", "warning", "", cause, CONFIRM)
 
 
 def _pairs(patients: tuple[Patient, ...]) -> Iterator[Finding]:
-    """Devices that the coordinator reaches, and that don't reach each other."""
+    """Devices that the coordinator can reach, but that cannot reach each other."""
     by_id = {patient.id: patient for patient in patients}
     for patient in patients:
         for other in map(by_id.get, patient.unreached):
@@ -137,13 +137,13 @@ def _one_way(patient: Patient, other: Patient) -> Finding:
 def _isolated(patient: Patient, other: Patient, why: str) -> Finding:
     wireless = all(each.interface and each.interface.wireless for each in (patient, other))
     code = "client_isolation" if wireless else "unreachable_peers"
-    by = " over Wi-Fi: the access point keeps its clients apart" if wireless else ""
+    by = " over Wi-Fi: the access point isolates its clients" if wireless else ""
     return Finding(
         code,
         "error",
         patient.name,
         f"it and {other.name} cannot reach each other{by} ({why})",
-        f"{_AP if wireless else 'See the routes and firewalls between them'}; until then what "
+        f"{_AP if wireless else 'Check the routes and firewalls between them'}; until then what "
         "they exchange goes through the coordinator",
     )
 
@@ -157,12 +157,12 @@ def _absence(absent: Absent) -> Finding:
         code = "version_skew" if skew else absent.code
         return Finding(code, "error", where, absent.reason, absent.cure or "See `imbrex status`")
     if absent.source == "mdns" and not absent.near:
-        cause = f"a worker announces {where}, which is in no network of this machine"
+        cause = f"a worker announces {where}, which is outside this machine's networks"
         cure = "On that device, set host or mdns_interfaces to the address that others reach"
         return Finding("wrong_interface", "error", where, cause, cure)
     if absent.source == "mdns":
-        cause = f"a worker is announced, and does not answer: {absent.reason}"
+        cause = f"a worker is announced but does not answer: {absent.reason}"
         cure = f"{_FIREWALL}. If it is on Wi-Fi: {_AP[0].lower()}{_AP[1:]}"
         return Finding("unreachable", "error", where, cause, cure)
-    cure = "See that it is switched on, its worker runs and listens there; correct the list if not"
+    cure = "Check that it is on and that its worker listens there, or correct the list"
     return Finding("unreachable", "error", where, f"it does not answer: {absent.reason}", cure)

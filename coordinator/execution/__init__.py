@@ -1,1 +1,1 @@
-"""Running a plan: a pure scheduler, and the driver that does what it says."""
+"""Running a plan: the driver that executes the pure scheduler's actions."""

@@ -1,7 +1,7 @@
-"""The driver: does what the scheduler says, and tells it what happened.
+"""The driver: executes the scheduler's actions, and passes it what happens as events.
 
-It alone holds the requests' tensors. A tensor's bytes are copied once into the message that
-scatters them and once out of the message that brings them back into the merged array.
+It owns the requests' tensors. A tensor's bytes are copied once into the message that scatters them,
+and once out of the message that returns them into the merged array.
 """
 
 from __future__ import annotations
@@ -57,27 +57,27 @@ from protos.errors import BadRequest, ImbrexError
 log = structlog.get_logger(__name__)
 
 
-# How often somebody looks whether a device is overdue: a tenth of what it is granted at least.
+# How often overdue devices are looked for: a tenth of the shortest deadline.
 TICK_S = SLACK_S / 10
 
-# A task that sends only to peers can be reported after the answer that was made from it. Its
-# report left when the task ended, so it is seldom late, and never by more than a busy event loop.
+# A task that sends only to peers can be reported after the answer that depends on it. Its report
+# was sent when the task ended, so the delay is small: at most that of a busy event loop.
 REPORTS_S = 0.05
 
 
 class Transport(Sender, Devices, Protocol):
-    """What the driver needs of the connections to workers."""
+    """The connections to workers, as the driver needs them."""
 
     def address(self, device: DeviceId) -> str:
-        """Where peers reach the device, as `host:port`."""
+        """The address where peers reach the device, as `host:port`."""
         ...
 
 
 class Driver:
-    """Runs requests on whatever devices there are, and expects of them what is predicted.
-    `accused(device, cause)` is called for results that can't be right; `hold(request, flight,
-    devices)` before what an ended request left on its devices is released: whether somebody else
-    will do that (`release`).
+    """Runs requests on the devices that are ready, with expectations from predictions.
+    `accused(device, cause)` is called for results that cannot be right. `hold(request, flight,
+    devices)` is called before an ended request is released on its devices; it returns whether the
+    callee releases it later (`release`).
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class Driver:
         self._accused = accused
         self._hold = hold
         self._flights: dict[RequestId, Flight] = {}
-        # Until they are used again.
+        # Taken off when they are used again.
         self._distrusted: set[DeviceId] = set()
         self._outbox = Outbox(transport, self._on_delivery, self._on_send_failure)
         self._inbox = Inbox(transport, self._flights, self.scheduler.dropped, self.step)
         self._ticker: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Stops sending; requests in flight end with an error of the caller's choice."""
+        """Stops sending. Ending the requests in flight is left to the caller."""
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
@@ -111,7 +111,7 @@ class Driver:
         return len(self._flights)
 
     async def released(self, device: DeviceId) -> None:
-        """Returns when no request in flight computes on a device, or will by its plan."""
+        """Returns when no request in flight runs on a device, or will by its plan."""
         while using := [
             self._flights[request].done
             for request, run in self.scheduler.requests.items()
@@ -120,7 +120,9 @@ class Driver:
             await asyncio.wait(using)
 
     def distrust(self, device: DeviceId) -> None:
-        """What a device computed of the requests in flight is not believed: they begin again."""
+        """Restarts the requests in flight that a device took part in: its results are not
+        trusted.
+        """
         self._distrusted.add(device)
         for flight in self._flights.values():
             if device in flight.attempts.values() and not flight.done.done():
@@ -129,17 +131,17 @@ class Driver:
     async def run(
         self, graph: TaskGraph, feeds: Mapping[str, np.ndarray], request_id: str | None = None
     ) -> tuple[Answer, list[TaskTimes]]:
-        """One request from its input tensors to its output tensors.
+        """Runs one request, from its input tensors to its output tensors.
 
         Raises:
-            BadRequest: its id is in use.
-            ImbrexError: what the scheduler ended it with.
+            BadRequest: its id is already in use.
+            ImbrexError: the error with which the scheduler aborted it.
         """
         request = RequestId(request_id or uuid.uuid4().hex[:12])
         if request in self._flights:
             raise BadRequest(
-                cause=f"a request with the id {request!r} is being computed",
-                cure="Give every request an id of its own, or none.",
+                cause=f"a request with the id {request!r} is already being computed",
+                cure="Give every request its own id, or none.",
             )
         tried = request
         while True:
@@ -148,9 +150,10 @@ class Driver:
                 if not self._distrusted.isdisjoint(answer.devices):
                     raise _Distrusted
             except _Distrusted:
-                # Devices take a request that was released for one that comes late.
+                # Devices treat the id of a released request as a late message, so it needs a new
+                # one.
                 tried = RequestId(f"{request}-{uuid.uuid4().hex[:4]}")
-                log.warning("request begins again", request=request, as_=tried)
+                log.warning("request started again", request=request, as_=tried)
             else:
                 return replace(answer, request_id=request), times
 
@@ -175,14 +178,16 @@ class Driver:
             await done
             flight.timeline.end(time.monotonic())
             if not flight.retried:
-                await _told(flight)
+                await _wait_for_reports(flight)
         finally:
             self.step(Cancelled(request))
             self._flights.pop(request, None)
         return flight.answer(request), flight.times
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
-        """Feeds the scheduler and does what it says; sends leave as one letter per device."""
+        """Passes an event to the scheduler and executes its actions; one letter is sent per
+        device.
+        """
         if isinstance(event, Lost):
             self._outbox.forget(event.device)
         letters: dict[DeviceId, Letter] = {}
@@ -201,7 +206,7 @@ class Driver:
             self.step(Tick())
 
     def devices(self, ready: Iterable[DeviceId]) -> None:
-        """These are the devices that can be used now; those missing are lost."""
+        """Sets the devices that can be used now; missing ones are lost."""
         present = dict.fromkeys(ready)
         self._distrusted.difference_update(present)
         for device in [each for each in self.scheduler.devices if each not in present]:
@@ -216,17 +221,17 @@ class Driver:
         """An item from a device's stream."""
         self._inbox.take(device, item, payload)
 
-    # ------------------------------------------------------------ what became of letters
+    # ------------------------------------------------------------ results of letters
 
     def _on_delivery(self, device: DeviceId, letter: Letter) -> None:
-        """What a letter carried has left, its programs are ready: from now on time is taken."""
+        """A letter was sent and its programs are ready: from now on its attempts are timed."""
         del device
         now = time.monotonic()
         for key in letter.attempts:
             self.scheduler.step(Delivered(*key), now)
 
     def _on_send_failure(self, device: DeviceId, letter: Letter, error: ImbrexError) -> None:
-        """A device that cannot prepare a program fails the tasks that need it."""
+        """A letter failed; if a program cannot be prepared, the tasks that need it fail."""
         del device
         for key in letter.attempts:
             self.step(Failed(*key, error.code, str(error)))
@@ -260,7 +265,7 @@ class Driver:
             case Abort(request, error):
                 self._end(request, error)
             case Accuse(device, cause):
-                # Not from within a step: it may lead to the next one.
+                # Not within a step: it may lead to the next one.
                 asyncio.get_running_loop().call_soon(self._accused, device, cause)
             case Release(request, devices):
                 ended = self._flights.get(request)
@@ -268,7 +273,7 @@ class Driver:
                     self.release(request, devices)
 
     def release(self, request: RequestId, devices: Iterable[DeviceId]) -> None:
-        """Devices need keep nothing of a request any more."""
+        """Lets devices drop everything that they keep of a request."""
         for device in devices:
             item = pb.Item(release=pb.Release(requests=[request]))
             self._outbox.post_with_next(device, item)
@@ -288,7 +293,7 @@ class Driver:
         flight.assigned(action.task, action.attempt, action.device)
         run = self.scheduler.requests.get(action.request)
         if run is None:
-            return  # it ended in the same step
+            return  # the attempt ended in the same step
         flight.direct = run.direct
         letter = letters.setdefault(action.device, Letter())
         letter.items.append(task_item(action, run, self._transport.address))
@@ -308,11 +313,11 @@ class Driver:
 
 
 class _Distrusted(Exception):
-    """A device that took part computes wrong results."""
+    """A device that took part was found to compute wrong results."""
 
 
-async def _told(flight: Flight) -> None:
-    """Waits shortly for reports that the answer has overtaken, so that it can be told truly."""
+async def _wait_for_reports(flight: Flight) -> None:
+    """Waits briefly for reports that the answer has overtaken, so that the timing is complete."""
     with suppress(TimeoutError):
         async with asyncio.timeout(REPORTS_S):
             await flight.told.wait()

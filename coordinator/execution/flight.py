@@ -1,4 +1,4 @@
-"""A request in flight, as the driver sees it: its tensors and what has been observed of it."""
+"""A request in flight, as the driver sees it: its tensors and observed times."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from models.boxes import Box
 
 @dataclass(slots=True)
 class Flight:
-    """One request. `arrays` holds every tensor that passes the host, by name; `done` ends with the
-    request; `told` is set when every task has been reported. `partials` are partial sums by task
-    and tensor; `direct`: devices pass tensors to each other. `shared` are devices of its plan that
-    other requests were on meanwhile.
+    """One request. `arrays` holds every tensor that passes through the host, by name; `done`
+    completes with the request; `told` is set when every task has been reported. `partials` are
+    partial sums by task and tensor; `direct`: devices pass tensors to each other. `shared` are
+    devices of its plan that other requests used meanwhile.
     """
 
     graph: TaskGraph
@@ -43,18 +43,18 @@ class Flight:
         self.untold = {task.id for task in self.graph.tasks}
 
     def meet(self, other: Flight) -> None:
-        """Both are in flight at the same time."""
+        """Records that both are in flight at the same time."""
         both = set(self.graph.plan.devices) & set(other.graph.plan.devices)
         self.shared |= both
         other.shared |= both
 
     @property
     def times(self) -> list[TaskTimes]:
-        """What was observed of its tasks."""
+        """The observed times of its tasks."""
         return [replace(each, shared=each.device in self.shared) for each in self.timeline.tasks]
 
     def computed(self, times: TaskTimes, peer_bytes: int) -> None:
-        """A device reported the end of a task and what it sent to its peers."""
+        """A device reported the end of a task and the bytes it sent to peers."""
         self.halo_bytes += peer_bytes
         self.timeline.computed(times)
         self.untold.discard(times.task)
@@ -62,11 +62,11 @@ class Flight:
             self.told.set()
 
     def partial(self, task: int, tensor: str) -> np.ndarray:
-        """Where a task's partial sum is collected."""
+        """The array that collects a task's partial sum."""
         return self.partials.setdefault((task, tensor), np.empty_like(self.arrays[tensor]))
 
     def add(self, task: int, tensor: str, box: Box) -> None:
-        """Adds a whole partial sum; the first one of a tensor is its beginning."""
+        """Adds a complete partial sum to its tensor; the first one is copied."""
         target, part = self.arrays[tensor][box.slices()], self.partials[task, tensor]
         if tensor in self.summed:
             target += part[box.slices()]
@@ -75,12 +75,12 @@ class Flight:
             self.summed.add(tensor)
 
     def assigned(self, task: int, attempt: int, device: DeviceId) -> None:
-        """A device was told to compute a task."""
+        """A device was given a task."""
         self.retried += attempt > 0
         self.attempts[task, attempt] = device
 
     def answer(self, request: RequestId) -> Answer:
-        """What the caller gets."""
+        """The answer for the caller."""
         return Answer(
             request_id=request,
             outputs={name: self.arrays[name] for name in self.graph.outputs},

@@ -1,6 +1,6 @@
-"""What comes in from the devices: checked against the requests in flight, then told the scheduler.
+"""Messages from devices: checked against the requests in flight, then passed to the scheduler.
 
-Late results, and those of somebody who was not asked, are dropped and counted.
+Late results, and results that a device was not asked for, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from protos.convert import ranges
 
 log = structlog.get_logger(__name__)
 
-# Feeds the scheduler an event; a tensor's comes with its payload.
+# Passes the scheduler an event; that of a tensor comes with its payload.
 Step = Callable[[Event, np.ndarray | None], None]
 
 
 class Devices(Protocol):
-    """The part of the transport that the inbox uses."""
+    """The transport, as the inbox needs it."""
 
     def forget(self, device: DeviceId, program: str) -> None:
-        """The device said that it no longer has this program."""
+        """The device reported that it no longer has this program."""
         ...
 
     def offset_s(self, device: DeviceId) -> float:
@@ -42,7 +42,7 @@ class Devices(Protocol):
 
 
 class Inbox:
-    """Items from devices as events. `flights` and `dropped` belong to the caller."""
+    """Turns items from devices into events. `flights` and `dropped` belong to the caller."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Inbox:
         self._step(Failed(request, failed.task, failed.attempt, failed.code, failed.message), None)
 
     def _asked(self, device: DeviceId, news: pb.TaskDone | pb.TaskFailed) -> Flight | None:
-        """The flight whose attempt this device was asked to make."""
+        """The flight of which this device runs the attempt."""
         flight = self._flights.get(RequestId(news.request))
         asked = flight is not None and flight.attempts.get((news.task, news.attempt)) == device
         return flight if asked else None

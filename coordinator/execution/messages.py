@@ -1,4 +1,4 @@
-"""The scheduler's actions as items of the wire."""
+"""The scheduler's actions as messages."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from protos.channels import HOST
 from protos.convert import box_message
 from protos.frames import pieces
 
-# Who reads a task's output: device, address, attempt.
+# A reader of a task's output: device, address, attempt.
 _Reader = tuple[DeviceId, str, int]
-# Who sends a box of its input: tensor, device, box.
+# The source of a box of its input: tensor, device, box.
 _Source = tuple[str, DeviceId, Box]
-# A task, and where its neighbours are: as planned, the addresses of the plan's devices; else its
-# readers and sources; nothing where all goes through the host.
+# A task and the location of its neighbours: the addresses of the plan's devices if all is as
+# planned; otherwise its readers and sources; nothing if everything goes through the host.
 _Key = tuple[int, Hashable]
 
-# Tasks as they were described, as long as their plan is in use. Faults make other neighbours, which
-# are seldom the same again.
+# Encoded tasks, kept while their plan is in use. After faults a task has other neighbours, and such
+# a combination seldom occurs again.
 _DESCRIBED: WeakKeyDictionary[TaskGraph, dict[_Key, pb.Task]] = WeakKeyDictionary()
 _MOST_PER_TASK = 4
 
 
 def task_item(action: Assign, run: RequestRun, address: Callable[[DeviceId], str]) -> pb.Item:
-    """The task of an assignment; `address` tells where peers reach a device."""
+    """The task of an assignment as an item; `address` gives where peers reach a device."""
     graph, spec = run.graph, run.graph.tasks[action.task]
     readers: tuple[_Reader, ...] | None = None
     sources: tuple[_Source, ...] | None = None
@@ -59,7 +59,7 @@ def task_item(action: Assign, run: RequestRun, address: Callable[[DeviceId], str
 def _readers(
     spec: TaskSpec, run: RequestRun, address: Callable[[DeviceId], str]
 ) -> Iterator[_Reader]:
-    """Who reads each route of a task's outputs."""
+    """The readers of each route of a task's outputs."""
     for output in spec.outputs:
         for route in output.routes:
             reader = run.tasks[route.reader].latest
@@ -68,7 +68,7 @@ def _readers(
 
 
 def _sources(spec: TaskSpec, run: RequestRun) -> Iterator[_Source]:
-    """What peers send of a task's inputs."""
+    """The boxes of a task's inputs that peers send."""
     for entry in spec.inputs if spec.direct else ():
         for piece in entry.pieces:
             if piece.source is not None:
@@ -84,7 +84,7 @@ def _described(
     readers: Sequence[_Reader],
     sources: Sequence[_Source],
 ) -> pb.Task:
-    """All of a task that requests have in common."""
+    """The part of a task's message that is the same for all requests."""
     spec = graph.tasks[number]
     inputs = [
         pb.Task.Input(
@@ -110,7 +110,7 @@ def _described(
 
 
 def _outputs(spec: TaskSpec, direct: bool, readers: Iterator[_Reader]) -> Iterator[pb.Task.Output]:
-    """Where each output goes: to the host, and straight to the peers that read it."""
+    """Where each output goes: to the host, and directly to the peers that read it."""
     for output in spec.outputs:
         if output.to_host or not direct:
             yield output_message(output, output.box)
@@ -135,7 +135,7 @@ def output_message(output: TaskOutput, box: Box) -> pb.Task.Output:
 
 
 def resend_item(action: Resend, graph: TaskGraph) -> pb.Item:
-    """Asks for outputs of a task that was computed before."""
+    """A request for outputs of a task that was computed before."""
     outputs = [
         output_message(output, output.box)
         for output in graph.tasks[action.task].outputs
@@ -155,7 +155,7 @@ def resend_item(action: Resend, graph: TaskGraph) -> pb.Item:
 def tensor_items(
     action: Send, graph: TaskGraph, array: np.ndarray
 ) -> Iterator[tuple[pb.Item, np.ndarray]]:
-    """A box of the host's tensor `array` as items with views of it, large ones in pieces."""
+    """A box of the host's tensor `array` as items with views of it; large ones are divided."""
     info = graph.tensors[action.tensor]
     for part in pieces(action.box.spans, info.itemsize):
         box = Box.of(*part)

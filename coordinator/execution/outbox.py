@@ -1,4 +1,4 @@
-"""One queue and one sender per device: order is kept, programs are there before their tasks."""
+"""One queue and one sender per device: order is kept, and programs arrive before their tasks."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from protos.frames import Payload
 
 log = structlog.get_logger(__name__)
 
-# One gRPC message carries at most about this much payload, so that the first tiles of a large
-# letter are under way while the rest is being encoded.
+# One message carries at most about this much payload, so that the first tiles of a large letter are
+# on the way while the rest is being encoded.
 MESSAGE_BYTES = 4 << 20
 # Letters that may wait for one device. Admission bounds requests in flight far below this.
 QUEUE_LETTERS = 1024
-# How long a release waits for a letter to travel with.
+# How long a release waits for a letter that it can join.
 HOLD_S = 0.25
 
 
 @dataclass(slots=True)
 class Letter:
-    """Items for one device, with the payloads of its tensors and the programs it needs;
-    `attempts` are those that it begins or feeds: request, task and number.
+    """Items for one device, with the payloads of their tensors and the programs they need;
+    `attempts` are those that the letter starts or feeds, as request, task and number.
     """
 
     items: list[pb.Item] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Letter:
 
 
 class Sender(Protocol):
-    """The part of the transport that the outbox uses."""
+    """The transport, as the outbox needs it."""
 
     async def ensure(
         self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
@@ -75,7 +75,7 @@ class Sender(Protocol):
 
 
 class Outbox:
-    """Letters to devices, each device at its own speed."""
+    """Sends letters to devices, to each at its own speed."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class Outbox:
         self._held: dict[DeviceId, list[pb.Item]] = {}
 
     def post_with_next(self, device: DeviceId, item: pb.Item) -> None:
-        """Adds an item without payload to the device's next letter, or sends it alone if there
-        is none soon: a message of its own costs either side half a millisecond.
+        """Adds an item without payload to the device's next letter. If none follows soon, it is
+        sent alone, which costs either side half a millisecond.
         """
         if device not in self._held:
             self._held[device] = []
@@ -113,7 +113,7 @@ class Outbox:
         queue.put_nowait(letter)
 
     def forget(self, device: DeviceId) -> None:
-        """Drops what waits for a lost device."""
+        """Drops the letters that wait for a lost device."""
         self._queues.pop(device, None)
         self._held.pop(device, None)
         task = self._tasks.pop(device, None)

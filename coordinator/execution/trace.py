@@ -1,8 +1,8 @@
 """A request's timeline as Chrome trace events: a row per device, and per link and direction.
 
-Times are of the host's monotonic clock; those of devices were brought to it by the offsets that
-pings show, which err by half a round trip at most. A transfer's bar begins when its sender was done
-and ends when its reader had all of its inputs: an upper bound, where several came.
+Times are on the host's monotonic clock. Those of devices are converted with the offsets that pings
+measured, with an error of at most half a round trip. A transfer's bar begins when its sender had
+finished computing and ends when its reader had all inputs: an upper bound if it had several.
 
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (the format)
 """
@@ -22,7 +22,7 @@ HOST = "host"
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """What a trace is made of. `names` are what devices are called, by id."""
+    """The data of a trace. `names` are the devices' names by id."""
 
     request_id: str
     model: str
@@ -45,7 +45,7 @@ class _Bar:
 
 
 def chrome_trace(lived: Lived) -> dict[str, Any]:
-    """One JSON object; opens in Perfetto and in chrome://tracing. Zero is the request's arrival."""
+    """One JSON object for Perfetto or chrome://tracing. Time 0 is the request's arrival."""
     bars = [*_request_bars(lived), *_task_bars(lived), *_peer_bars(lived)]
     rows = _rows(bars)
     events: list[dict[str, Any]] = [
@@ -81,7 +81,7 @@ def _request_bars(lived: Lived) -> Iterator[_Bar]:
 
 
 def _task_bars(lived: Lived) -> Iterator[_Bar]:
-    """What each device computed, and what the host sent it and got back for that."""
+    """What each device computed, and the transfers between it and the host for that."""
     for each in lived.tasks:
         device = lived.names.get(each.device, each.device)
         block = lived.sketch.blocks[each.task]
@@ -99,8 +99,8 @@ def _task_bars(lived: Lived) -> Iterator[_Bar]:
 
 
 def _peer_bars(lived: Lived) -> Iterator[_Bar]:
-    """What devices passed straight to each other. A task that ran again got its input from the
-    host, and says so above.
+    """Transfers between devices. A task that ran again got its input from the host, which
+    `_task_bars` shows.
     """
     first = {each.task: each for each in lived.tasks if not each.attempt}
     for passed in lived.sketch.passed:
@@ -118,7 +118,7 @@ def _link_bar(
     source: str, target: str, name: str, times: tuple[float, float], details: Mapping[str, Any]
 ) -> _Bar:
     start, stop = times
-    # Clocks that differ by more than a transfer takes must not turn time around.
+    # Clock errors larger than the transfer must not make it end before it begins.
     return _Bar(_LINKS, f"{source} to {target}", name, start, max(start, stop), details)
 
 
@@ -126,7 +126,7 @@ _Rows = dict[tuple[int, str, int], int]
 
 
 def _rows(bars: Sequence[_Bar]) -> _Rows:
-    """A thread number for each row and lane, rows of one process in the order of their names."""
+    """A thread number for each row and lane; the rows of a process are ordered by name."""
     used = sorted({(bar.process, bar.row, lane) for bar, lane in _lanes(bars)})
     return {key: number for number, key in enumerate(used, start=1)}
 
@@ -137,7 +137,7 @@ def _placed(bars: Sequence[_Bar], rows: _Rows) -> Iterator[tuple[_Bar, int]]:
 
 
 def _lanes(bars: Sequence[_Bar]) -> Iterator[tuple[_Bar, int]]:
-    """Bars of one row that overlap lie in different lanes: a viewer would hide one."""
+    """Bars of one row that overlap get different lanes, because viewers would hide one."""
     busy: dict[tuple[int, str], list[float]] = {}
     for bar in sorted(bars, key=lambda each: each.start_s):
         ends = busy.setdefault((bar.process, bar.row), [])

@@ -1,1 +1,1 @@
-"""The networks that this coordinator serves, and what they are called."""
+"""The models that this coordinator serves, and their names."""

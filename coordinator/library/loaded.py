@@ -1,5 +1,5 @@
-"""The models that this coordinator serves: loaded once, on first use, and let go of when others
-need the room.
+"""The models that this coordinator serves: loaded once, on first use, and unloaded to make room for
+others.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
-    """A model with what planning and measuring need."""
+    """A model with what planning and measuring need of it."""
 
     served: ServedModel
     digests: Digests = field(repr=False, default_factory=Digests)
 
     @property
     def weight_bytes(self) -> int:
-        """What its constants take, on disk or in memory."""
+        """Bytes of its constants, on disk or in memory."""
         return self.served.network.graph.constant_bytes
 
     def blobs(self) -> BlobSource:
-        """Where the weights of one plan are found; it ends with the plan."""
+        """Provides the weights of one plan, for as long as the plan exists."""
         return BlobSource(self.digests)
 
     def whole(self) -> tuple[CutTile, BlobSource]:
-        """The unsplit model as one program, the baseline that every plan is compared with."""
+        """The unsplit model as one program: the baseline of every plan."""
         graph, blobs = without_pixels(self.served.network.graph), self.blobs()
         everything = {name: Box.whole(graph.shape(name)) for name in graph.outputs}
         return cut(graph, graph.nodes, everything, blobs, static=True), blobs
@@ -51,9 +51,9 @@ class Loaded:
 
 class Library:
     """Models by name or path; concurrent requests for one model load it once. `shown` gives the
-    name that people see, `folder` is for files with weights. Beyond `most_bytes` of weights,
-    `let_go` is told of the models that were not asked for the longest, one by one, and says
-    whether it forgot that one.
+    name that people see, `folder` is for files of weights. Beyond `most_bytes` of weights, `let_go`
+    is called for the models that have been unused for longest, one after the other, and returns
+    whether it unloaded the model.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Library:
         self._folder = folder
         self.most_bytes = most_bytes
         self._let_go = let_go
-        # The one that was asked for last is the last.
+        # The most recently used one is last.
         self._models: dict[str, asyncio.Task[Loaded]] = {}
 
     def loaded(self) -> dict[str, Loaded]:
-        """Models that are loaded, by the name or path that they were asked for by."""
+        """The loaded models, by the name or path that they were loaded by."""
         return {
             name: task.result()
             for name, task in self._models.items()
@@ -80,11 +80,11 @@ class Library:
 
     @property
     def weight_bytes(self) -> int:
-        """What the weights of all loaded models take."""
+        """Bytes of the weights of all loaded models."""
         return sum(each.weight_bytes for each in self.loaded().values())
 
     async def get(self, name: str) -> Loaded:
-        """The model; loading it takes a thread, not the event loop.
+        """The model, loaded in a thread if necessary.
 
         Raises:
             NotFound: no such name or file.
@@ -106,7 +106,7 @@ class Library:
         return found
 
     def forget(self, name: str) -> None:
-        """Forgets a model: the next `get` loads it anew."""
+        """Forgets a model: the next `get` loads it again."""
         self._models.pop(name, None)
 
     def _make_room(self, newest: str) -> None:
@@ -114,12 +114,12 @@ class Library:
             if self.weight_bytes <= self.most_bytes:
                 return
             if name != newest and self._let_go(name):
-                log.info("model let go of: others need the room", model=name)
+                log.info("model unloaded to make room for others", model=name)
 
 
 def load(name: str, shown: str, folder: Path | None = None) -> Loaded:
-    """Loads a catalogue name or an `.onnx` file, to be called `shown`; its weights are mapped from
-    a file in `folder`, if there is room on that disk, else in memory.
+    """Loads a catalogue name or an `.onnx` file, to be called `shown`. Its weights are mapped from
+    a file in `folder` if that disk has room, and kept in memory otherwise.
     """
     loaded = catalogue.load(name)
     network = network_of(loaded, shown, _room(loaded, folder))

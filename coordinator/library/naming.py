@@ -1,7 +1,7 @@
-"""Which models can be named from outside, and by what: the catalogue's networks, those that were
-added or pulled, files that the operator configured, and a model repository.
+"""The public names of models: those of the catalogue, of models that were added or pulled, of files
+that the operator configured, and of a model repository.
 
-Only the operator gives paths. Over the network a file goes by its stem, one of a repository by
+Only the operator gives paths. Over the network a file is named by its stem, a repository's model by
 its folder, and no other file of this machine can be reached.
 """
 
@@ -16,17 +16,17 @@ from models.installed import Store
 from models.sizes import split_name
 from protos.errors import NotFound
 
-# Of a model that is no repository's.
+# The version of models that are not from a repository.
 ONLY_VERSION = "1"
 
 
 class Names:
-    """Public names to sources (catalogue names or paths) and back. `detector` is the public name of
-    the model that finds objects, or empty; it may be given as a path too, and is the store's
-    default where it is not given.
+    """Maps public names to sources (catalogue names or paths) and back. `detector` is the public
+    name of the model that finds objects, or empty; it may be given as a path, and defaults to the
+    default of `imbrex models default`.
 
     Raises:
-        NotFound: there is no such detector.
+        NotFound: the detector does not exist.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Names:
             self.source(self._detector)
 
     def refresh(self) -> None:
-        """Reads the folders of the repository and of what was added again."""
+        """Reads the folders of the repository and of added models again."""
         self._changed_s = self._store_changed_s()
         eager = read_repository(self._folder) if self._folder else {}
         added = read_repository(self._store.root, every_version=True) if self._changed_s else {}
@@ -57,7 +57,9 @@ class Names:
 
     @property
     def configured(self) -> tuple[str, ...]:
-        """Sources that are made ready at start: what was named, and the repository's latest."""
+        """Sources that are made ready at start: the named ones, and the repository's latest
+        versions.
+        """
         latest = [
             str(stored.latest)
             for stored in self.stored.values()
@@ -72,12 +74,12 @@ class Names:
         return tuple(dict.fromkeys((*self._configured, *self.stored, *catalogue.names())))
 
     def source(self, name: str, version: str = "") -> str:
-        """What is behind a public name; without a version, its latest. A size class of a model,
-        `NAME@480x640`, is there where the model is.
+        """The source of a public name; without a version, the latest. A model with another input
+        size, `NAME@480x640`, exists if the model does.
 
         Raises:
-            NotFound: nothing that may be asked for.
-            BadRequest: an impossible size.
+            NotFound: no such name or version.
+            BadRequest: the size is not possible.
         """
         if name not in self._configured and self._store_changed_s() != self._changed_s:
             self.refresh()
@@ -90,7 +92,7 @@ class Names:
         if not stored.versions:
             raise NotFound(
                 cause=f"the model {name!r} cannot be served: {stored.problem}",
-                cure="Mend it in the model repository, and load it again",
+                cure="Fix it in the model repository, then load it again",
             )
         if version and version not in stored.versions:
             raise _no_version(name, version, stored.versions)
@@ -105,18 +107,18 @@ class Names:
         return (name if size is None else f"{name}@{size}"), version
 
     def versions(self, name: str) -> tuple[str, ...]:
-        """Every version of a public name that can be asked for."""
+        """Every available version of a public name."""
         if name in self._configured or name not in self.stored:
             return (ONLY_VERSION,)
         return tuple(self.stored[name].versions)
 
     def labels(self, source: str, output: str) -> tuple[str, ...]:
-        """Names of an output's classes, where a repository gives them."""
+        """Names of an output's classes, if the repository gives them."""
         name, _ = self.public(source)
         return self.stored[name].labels.get(output, ()) if source in self._public else ()
 
     def _store_changed_s(self) -> float:
-        """When a model was last added, by the file system's clock; 0 where there is no store."""
+        """When a model was last added, by the file system's clock; 0 if none was."""
         try:
             return max(
                 each.stat().st_mtime for each in (self._store.root, *self._store.root.iterdir())
@@ -128,8 +130,8 @@ class Names:
         if name not in self._configured and name not in catalogue.names():
             raise NotFound(
                 cause=f"there is no model {name!r}",
-                cure=f"Known are {', '.join(self.known)}; "
-                "add others there with `imbrex models add` or `pull`, or name a file to `imbrex "
+                cure=f"Known models: {', '.join(self.known)}; "
+                "add others there with `imbrex models add` or `pull`, or give a file to `imbrex "
                 "coordinator --model`",
             )
         if version not in ("", ONLY_VERSION):

@@ -1,9 +1,9 @@
-"""Triton's model repository: `NAME/VERSION/model.onnx` and, if there is one, `NAME/config.pbtxt`.
+"""Triton's model repository: `NAME/VERSION/model.onnx`, and optionally `NAME/config.pbtxt`.
 
-A model that cannot be served does not hide the others: its `problem` says why, and the index of
-the repository tells it. Of the configuration, what concerns a CNN on ONNX Runtime is read:
-platform or backend, file name, version policy, and the files of the outputs' labels. Tensors are
-as the ONNX file says.
+A model that cannot be served does not affect the others: its `problem` says why, and the
+repository's index reports it. Only what concerns a CNN on ONNX Runtime is read from the
+configuration: platform or backend, file name, version policy, and the files of the outputs' labels.
+The ONNX file determines the tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protos.errors import BadConfiguration
 
 CONFIG = "config.pbtxt"
 MODEL_FILE = "model.onnx"
-# A configuration is a page of text, and labels are some thousand words.
+# A configuration is a page of text, and labels are a few thousand words.
 LARGEST_TEXT_BYTES = 1 << 20
 PLATFORMS = frozenset({"", "onnxruntime_onnx"})
 BACKENDS = frozenset({"", "onnxruntime"})
@@ -27,8 +27,8 @@ BACKENDS = frozenset({"", "onnxruntime"})
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A folder of the repository: the files of its versions (by number, as text, in order), and
-    the labels of its outputs. Without versions, `problem` says what is wrong.
+    """A folder of the repository: the files of its versions (numbers as text, in order), and the
+    labels of its outputs. If there is no version, `problem` says what is wrong.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Stored:
 
 
 def read_repository(folder: Path, *, every_version: bool = False) -> dict[str, Stored]:
-    """Every model of the repository, by name; with `every_version`, all of each where its
+    """Every model of the repository, by name. With `every_version`, all versions of a model whose
     configuration does not choose.
 
     Raises:
@@ -62,7 +62,7 @@ def read_repository(folder: Path, *, every_version: bool = False) -> dict[str, S
 
 
 class _Problem(Exception):
-    """Why a folder is no model that can be served."""
+    """Why a folder cannot be served as a model."""
 
 
 def _stored(folder: Path, every_version: bool) -> Stored:
@@ -88,9 +88,9 @@ def _config(folder: Path) -> pb.ModelConfig:
         raise _Problem(f"{path} names the model {config.name!r}, its folder is {folder.name!r}")
     if config.platform not in PLATFORMS or config.backend not in BACKENDS:
         wanted = config.backend or config.platform
-        raise _Problem(f"{path} wants {wanted!r}, and imbrex runs only onnxruntime")
+        raise _Problem(f"{path} needs {wanted!r}, but imbrex runs only onnxruntime")
     if config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
-        raise _Problem(f"{path} wants sequences or an ensemble, which imbrex does not have")
+        raise _Problem(f"{path} needs sequences or an ensemble, which imbrex does not support")
     return config
 
 
@@ -113,7 +113,7 @@ def _versions(folder: Path, config: pb.ModelConfig, every: bool) -> dict[str, Pa
 
 
 def _chosen(numbers: list[int], policy: pb.ModelVersionPolicy) -> list[int]:
-    """By default the latest one."""
+    """The versions that the policy chooses; by default the latest."""
     match policy.WhichOneof("policy_choice"):
         case "all":
             return numbers

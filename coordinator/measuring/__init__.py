@@ -1,1 +1,1 @@
-"""What is learned of devices and links while they work, and when that calls for another plan."""
+"""What requests show of devices and links, and when that calls for another plan."""

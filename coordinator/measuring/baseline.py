@@ -1,4 +1,4 @@
-"""The baseline of every comparison: the unsplit model on one device, in plain onnxruntime."""
+"""The baseline of all comparisons: the unsplit model on one device, in plain onnxruntime."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from coordinator.cluster.programs import program_message
 from coordinator.library.loaded import Loaded
 from protos import imbrex_pb2 as pb
 
-# Enough to see past one burst of other load.
+# Enough runs to be unaffected by one burst of other load.
 REPEATS = 7
 AT_MOST_S = 30.0
 
 
 async def best_alone(devices: Sequence[Connection], loaded: Loaded) -> Baseline:
-    """The fastest of these devices; of those that compute alike, only the last is measured."""
+    """The fastest of these devices; of devices of one kind, only the last is measured."""
     alike = {each.facts.fingerprint: each for each in devices}
     results = [await alone(device, loaded) for device in alike.values()]
     return min(results, key=lambda baseline: baseline.latency_s)
 
 
 async def alone(device: Connection, loaded: Loaded) -> Baseline:
-    """One device, with the number of threads that is best on it."""
+    """One device, with the number of threads that suits it best."""
     whole, blobs = await asyncio.to_thread(loaded.whole)
     tensors = loaded.served.network.graph.tensors
     await device.ensure([whole.program], blobs)

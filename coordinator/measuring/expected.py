@@ -1,4 +1,4 @@
-"""What the scheduler may expect of tasks, by what is known of the devices now."""
+"""The times that the scheduler may expect of tasks, from present knowledge of the devices."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from protos.convert import dtype_of
 
-# Reading weights from an SD card and making a session, beside bringing the weights.
+# Reading weights from an SD card and making a session, after the weights have arrived.
 PREPARE_S = 5.0
 
 
 class LiveExpectations:
-    """Implements `coordinator.tasks.deadlines.Expectations`. `known` finds a device that is
-    ready, `has` tells whether it has a program.
+    """Implements `coordinator.tasks.deadlines.Expectations`. `known` finds a ready device, `has`
+    tells whether it has a program.
     """
 
     def __init__(
@@ -32,8 +32,8 @@ class LiveExpectations:
         self._has = has
 
     def task_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
-        """Seconds from sending a task's inputs to an idle device until its outputs are back, where
-        those of its whole block cross the same wire.
+        """Seconds from sending a task's inputs to an idle device until its outputs are back, if the
+        inputs of its whole block share the wire.
         """
         computing_s = self._measured.computing_s(graph, task, device, self._known)
         if computing_s is None:
@@ -45,8 +45,8 @@ class LiveExpectations:
         return link.transfer_s(read) + computing_s + link.transfer_s(made)
 
     def prepare_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
-        """Seconds until the device can run the task's program, all of its weights fetched anew; 0
-        if it can.
+        """Seconds until the device can run the task's program, with all weights transferred; 0 if
+        it can already.
         """
         name = graph.tasks[task].program
         if self._has(device, name):

@@ -1,7 +1,7 @@
-"""Transfers that had the wires to themselves: what a link can be learned from.
+"""Transfers that had the wires to themselves, from which a link's speed can be learned.
 
-A message that shares the host's cable, or waits behind others in its queues, takes as long as all
-of them together: it tells what the medium carries, and nothing of its own link.
+A message that shares the host's cable, or waits behind others in a queue, takes as long as all of
+them together: it shows the capacity of the medium, but nothing about its own link.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coordinator.tasks.timeline import TaskTimes
 
 @dataclass(frozen=True, slots=True)
 class _Crossing:
-    """A message between host and `device` or, where that is None, between peers; on the host's
+    """A message between the host and `device`, or between peers if that is None; on the host's
     clock.
     """
 
@@ -31,8 +31,8 @@ class _Crossing:
 def lone_transfers(
     graph: TaskGraph, times: Sequence[TaskTimes]
 ) -> Iterator[tuple[DeviceId, Transfer]]:
-    """A request's messages between the host and its devices while nothing else of it was on its
-    way.
+    """A request's messages between the host and its devices that did not overlap with others of the
+    request.
     """
     found = sorted(_crossings(graph, times), key=lambda each: each.start_s)
     next_starts_s = (*(each.start_s for each in found[1:]), math.inf)
@@ -59,6 +59,6 @@ def _crossings(graph: TaskGraph, times: Sequence[TaskTimes]) -> Iterator[_Crossi
 
 
 def _waits_for_host_alone(task: TaskSpec) -> bool:
-    """Whether the task was ready when what the host sent had arrived."""
+    """Whether the task was ready as soon as the host's data had arrived."""
     pieces = (piece for each in task.inputs for piece in each.pieces)
     return not task.direct or all(piece.source is None for piece in pieces)

@@ -1,4 +1,4 @@
-"""What was measured of each device: its link, and how its tasks compare with predictions."""
+"""Measurements of each device: its link, and how its tasks compare with predictions."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.timeline import TaskTimes
 from protos.facts import Facts
 
-# Fitting a link takes milliseconds.
+# Fitting a link takes milliseconds, so it is not done for every request.
 LINKS_EVERY_S = 1.0
-# A tile on its way: what a link is judged by.
+# The size of a typical tile, for which links are compared.
 TYPICAL_BYTES = 200_000
 
 
 class Measured:
-    """Per device, what probes, transfers and tasks have shown."""
+    """What probes, transfers and tasks have shown of each device."""
 
     def __init__(
         self, near: Endpoint = HOST_ENDPOINT, before: Mapping[DeviceId, Link] | None = None
     ) -> None:
-        """`near`: what messages and tasks cost the host; `before`: links as earlier runs left
-        them, believed until they are probed.
+        """`near`: the host's cost of messages and tasks; `before`: links measured by earlier runs,
+        used until they are probed.
         """
         self._near = near
         self._before = dict(before or {})
@@ -44,7 +44,7 @@ class Measured:
         self._links: dict[DeviceId, LinkEstimate] = {}
         self._probed: dict[DeviceId, Connection] = {}
         self._corrections = Corrections.none()
-        # Of the tasks of each plan that ran.
+        # Corrections by the tasks of each plan that ran.
         self._of_plans: WeakKeyDictionary[TaskGraph, Corrections] = WeakKeyDictionary()
         self._computing: WeakKeyDictionary[TaskGraph, dict[tuple[int, DeviceId], float]]
         self._computing = WeakKeyDictionary()  # uncorrected seconds
@@ -53,7 +53,7 @@ class Measured:
         self._fitted: dict[DeviceId, tuple[LinkEstimate, EndpointEstimate, Link]] = {}
 
     def is_new(self, device: DeviceId, connection: Connection) -> bool:
-        """Whether this connection has not been probed; it is then taken as being probed."""
+        """Whether this connection has not been probed; marks it as being probed."""
         if self._probed.get(device) is connection:
             return False
         self._probed[device] = connection
@@ -70,13 +70,13 @@ class Measured:
         seen = await connection.probe()
         probe = [Transfer(each.size_bytes, each.seconds) for each in seen.messages]
         self._links[device] = self._links[device].probed(probe)
-        # Handled by the slower end; and the other one needed something too.
+        # The slower end handles them, and the other one takes some time as well.
         both_s = min(each.seconds for each in probe if not each.size_bytes)
         far_s = min(seen.handling_s, max(0.0, both_s - self._near.message_s))
         end = self.endpoint(device).probed(far_s)
         fitted = fit_line(probe)
         if fitted and not connection.is_loopback:
-            # A train is as fast as the wire; for one message, both ends come on top.
+            # A train runs at the speed of the wire; a single message adds the time of both ends.
             end = end.of_bytes(max(0.0, fitted[1] - self._near.byte_s - seen.stream_byte_s))
         self._endpoints[device] = end
 
@@ -85,12 +85,12 @@ class Measured:
 
     @property
     def links(self) -> dict[DeviceId, Link]:
-        """Every link that was ever measured, as it is known."""
+        """Every link that was ever measured, as known now."""
         return self._before | {device: self.link(device) for device in self._links}
 
     def link(self, device: DeviceId) -> Link:
-        """The best estimate of a device's link and of what messages cost at its ends; fitted again
-        only after another transfer.
+        """The best estimate of a device's link, including the cost of messages at its ends; cached
+        until the next transfer.
         """
         estimate = self._links.get(device) or self._unprobed(device)
         end = self.endpoint(device)
@@ -100,40 +100,41 @@ class Measured:
         prior = replace(estimate.prior, near=self._near, far=end.endpoint)
         link = replace(estimate, prior=prior).link
         if end.observations:
-            # Peers tell more of a device's event loop than a fit of what both ends need.
+            # Messages with peers show the device's event loop better than a fit of both ends
+            # together.
             link = replace(link, far=replace(end.endpoint, byte_s=link.far.byte_s))
         self._fitted[device] = (estimate, end, link)
         return link
 
     def _latest_link(self, device: DeviceId) -> Link:
-        """The link as it was last asked for: a fit for every request would cost milliseconds."""
+        """The link as it was last requested: a fit for every request would cost milliseconds."""
         before = self._fitted.get(device)
         return before[2] if before is not None else self.link(device)
 
     def endpoint(self, device: DeviceId) -> EndpointEstimate:
-        """What is known of a device's event loop."""
+        """The estimate for a device's event loop."""
         return self._endpoints.get(device, EndpointEstimate())
 
     def remember(self, device: DeviceId, profile: Profile | None) -> None:
-        """What earlier runs saw of such devices holds until this one is observed."""
+        """Uses what earlier runs saw of such devices, until this one is observed."""
         if profile is not None and profile.endpoint is not None:
             self._endpoints.setdefault(device, EndpointEstimate(profile.endpoint))
 
     def costs(self, facts: Facts, profile: Profile | None, graph: TaskGraph | None = None) -> Costs:
-        """A device's costs: its profile (a prior without one), corrected by observed tasks; those
-        of `graph`, if that has run.
+        """A device's costs: its profile (a prior without one), corrected by observed tasks, in
+        particular those of `graph` if it has run.
         """
         costs: Costs = RegressionCosts(profile) if profile else RateCosts(facts.gflops)
         return CorrectedCosts(costs, self.correction(facts.id, graph))
 
     def correction(self, device: DeviceId, graph: TaskGraph | None = None) -> float:
-        """Observed over predicted seconds; of the tasks of `graph`, if that has run lately."""
+        """Observed over predicted seconds; for the tasks of `graph` if it has run recently."""
         every = self._corrections.of(device)
         own = self._of_plans.get(graph) if graph else None
         return every.with_own(own.of(device)).factor if own else every.factor
 
     def observed(self, devices: Sequence[DeviceId], now: float) -> Mapping[str, Observed]:
-        """The devices and their links as tasks show them; links are looked at once a second."""
+        """The present speeds of devices and links, from tasks; links are updated once a second."""
         if now - self._links_seen_s >= LINKS_EVERY_S:
             self._links_seen_s = now
             self._links_seen = {
@@ -150,13 +151,13 @@ class Measured:
         return seen
 
     def profiled(self, device: DeviceId) -> None:
-        """A new profile: predictions and corrections of the old one mean nothing."""
+        """A new profile replaces the old one, whose predictions and corrections are void."""
         self._corrections = self._corrections.without(device)
         self._of_plans.clear()
         self._computing.clear()
 
     def gflops(self, device: Device) -> float:
-        """The rate on a typical convolution, in GFLOP/s, of all that is computed at once."""
+        """The rate on a typical convolution in GFLOP/s, summed over concurrent tasks."""
         return flop_per_s(device.costs) * device.concurrency * 1e-9
 
     def observe(
@@ -166,8 +167,8 @@ class Measured:
         known: Callable[[DeviceId], Device | None],
         now: float,
     ) -> None:
-        """Compares a request's observed task times with what was predicted without correction.
-        `known` is asked only once per plan and device: what is predicted is kept.
+        """Compares a request's observed task times with the uncorrected predictions. `known` is
+        called once per plan and device; predictions are cached.
         """
         sums: dict[DeviceId, tuple[float, float]] = {}
         for each in times:
@@ -198,8 +199,8 @@ class Measured:
         device: DeviceId,
         known: Callable[[DeviceId], Device | None],
     ) -> float | None:
-        """Seconds that a device should take for a task, by what it took lately; None if there is
-        no such device.
+        """Seconds that a device should take for a task, given its recent tasks; None if there is no
+        such device.
         """
         alone_s = self._uncorrected_s(graph, task, device, known)
         return None if alone_s is None else alone_s * self.correction(device)

@@ -1,5 +1,5 @@
-"""Where a request waited for event loops: from ready to start, and from peer to peer. Tasks whose
-device other requests shared tell nothing: they may have waited for these.
+"""Where a request waited for event loops: from ready to start, and between peers. Tasks on devices
+that other requests used meanwhile are ignored: they may have waited for those.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.timeline import TaskTimes
 
 Waits = dict[DeviceId, list[float]]
-# A task that was ready this shortly before another ended waited for its event loop all the same.
+# A task that became ready this shortly before another ended did wait for the event loop.
 _AT_ONCE_S = 5e-5
 
 
 def task_waits(times: Sequence[TaskTimes]) -> Waits:
-    """Per device: seconds from ready to start of the tasks that came while nothing was computed."""
+    """Per device: seconds from ready to start of tasks that arrived while nothing was computed."""
     found: Waits = {}
     stopped: dict[str, float] = {}
     for each in sorted(times, key=lambda times: times.start_s):
@@ -30,9 +30,9 @@ def task_waits(times: Sequence[TaskTimes]) -> Waits:
 def message_waits(
     graph: TaskGraph, times: Sequence[TaskTimes], links: Mapping[DeviceId, Link]
 ) -> Waits:
-    """Per device: seconds that it needed for messages with peers, of those that tasks waited for.
+    """Per device: seconds that it spent on messages with peers for which tasks waited.
 
-    What a message took beyond the wires and the bytes is shared by its two ends.
+    A message's time beyond the wires and the bytes is shared equally by its two ends.
     """
     found: Waits = {}
     by_task = {each.task: each for each in times if not each.shared}

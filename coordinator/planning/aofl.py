@@ -1,13 +1,13 @@
 """`aofl`: adaptive optimal fused layers [AOFL, Algorithms 1 and 2, Eq. 5 and 6].
 
-Devices are ranked by speed, then by bandwidth, and added one at a time (D <- D', which the
-published Algorithm 2 forgets). For every block the first k devices are tried with strips that
-finish together [Eq. 6] and with equal grids; k = 1 is any one device. At one unit the better of
-t_l and t_f is used, where the published Algorithm 1 costs t_f but emits the layer-wise tiles:
-both are options of the same table here.
+Devices are ranked by speed, then by bandwidth, and added one at a time (D <- D', a step that the
+published Algorithm 2 omits). For every block the first k devices are tried, with strips that finish
+together [Eq. 6] and with equal grids; for k = 1, any one device. For a single unit the better of
+t_l and t_f is used, where the published Algorithm 1 takes the cost t_f but emits the layer-wise
+tiles: both are options of the same table here.
 
-The order of the devices is the published one, and their first k are all that is tried: that is
-what defines this strategy. `fused` searches devices and order, and is never slower.
+Only the first k devices of the published order are tried, which defines this strategy. `fused`
+searches devices and their order, and is never slower.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from models.units import Network
 
 
 def aofl(network: Network, cluster: Cluster) -> Plan:
-    """The best cuts, device subsets and tile sizes under the published cost."""
+    """The best cuts, device subsets and tile sizes by the published cost."""
     return planned(network, cluster, "aofl", _decide)
 
 
 def options_by_count(tables: Tables) -> Sequence[Sequence[Option]]:
-    """For each k, the ways to run a block on exactly the first k devices; for 1, on any one."""
+    """For each k, the ways to run a block on exactly the first k devices; for k = 1, on any one."""
     counts = range(2, len(tables.devices) + 1)
     split = zip(strips(tables), grids(tables, counts), strict=True)
     return [alone(tables), *([balanced, *equal] for balanced, equal in split)]

@@ -1,11 +1,11 @@
 """`auto`: the best of the other strategies, each as published and without its barriers.
 
-All are ranked by the rules of the event simulator, the best of them by the simulator itself.
-`single` is always among these, so a plan is never predicted slower than one device. What searches
-long is tried only where it can win: `halo` unless a plan is close to what all devices together
-could do at best; `elimination` and `kcut`, which divide every layer and exchange through the host,
-only where the simpler strategy of that family, `lw`, is not far behind the best. The best plans are
-also tried with branches on different devices.
+All candidates are ranked by the event simulator's rules (`pipeline`), and the best ones by the
+simulator itself. `single` is always among these, so that no plan is predicted slower than one
+device. Slow searches run only where they can win: `halo` unless a plan is already close to the
+ideal of all devices together; `elimination` and `kcut`, which divide every layer and exchange
+through the host, only if `lw`, the simplest of that family, is not far behind the best. The best
+plans are also tried with branches on different devices.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from coordinator.tasks.plan import Plan
 from models.units import Network
 from protos.errors import Infeasible
 
-# How far behind the best `lw` may be for better divisions of single layers to make up for it. Where
-# it was up to 2.5 times as slow as `fused`, they took at least 0.76 of its time (digits and VGG-16,
-# 2 and 8 devices, three media, 20 to 1000 Mbps).
+# How far behind the best `lw` may be for `elimination` and `kcut` to be tried: they took at least
+# 0.76 of its time wherever it was up to 2.5 times as slow as `fused` (digits and VGG-16, 2 and 8
+# devices, three media, 20 to 1000 Mbps).
 _BEHIND = 1.5
-# Plans that the simulator itself compares, and how much worse than the best they may seem.
+# Plans that the simulator itself compares, and by how much they may be worse than the best.
 _FINALISTS = 3
 _CLOSE = 1.03
 # Plans that are tried with branches on different devices.
 _BRANCHED = 2
-# A plan this near to the sum of all devices' rates leaves nothing to gain that shows.
+# A plan this close to the sum of all devices' rates leaves no noticeable gain.
 _IDEAL = 1.03
 
 
@@ -50,7 +50,7 @@ def auto(network: Network, cluster: Cluster) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A plan and what the rules of the simulator say of it."""
+    """A plan and its latency by the simulator's rules."""
 
     name: str
     plan: Plan
@@ -58,7 +58,7 @@ class _Candidate:
 
 
 class _Candidates:
-    """Plans by how they were made, ranked alike."""
+    """Plans by name of their strategy, ranked by the same rules."""
 
     def __init__(self, network: Network, cluster: Cluster) -> None:
         self.network, self.cluster = network, cluster
@@ -69,7 +69,7 @@ class _Candidates:
         self.refused: Infeasible | None = None
 
     def add(self, when: When) -> None:
-        """Tries some more; of equals the latest row's comes first."""
+        """Tries the planners of this class; of equal plans the latest comes first."""
         for name, each in [*CANDIDATES.items()][::-1]:
             if each.tried != when:
                 continue
@@ -89,7 +89,9 @@ class _Candidates:
             yield _Candidate(f"{name} without barriers", replace(plan, blocks=blocks), latency_s)
 
     def add_branches(self) -> None:
-        """The best so far, with branches on different devices, as far as that is faster."""
+        """Tries the best plans with branches on different devices, and adds those that are
+        faster.
+        """
         for each in sorted(self.found, key=lambda each: each.latency_s)[:_BRANCHED]:
             plan = by_branches(each.plan, self.network, self.cluster, self.stages)
             if plan is not None:
@@ -103,21 +105,23 @@ class _Candidates:
 
     @property
     def per_layer_s(self) -> float:
-        """What `lw` takes; infinite where it can't be."""
+        """The latency of `lw`; infinite if it has no plan."""
         found = (each.latency_s for each in self.found if each.name.startswith("lw"))
         return min(found, default=float("inf"))
 
     @property
     def ideal_s(self) -> float:
-        """What all devices would take together if nothing had to be moved or computed twice."""
+        """The time that all devices would take together without transfers and redundant
+        computation.
+        """
         alone_s = self.tables.compute_s[:, 0, -1]
         return float(1.0 / (1.0 / alone_s).sum())
 
     def chosen(self) -> Plan:
-        """The best of them, which tells what the others would take.
+        """The best plan, with a note on the others' latencies.
 
         Raises:
-            Infeasible: there is none.
+            Infeasible: there is no plan.
         """
         if not self.found:
             assert self.refused is not None
@@ -132,7 +136,7 @@ class _Candidates:
         return replace(best.plan, strategy="auto", notes=(*notes, *best.plan.notes))
 
     def _finalists(self) -> Iterator[_Candidate]:
-        """The best few, and one device alone, as the simulator itself predicts them."""
+        """The best few, and one device alone, with the simulator's own predictions."""
         ranked = sorted(self.found, key=lambda each: each.latency_s)
         close = [each for each in ranked if each.latency_s <= self.best_s * _CLOSE][:_FINALISTS]
         alone = [each for each in self.found if each.name == "single" and each not in close]

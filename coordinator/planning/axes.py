@@ -1,9 +1,9 @@
-"""How ranges move backwards along one axis, for all tiles at once.
+"""How ranges propagate backwards along one axis, for all tiles at once.
 
-Along rows (or columns), the first element that a tile needs of a tensor follows from the first
-element of the tile alone, and the last from the last. So a whole family of tiles is two arrays:
-`first[a]` for tiles that begin at `a`, `last[b]` for tiles that end before `b`. Extending a
-block by one node is one look-up per array, whatever the number of tiles.
+Along rows (or columns), the first element that a tile needs of a tensor depends only on the first
+element of the tile, and the last only on the last. So a whole family of tiles is two arrays:
+`first[a]` for tiles that begin at `a`, `last[b]` for tiles that end before `b`. Extending a block
+by one node is one look-up per array, whatever the number of tiles.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ROWS, COLS = 2, 3
 class Ranges:
     """The ranges [first[a], last[b]) of one tensor along one axis, for tiles [a, b), a < b.
 
-    Both arrays have an entry for each of 0..size of the map that is tiled, and never fall;
-    `first[size]` and `last[0]` belong to no tile. No range ends before it begins. `gaps`: small
-    tiles may have nothing of the tensor; then neither does first[k] exceed last[k].
+    Both arrays have an entry for each of 0..size of the tiled map and are non-decreasing;
+    `first[size]` and `last[0]` belong to no tile. No range is inverted. `gaps`: small tiles may
+    need nothing of the tensor; then, too, first[k] does not exceed last[k].
     """
 
     first: Ints
@@ -41,27 +41,27 @@ class Ranges:
 
     @classmethod
     def identity(cls, size: int) -> Ranges:
-        """A tensor that is tiled itself."""
+        """The ranges of the tiled tensor itself."""
         marks = np.arange(size + 1)
         return cls(marks, marks, is_identity=True)
 
     @classmethod
     def constant(cls, size: int, whole: int) -> Ranges:
-        """A tensor of which every tile needs all."""
+        """The ranges of a tensor that every tile needs completely."""
         return cls(np.zeros(size + 1, dtype=np.int64), np.full(size + 1, whole))
 
 
 def axis_size(graph: Graph, tensor: str, axis: int) -> int:
-    """Elements of a tensor along `axis`; 1 where it has no such axis."""
+    """Elements of a tensor along `axis`; 1 if it has no such axis."""
     shape = graph.shape(tensor)
     return shape[axis] if len(shape) > axis else 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeRanges:
-    """How one node hands ranges on along one axis.
+    """How one node propagates ranges along one axis.
 
-    `computed`: what it computes where a range of its output is demanded; None: just that.
+    `computed`: what it computes to yield a range of its output; None: exactly that range.
     `reads[k]`: what it reads of its k-th input to compute a range; None for constants.
     """
 
@@ -70,8 +70,8 @@ class NodeRanges:
 
 
 class Axis:
-    """What the nodes of a graph compute and read along one axis. Every block that holds a node
-    asks for the same, so it is found once per node.
+    """What the nodes of a graph compute and read along one axis; found once per node, for all
+    blocks that contain it.
     """
 
     def __init__(self, graph: Graph, axis: int) -> None:
@@ -79,7 +79,7 @@ class Axis:
         self._known: dict[int, NodeRanges] = {}
 
     def of(self, index: int) -> NodeRanges:
-        """Of one node."""
+        """The ranges of one node."""
         found = self._known.get(index)
         if found is None:
             found = self._known[index] = _node_ranges(
@@ -109,8 +109,8 @@ def _node_ranges(graph: Graph, node: Node, axis: int) -> NodeRanges:
 
 
 def _keeps(graph: Graph, node: Node, axis: int) -> bool:
-    """Whether each element along the axis depends on that element of every input, plainly: most
-    nodes that slide no window.
+    """Whether each element along the axis depends only on the same element of every input, as for
+    most nodes without a window.
     """
     shape = graph.shape(node.outputs[0])
     if node.op == "Slice":
@@ -124,7 +124,7 @@ def _keeps(graph: Graph, node: Node, axis: int) -> bool:
 
 
 def _windowed_ranges(graph: Graph, node: Node, axis: int, size: int) -> NodeRanges:
-    """Windows slide over the first input; of the others (scales, say) all is read."""
+    """Windows slide over the first input; other inputs (such as scales) are read completely."""
     input_size = axis_size(graph, node.inputs[0], axis)
     computed, reads = _windowed(node.windows[axis - ROWS], size, input_size)
     others = tuple(
@@ -144,7 +144,7 @@ def _windowed(window: Window, size: int, input_size: int) -> tuple[Ranges | None
 
 
 def _probed(graph: Graph, node: Node, axis: int, size: int, given: Sequence[bool]) -> NodeRanges:
-    """Asks the operator table, element by element."""
+    """Determines the ranges by querying the operator table for each element."""
     declared = operator(node)
     whole = Box.whole(graph.shape(node.outputs[0]))
     computed: list[Span] = []
@@ -166,7 +166,7 @@ def _along(box: Box | None, axis: int) -> Span:
 
 
 def _widened(computed: Sequence[Span], size: int) -> Ranges | None:
-    """What is computed for a range, if that is more than the range."""
+    """What is computed for a range, if it is more than the range itself."""
     ranges = _stacked(computed)
     marks = np.arange(size + 1)
     same = np.array_equal(ranges.first, marks) and np.array_equal(ranges.last, marks)
@@ -174,15 +174,15 @@ def _widened(computed: Sequence[Span], size: int) -> Ranges | None:
 
 
 def _stacked(spans: Sequence[Span]) -> Ranges:
-    """Ranges that hold the spans of their elements.
+    """The smallest ranges that contain the spans of their elements.
 
-    Both arrays never fall, whatever the spans are, so no range is inverted, nor is one that is
-    looked up in another. Where the spans go back and forth (a Slice with a step of -1), tiles are
-    said to read more than they do.
+    Both arrays are non-decreasing whatever the spans are, so that no range is inverted, even after
+    look-ups. Where the spans go back and forth (a Slice with a step of -1), the ranges are larger
+    than needed.
     """
     starts = np.array([span.start for span in spans], dtype=np.int64)
     stops = np.array([span.stop for span in spans], dtype=np.int64)
-    assert (starts < stops).all(), "what is computed reads something"
+    assert (starts < stops).all(), "every computed element reads something"
     first = np.append(np.minimum.accumulate(starts[::-1])[::-1], stops.max())
     last = np.append(starts.min(), np.maximum.accumulate(stops))
     return Ranges(first, last)

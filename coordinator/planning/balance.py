@@ -1,11 +1,11 @@
 """Tiles that finish together [AOFL, Eq. 6]: exact, by bisection over the finishing time.
 
-For a fixed order of devices, a time T is feasible if giving each device in turn as many rows as
-it finishes by T uses up the map. A tile's cost grows with its end and falls with its beginning,
-so taking as much as possible is never wrong, and the smallest feasible T is the optimum. Tiles
-may be empty: an empty tile costs nothing, so a device that is not worth its message is left out.
+For a fixed order of devices, a time T is feasible if giving each device in turn as many rows as it
+can finish by T covers the map. A tile's cost grows with its end and falls with its beginning, so
+taking as much as possible is never wrong, and the smallest feasible T is the optimum. Tiles may be
+empty: an empty tile costs nothing, so a device that is not worth its message is left out.
 
-Many blocks, and all subsets of devices asked for, are solved together.
+Many blocks, and all requested subsets of devices, are solved together.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ Ints = NDArray[np.int64]
 # [k, d]: whether subset k has device d.
 Members = NDArray[np.bool_]
 
-# Each round halves the interval, or better; doubles have 52 bits.
+# Rounds of bisection: each at least halves the interval, and doubles have 52 bits.
 _MOST_ROUNDS = 64
 _RELATIVE_GAP = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileCosts:
-    """What the rows [a, b), a < b, of a map of `rows[m]` cost device d in block m:
-    `fixed[d, m] + ends[d, p + b] - begins[d, p + a]` seconds, where p = `places[m]`. Both never
-    fall along rows.
+    """The seconds of rows [a, b), a < b, of a map of `rows[m]` on device d in block m: `fixed[d, m]
+    + ends[d, p + b] - begins[d, p + a]`, where p = `places[m]`. Both are non-decreasing along rows.
     """
 
     fixed: Floats
@@ -41,8 +40,8 @@ class TileCosts:
 
     @classmethod
     def of(cls, parts: Sequence[tuple[Floats, Floats, Floats]]) -> TileCosts:
-        """Of blocks by the boundary at which they end: `fixed` [d, m], `begins` and `ends`
-        [d, m, rows + 1].
+        """The costs of several blocks, given for each as `fixed` [d, m], `begins` and `ends` [d, m,
+        rows + 1].
         """
         fixed, begins, ends = (
             np.concatenate(each, axis=1)
@@ -61,17 +60,17 @@ class TileCosts:
 
     @property
     def devices(self) -> int:
-        """Devices in their order."""
+        """The number of devices."""
         return int(self.fixed.shape[0])
 
     @property
     def blocks(self) -> int:
-        """Blocks that are solved together."""
+        """The number of blocks that are solved together."""
         return int(self.fixed.shape[1])
 
     def seconds(self, device: int, block: Ints, start: Ints, stop: Ints) -> Floats:
-        """Cost of tiles; nothing for empty ones."""
-        # One index into flat arrays: looking up by several takes numpy twice as long.
+        """Seconds of tiles; 0 for empty ones."""
+        # One index into flat arrays: numpy takes twice as long for several.
         place = self.places.take(block)
         cost = self.fixed[device].take(block)
         cost += self.ends[device].take(place + stop)
@@ -85,9 +84,9 @@ def prefixes(count: int) -> Members:
 
 
 def balanced(costs: TileCosts, members: Members | None = None) -> tuple[Floats, Ints]:
-    """For each subset `members[k]` of the devices (their prefixes, if not given) and each block:
-    the least finishing time of the slowest tile, `[k, m]`, and where the tiles end,
-    `[k, m, D + 1]` from 0 to the map's rows.
+    """For each subset `members[k]` of the devices (by default their prefixes) and each block: the
+    least finishing time of the slowest tile, `[k, m]`, and where the tiles end, `[k, m, D + 1]`,
+    from 0 to the map's rows.
     """
     chosen = prefixes(costs.devices) if members is None else members
     greedy = _Greedy(costs, chosen)
@@ -104,14 +103,14 @@ def balanced(costs: TileCosts, members: Members | None = None) -> tuple[Floats, 
         feasible = (marks[:, :, -1] == costs.rows[left]) & (slowest <= was) & gap
         best_s[:, left] = now = np.where(feasible, slowest, was)
         best[:, left] = np.where(feasible[:, :, None], marks, best[:, left])
-        # No T below the least cost of one more row anywhere divides the map differently.
+        # No T below the least cost of one more row anywhere gives another division.
         higher = np.maximum(middle, np.minimum(next_s, now))
         low[:, left] = np.where(feasible | ~gap, under, higher)
     return best_s, best
 
 
 def _one_device(costs: TileCosts, members: Members) -> tuple[Floats, Ints]:
-    """The best device of each subset takes everything."""
+    """Gives everything to the best device of each subset."""
     last = costs.places + costs.rows
     alone = costs.fixed + costs.ends[:, last] - costs.begins[:, costs.places]
     among = np.where(members[:, :, None], alone[None], np.inf)
@@ -126,15 +125,15 @@ class _Greedy:
     def __init__(self, costs: TileCosts, members: Members) -> None:
         self.costs = costs
         self.users = [_chosen(members[:, d]) for d in range(costs.devices)]
-        # One sorted array per device: each block's row of `ends`, lifted above the one before.
+        # One sorted array per device: each block's row of `ends`, shifted above the previous one.
         self.top = costs.ends[:, costs.places + costs.rows]
         spans = self.top - costs.ends[:, costs.places] + 1.0
         self.lift = np.cumsum(spans, axis=1) - spans - costs.ends[:, costs.places]
         self.lifted = costs.ends + np.repeat(self.lift, costs.rows + 1, axis=1)
 
     def fill(self, time_s: Floats, left: Ints) -> tuple[Ints, Floats, Floats]:
-        """Of the blocks `left`, for times [k, left]: tile ends `[k, left, D + 1]`, the slowest
-        tile, and the least time above `time_s` at which some tile would take one row more.
+        """For the blocks `left` and times [k, left]: tile ends `[k, left, D + 1]`, the time of the
+        slowest tile, and the least time above `time_s` at which some tile would take one more row.
         """
         costs = self.costs
         marks = np.zeros((*time_s.shape, costs.devices + 1), dtype=np.int64)
@@ -154,7 +153,7 @@ class _Greedy:
         return marks, slowest, next_s
 
     def _reach(self, d: int, block: Ints, start: Ints, time_s: Floats) -> Ints:
-        """The last row that device `d` can end before, if it begins at `start`."""
+        """The last row before which device `d` can end if it begins at `start`."""
         costs = self.costs
         place = costs.places.take(block)
         allowed = time_s - costs.fixed[d].take(block)
@@ -166,6 +165,6 @@ class _Greedy:
 
 
 def _chosen(users: NDArray[np.bool_]) -> slice | Ints:
-    """Which subsets use a device: a slice, which costs no copies, if they are all the last ones."""
+    """The subsets that use a device; a slice, which avoids copies, if they are the last ones."""
     (found,) = np.nonzero(users)
     return slice(int(found[0]), None) if len(found) and users[found[0] :].all() else found

@@ -1,4 +1,4 @@
-"""What one device alone takes for the whole network: what every plan is compared with."""
+"""The whole network on one device, with which every plan is compared."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from protos.errors import Infeasible
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """What one device needs for the whole network, transfers included; whether it has memory for
-    it.
+    """One device computing the whole network: its seconds, transfers included, and whether its
+    memory suffices.
     """
 
     device: Device
@@ -26,7 +26,7 @@ class Alone:
 
 
 def everything(network: Network, device: DeviceId) -> Block:
-    """The block that is the whole network on one device."""
+    """The whole network as one block on one device."""
     shape, stop = network.graph.shape, len(network.units)
     boxes = {name: Box.whole(shape(name)) for name in network.outputs(0, stop)}
     tile = Tile(device, boxes)
@@ -40,7 +40,7 @@ def whole_works(network: Network) -> Sequence[Work]:
 
 
 def computing_s(network: Network, devices: Sequence[Device]) -> list[float]:
-    """Seconds that each device computes if it computes everything.
+    """Seconds of computation for the whole network, per device.
 
     Raises:
         Infeasible: there is no device.
@@ -56,8 +56,8 @@ def computing_s(network: Network, devices: Sequence[Device]) -> list[float]:
 
 
 def fastest_first(network: Network, devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Devices in the order of their seconds for the whole network's computation, whatever their
-    links; the host before equals.
+    """Devices by their seconds of computation for the whole network, without transfers; among
+    equals the host comes first.
     """
     pairs = zip(computing_s(network, devices), devices, strict=True)
     ranked = sorted(pairs, key=lambda pair: (pair[0], not pair[1].host, pair[1].id))
@@ -65,8 +65,8 @@ def fastest_first(network: Network, devices: Sequence[Device]) -> tuple[Device, 
 
 
 def shares_of(network: Network, devices: Sequence[Device]) -> list[tuple[float, ...]]:
-    """Proportions in which to divide work: by rate, and where that overfills a device, by memory
-    for weights.
+    """Proportions for dividing work: by rate and, if that overfills a device, by memory for
+    weights.
     """
     rooms = tuple(weight_room_bytes(device) for device in devices)
     by_rate = rates_of(network, devices)
@@ -74,13 +74,13 @@ def shares_of(network: Network, devices: Sequence[Device]) -> list[tuple[float, 
 
 
 def rates_of(network: Network, devices: Sequence[Device]) -> tuple[float, ...]:
-    """Networks per second that each device computes: the weights of its tiles."""
+    """Networks per second that each device computes, as weights for its tiles."""
     return tuple(1.0 / seconds for seconds in computing_s(network, devices))
 
 
 def best_alone(network: Network, devices: Sequence[Device]) -> Alone:
-    """The device that answers first if it computes everything; one that has memory for it is
-    preferred to one that has not, and of equals the host.
+    """The device that would answer first if it computed everything. A device with enough memory is
+    preferred, and among equals the host.
     """
     weights = sum(each.weight_bytes for each in whole_works(network))
     found = [
@@ -91,7 +91,7 @@ def best_alone(network: Network, devices: Sequence[Device]) -> Alone:
 
 
 def alone_s(network: Network, devices: Sequence[Device]) -> list[float]:
-    """Seconds of each device if it computes everything, transfers included."""
+    """Seconds for everything, transfers included, per device."""
     block = everything(network, DeviceId(""))
     (tile,) = block.tiles
     sizes = [
@@ -104,6 +104,6 @@ def alone_s(network: Network, devices: Sequence[Device]) -> list[float]:
 
 
 def bytes_of(network: Network, boxes: Mapping[str, Box]) -> int:
-    """Bytes that boxes of tensors take on their way."""
+    """Bytes of boxes of tensors on the wire."""
     tensors = network.graph.tensors
     return sum(box.volume * tensors[name].wire_itemsize for name, box in boxes.items())

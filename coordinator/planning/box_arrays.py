@@ -1,4 +1,4 @@
-"""Boxes of tensors as arrays: what thousands of them hold, and have in common, at once."""
+"""Boxes of tensors as arrays, to compute the volumes and overlaps of thousands at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Ints = NDArray[np.int64]
 
 
 def stacked(boxes: Sequence[Box | None], axes: int = 4) -> Ints:
-    """[box, axis, start or stop]; nothing where there is no box, all of one element along axes that
-    a box does not have.
+    """[box, axis, start or stop]. A missing box is all zeros; along axes that a box does not have,
+    it covers a single element.
     """
     nothing, more = [0] * (2 * axes), [0, 1] * axes
     flat: list[int] = []
@@ -34,11 +34,11 @@ def volumes(boxes: Ints) -> Ints:
 
 
 def common(one: Ints, other: Ints) -> Ints:
-    """Elements that boxes have in common with others, as far as these are broadcast together. Empty
-    boxes are empty along all axes.
+    """Elements that boxes have in common with others, broadcast together. Empty boxes are empty
+    along all axes.
     """
     found: Ints = np.ones((), dtype=np.int64)
-    # Mostly the first axis is a batch of one.
+    # The first axis is mostly a batch of one.
     batched = one.shape[-2] < 2 or bool((one[..., 0, 1] > 1).any())
     for axis in range(0 if batched else 1, one.shape[-2]):
         low = np.maximum(one[..., axis, 0], other[..., axis, 0])

@@ -1,10 +1,10 @@
-"""`branches`: what one device would compute whole is divided among several by branches.
+"""`branches`: what one device would compute whole is spread over several, branch by branch.
 
-Units that don't wait for each other run at the same time, each whole on a device: towers of a
-network with several inputs, queries, keys and values of attention, an Inception module's
-convolutions on a map of few rows. That is for what can't be divided, and for the end of a network,
-where maps are small; the rest of the plan is another strategy's. HEFT places the units, and the
-event simulator judges what comes of it.
+Units that do not depend on each other run at the same time, each whole on one device: the towers of
+a network with several inputs, queries, keys and values of attention, or an Inception module's
+convolutions on a map of few rows. This helps what cannot be divided, and the end of a network,
+where maps are small; the rest of the plan comes from another strategy. HEFT places the units, and
+the event simulator judges the result.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from coordinator.tasks.plan import Block, DeviceId, Exchange, Plan, Tile, tile_e
 from models.boxes import Box
 from models.units import Network
 
-# Simulated tasks per search, about a second: branches gain most near the end, where it begins.
+# Simulated tasks per search, about a second: branches gain most near the end, where the search
+# begins.
 EFFORT = 60_000
-# Less is not worth another shape of plan.
+# A smaller gain is not worth a change of the plan.
 _WORTHWHILE = 0.01
-# Ends of the network that are tried, each longer than the one before, after one was this many times
-# as slow. In the catalogue none gained after a single one that was (21 networks, seven clusters).
+# Ever longer ends of the network are tried, until one is this many times as slow as the best plan.
+# In the catalogue none gained after such a one (21 networks, seven clusters).
 _HOPELESS, _PATIENCE = 1.1, 2
 
 
@@ -48,8 +49,8 @@ def branches(network: Network, cluster: Cluster) -> Plan:
 def by_branches(
     plan: Plan, network: Network, cluster: Cluster, stages: Stages | None = None
 ) -> Plan | None:
-    """The plan with branches on different devices; None where that gains nothing. `stages` may
-    know its blocks already.
+    """The plan with branches on different devices; None if that is not faster. `stages` may know
+    its blocks already.
     """
     search = _Search(plan, network, cluster, stages)
     for start, stop in _whole(plan.blocks):
@@ -63,7 +64,7 @@ def by_branches(
 
 
 class _Search:
-    """Takes what the simulator finds faster."""
+    """Keeps what the simulator finds faster."""
 
     def __init__(
         self, plan: Plan, network: Network, cluster: Cluster, stages: Stages | None
@@ -77,8 +78,8 @@ class _Search:
         self._left = EFFORT
 
     def spread(self, start: int, stop: int) -> bool:
-        """Units [start, stop) by branches, which pass their boxes to each other or to the host; is
-        that hopelessly slow?
+        """Tries units [start, stop) by branches, which pass their boxes to each other or to the
+        host. Returns whether that is hopelessly slow.
         """
         blocks = self.best.blocks
         edges = {0, *(each.stop for each in blocks)}
@@ -102,7 +103,7 @@ class _Search:
         return least_s > before_s * _HOPELESS
 
     def _consider(self, plan: Plan) -> float:
-        """Seconds of a plan, which is kept if it is faster."""
+        """Seconds of a plan, which is kept if it is the fastest so far."""
         draft = self._stages.of_plan(plan)
         self._left -= sum(len(stage.shares) for stage in draft)
         latency_s = self._stages.latency_s(draft)
@@ -113,10 +114,10 @@ class _Search:
         return latency_s
 
     def found(self) -> Plan | None:
-        """The best plan, complete; None if it is the first."""
+        """The best plan, completed; None if no branch helped."""
         if self.best is self.plan:
             return None
-        unused = "no branch is done sooner by it"
+        unused = "no branch finishes sooner with it"
         blocks = self.best.blocks
         plan = plan_of_blocks("branches", blocks, self.network, self.cluster, unused)
         note = (
@@ -126,7 +127,7 @@ class _Search:
         return replace(plan, notes=(note,))
 
     def _tasks(self, start: int, stop: int) -> tuple[list[Task], list[float]]:
-        """Units [start, stop), each whole; and when what they read of others is there at best."""
+        """Units [start, stop), each whole, and the earliest times of what they read from others."""
         divider, devices = divider_of(self.network), self.cluster.devices
         makers: dict[str, int] = {}
         tasks: list[Task] = []
@@ -150,7 +151,7 @@ class _Search:
 
     @cached_property
     def _seconds(self) -> list[list[float]]:
-        """Of each unit, whole, on each device."""
+        """Seconds of each unit, whole, on each device."""
         works = [divider_of(self.network).whole(unit).work for unit in self.network.units]
         return [[each.costs.block_s(work) for each in self.cluster.devices] for work in works]
 
@@ -159,7 +160,7 @@ class _Search:
         return devices[source].link.transfer_s(size) + devices[target].link.transfer_s(size)
 
     def _runs(self, start: int, owners: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Units that one device computes one after the other, while nobody waits for anybody."""
+        """Runs of units that one device computes without waiting for others."""
         first, stop = start, start + len(owners)
         for after in range(start + 1, stop):
             moves = owners[after - start] != owners[after - 1 - start]
@@ -169,7 +170,7 @@ class _Search:
         yield first, stop
 
     def _is_read_beyond(self, index: int) -> bool:
-        """Whether another unit than the next reads what this one makes."""
+        """Whether a unit other than the next reads this one's outputs."""
         graph, following = self.network.graph, self.network.units[index + 1]
         return any(
             not following.start <= reader < following.stop
@@ -178,7 +179,7 @@ class _Search:
         )
 
     def _reads(self, index: int, start: int, stop: int) -> bool:
-        """Whether a unit reads what units [start, stop) make."""
+        """Whether a unit reads what units [start, stop) compute."""
         units, producer = self.network.units, self.network.graph.producer
         made = range(units[start].start, units[stop - 1].stop) if stop > start else range(0)
         return any(
@@ -187,7 +188,7 @@ class _Search:
 
 
 class _Blocks:
-    """Blocks in order, with what they make."""
+    """Blocks in order, and which block computes each tensor."""
 
     def __init__(self, network: Network, blocks: Sequence[Block]) -> None:
         self.network = network
@@ -198,8 +199,8 @@ class _Blocks:
         }
 
     def add(self, start: int, stop: int, device: DeviceId, *, direct: bool) -> None:
-        """Units [start, stop) whole on a device; `direct`: what peers make comes from them, but
-        for partial sums, which the host adds up.
+        """Adds units [start, stop), whole, on a device. `direct`: tensors of other devices come
+        directly from them, except for partial sums, which the host adds up.
         """
         graph = self.network.graph
         names = self.network.outputs(start, stop)
@@ -213,7 +214,7 @@ class _Blocks:
 
 
 def _free(block: Block) -> Block:
-    """The block, waiting for nothing but what it reads, from wherever that is."""
+    """The block without its barrier, reading its inputs from wherever they are."""
     exchange: Exchange = "host" if block.exchange == "none" else block.exchange
     if exchange == block.exchange and not block.barrier:
         return block

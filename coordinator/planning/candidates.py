@@ -1,4 +1,4 @@
-"""Every planner that decides for itself who computes what: a row for each, and no other place."""
+"""The table of all planners that decide who computes what: one row for each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ When = Literal["always", "below ideal", "near lw"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A planner, and when `auto` tries it: always; where the best plan so far leaves something to
-    gain; or where `lw` is not far behind that.
+    """A planner, and when `auto` tries it: always; if the best plan so far leaves something to
+    gain; or if `lw` is not far behind the best.
     """
 
     planner: Planner

@@ -22,7 +22,7 @@ from protos.errors import BadRequest
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-# Reads a profile that a file names.
+# Reads a profile that the file refers to.
 Read = Callable[[str], bytes]
 
 MOST_DEVICES = 256
@@ -54,7 +54,7 @@ class _End(_Strict):
 
 
 class _Computer(_End):
-    """What host and devices have in common; a rate or a profile is needed where it computes."""
+    """The fields that host and devices share; each that computes needs a rate or a profile."""
 
     gflops: _Positive | None = None
     profile: str | None = None
@@ -67,8 +67,8 @@ class _Computer(_End):
 
 
 class _Host(_Computer):
-    """The coordinator's machine. Its `endpoint_` keys are the coordinator's, `worker` has those of
-    the worker beside it.
+    """The coordinator's machine. Its own `endpoint_` keys are those of the coordinator; `worker`
+    has those of its host worker.
     """
 
     computes: bool = True
@@ -99,8 +99,8 @@ def _no_profile(name: str) -> bytes:
 
 
 def parse_cluster(text: str, name: str = "cluster.toml", read: Read = _no_profile) -> Cluster:
-    """The cluster of a file's text; `name` is what errors call it, `read` reads the profiles that
-    it names.
+    """The cluster of a file's text. `name` is the file's name in errors, `read` reads the profiles
+    that the file refers to.
 
     Raises:
         BadRequest: not TOML, an unknown key (named), a wrong value, no device.
@@ -151,12 +151,12 @@ def _device(name: str, entry: _Computer, costs: Costs, link: Link) -> Device:
 
 
 def speed_of(costs: Costs) -> float:
-    """FLOP/s on a common 3x3 convolution: how AOFL's ranking compares devices."""
+    """FLOP/s on a common 3x3 convolution, by which AOFL ranks devices."""
     return flop_per_s(costs)
 
 
 def _names(entry: _Device) -> Sequence[str]:
-    """`count` devices are numbered from the name's own number on: pi-1, pi-2, ..."""
+    """Names of `count` devices, numbered from the name's own number on: pi-1, pi-2, ..."""
     if entry.count == 1:
         return [entry.name]
     stem = entry.name.rstrip("0123456789")
@@ -166,7 +166,7 @@ def _names(entry: _Device) -> Sequence[str]:
 
 
 def _link(network: _Network, mbps: float | None = None) -> Link:
-    """A wire of the network, or one of another bandwidth."""
+    """A link of the network, or one with another bandwidth."""
     return Link(
         bytes_per_s=(mbps or network.mbps) * 1e6 / 8,
         message_s=network.message_ms * 1e-3,
@@ -197,8 +197,8 @@ def _bad(name: str, what: str) -> BadRequest:
 
 
 def dump_cluster(cluster: Cluster, profiles: Mapping[DeviceId, str] | None = None) -> str:
-    """The text of a cluster file. Devices with a profile refer to a file of that name; others
-    get their rate on a common layer. Every device has its own entry, as links differ.
+    """The text of a cluster file. Devices with a profile refer to its file by name, others get
+    their rate on a common layer. Every device has its own entry, because links differ.
     """
     links = [device.link for device in cluster.devices if not device.host]
     shared = cluster.uplink or (links[0] if links else LOOPBACK)
@@ -259,7 +259,8 @@ def _endpoint_lines(end: Endpoint) -> list[str]:
         "endpoint_ms_per_peer_message": _scaled(end.peer_message_s, 1e3),
         "endpoint_ns_per_peer_byte": _scaled(end.peer_byte_s, 1e9),
     }
-    # Without a line messages between devices cost what any message does; all else costs nothing.
+    # Without this line, messages between devices would cost the same as others; 0 is the default
+    # elsewhere.
     said = (
         each for each in rates.items() if each[1] or ("peer" in each[0] and each[1] is not None)
     )

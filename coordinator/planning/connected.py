@@ -1,10 +1,10 @@
-"""Single units as blocks of their own: fully connected layers divided over their output or over
-their input, others over their channels.
+"""Single units as blocks: fully connected layers divided over their output or input, other units
+over their channels.
 
-Over its output each device holds some rows of the weights and reads the whole vector; over its
-input it holds some columns, reads its part, and yields a partial sum that the host adds up. The
-first such layer is best divided where the tiles of the last map lie already, the next over its
-output, the last over its input: which of these pays is a matter of bytes against weights.
+Divided over its output, each device holds some rows of the weights and reads the whole vector;
+divided over its input, each holds some columns, reads its part, and yields a partial sum that the
+host adds up. The first such layer is often best divided by where the tiles of the last map are, the
+next over its output, the last over its input: it depends on the bytes of tensors and weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from models.units import Network, Unit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Divided:
-    """One unit divided over devices, by output channels or (`sums`) over its input."""
+    """One unit divided over devices, by output channels or (`sums`) by input."""
 
     tiles: Shares
     sums: bool
@@ -43,7 +43,7 @@ class Divided:
 
 
 def connected_units(network: Network, marks: Sequence[int]) -> dict[int, Unit]:
-    """Units, by the mark before them, that are one fully connected layer."""
+    """Units that are a single fully connected layer, by the mark before them."""
     found = {}
     for start, (mark, after) in enumerate(itertools.pairwise(marks)):
         unit = network.units[mark]
@@ -55,7 +55,9 @@ def connected_units(network: Network, marks: Sequence[int]) -> dict[int, Unit]:
 def divisions(
     network: Network, unit: Unit, rates: Sequence[float]
 ) -> Iterator[tuple[UnitTile, ...]]:
-    """The layer over its output and over its input, in proportion to rates; no empty tiles."""
+    """The layer divided over its output and over its input, in proportion to rates; no
+    empty tiles.
+    """
     graph, divider = network.graph, divider_of(network)
     output = Box.whole(graph.shape(unit.outputs[-1]))
     spans = cut_span(output[CHANNELS], rates)
@@ -72,8 +74,8 @@ def divisions(
 def where_tiles_lie(
     network: Network, unit: Unit, rows: Sequence[Span]
 ) -> tuple[UnitTile, ...] | None:
-    """The layer over its input, each device with the rows of the map that it has already; None
-    if these aren't all of the rows, or the input is no map.
+    """The layer divided over its input, each device with the rows of the map that it already has;
+    None if these are not all rows, or the input is not a map.
     """
     whole = _input(network, unit)
     if len(whole) <= ROWS or sum(map(len, rows)) != len(whole[ROWS]):
@@ -98,8 +100,8 @@ def divided(network: Network, tables: Tables, subsets: Sequence[Sequence[int]]) 
 
 
 def channel_slices(network: Network, tables: Tables) -> list[Divided]:
-    """Every unit between two marks whose channels can be computed apart, in equal slices over all
-    devices: each holds its slice of the weights.
+    """Every unit between two marks whose channels can be computed separately, in equal slices over
+    all devices, which hold only their slice of the weights.
     """
     count, divider = len(tables.devices), divider_of(network)
     found: list[Divided] = []
@@ -121,7 +123,7 @@ def _costed(
     devices: Sequence[Device],
     tiles: Sequence[UnitTile],
 ) -> Divided:
-    """At the cost of Eq. 3: its transfers added up, and the slowest device's computation."""
+    """With the cost of Eq. 3: the sum of its transfers, and the slowest device's computation."""
     costs = np.full((2, tables.marks, tables.marks), np.inf)
     costs[:, start, start + 1] = _divided_s(network, devices, tiles)
     return Divided(tuple(zip(devices, tiles, strict=True)), tiles[0].part is not None, *costs)
@@ -130,7 +132,7 @@ def _costed(
 def _divided_s(
     network: Network, devices: Sequence[Device], tiles: Sequence[UnitTile]
 ) -> tuple[float, float]:
-    """What a divided unit costs by Eq. 3, and by Eq. 6."""
+    """Costs of a divided unit by Eq. 3 and by Eq. 6."""
     moving = slowest = finish = 0.0
     for device, tile in zip(devices, tiles, strict=True):
         if tile.weight_bytes > weight_room_bytes(device):

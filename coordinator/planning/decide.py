@@ -1,4 +1,4 @@
-"""What every planner shares: from its decision to a plan that is complete and fits in memory."""
+"""From a planner's decision to a complete plan that fits in memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from protos.errors import Infeasible
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Blocks between marks with the option that runs each; why devices are left out (`reasons`
-    by device, `otherwise` for the rest); notes for people.
+    """Blocks between marks, each with the option that runs it; why devices are left out (`reasons`
+    by device, `otherwise` for the rest); and notes for people.
     """
 
     blocks: Sequence[tuple[int, int, Option]]
@@ -33,7 +33,7 @@ Decide = Callable[[Tables], Decision]
 
 
 def planned(network: Network, cluster: Cluster, strategy: str, decide: Decide) -> Plan:
-    """The plan of a decision. Devices that it would overfill are taken out, and it is made again.
+    """The plan of a decision. Devices that it would overfill are removed, and it is made again.
 
     Raises:
         Infeasible: no device, or no device with enough memory.
@@ -48,7 +48,7 @@ def planned(network: Network, cluster: Cluster, strategy: str, decide: Decide) -
 
 
 def fitting(network: Network, cluster: Cluster, make: Callable[[Cluster], Plan]) -> Plan:
-    """The plan that `make` makes, without the devices that it would overfill.
+    """The plan that `make` returns without the devices that it would overfill.
 
     Raises:
         Infeasible: no device is left.
@@ -70,7 +70,7 @@ def fitting(network: Network, cluster: Cluster, make: Callable[[Cluster], Plan])
 
 
 def place(options: Sequence[Option]) -> tuple[float, list[tuple[int, int, Option]]]:
-    """The best cuts if each block takes its cheapest option, and what they cost.
+    """The best cuts if each block takes its cheapest option, and their total cost.
 
     Raises:
         Infeasible: some unit fits on no device.
@@ -112,8 +112,8 @@ def _too_little(device: Device, need: Need) -> str:
 
 
 def check_room(network: Network, tables: Tables, divided: Container[int] = ()) -> None:
-    """Refuses a network with a layer that no device can hold, but for those, given by the mark
-    before them, whose weights are divided.
+    """Refuses a network with a layer that fits on no device, except layers whose weights are
+    divided (`divided`, given by the mark before them).
 
     Raises:
         Infeasible: which layer needs how much, and how much there is.
@@ -124,7 +124,7 @@ def check_room(network: Network, tables: Tables, divided: Container[int] = ()) -
 
 
 def no_room(network: Network, tables: Tables, start: int) -> Infeasible:
-    """The error for units after the mark `start` that find no place, however they are divided."""
+    """The error for units after the mark `start` that do not fit, however they are divided."""
     marks, before = tables.geometry.marks, tables.geometry.weight_bytes_before
     units = network.units[marks[start] : marks[start + 1]]
     rooms = [max(0.0, weight_room_bytes(device)) for device in tables.devices]

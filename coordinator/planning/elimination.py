@@ -1,13 +1,13 @@
 """`elimination`: layer-wise parallelism [Jia et al.; DeePa], for inference.
 
-Every unit gets a configuration {n=1, c, h, w} of its own, by the optimal search over
+Every unit gets its own configuration {n=1, c, h, w}, by the optimal search over
 
     t_o = sum of t_c(l, c)  +  sum of t_x(e, c, c')        [Eq. 1 with t_s = 0]
 
 on the graph of units: residual blocks and concats make parallel paths, which the eliminations
-take apart. The image comes from the host and the answer goes there: two more nodes with one
-configuration each. The cost is the published one: what a device owns already is not moved again.
-An exchange through the host moves it nevertheless; with `credit=False` the search counts that.
+reduce. The request and the answer, both at the host, are two more nodes with one configuration
+each. In the published cost, a device never pays for what it owns already. An exchange through the
+host does move it; with `credit=False` the search counts that.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from models.units import Network
 
 
 def elimination(network: Network, cluster: Cluster, *, credit: bool = True) -> Plan:
-    """A plan of least additive cost, each unit in its own configuration. `credit`: what a device
-    owns already costs it nothing, as the papers count.
+    """A plan of least additive cost, with a configuration for each unit. `credit`: what a device
+    owns already costs nothing, as in the papers.
 
-    Where that overfills a device, layouts that put its heaviest layers there are forbidden and
-    the search is made again; then once more with tiles in proportion to memory. So memory caps
-    are kept, but not always at the least cost.
+    If that overfills a device, layouts that put its heaviest layers there are forbidden and the
+    search is repeated; finally once more with tiles in proportion to memory. So memory limits are
+    kept, but not always at the least cost.
 
     Raises:
         Infeasible: no device, or no device with enough memory for some layer.
@@ -55,7 +55,7 @@ def elimination(network: Network, cluster: Cluster, *, credit: bool = True) -> P
 
 
 class Layers:
-    """The units of a network with their layouts on devices, and all costs between them."""
+    """The units of a network with their layouts, and all costs between them."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Layers:
         units = unit_graph(network, rates, credit=credit)
         self.layouts = units.layouts
         self.spares_memory = False
-        # Units that are alike share their layouts, and what these exchange.
+        # Units that are alike share their layouts and transfers.
         alike = {id(each.shared): each.shared for each in self.layouts}
         alike_s = {key: compute_s(layouts, self.devices) for key, layouts in alike.items()}
         self.node_s = [alike_s[id(each.shared)].copy() for each in self.layouts]
@@ -88,14 +88,14 @@ class Layers:
         return CostGraph(nodes, self.edges)
 
     def plan(self, strategy: Strategy) -> Plan:
-        """The plan of a strategy."""
+        """The plan for a strategy."""
         chosen = [layouts[strategy.choice[i]] for i, layouts in enumerate(self.layouts)]
         notes = self._notes(strategy, chosen)
         return plan_of(self.network, self.cluster, "elimination", chosen, strategy.cost, notes)
 
     def fitting(self) -> tuple[Plan, dict[DeviceId, Need]]:
-        """The plan of least cost that was found to fit in memory. If none was, the plan of least
-        cost, and what it needs of the devices that it overfills.
+        """The plan of least cost that fits in memory, as far as the search found one; otherwise the
+        plan of least cost, and the needs of the devices that it overfills.
         """
         strategy = find_strategy(self.graph())
         least = plan = self.plan(strategy)
@@ -117,7 +117,9 @@ class Layers:
         return plan, {}
 
     def _forbid_what_never_fits(self) -> bool:
-        """Forbids layouts with a tile too large for its device; False if a unit has no other."""
+        """Forbids layouts with a tile too large for its device. False if a unit has no other
+        layout.
+        """
         self.spares_memory = True
         rooms = [weight_room_bytes(device) for device in self.devices]
         for node_s, layouts in zip(self.node_s, self.layouts, strict=True):
@@ -127,8 +129,8 @@ class Layers:
         return all(np.isfinite(node_s).any() for node_s in self.node_s)
 
     def _lighten(self, strategy: Strategy, device: int) -> bool:
-        """Forbids to put as much of a layer on a device as the strategy does: of the heaviest
-        layer there that can be laid out otherwise. False if there is none.
+        """Forbids layouts that put as much of a layer on a device as the strategy does, for the
+        heaviest layer there that has others. False if there is none.
         """
         held = [_weight_on(each[strategy.choice[i]], device) for i, each in enumerate(self.layouts)]
         for unit in sorted(range(len(held)), key=held.__getitem__, reverse=True):

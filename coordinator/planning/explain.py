@@ -1,4 +1,4 @@
-"""Why a plan uses as many devices as it does, in sentences with numbers."""
+"""Explains, in sentences with numbers, why a plan uses as many devices as it does."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Blocks = Sequence[tuple[int, int, Option]]
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """Best totals as devices are added: `free_s[k - 1]` with at most the first k devices per
-    block, `split_s[k - 1]` if every block that can be split is split over the first k.
+    """Best totals as devices are added: `free_s[k - 1]` with at most the first k devices per block,
+    `split_s[k - 1]` if every divisible block is divided over the first k.
     """
 
     free_s: tuple[float, ...]
@@ -37,7 +37,7 @@ class Growing:
 
 
 def why_this_many(tables: Tables, blocks: Blocks, growing: Growing) -> tuple[str, ...]:
-    """The prediction, what other numbers of devices would give, and why not to split if so."""
+    """The prediction, those for other numbers of devices, and the reason if nothing is divided."""
     last = tables.marks - 1
     alone_s = float(tables.alone_s[:, 0, last].min())
     total_s = growing.free_s[-1]
@@ -61,7 +61,7 @@ def why_this_many(tables: Tables, blocks: Blocks, growing: Growing) -> tuple[str
 
 
 def devices_left_out(tables: Tables, blocks: Blocks, growing: Growing) -> dict[DeviceId, str]:
-    """For each device that computes nothing, what using it would cost."""
+    """For each unused device, what using it would cost."""
     used = _used(blocks)
     total_s = growing.free_s[-1]
     alone_s = tables.alone_s[:, 0, -1]

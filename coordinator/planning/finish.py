@@ -1,6 +1,4 @@
-"""From blocks to a complete plan: the one way in which every plan is finished, whoever decided who
-computes what.
-"""
+"""Completes plans: the one way from blocks to a plan, for all planners."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from models.tiles import MapTile, tile_boxes
 from models.units import Network
 
 NOT_USED = "this strategy does not use it"
-# What a planner predicts by its own cost, and the bytes that it counts.
+# A planner's own prediction, and the bytes that it counts.
 Predicted = tuple[float, TrafficBytes]
 
 
@@ -38,12 +36,11 @@ def plan_of_blocks(
     cluster: Cluster,
     unused: str = NOT_USED,
 ) -> Plan:
-    """The plan that executes these blocks, with exact FLOPs and bytes, and its latency from the
-    simulator. What their tiles say of FLOPs is not looked at. `unused` says why devices are left
-    out.
+    """The plan that executes these blocks, with exact FLOPs and bytes, and the simulator's latency.
+    FLOPs given with their tiles are ignored. `unused` says why devices are left out.
 
     Raises:
-        IllegalPlan: the blocks can't be executed, or don't give the network's answer.
+        IllegalPlan: the blocks can't be executed, or do not yield the network's outputs.
         Infeasible: there is no device.
     """
     bare = [
@@ -64,9 +61,9 @@ def finished(
     unused: Mapping[DeviceId, str] | None = None,
     otherwise: str = NOT_USED,
 ) -> Plan:
-    """The plan of blocks that can be executed; FLOPs of tiles that have none are counted. Latency
-    and bytes are as `predicted`, or as simulated. Why devices are left out: `unused`, by device,
-    `otherwise` of the rest.
+    """The plan of blocks that can be executed. FLOPs are counted for tiles without them. Latency
+    and bytes are as `predicted`, or simulated. The reasons of unused devices are in `unused`, by
+    device; `otherwise` is that of the rest.
     """
     plan = _plan(strategy, [_counted(network, block) for block in blocks], network, cluster)
     if predicted is None:
@@ -91,7 +88,7 @@ def block_of(
     barrier: bool = True,
     exchange: Exchange = "host",
 ) -> Block:
-    """Units [start, stop) with these tiles: of a map, or any of one unit."""
+    """A block of units [start, stop) with these tiles: of a map, or any tiles of one unit."""
     tiles = []
     for device, part in shares:
         if isinstance(part, MapTile):
@@ -102,8 +99,8 @@ def block_of(
 
 
 def published(network: Network, cluster: Cluster, blocks: Sequence[Block]) -> Predicted:
-    """The published cost of blocks [AOFL, Eq. 4]: of each its transfers through the host, one after
-    the other, and the slowest device's computation.
+    """The published cost of blocks [AOFL, Eq. 4]: for each, its transfers through the host one
+    after the other, and the slowest device's computation.
     """
     seconds, scatter, gather = 0.0, 0, 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""From slots to stages: the tiles of a block on these devices, in this form."""
+"""From slots to stages: the tiles of a block on given devices in a given form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordinator.planning.stages import Stage, Stages
 from models.boxes import Span
 from models.tiles import MapTile, spans_of, weighted_spans
 
-# Halvings of the finishing time: what is left is far below one row.
+# Halvings of the finishing time: the remaining error is far below one row.
 _ROUNDS = 26
 
 
@@ -34,8 +34,8 @@ class Forms:
         self._known: dict[tuple[Slot, Stage | None], Stage | None] = {}
 
     def stage(self, slot: Slot, before: Stage | None = None) -> Stage | None:
-        """The slot's block; None if it can't take this form. `before` is the stage before it,
-        whose rows stay `in place`.
+        """The slot's block; None if it can't take this form. `before` is the previous stage, whose
+        rows stay `in place`.
         """
         key = slot, before if slot.form.how == "in place" else None
         if key not in self._known:
@@ -168,7 +168,7 @@ class Forms:
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """A device's strips [a, b) of one block: `fixed_s + ends[b] - begins[a]` seconds in all, of
+    """A device's strips [a, b) of one block: `fixed_s + ends[b] - begins[a]` seconds in total, of
     which the link to it is busy for `message_s + sent_ends[b] - sent_begins[a]`.
     """
 
@@ -186,7 +186,9 @@ class _Lines:
 
 
 def _fill(lines: Sequence[_Lines], time_s: float, height: int, in_turn: bool) -> list[int] | None:
-    """Where the strips end if each device takes what it finishes in time; None if rows are left."""
+    """Where the strips end if each device takes what it can finish in time; None if rows
+    are left.
+    """
     row, clock, ends = 0, 0.0, []
     for line in lines:
         if row < height:
@@ -204,7 +206,7 @@ def _full(devices: Sequence[int], tiles: Sequence[MapTile]) -> Shares:
 
 
 def _rows_of(stage: Stage) -> dict[int, Span]:
-    """Rows by device, of a stage in strips; nothing for other stages."""
+    """Rows by device of a stage in strips; nothing for other stages."""
     parts = [(d, part) for d, part in stage.shares if isinstance(part, MapTile)]
     if len(parts) < len(stage.shares) or len({part.cols for _, part in parts}) > 1:
         return {}
@@ -215,7 +217,7 @@ def _rows_of(stage: Stage) -> dict[int, Span]:
 
 
 def _edges_first(span: Span, top: int, bottom: int) -> list[Span]:
-    """The span's edges, then its interior, if it has one; all of it at once if it is too short."""
+    """The span's edges, then its interior if it has one; the whole span if it is too short."""
     if not len(span):
         return []
     if len(span) < top + bottom or len(span) == max(top, bottom) or not top + bottom:

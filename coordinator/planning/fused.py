@@ -1,9 +1,10 @@
-"""`fused`: fused blocks as AOFL has them, with everything searched that AOFL assumes.
+"""`fused`: fused blocks as in AOFL, with a search over everything that AOFL fixes.
 
-Which devices, in which order, in which shape (strips that finish together, uneven grids, bands),
-fully connected layers over their output or their input, with or without barriers. Drafts by the
-dynamic program of Eq. 5, AOFL's own and each device alone are costed by the rules of the event
-simulator, the best are improved under these, and the simulator itself chooses among the last.
+It searches which devices to use, in which order, in which shape (strips that finish together,
+uneven grids, bands), fully connected layers over their output or input, with or without barriers.
+Drafts from the dynamic program of Eq. 5, AOFL's own blocks, and each device alone are costed by the
+event simulator's rules; the best are improved by the same rules, and the simulator itself chooses
+among the results.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from models.units import Network
 
 # Simulated tasks per search: about 0.3 s for eight devices.
 EFFORT = 12_000
-# Drafts that are improved, the best first, as long as effort is left.
+# Drafts that are improved, the best first, until the budget is used.
 _STARTS = 3
-# Plans that the simulator itself compares, and how much worse than the best draft they may be.
+# Plans that the simulator itself compares, and by how much they may be worse than the best draft.
 _FINALISTS = 4
 _CLOSE = 1.03
-# A gain below this is not worth another round.
+# A smaller gain is not worth another round.
 _WORTHWHILE = 1e-4
 
 
 def fused(network: Network, cluster: Cluster) -> Plan:
-    """The plan with the least simulated latency that was found.
+    """The plan with the least simulated latency that the search finds.
 
     Raises:
         Infeasible: no device, or none with enough memory for some layer.
@@ -47,7 +48,7 @@ def fused(network: Network, cluster: Cluster) -> Plan:
 
 
 class _Fused:
-    """One search: drafts, improvements, the plan."""
+    """One search: drafts, their improvement, and the plan."""
 
     def __init__(self, network: Network, cluster: Cluster) -> None:
         self.network, self.cluster = network, cluster
@@ -84,7 +85,7 @@ class _Fused:
         return replace(plans[chosen], notes=reasons.notes(), unused=reasons.unused())
 
     def _improved(self, slots: Slots) -> Slots:
-        """Round after round of moves, until none helps or the budget is used."""
+        """Improves slots in rounds of moves, until none helps or the budget is used."""
         best = self.search.cost_of(slots)
         while True:
             before = best

@@ -1,7 +1,7 @@
-"""Everything about a network's blocks that does not depend on the cluster, computed once.
+"""What the blocks of a network need that does not depend on the cluster, computed once.
 
 A block is [i, end): `i` and `end` index the geometry's *marks*: the boundaries outside residual
-blocks, or all boundaries. Blocks that can be split are swept backwards all at once (`sweeps`).
+blocks, or all boundaries. Blocks that can be split are all swept backwards at once (`sweeps`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from models.units import Network
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A run of splittable blocks before it is swept; its part of the quantities."""
+    """A run of splittable blocks before its sweep, and its part of the quantities."""
 
     run: Run
     lowest_cols: Sequence[int]
@@ -38,8 +38,8 @@ class _Planned:
 
 
 class Geometry:
-    """The blocks of one network between `marks`; `axes` are what its nodes do along them. It refers
-    to no network, so that a cache can forget it.
+    """The blocks of one network between `marks`; `axes` are the ranges of its nodes. It holds no
+    reference to the network, so that caches can drop it.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Geometry:
 
     @cached_property
     def splits(self) -> Ends:
-        """Of the blocks that end at each mark; None where there is none to be split."""
+        """The splittable blocks that end at each mark; None if there are none."""
         return Ends(self._runs, len(self.marks))
 
     @cached_property
     def _runs(self) -> tuple[RunSplits, ...]:
-        """Swept; group 0 is left to quantities of what can't be split."""
+        """Sweeps all runs; group 0 is reserved for quantities of what can't be split."""
         found: list[RunSplits] = []
         for each in self._planned:
             first = found[-1].next_group if found else 1
@@ -79,7 +79,7 @@ class Geometry:
 
     @cached_property
     def groups(self) -> Ints:
-        """The group of each quantity: of one mark, and alike in how they grow."""
+        """The group of each quantity; a group's quantities belong to one mark and grow alike."""
         found = np.zeros(len(self.quantities), dtype=np.int64)
         for each, run in zip(self._planned, self._runs, strict=True):
             found[each.chosen] = run.group_of
@@ -87,7 +87,7 @@ class Geometry:
 
     @cached_property
     def moved(self) -> tuple[Ints, Floats]:
-        """Of each quantity: its node, and the bytes that are read and written per element."""
+        """For each quantity: its node, and the bytes read and written per element."""
         return (
             np.array([each.node for each in self.quantities], dtype=np.int64),
             np.array([each.input_bytes + each.output_bytes for each in self.quantities]),
@@ -115,8 +115,8 @@ _CACHE: weakref.WeakKeyDictionary[Network, dict[bool, Geometry]] = weakref.WeakK
 
 
 def geometry_of(network: Network, *, fine: bool = False) -> Geometry:
-    """The geometry of a network, kept as long as the network is. `fine`: its blocks begin and end
-    at any boundary, also inside residual blocks.
+    """The geometry of a network, cached for the network's lifetime. `fine`: blocks may begin and
+    end at any boundary, also inside residual blocks.
     """
     kept = _CACHE.setdefault(network, {})
     fine = fine and len(network.marks) < len(network.boundaries)
@@ -141,7 +141,7 @@ def _weight_bytes_before(network: Network, marks: Sequence[int]) -> Floats:
 
 
 def _lowest(network: Network, marks: Sequence[int], axis: int) -> list[int]:
-    """For every mark, the earliest from which every node up to it can be split along `axis`."""
+    """For every mark, the earliest mark such that all nodes between can be split along `axis`."""
     lowest = [0]
     for end, (start, stop) in enumerate(itertools.pairwise(marks), start=1):
         nodes = network.nodes(start, stop)
@@ -167,7 +167,7 @@ def _planned(network: Network, geometry: Geometry) -> Iterator[_Planned]:
 
 
 def _quantities(graph: Graph, sweep: WholeSweep) -> tuple[Quantity, ...]:
-    """Per node: its output (FLOPs and bytes written), then each input that it reads."""
+    """For each node: its output (FLOPs and bytes written), then each input that it reads."""
     found = []
     for index, work in sorted(sweep.node_works.items()):
         area = _area(sweep.computed[index])

@@ -1,8 +1,8 @@
-"""Groups: several images at once, each on its own devices.
+"""Groups of devices that compute several images at once, one per group.
 
-One image over all devices is answered soonest. One image per device wastes nothing on halos and
-transfers, so it answers most per second. Groups of a few devices lie between. Which is best
-depends on how many images are there: `Grouping.response_s` predicts what a caller waits.
+One image over all devices is answered soonest. One image per device spends nothing on halos and
+transfers, so that most images are answered per second. Groups of a few devices lie between. Which
+is best depends on the number of images at a time: `Grouping.response_s` predicts a client's wait.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from models.units import Network
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What one group does to one image.
+    """The times of one image on one group.
 
-    `latency_s` alone on an idle group; `period_s` between two images of a busy group, which is
-    what its busiest device computes; `shared_s` of the medium that all groups share.
+    `latency_s`: alone on an idle group; `period_s`: between two images of a busy group, which is
+    the computing time of its busiest device; `shared_s`: on the medium that all groups share.
     """
 
     latency_s: float
@@ -31,7 +31,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Groups with a plan for each; no device is in two of them."""
+    """Groups, each with a plan; no device is in two of them."""
 
     plans: tuple[Plan, ...]
     services: tuple[Service, ...]
@@ -43,19 +43,19 @@ class Grouping:
 
     @property
     def capacity_per_s(self) -> float:
-        """Images per second that all groups together answer at most."""
+        """The most images per second that all groups together can answer."""
         groups = sum(1.0 / service.period_s for service in self.services)
         shared_s = sum(service.shared_s / service.period_s for service in self.services) / groups
         return min(groups, 1.0 / shared_s) if shared_s else groups
 
     def response_s(self, outstanding: float) -> float:
-        """Predicted seconds from an image's arrival to its answer when so many images, this one
-        among them, are there at a time.
+        """Predicted seconds from an image's arrival to its answer, with this many images (itself
+        included) at a time.
 
-        By the asymptotic bounds of Denning and Buzen (1978): no sooner than the groups compute
-        it, nor than its turn comes. A lone image gets the quickest group; with an image for each,
-        all groups take part. By Little's law the images there at a time are the arrival rate
-        times the response: what arrives in excess of the capacity shows here.
+        By the asymptotic bounds of Denning and Buzen (1978): not before a group has computed it,
+        and not before its turn. A single image gets the fastest group; with enough images, all
+        groups take part. By Little's law the number of images at a time is the arrival rate times
+        the latency, so arrivals beyond the capacity show here.
         """
         latencies = [service.latency_s for service in self.services]
         weights = [1.0 / service.period_s for service in self.services]
@@ -67,7 +67,7 @@ class Grouping:
 
 
 def counts(devices: int) -> list[int]:
-    """Numbers of groups to consider: powers of two, and a device each."""
+    """Numbers of groups to consider: powers of two, and one group per device."""
     found = [1]
     while found[-1] * 2 < devices:
         found.append(found[-1] * 2)
@@ -75,7 +75,7 @@ def counts(devices: int) -> list[int]:
 
 
 def divided(cluster: Cluster, count: int) -> list[Cluster]:
-    """`count` groups of about equal speed: the fastest device first, each to the slowest group."""
+    """`count` groups of about equal speed: devices, the fastest first, go to the slowest group."""
     groups: list[list[Device]] = [[] for _ in range(count)]
     for device in sorted(cluster.devices, key=lambda each: (-each.speed, each.name)):
         min(groups, key=lambda group: sum(each.speed for each in group)).append(device)
@@ -83,13 +83,13 @@ def divided(cluster: Cluster, count: int) -> list[Cluster]:
 
 
 def grouping(plans: Sequence[Plan], network: Network, clusters: Sequence[Cluster]) -> Grouping:
-    """Groups with their plans, and what each does to an image."""
+    """Groups with their plans and simulated times."""
     pairs = zip(plans, clusters, strict=True)
     return Grouping(tuple(plans), tuple(service(plan, network, cluster) for plan, cluster in pairs))
 
 
 def service(plan: Plan, network: Network, cluster: Cluster) -> Service:
-    """What a plan's devices do to an image, by the simulator."""
+    """The times of an image by a plan, from the simulator."""
     simulation = simulate(plan, network, cluster)
     busiest_s = max(simulation.busy_s(device) for device in plan.devices)
     shared_s = _shared_s(simulation.traffic, cluster)
@@ -97,8 +97,8 @@ def service(plan: Plan, network: Network, cluster: Cluster) -> Service:
 
 
 def _shared_s(traffic: TrafficBytes, cluster: Cluster) -> float:
-    """Seconds that an image's bytes occupy what all devices share; the host's own share of the
-    traffic, which crosses no link, is counted too, so this is an upper bound.
+    """Seconds for which an image's bytes occupy the medium that all devices share. The host's own
+    part of the traffic, which crosses no link, is counted as well, so this is an upper bound.
     """
     if cluster.medium == "air":
         rate = max(device.link.bytes_per_s for device in cluster.devices)

@@ -1,22 +1,23 @@
-"""`halo`: tiles stay where they are, and only their halos travel from peer to peer.
+"""`halo`: tiles stay on their devices, which exchange only halos, peer to peer.
 
-Nothing waits that has its boxes: no barrier, and a device's edge rows are computed first where
-that lets its neighbours go on sooner. The search starts from an exchange before every unit (every
-other one in networks of hundreds), over all devices or the fastest few, whichever is best to begin
-with. It improves the blocks one after the other, as long as the event simulator's rules say that it
-helps:
+No task waits for more than its boxes: there are no barriers, and a device's edge rows are computed
+first if that lets its neighbours continue sooner. The search starts from an exchange before every
+unit (every other one in networks of hundreds of units), over all devices or the fastest few,
+whichever starts better. It improves the blocks one after the other, as long as the event
+simulator's rules predict a gain:
 
-* fuse a block with the next (less messages, some redundant computation);
-* compute edge rows before the interior, or a strip of two rows in two tasks: a neighbour has the
+* fuse a block with the next (fewer messages, some redundant computation);
+* compute edge rows before the interior, or a strip of two rows in two tasks: a neighbour gets the
   first while the second is computed;
 * divide a block among fewer devices, down to one (small maps have fewer rows than devices);
-* let others have the longer strips than in the blocks before, where rows don't come out even.
+* where rows cannot be divided evenly, give the longer strips to other devices than in earlier
+  blocks.
 
-At least one exchange stays: blocks that need none are what `fused` searches, and `auto` compares.
+At least one exchange remains: plans without any are `fused`'s, and `auto` compares the two.
 
-What cannot be split is gathered on the device that is best at it; fully connected layers are
-divided over their output or their input where that is better. Where devices can't reach each other,
-halos go through the host, or only those that can take part, whichever is faster.
+What cannot be divided is gathered on the device that is best for it; fully connected layers are
+divided over their output or input if that is faster. If some devices can't reach each other, halos
+go through the host, or only devices that can reach each other take part, whichever is faster.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from models.units import Network
 
 # Simulated tasks per search: about a second.
 EFFORT = 46_000
-# An improvement below this is not worth another shape of plan.
+# A smaller improvement is not worth a change of the plan.
 WORTHWHILE = 1e-4
-# To begin with all devices is tried too, unless the best start takes less by more than this share.
+# All devices are also tried as a start, unless the best start is faster by more than this share.
 _FAR = 1 - 1 / 1.1
-# What a neighbour's 3x3 window reads; two cover a pool between.
+# Edge rows: a neighbour's 3x3 window reads one; two also cover a pool between.
 _EDGE_ROWS = (2, 1)
 
 
@@ -71,7 +72,7 @@ def _plan(network: Network, cluster: Cluster) -> Plan:
 
 
 class _Halo:
-    """One search: from exchanges everywhere to what is worth it."""
+    """One search: from exchanges everywhere to those that are worth it."""
 
     def __init__(self, network: Network, cluster: Cluster) -> None:
         self.network, self.cluster = network, cluster
@@ -85,12 +86,12 @@ class _Halo:
     def blocks(self) -> list[Block]:
         """The blocks of the best draft found."""
         draft = self.search.draft(self._best())
-        assert draft is not None, "it was costed"
+        assert draft is not None, "its cost was computed"
         return self.stages.blocks(draft)
 
     def _best(self) -> Slots:
-        """From all devices, from fewer where that is better to begin with, and from half the
-        exchanges where the effort is too little to try each of them.
+        """The best result from several starts: all devices, fewer if that starts better, and half
+        the exchanges if the budget is too small to try each of them.
         """
         starts = [self._start(count) for count in range(len(self.cluster.devices), 1, -1)]
         best = min(starts, key=self._cost)
@@ -117,8 +118,8 @@ class _Halo:
         return tuple(self._without_idle_cuts(slots))
 
     def _on(self, count: int) -> Form:
-        """Rows on the fastest devices, in the cluster's order, so that a device keeps its place
-        when others drop out.
+        """Rows on the fastest devices, in the cluster's order, so that a device keeps its position
+        when others are dropped.
         """
         return Form(tuple(sorted(self._ranking[:count])), "rows")
 
@@ -135,7 +136,7 @@ class _Halo:
         return search.sweep(slots, best, self._turns)[0]
 
     def _keeps_an_exchange(self, slots: Slots, trial: Slots) -> bool:
-        """What fuses everything is another strategy's plan."""
+        """A plan without any exchange would be another strategy's."""
         return self._exchanges(trial) or not self._exchanges(slots)
 
     def _exchanges(self, slots: Slots) -> bool:
@@ -147,7 +148,7 @@ class _Halo:
     # ------------------------------------------------------------ moves
 
     def _without_idle_cuts(self, slots: Sequence[Slot]) -> Iterator[Slot]:
-        """Fuses units that need no halo with the unit before them: that costs nothing."""
+        """Fuses units that need no halo with the previous unit, which costs nothing."""
         held: Slot | None = None
         for slot in slots:
             nodes = self.network.nodes(slot.start, slot.end)
@@ -162,7 +163,7 @@ class _Halo:
         yield held
 
     def _on_fewer(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
-        """From the end, where maps are small: the last blocks on fewer devices."""
+        """Tries the last blocks, whose maps are small, on fewer devices, from the end."""
         for index in range(len(slots) - 1, -1, -1):
             form = slots[index].form
             if not form.devices or self.search.left <= 0:
@@ -179,7 +180,7 @@ class _Halo:
         return slots, best
 
     def _connected(self, slots: Slots, index: int) -> Iterator[Slots]:
-        """A fully connected layer over its output or its input, on all devices or where the rows
+        """Tries a fully connected layer over its output or input, on all devices or where the rows
         before it are.
         """
         slot = slots[index]
@@ -199,13 +200,13 @@ class _Halo:
                 yield _through_host(put(slots, index, replace(slot, form=form, peers=peers)))
 
     def _is_uneven(self, slot: Slot) -> bool:
-        """Whether some devices' strips are longer than their rate asks for."""
+        """Whether some devices' strips are longer than in proportion to their rate."""
         rows = map_size(self.network, slot.start, slot.end)[0]
         count = len(slot.form.devices)
         return slot.form.how == "rows" and count > 1 and rows % count != 0
 
     def _turned(self, slots: Slots) -> Iterator[Slots]:
-        """The longer strips of each block on others than in the block before."""
+        """Tries the longer strips of each block on other devices than in the previous block."""
         uneven = [index for index, slot in enumerate(slots) if self._is_uneven(slot)]
         for step in range(1, len(self.cluster.devices) if uneven else 0):
             trial = slots
@@ -229,13 +230,13 @@ def _with_turn(slot: Slot, turn: int) -> Slot:
 
 
 def _edges_everywhere(slots: Slots) -> Iterator[Slots]:
-    """Edge rows first, in all strips."""
+    """Tries computing edge rows first in all strips."""
     for rows in _EDGE_ROWS:
         yield tuple(_with_edges(slot, rows) if slot.form.devices else slot for slot in slots)
 
 
 def _edges(slots: Slots, index: int) -> Iterator[Slots]:
-    """Other edge rows first."""
+    """Tries another number of edge rows that are computed first."""
     form = slots[index].form
     for rows in (0, *_EDGE_ROWS) if form.how == "rows" else ():
         if rows != form.edge_rows:
@@ -243,7 +244,7 @@ def _edges(slots: Slots, index: int) -> Iterator[Slots]:
 
 
 def _merged(slots: Slots, index: int) -> Iterator[Slots]:
-    """Fused with the next."""
+    """Tries fusing the block with the next."""
     if index + 1 < len(slots):
         one, other = slots[index : index + 2]
         if one.form.how == other.form.how == "rows":
@@ -257,7 +258,7 @@ def _at_most(slot: Slot, devices: tuple[int, ...]) -> Slot:
 
 
 def _in_pairs(slots: Slots) -> Slots:
-    """Every other exchange: each block fused with the next, where both are divided."""
+    """Keeps every other exchange: each divided block is fused with the next divided one."""
     found: list[Slot] = []
     waits = False
     for slot in slots:
@@ -271,7 +272,7 @@ def _in_pairs(slots: Slots) -> Slots:
 
 
 def _through_host(slots: Slots) -> Slots:
-    """What reads sums gets them from the host, which adds them up."""
+    """Makes readers of partial sums get them from the host, which adds them up."""
     return tuple(
         replace(slot, peers=False) if index and slots[index - 1].form.how in SUMS else slot
         for index, slot in enumerate(slots)
@@ -279,7 +280,7 @@ def _through_host(slots: Slots) -> Slots:
 
 
 def _finished(network: Network, cluster: Cluster, blocks: Sequence[Block]) -> Plan:
-    reason = "every map has fewer rows than devices are faster"
+    reason = "every map has fewer rows than there are faster devices"
     plan = finished("halo", blocks, network, cluster, otherwise=reason)
     gain = plan.single_device_latency_s / plan.predicted_latency_s
     exchanges = sum(block.exchange == "peer" for block in blocks)

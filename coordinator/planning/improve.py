@@ -1,8 +1,8 @@
-"""Local search over drafts: whatever the simulator's rules say is better, is kept.
+"""Local search over drafts: keeps every change that the simulator's rules predict to be better.
 
-What is tried are moves, which planners compose: each proposes drafts that differ from one in a
-place. Memory comes first: as long as a draft overfills a device, a move is better if it overfills
-less, so that a small device ends with fewer blocks rather than with none.
+Planners compose moves; each move proposes drafts that differ from a given one in one place. Memory
+comes first: as long as a draft overfills a device, a move is better if it overfills less, so that a
+small device ends with fewer blocks rather than with none.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from coordinator.planning.slots import Slots
 from coordinator.planning.stages import Draft, Stage
 
 Cost = tuple[float, float]
-# Drafts that differ from the slots at an index.
+# Proposes drafts that differ from the slots at an index.
 Moves = Callable[[Slots, int], Iterator[Slots]]
 
 
 class Search:
-    """Improves slots within a budget of simulated tasks. A draft is better that takes less time by
-    a share `by`. `allows(slots, trial)`: whether one draft may give way to another.
+    """Improves slots within a budget of simulated tasks. A draft is better if its time is less by a
+    share `by`. `allows(slots, trial)`: whether one draft may replace another.
     """
 
     def __init__(
@@ -34,44 +34,45 @@ class Search:
         self.left, self._by, self._allows = effort, by, allows
 
     def draft(self, slots: Slots) -> Draft | None:
-        """The stages of these slots; None if a form does not suit its block."""
+        """The stages of these slots; None if a form cannot be used for its block."""
         found: list[Stage] = []
         for slot in slots:
             stage = self.forms.stage(slot, found[-1] if found else None)
             if stage is None:
                 return None
             found.append(stage)
-        # Where boxes pass between peers every task is assigned at once: nothing is held back.
+        # If peers exchange boxes, all tasks are assigned at once, so no message waits for an
+        # assignment.
         if any(stage.direct for stage in found) and any(stage.barrier for stage in found):
             return None
         return tuple(found)
 
     def cost(self, draft: Draft) -> Cost:
-        """Bytes that don't fit, then seconds; smaller is better."""
+        """Bytes that exceed memory, then seconds; smaller is better."""
         self.left -= sum(len(stage.shares) for stage in draft)
         return self.stages.overflow_bytes(draft), self.stages.latency_s(draft)
 
     def cost_of(self, slots: Slots) -> Cost:
-        """The same of slots whose forms suit their blocks."""
+        """The cost of slots whose forms are known to be possible."""
         draft = self.draft(slots)
-        assert draft is not None, "these forms suit their blocks"
+        assert draft is not None, "these forms are possible for their blocks"
         return self.cost(draft)
 
     def take(self, slots: Slots, best: Cost, trials: Iterable[Slots]) -> tuple[Slots, Cost]:
-        """Each of the trials that is better than what was taken before it."""
+        """Takes each trial that is better than the last one taken."""
         for trial in trials:
             slots, best, _ = self._taken(slots, best, trial)
         return slots, best
 
     def sweep(self, slots: Slots, best: Cost, moves: Moves) -> tuple[Slots, Cost]:
-        """Walks over the blocks once; at each takes every move that helps."""
+        """Walks over the blocks once, and takes every move that helps."""
         for index in range(len(slots)):
             if self.left > 0:
                 slots, best = self.take(slots, best, moves(slots, index))
         return slots, best
 
     def climb(self, slots: Slots, best: Cost, moves: Moves) -> tuple[Slots, Cost]:
-        """Walks over the blocks; at each takes the moves that help, one after the other."""
+        """Walks over the blocks, and at each takes moves as long as they help."""
         index = 0
         while index < len(slots) and self.left > 0:
             for candidate in moves(slots, index):
@@ -91,7 +92,7 @@ class Search:
 
 
 def is_better(one: Cost, other: Cost, by: float) -> bool:
-    """Less overflow, or as little and less time by a share `by`."""
+    """Whether it overflows less, or as little with less time by a share `by`."""
     if one[0] != other[0]:
         return one[0] < other[0]
     return one[1] < other[1] * (1 - by)

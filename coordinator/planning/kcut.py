@@ -1,10 +1,10 @@
 """`kcut`: SOYBEAN's tilings, for inference.
 
-The devices are cut in two groups, each unit and tensor is tiled so that the cut moves the fewest
-bytes, and each group is cut again, until every device is alone. Groups may be uneven in number
-and in rate: each part's share is its devices' share of the rate. Every unit that can be split
-runs on all devices, as published; how many devices to cut is ours to choose: the number whose
-plan costs least, with the costs of `elimination`, from one device alone to all.
+The devices are divided into two groups, each unit and tensor is tiled so that the cut moves the
+fewest bytes, and each group is cut again, until every device is alone. Groups may be uneven in
+number and in rate: their shares are proportional to their devices' rates. As published, every unit
+that can be divided runs on all devices; the number of devices is chosen here, from one to all, by
+the cost of the plan as `elimination` computes it.
 """
 
 from __future__ import annotations
@@ -53,13 +53,15 @@ def kcut(network: Network, cluster: Cluster) -> Plan:
 def cut_devices(
     network: Network, weights: Sequence[float]
 ) -> tuple[Group, tuple[tuple[UnitTile | None, ...], ...]]:
-    """SOYBEAN's cuts over devices with these rates; then what each device computes of each unit."""
+    """SOYBEAN's cuts for devices with these rates, and what each device computes of each unit."""
     tree, leaves = k_cut(UnitFlow.of(Setting.of(network)), weights)
     return tree, tuple(leaf.tiles for leaf in leaves)
 
 
 class _Search:
-    """Plans for some of the devices, the fastest first. What two of them cut alike is cut once."""
+    """Plans for some of the devices, the fastest first. Cuts that several of them share are
+    cached.
+    """
 
     def __init__(self, network: Network, ranked: Cluster) -> None:
         self.network, self.cluster = network, ranked
@@ -67,7 +69,7 @@ class _Search:
         self._known: Cuts = {}
 
     def plans(self, count: int) -> Iterator[Plan]:
-        """Plans for the first `count` devices; later ones even out memory."""
+        """Plans for the first `count` devices; later ones balance memory."""
         if count == 1:
             yield alone_plan(self.network, self.cluster, "kcut")
         else:
@@ -93,7 +95,7 @@ class _Search:
         return plan_of(self.network, self.cluster, "kcut", layouts, self._cost_s(layouts), (note,))
 
     def _cost_s(self, layouts: Sequence[Layout]) -> float:
-        """Equation 1 of Jia et al. for one strategy."""
+        """Equation 1 of Jia et al. for a strategy."""
         devices = self.cluster.devices
         every = [*map(Layouts.only, layouts)]
         graph = UnitGraph.of(self.network, every, len(devices), credit=True)

@@ -1,10 +1,10 @@
 """Costs of units in their layouts, and of tensors between layouts [Jia et al., 5.1].
 
 t_c(l, c)        the slowest device's computation of its tile
-t_x(e, c, c')    the transfers that bring each device what its tile reads of a tensor and
-                 does not own already, through the host: one after the other, from those who
-                 own it and to those who need it
-t_s              zero: an inference synchronises no gradients
+t_x(e, c, c')    the transfers that give each device what its tile reads of a tensor and the
+                 device does not own already, through the host: one after the other, from the
+                 devices that own it to those that need it
+t_s              zero: inference synchronises no gradients
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 class Places:
     """Boxes of one tensor, [layout, device, axis, start or stop]; empty ones are zeros.
 
-    `sums[layout]`: every device has a partial sum of the whole, and owns nothing yet.
+    `sums[layout]`: every device has a partial sum of the whole tensor, and owns none of it yet.
     """
 
     boxes: Ints
@@ -44,14 +44,14 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What one tensor costs on its way: seconds per byte and per message of each device."""
+    """The cost of transferring one tensor: seconds per byte and per message of each device."""
 
     byte_s: Floats
     message_s: Floats
 
     @classmethod
     def of(cls, devices: Sequence[Device]) -> Wire:
-        """The links of the devices, in their order."""
+        """The links of the devices, in order."""
         return cls(
             np.array([device.link.byte_s for device in devices]),
             np.array([device.link.fixed_s for device in devices]),
@@ -65,9 +65,7 @@ class Wire:
 
 
 def compute_s(layouts: Sequence[Layout], devices: Sequence[Device]) -> Floats:
-    """t_c of each layout. Devices that share their costs, and tiles of units that are alike, are
-    costed once.
-    """
+    """t_c of each layout. Devices with equal costs, and tiles of alike units, are computed once."""
     known: dict[tuple[int, int], float] = {}
 
     def seconds(costs: Costs, tile: UnitTile) -> float:
@@ -85,14 +83,14 @@ def compute_s(layouts: Sequence[Layout], devices: Sequence[Device]) -> Floats:
 
 
 def owned(layouts: Sequence[Layout], tensor: str, devices: int) -> Places:
-    """Who owns what of a tensor that the unit makes."""
+    """The boxes of a tensor that devices own after computing the unit."""
     boxes = _by_device(layouts, devices, lambda tile: tile.boxes.get(tensor))
     sums = np.array([each.configuration.inputs > 1 for each in layouts])
     return Places(boxes, sums)
 
 
 def needed(layouts: Sequence[Layout], tensor: str, devices: int) -> Places:
-    """Who needs what of a tensor that the unit reads."""
+    """The boxes of a tensor that devices need to compute the unit."""
     boxes = _by_device(layouts, devices, lambda tile: tile.reads.get(tensor))
     return Places(boxes, np.zeros(len(layouts), dtype=np.bool_))
 
@@ -111,8 +109,8 @@ def _by_device(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfers:
-    """What a tensor's way from unit to unit moves, whatever the links: bytes that each device
-    sends and receives, [layout of its maker, layout of its reader, device].
+    """Bytes that a tensor moves between two units, independent of links: what each device sends and
+    receives, [layout of its maker, layout of its reader, device].
     """
 
     source: int
@@ -126,10 +124,10 @@ class Transfers:
 
 
 def exchanged(own: Places, need: Places, *, credit: bool = True) -> tuple[Ints, Ints]:
-    """Elements that each device sends and receives, so that each has what it needs.
+    """Elements that each device sends and receives, so that each gets what it needs.
 
-    Without `credit` a device that owns what it needs is sent it nevertheless, as an exchange of
-    whole tiles through the host does; unless one device makes and reads all of it.
+    Without `credit` a device is also sent what it owns, as in an exchange of whole tiles through
+    the host, unless one device computes and reads all of it.
     """
     overlap = common(own.boxes[:, None, :, None], need.boxes[None, :, None, :])
     overlap[own.sums] = 0
@@ -147,8 +145,8 @@ def exchanged(own: Places, need: Places, *, credit: bool = True) -> tuple[Ints, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitGraph:
-    """The layouts of all units, and what tensors move between them: all that does not depend on
-    links or costs. Unit -1 stands for the request, the one after the last for the answer.
+    """The layouts of all units, and what tensors move between them: everything that does not depend
+    on links or costs. Unit -1 is the request, the one after the last is the answer.
     """
 
     layouts: Sequence[Layouts]
@@ -158,8 +156,8 @@ class UnitGraph:
     def of(
         cls, network: Network, layouts: Sequence[Layouts], devices: int, *, credit: bool
     ) -> UnitGraph:
-        """The graph of these layouts on so many devices. What units that are alike exchange is
-        counted once.
+        """The graph of these layouts on this many devices. Transfers between alike units are
+        computed once.
         """
         graph, maker = network.graph, makers(network)
         exchanges = _Exchanges(devices, credit)
@@ -182,7 +180,7 @@ class UnitGraph:
 
 
 class _Exchanges:
-    """Places and exchanges of layouts, found once for all units that are alike."""
+    """Boxes and transfers of layouts, computed once for all alike units."""
 
     def __init__(self, devices: int, credit: bool) -> None:
         self.devices, self.credit = devices, credit
@@ -192,7 +190,7 @@ class _Exchanges:
     def places(
         self, find: Callable[[Sequence[Layout], str, int], Places], layouts: Layouts, name: str
     ) -> Places:
-        """Who owns or needs what of a unit's tensor."""
+        """The boxes of a unit's tensor that devices own or need."""
         there = layouts.there.get(name, name)
         key = (find, id(layouts.shared), there)
         if key not in self._places:
@@ -215,7 +213,7 @@ _LATEST: weakref.WeakKeyDictionary[Network, tuple[tuple[float, ...], bool, UnitG
 
 def unit_graph(network: Network, rates: Sequence[float], *, credit: bool) -> UnitGraph:
     """Every layout of every unit over devices with these rates. The latest graph of a network is
-    kept: a new plan for other links, or for the same devices, begins there.
+    cached, for plans with other links or for the same devices.
     """
     kept = _LATEST.get(network)
     if kept is None or kept[:2] != (tuple(rates), credit):
@@ -227,10 +225,10 @@ def unit_graph(network: Network, rates: Sequence[float], *, credit: bool) -> Uni
 
 
 def makers(network: Network) -> dict[str, int]:
-    """The unit that makes each tensor that is read outside it."""
+    """The unit that computes each tensor that is read outside it."""
     return {name: i for i, unit in enumerate(network.units) for name in unit.outputs}
 
 
 def reads_of(network: Network, unit: int) -> tuple[str, ...]:
-    """Tensors that a unit reads and does not make."""
+    """Tensors that a unit reads and does not compute."""
     return tuple(divider_of(network).whole(network.units[unit]).reads)

@@ -1,10 +1,10 @@
-"""Ways to divide one unit over devices, per layer as in layer-wise parallelism.
+"""Ways to divide one unit over devices, as in layer-wise parallelism.
 
-A configuration has a degree for each dimension of the unit's output {h, w, c} [Jia et al., Table
-1; an inference has n = 1], or a number of parts of a fully connected layer's input, whose partial
-sums add up. Its tiles go to the first devices of the order of the cluster, each in proportion to
-the device's rate. A channel-split tile reads all input channels and holds its slice of the
-weights; groups of a grouped convolution are never taken apart.
+A configuration has a degree for each dimension of the unit's output {h, w, c} [Jia et al., Table 1;
+an inference has n = 1], or a number of parts of a fully connected layer's input, whose partial sums
+are added. Its tiles go to the first devices in the cluster's order, in proportion to their rates. A
+channel-split tile reads all input channels and holds its slice of the weights; groups of a grouped
+convolution stay together.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from models.partial import partial_extent, partial_work, summed_input
 from models.units import Network, Unit
 from models.work import Work, works
 
-# Distinct tiles of a network that are remembered, with what they read and compute, about 2 KB each.
+# Distinct tiles of a network that are cached, with what they read and compute, about 2 KB each.
 # A search needs up to 16,000 (Inception-v3); shares that drift need new ones every time.
 _MAX_REMEMBERED = 30_000
-# Half a tile that computes more than this share of the whole does most of it twice (a concat, for
-# instance, needs all of its channels whatever is asked of it).
+# If half a tile takes more than this share of the whole, most work is done twice (a concat needs
+# all of its channels, for example).
 _WORTH_SPLITTING = 0.9
-# A unit, by its first node; what a tile owns; over which part of its input it sums.
+# Identifies a tile: its unit's first node, what it owns, and the part of the input that it sums
+# over.
 _Key = tuple[int, tuple[tuple[str, Box], ...], Box | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Degrees of parallelism; with `inputs` above 1 the others are 1."""
+    """Degrees of parallelism; if `inputs` is above 1, the others are 1."""
 
     rows: int = 1
     cols: int = 1
@@ -52,7 +53,7 @@ class Configuration:
 
     @property
     def devices(self) -> int:
-        """How many devices it takes."""
+        """The number of devices."""
         return self.rows * self.cols * self.channels * self.inputs
 
     def __str__(self) -> str:
@@ -62,7 +63,7 @@ class Configuration:
 
 
 class Computing:
-    """What a tile computes, found when it is first asked for."""
+    """What a tile computes, determined when first needed."""
 
     def __init__(self, find: Callable[[], Sequence[Work]]) -> None:
         self._find = find
@@ -83,7 +84,7 @@ class UnitTile:
     part: Box | None = None
 
     def renamed(self, names: Mapping[str, str]) -> UnitTile:
-        """The same of a unit that is like this one, by its `names` where they differ."""
+        """The same tile of a unit that is like this one, with its `names`."""
         boxes = {names.get(name, name): box for name, box in self.boxes.items()}
         reads = {names.get(name, name): box for name, box in self.reads.items()}
         return UnitTile(boxes, reads, self.computing, self.part)
@@ -95,33 +96,32 @@ class UnitTile:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights that it holds."""
+        """Bytes of the weights that it holds."""
         return sum(each.weight_bytes for each in self.work)
 
     @property
     def flop(self) -> int:
-        """What it computes."""
+        """FLOPs that it computes."""
         return sum(each.flop for each in self.work)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """A unit's tiles by position of the device in the order of the cluster."""
+    """A unit's tiles, by position of the device in the cluster's order."""
 
     configuration: Configuration
     tiles: Mapping[int, UnitTile]
 
     @property
     def alone(self) -> int | None:
-        """The device that computes everything, if it is one."""
+        """The device that computes everything; None if there are several."""
         return next(iter(self.tiles)) if len(self.tiles) == 1 else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layouts(Sequence[Layout]):
-    """Ways to lay out a unit. `shared` are those of the first unit that is like it, the same
-    object for all of these; `here` and `there` translate its names and this one's, where they
-    differ.
+    """The layouts of a unit. `shared` are those of the first unit like it, the same object for all
+    such units; `here` and `there` translate names to this unit's and back, if they differ.
     """
 
     shared: Sequence[Layout]
@@ -130,7 +130,7 @@ class Layouts(Sequence[Layout]):
 
     @classmethod
     def only(cls, layout: Layout) -> Layouts:
-        """One layout, by its own names."""
+        """A single layout, with its own names."""
         return cls([layout], {}, {})
 
     def __len__(self) -> int:
@@ -143,7 +143,7 @@ class Layouts(Sequence[Layout]):
 
 
 class Divider:
-    """Divides the units of one network; what tiles read and compute is remembered."""
+    """Divides the units of one network; what tiles read and compute is cached."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -155,7 +155,9 @@ class Divider:
         self._splits: dict[int, frozenset[int]] = {}
 
     def layouts(self, unit: Unit, rates: Sequence[float]) -> Layouts:
-        """Every layout of a unit over at most `len(rates)` devices; alone on each device first."""
+        """Every layout of a unit over at most `len(rates)` devices, first those on a single
+        device.
+        """
         alike = self._likenesses.of(unit)
         if self._layouts_for != tuple(rates):
             self._layouts, self._layouts_for = {}, tuple(rates)
@@ -178,7 +180,7 @@ class Divider:
         return found
 
     def whole(self, unit: Unit) -> UnitTile:
-        """The tile that is everything."""
+        """The tile that is the whole unit."""
         if unit.start not in self._wholes:
             boxes = {name: Box.whole(self.graph.shape(name)) for name in unit.outputs}
             self._wholes[unit.start] = self.tile(unit, boxes)
@@ -257,8 +259,8 @@ class Divider:
     def divided(
         self, unit: Unit, configuration: Configuration, rates: Sequence[float]
     ) -> list[dict[str, Box]] | None:
-        """Boxes of the unit's outputs for each device: bands of rows, in each band columns, in
-        each of those channels, all in proportion to rates. None if a tile would be empty.
+        """Boxes of the unit's outputs for each device: bands of rows, columns within each band,
+        channels within each of those, all in proportion to rates. None if a tile would be empty.
         """
         whole = Box.whole(self.graph.shape(unit.outputs[-1]))
         steps = [

@@ -1,5 +1,5 @@
-"""Is this plan legal for this network and cluster? Every plan is checked before it is executed,
-whoever made it: a planner of ours, a plug-in, or a file.
+"""Whether a plan is legal for a network and cluster. Every plan is checked before it is executed,
+whether it comes from a built-in planner, a plug-in, or a file.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from protos.errors import Infeasible
 
 
 class IllegalPlan(Infeasible):
-    """A plan that can't be executed as it stands. `block` and `tile` are the indices of what is
-    wrong, None where it is the plan as a whole.
+    """A plan that can't be executed. `block` and `tile` are the indices of what is wrong, None if
+    it is the plan as a whole.
     """
 
     code = "illegal_plan"
@@ -34,10 +34,10 @@ class IllegalPlan(Infeasible):
 
 
 def check_plan(plan: Plan, network: Network, cluster: Cluster, *, memory: bool = True) -> None:
-    """Accepts a plan that can be executed and gives the network's answer.
+    """Accepts a plan that can be executed and yields the network's outputs.
 
     Raises:
-        IllegalPlan: naming the first block and tile that are wrong.
+        IllegalPlan: with the first block and tile that are wrong.
     """
     if plan.model != network.name:
         raise IllegalPlan(cause=f"it is for {plan.model!r}, not for {network.name!r}")
@@ -103,7 +103,7 @@ def _check_boxes(index: int, k: int, tile: Tile, network: Network, outputs: Sequ
 
 
 def _check_rows(index: int, block: Block, network: Network) -> None:
-    """No tile is a part of the rows or columns of what can't be computed in parts."""
+    """No tile is a part of the rows or columns of a map that can't be divided."""
     whole = [unit.name for unit in network.units[block.start : block.stop] if not unit.splits]
     for k, tile in enumerate(block.tiles if whole else ()):
         for name, box in tile.boxes.items():
@@ -114,7 +114,7 @@ def _check_rows(index: int, block: Block, network: Network) -> None:
 
 
 def _check_sums(index: int, block: Block, network: Network, outputs: Sequence[str]) -> None:
-    """Partial sums: every tile owns all of the output, and their parts cover the input."""
+    """Partial sums: every tile owns the whole output, and together their parts cover the input."""
     nodes = network.nodes(block.start, block.stop)
     tensor = summed_input(network.graph, nodes)
     if tensor is None:
@@ -133,17 +133,17 @@ def _check_sums(index: int, block: Block, network: Network, outputs: Sequence[st
 
 
 def _check_exchange(blocks: Sequence[Block], network: Network) -> None:
-    """Inputs are where the block's exchange looks for them: with `none` on the device itself,
-    with `peer` on devices that made them, and no partial sums, which only the host adds up (what
-    the request brought comes from the host all the same). What comes from peers comes when it
-    does, so such a block can't wait at a barrier.
+    """Inputs are where the block's exchange expects them: with `none` on the device itself, with
+    `peer` on the devices that computed them, without partial sums, which only the host adds up (the
+    request's inputs always come from the host). Data from peers is not merged, so such a block
+    can't have a barrier.
     """
     owned: dict[str, list[tuple[DeviceId, Box]]] = {}
     sums: set[str] = set()
     for index, block in enumerate(blocks):
         if block.exchange == "peer" and block.barrier:
             raise IllegalPlan(
-                cause=f"block {index} waits at a barrier for what its peers pass on",
+                cause=f"block {index} has a barrier, which blocks with peer exchange cannot have",
                 block=index,
             )
         for k, tile in enumerate(block.tiles if block.exchange != "host" else ()):
@@ -164,7 +164,7 @@ def _check_peers(index: int, k: int, reads: Mapping[str, Box], sums: set[str]) -
         raise _wrong(index, k, "gets its input from peers, but no block comes before it")
     for name in reads:
         if name in sums:
-            raise _wrong(index, k, f"gets partial sums of {name!r} from peers, nobody adds them up")
+            raise _wrong(index, k, f"gets partial sums of {name!r} from peers: no task adds them")
 
 
 def _check_own(
@@ -183,7 +183,7 @@ def _check_own(
 
 
 def _check_reach(plan: Plan, network: Network, cluster: Cluster) -> None:
-    """No device passes anything to one that it cannot reach."""
+    """No device sends anything to one that it cannot reach."""
     tasks = outline_plan(plan, network).tasks
     for task in tasks:
         for route in (route for output in task.outputs for route in output.routes):

@@ -1,7 +1,7 @@
-"""What one tile of a block computes, reads and owns, without extents.
+"""What one tile of a block computes, reads and owns, without computing its extent.
 
-What tiles of maps do comes from the geometry's arrays, what other tiles do from their `UnitTile`;
-both are remembered.
+Tiles of maps are computed from the geometry's arrays, other tiles from their `UnitTile`; both are
+cached.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from models.worked import block_worked
 Part = MapTile | UnitTile
 # Tiles by device, as an index into the cluster's.
 Shares = tuple[tuple[int, Part], ...]
-# Ranges of a tensor along every dimension but the batch.
+# Ranges of a tensor along every dimension except the batch.
 Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """What one tile computes, reads and owns; `summed` if what it owns is a partial sum."""
+    """What one tile computes, reads and owns; `summed` if it owns a partial sum."""
 
     compute_s: float
     reads: Mapping[str, Ranges]
@@ -57,7 +57,7 @@ class Loads:
         self._itemsize = {name: info.wire_itemsize for name, info in network.graph.tensors.items()}
 
     def whole(self, start: int, end: int) -> Part:
-        """The tile that is all of a block."""
+        """The tile that is the whole block."""
         splits = self.geometry.splits[end]
         if splits is not None and start >= splits.lowest:
             return MapTile(Span(0, splits.height), Span(0, splits.width))
@@ -77,13 +77,13 @@ class Loads:
 
     def _map_load(self, start: int, end: int, d: int, tile: MapTile) -> Load:
         splits = self.geometry.splits[end]
-        assert splits is not None, "only maps have tiles of maps"
+        assert splits is not None, "only blocks that can be split have tiles of maps"
         m, kind = start - splits.lowest, self.tables.kind_of(self.rank[d])
         growth, fixed = self.rates_of(end)
         first = splits.firsts[m]
         elements = splits.groups.elements(tile, first)
         compute_s = float(fixed[self.rank[d], m] + (growth[kind, first:] * elements).sum())
-        assert compute_s >= 0, "no tile computes less than nothing"
+        assert compute_s >= 0, "tiles take no negative time"
         reads, owns = {}, {}
         entering = splits.entering[m]
         for t, name in enumerate(splits.input_names[entering], entering.start):
@@ -96,7 +96,7 @@ class Loads:
         return self._sized(compute_s, reads, owns, int(before[end] - before[start]), summed=False)
 
     def _leaving(self, start: int, end: int, splits: Splits) -> Sequence[int]:
-        """Which of the outputs the block makes, in the order of the network."""
+        """Which of its outputs the block computes, in the order of the network."""
         found = self._left.get((start, end))
         if found is None:
             producer, names = self.network.graph.producer, splits.output_names
@@ -106,8 +106,8 @@ class Loads:
         return found
 
     def rates_of(self, end: int) -> tuple[Floats, Floats]:
-        """Of blocks that end at a mark: seconds per element by kind, constants by device of the
-        tables and mark.
+        """For blocks that end at a mark: seconds per element by kind of device, and constants by
+        device of the tables and mark.
         """
         found = self._rates.get(end)
         if found is None:
@@ -159,7 +159,7 @@ class Loads:
         return found
 
     def live_bytes(self, start: int, end: int, part: Part, load: Load) -> float:
-        """What a tile's task reads and yields, and what its largest node does."""
+        """Bytes that a tile's task reads and yields, and that its largest node needs."""
         moved = sum(load.read_bytes.values()) + sum(load.own_bytes.values())
         if isinstance(part, UnitTile):
             return moved + max(each.input_bytes + each.output_bytes for each in part.work)

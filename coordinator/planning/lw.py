@@ -1,9 +1,9 @@
 """`lw`: layer-wise parallelism, every unit its own block [AOFL, Eq. 1 and 2].
 
-Each unit is divided into equal tiles over all devices, in the best of the grids over height and
-width or over its output channels, and gathered before the next one. What has no map to divide (a
-fully connected layer) stays whole where that costs less. AOFL's baseline; it pays where links are
-fast and maps are small.
+Each unit is divided into equal tiles over all devices, in the best grid over height and width or
+over its output channels, and gathered before the next one. What has no map to divide (a fully
+connected layer) stays whole if that costs less. This is AOFL's baseline; it pays if links are fast
+and maps are small.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from models.units import Network
 
 
 def lw(network: Network, cluster: Cluster) -> Plan:
-    """Every unit alone, in as many equal tiles as there are devices."""
+    """Every unit in its own block, in as many equal tiles as there are devices."""
     return planned(network, cluster, "lw", partial(_decide, network))
 
 

@@ -1,14 +1,14 @@
-"""What carries and computes, under a virtual clock: event loops, wires, processors.
+"""Event loops, wires and processors under a virtual clock.
 
-Each of them does one thing after the other, first come, first served, but for the processors of
-devices that compute several tasks at once. A message from host to
-device passes the host's event loop, the wires on its way (all at once), its latency, and the
-device's event loop; then it happens. A task passes its device's event loop, then its processor.
+Each handles one thing at a time, first come, first served, except processors of devices that
+compute several tasks at once. A message from host to device passes the host's event loop, the wires
+on its way (all at once), its latency, and the device's event loop; then it takes effect. A task
+passes its device's event loop, then its processor.
 
-`star`: the host has one full-duplex wire, which all traffic crosses, that between peers once each
-way; `switch`: each port is one; `air`: one half-duplex medium that everybody shares, on which
-traffic between peers, relayed, counts twice [DESIGN, Media]. The host's own worker shares the
-host's port with the coordinator, and needs no wire to it.
+`star`: the host has one full-duplex wire, which all traffic crosses, and traffic between peers once
+in each direction; `switch`: each port is a wire; `air`: one half-duplex medium shared by all, on
+which traffic between peers counts twice because it is relayed [DESIGN, Media]. The host worker
+shares the host's port with the coordinator, and needs no wire to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import count
 
 from coordinator.costs.devices import Cluster, Endpoint, Link
 
-# `happens(what)` is called at the moment when something happens.
+# `happens(what)` is called when the event occurs.
 Happens = Callable[..., None]
 _Name = tuple[str, int]
 _Way = tuple[tuple[Link, ...], tuple[_Name, ...], tuple[_Name, ...]]
@@ -42,22 +42,22 @@ class Media:
         self._air, self._star = cluster.medium == "air", cluster.medium == "star"
         self._free: dict[_Name, float] = {}
         self._ways: dict[tuple[int, int], _Way] = {}
-        # When each of the tasks that a device computes at once leaves room for another: heaps.
+        # For each device, when each of its concurrent tasks ends, as a heap.
         self._processors = [[0.0] * device.concurrency for device in cluster.devices]
         self._queue: list[tuple[float, int, Happens, object]] = []
         self._order = count()
 
     def run(self) -> None:
-        """To the next moment at which something happens."""
+        """Runs the next event."""
         self.now, _, happens, what = heapq.heappop(self._queue)
         happens(what)
 
     def at(self, when: float, happens: Happens, what: object) -> None:
-        """Has something happen later."""
+        """Adds an event that happens at `when`."""
         heapq.heappush(self._queue, (when, next(self._order), happens, what))
 
     def describe_tasks(self, d: int, tasks: int) -> None:
-        """The host tells a device of tasks; what it sends next waits for it."""
+        """The host describes tasks to a device; its next message waits for that."""
         seconds = self._links[d].near.task_s * tasks
         if seconds:
             self._occupied(("loop", _HOST), seconds)
@@ -73,7 +73,7 @@ class Media:
         self._handled(d, self._links[d].far, size, self._up_wire, message)
 
     def across(self, d: int, to: int, size: int, happens: Happens, what: object) -> None:
-        """A message from a device to another."""
+        """A message from one device to another."""
         if (d, to) not in self._ways:
             self._ways[d, to] = self._way(d, to)
         message = (d, to, size, happens, what)
@@ -83,7 +83,7 @@ class Media:
             self._handled(d, self._to_peers[d], size, self._across_wires, message)
 
     def compute(self, d: int, seconds: float, happens: Happens, what: object) -> None:
-        """A task whose inputs a device has; it happens when the task is done."""
+        """A task whose inputs are on the device; the event is its end."""
         task_s = self._links[d].far.task_s
         if task_s:
             ready = self._occupied(("loop", d), task_s)
@@ -94,10 +94,10 @@ class Media:
         heapq.heapreplace(free, stop)
         heapq.heappush(self._queue, (stop, next(self._order), happens, what))
 
-    # ------------------------------------------------------------ one after the other
+    # ------------------------------------------------------------ resources
 
     def _occupied(self, name: _Name, seconds: float) -> float:
-        """Takes something for `seconds` as soon as it is free; returns until when."""
+        """Occupies a resource for `seconds` as soon as it is free; returns the end."""
         stop = max(self.now, self._free.get(name, 0.0)) + seconds
         self._free[name] = stop
         return stop
@@ -152,7 +152,7 @@ class Media:
         return start + seconds
 
     def _across_wires(self, message: tuple[int, int, int, Happens, object]) -> None:
-        """Occupies every wire from peer to peer."""
+        """Occupies every wire between two peers."""
         d, to, size, happens, what = message
         slower, wires, shared = self._ways[d, to]
         if len(slower) > 1:
@@ -180,8 +180,8 @@ class Media:
             self.at(arrival, self._across_end, message)
 
     def _way(self, d: int, to: int) -> _Way:
-        """Links of which the slower counts, and the wires from peer to peer: the devices' own, and
-        those that all share.
+        """The links between two peers, of which the slower determines the speed, and the wires: the
+        devices' own, and those that all share.
         """
         ends = [each for each in (d, to) if not self._is_host[each]]
         links = tuple(dict.fromkeys(self._links[each] for each in ends))

@@ -1,4 +1,4 @@
-"""What a plan needs of a device's memory: weights, activations, sessions."""
+"""A plan's needs of a device's memory: weights, activations, sessions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from protos.errors import Infeasible
 
 @dataclass(slots=True)
 class Need:
-    """Bytes that one device needs for a plan. `largest` names its largest block; `tensor_bytes` are
-    what its largest task reads and yields, `activation_bytes` that and what it makes in between.
+    """Bytes that one device needs for a plan. `largest` is its largest block; `tensor_bytes` are
+    those that its largest task reads and yields, `activation_bytes` these and its intermediate
+    maps.
     """
 
     weights: dict[str, int] = field(default_factory=dict)
@@ -27,7 +28,7 @@ class Need:
     largest_bytes: int = 0
 
     def total_bytes(self, concurrency: int = 1) -> float:
-        """The memory with which the device takes it; activations of so many tasks at a time."""
+        """Memory that the plan takes; activations are counted for `concurrency` tasks."""
         return needed_bytes(
             self.programs,
             sum(self.weights.values()),
@@ -38,15 +39,15 @@ class Need:
 
 
 def weight_room_bytes(device: Device) -> float:
-    """Bytes of weights that one program on a device can have at best; a cap of 0 means that none is
-    known.
+    """The most bytes of weights that one program on a device can have; a cap of 0 means that it is
+    unknown.
     """
     return program_room_bytes(device.memory_bytes) if device.memory_bytes else float("inf")
 
 
 def needs(network: Network, plan: Plan) -> dict[DeviceId, Need]:
-    """Per device that takes part, what it holds at once: the weights of all of its programs
-    (each constant once), and the activations of its largest task.
+    """What each device that takes part holds at once: the weights of all of its programs (each
+    constant once), and the activations of its largest task.
     """
     network = network.wired(plan.wire)
     found: dict[DeviceId, Need] = {}
@@ -88,7 +89,7 @@ def _weights(network: Network, block: Block, tile: Tile, reach: Extent) -> dict[
 
 
 def overfilled(network: Network, cluster: Cluster, plan: Plan) -> dict[DeviceId, Need]:
-    """Devices that the plan gives more than their memory can hold."""
+    """Devices whose memory the plan exceeds."""
     caps = {device.id: device.memory_bytes for device in cluster.devices if device.memory_bytes}
     if not caps:
         return {}
@@ -102,7 +103,7 @@ def overfilled(network: Network, cluster: Cluster, plan: Plan) -> dict[DeviceId,
 def too_little_memory(
     network: Network, cluster: Cluster, over: Mapping[DeviceId, Need]
 ) -> Infeasible:
-    """The error that says which layer needs how much, where, of how much."""
+    """The error that names the device, the layer, and how much it needs and has."""
     device = max((cluster.device(name) for name in over), key=lambda each: each.memory_bytes)
     need = over[device.id]
     assert need.largest is not None

@@ -1,4 +1,4 @@
-"""Moves of blocks through the host: each yields drafts that differ from one at a block."""
+"""Moves for blocks that exchange through the host: each yields drafts that differ at one block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.tiles import MapTile
 
 
 def cuts(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
-    """Without the cut after it, with that moved, or with one more inside."""
+    """Tries without the cut after the block, with that cut moved, or with another one inside."""
     here = replace(slots[index], shares=None)
     head, tail = slots[:index], slots[index + 1 :]
     if tail:
@@ -31,7 +31,7 @@ def cuts(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
 
 
 def devices(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
-    """On one device more, one less, one alone, on others, or in another order."""
+    """Tries one device more, one less, a single one, others, or another order."""
     slot = slots[index]
     used, every = slot.form.devices, range(len(search.stages.cluster.devices))
     others = [d for d in every if d not in used]
@@ -52,7 +52,7 @@ def devices(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
 
 
 def shapes(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
-    """In another form, or with its barrier set or lifted."""
+    """Tries another form, or the block with its barrier set or lifted."""
     slot = slots[index]
     forms: list[Form] = []
     if slot.start in search.forms.connected and slot.end == slot.start + 1:
@@ -75,7 +75,7 @@ def shapes(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
 
 
 def borders(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
-    """With rows shifted from one strip to its neighbour."""
+    """Tries shifting rows from one strip to its neighbour."""
     slot = slots[index]
     draft = search.draft(slots)
     assert draft is not None
@@ -90,7 +90,7 @@ def borders(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
 
 
 def _alike(search: Search, one: int, other: int) -> bool:
-    """Whether two devices can take each other's place."""
+    """Whether two devices are interchangeable."""
     a, b = (search.stages.cluster.devices[d] for d in (one, other))
     return (a.costs, a.link, a.host, a.memory_bytes) == (b.costs, b.link, b.host, b.memory_bytes)
 
@@ -105,7 +105,9 @@ def _distinct(search: Search, devices: Sequence[int]) -> list[int]:
 
 
 def _with(slots: Slots, index: int, devices: tuple[int, ...]) -> Slots:
-    """Another set of devices; a shape of another number of tiles becomes strips."""
+    """The slots with other devices for a block; a shape for another number of tiles becomes
+    strips.
+    """
     slot = slots[index]
     form = replace(slot.form, devices=devices)
     if form.shape is not None and form.shape.count != len(devices):
@@ -114,7 +116,7 @@ def _with(slots: Slots, index: int, devices: tuple[int, ...]) -> Slots:
 
 
 def _shifted(shares: Shares, place: int, rows: int) -> Shares | None:
-    """`rows` rows from one strip to the one before it; None if that empties a strip."""
+    """Moves `rows` rows from one strip to the previous one; None if that empties a strip."""
     (d, one), (e, other) = shares[place : place + 2]
     if not isinstance(one, MapTile) or not isinstance(other, MapTile):
         return None

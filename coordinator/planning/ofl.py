@@ -1,6 +1,6 @@
 """`ofl`: optimal fused layers, for equal devices [AOFL, Eq. 5].
 
-The dynamic program over cuts; every block in equal tiles over all given devices, or on one.
+The dynamic program over cuts; every block runs in equal tiles over all devices, or on one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Ways to run one block: alone on a device, in equal tiles, in tiles that finish together.
+"""Ways to run one block: alone on a device, in equal tiles, or in tiles that finish together.
 
-Every option costs all blocks at once, `seconds[i, e]` for the block between marks i and e, and
-can say which device gets which tile. Planners differ in the options that they allow and in the
+Every option gives the costs of all blocks at once, `seconds[i, e]` for the block between marks i
+and e, and which device gets which tile. Planners differ in the options that they allow and in the
 cuts that they search.
 """
 
@@ -23,7 +23,7 @@ from coordinator.planning.tables import Tables
 from models.boxes import Span
 from models.tiles import MapTile
 
-# Rows, of all devices, of maps that are balanced together: 4 MB for each table of seconds.
+# Rows (times devices) of maps that are balanced together: 4 MB for each table of seconds.
 _MOST_LINES = 500_000
 
 Shares = tuple[tuple[Device, MapTile | UnitTile], ...]
@@ -34,24 +34,24 @@ class Option(Protocol):
 
     @property
     def seconds(self) -> Floats:
-        """[i, e]: the published cost of the block between marks i and e; infinite where it can't
-        be run in this way.
+        """[i, e]: the published cost of the block between marks i and e; infinite if it can't be
+        run in this way.
         """
         ...
 
     @property
     def finish_s(self) -> Floats:
-        """[i, e]: seconds until the last device has finished, if all transfers run at once."""
+        """[i, e]: seconds until the last device finishes, if all transfers run at once."""
         ...
 
     def shares(self, start: int, end: int) -> Shares:
-        """Devices and their tiles of the block between two marks; no empty ones."""
+        """Devices and their tiles of the block between two marks, without empty ones."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alone:
-    """The whole block on one device [Algorithm 2 with one device; EFL's rest]."""
+    """The whole block on one device [Algorithm 2 with one device; the second part of EFL]."""
 
     device: Device
     sizes: Sequence[tuple[int, int]]
@@ -59,7 +59,7 @@ class Alone:
 
     @property
     def finish_s(self) -> Floats:
-        """One device's transfers follow each other anyway."""
+        """As `seconds`: one device's transfers follow each other in any case."""
         return self.seconds
 
     def shares(self, start: int, end: int) -> Shares:
@@ -96,7 +96,7 @@ class Tiled:
 @dataclass(frozen=True, slots=True, eq=False)
 class Strips:
     """Full-width strips that finish together, on the first devices [Eq. 6]. `ends[i, e]` are the
-    rows where the devices' strips end, beginning with 0.
+    rows where the devices' strips end, starting with 0.
     """
 
     devices: Sequence[Device]
@@ -117,7 +117,7 @@ class Strips:
 
 
 def alone(tables: Tables) -> list[Option]:
-    """Every device on its own; the host first, so that it takes what others do no faster."""
+    """Every device alone; the host first, so that it wins ties."""
     order = sorted(range(len(tables.devices)), key=lambda d: not tables.devices[d].host)
     return [
         Alone(
@@ -130,7 +130,7 @@ def alone(tables: Tables) -> list[Option]:
 
 
 def grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
-    """For each count, every grid of that many equal tiles on as many first devices."""
+    """For each count, every grid of that many equal tiles on the first devices."""
     key = ("grids", tuple(counts))
     if key not in tables.memo:
         tables.memo[key] = _grids(tables, counts)
@@ -148,7 +148,7 @@ def tiled(
     placed: Sequence[tuple[Sequence[int], Shape]],
     weights: Sequence[float] | None,
 ) -> list[Option]:
-    """Each shape on its devices (indices into the tables', one per tile): equal tiles, or in
+    """Each shape on its devices (indices into the tables', one per tile), in equal tiles or in
     proportion to `weights` by device. All are costed together.
     """
     options = [
@@ -165,7 +165,7 @@ def tiled(
     where = [d for who, _ in placed for d in who]
     firsts = np.cumsum([0, *(len(who) for who, _ in placed)])[:-1]
     columns = np.array([shape.has_columns for _, shape in placed])
-    # Maps have few sizes.
+    # Few different sizes of maps occur.
     known: dict[tuple[int, int], list[MapTile]] = {}
     for end, splits in enumerate(tables.geometry.splits if placed else ()):
         if splits is not None:
@@ -188,8 +188,8 @@ def tiled(
 
 
 def strips(tables: Tables, members: Members | None = None) -> list[Option]:
-    """Strips that finish together on each subset of devices; without `members` on the first k
-    devices, for k = 2 .. all.
+    """Strips that finish together on each subset of devices; without `members`, on the first k
+    devices for k = 2 .. all.
     """
     subsets = prefixes(len(tables.devices))[1:] if members is None else members
     key = ("strips", subsets.tobytes())
@@ -212,7 +212,7 @@ def _strips(tables: Tables, subsets: Members) -> list[Option]:
             ends[:, part, end] = where[:, solved]
             first = solved.stop
     fits = np.where(subsets[:, :, None, None], tables.fits[None], True).all(axis=1)
-    # With one strip that isn't empty it would be `Alone`, which is an option of its own.
+    # With a single non-empty strip it would be `Alone`, a separate option.
     shared = (np.diff(ends, axis=3) > 0).sum(axis=3) > 1
     seconds = np.where(fits & shared, seconds, np.inf)
     sizes = tables.geometry.sizes
@@ -223,7 +223,7 @@ def _strips(tables: Tables, subsets: Members) -> list[Option]:
 
 
 def _chunks(tables: Tables) -> Iterator[list[tuple[int, Splits]]]:
-    """The ends of blocks that can be split, as many at a time as keep tables small."""
+    """The ends of blocks that can be split, in batches that keep tables small."""
     found: list[tuple[int, Splits]] = []
     lines = 0
     for end, splits in enumerate(tables.geometry.splits):
@@ -241,7 +241,7 @@ def _finish_together(
     tables: Tables, ends: Sequence[int], subsets: Members
 ) -> tuple[Floats, Floats, Ints]:
     """Tiles by Eq. 6 (communication + computation equal) of all blocks that end at `ends`: their
-    cost by Eq. 3, and the slowest device's by Eq. 6, [k, m]; where they end.
+    cost by Eq. 3, the slowest device's by Eq. 6, [k, m], and where the tiles end.
     """
     alone, moved = [], []
     bytes_s, fixed_s = tables.byte_s[:, None, None], 2 * tables.fixed_s[:, None]

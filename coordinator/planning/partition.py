@@ -1,4 +1,4 @@
-"""Cutting boxes in proportion to the rates of devices, and never through a group of channels."""
+"""Cutting boxes in proportion to devices' rates, but never through a group of channels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def owned_boxes(graph: Graph, unit: Unit, whole: Box, main: Box) -> dict[str, Bo
 
 
 def channel_step(graph: Graph, unit: Unit) -> int:
-    """Output channels that belong together: those of one group of a grouped convolution."""
+    """Output channels that cannot be separated: those of one group of a grouped convolution."""
     steps = [
         graph.shape(node.inputs[1])[0] // node.int("group", 1)
         for node in unit.nodes
@@ -39,7 +39,7 @@ def channel_step(graph: Graph, unit: Unit) -> int:
 
 
 def cut_span(span: Span, rates: Sequence[float], step: int = 1) -> tuple[Span, ...]:
-    """A span in parts proportional to rates, cut at multiples of `step` from its start."""
+    """A span in parts in proportion to rates, cut at multiples of `step` from its start."""
     size = len(span)
     if size % step:
         return (span, *(Span(span.stop, span.stop) for _ in rates[1:]))
@@ -50,9 +50,9 @@ def cut_span(span: Span, rates: Sequence[float], step: int = 1) -> tuple[Span, .
 def nested(
     box: Box, steps: Sequence[tuple[int, int]], rates: Sequence[float], step: int
 ) -> list[Box] | None:
-    """A box cut along one axis after the other, each (axis, degree) inside those before it, so
-    that device i's part is in proportion to `rates[i]`; channels at multiples of `step`. None if
-    a part would be empty.
+    """A box cut along one axis after the other, each (axis, degree) within the parts of the
+    previous one, so that device i's part is in proportion to `rates[i]`; channels are cut at
+    multiples of `step`. None if a part would be empty.
     """
     if not steps:
         return [box]

@@ -1,9 +1,9 @@
-"""The event simulator's rules on numbers alone: what a search can afford hundreds of times.
+"""The event simulator's rules on plain numbers, fast enough for searches.
 
-`simulate` runs the scheduler itself over boxes, and stays the judge of every plan. This is the
-same discipline (boxes sent as they come in, barriers, partial sums, boxes kept or passed on by
-peers) on the same media, for tasks that are given as seconds and bytes; a test holds the two
-equal.
+`simulate` runs the scheduler itself over boxes, and remains the judge of every plan. This module
+follows the same rules (boxes sent as they become available, barriers, partial sums, boxes kept or
+passed on by peers) with the same media, for tasks given as seconds and bytes; a test checks that
+both agree.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from coordinator.costs.devices import Cluster
 from coordinator.planning.media import Media
 
-# Where a read comes from if the request brought it.
+# The maker of a tensor that came with the request.
 REQUEST = 0
 # Tasks and their bytes.
 _Parts = list[tuple[int, int]]
@@ -22,9 +22,10 @@ _Parts = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One tensor of a task's input: `pieces` are (task that makes it, bytes), the task counted
-    from the first of the reader's block, so below 0; it is the `place`-th output there. Of a
-    `summed` one every piece is a partial sum of the whole, which is sent once, when all are there.
+    """One tensor of a task's input. `pieces` are (task that computes it, bytes), where tasks are
+    counted from the first of the reader's block, so below 0; it is their `place`-th output. If
+    `summed`, every piece is a partial sum of the whole, which is sent once, when all of them are
+    there.
     """
 
     size_bytes: int
@@ -35,8 +36,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One task of a block. `outputs` are (bytes, whether they are the network's answer) by place.
-    `direct`: what it reads of other tasks comes from them, not through the host.
+    """One task of a block. `outputs` are (bytes, whether they are a network output) by place.
+    `direct`: it gets the outputs of other tasks from their devices, not through the host.
     """
 
     device: int
@@ -66,16 +67,16 @@ class _Run:
         self.latency_s = [device.link.latency_s for device in cluster.devices]
         self.done = [False] * len(steps)
         self.missing = [0] * len(steps)
-        # Of each block: tasks that are not merged; and the first block that has any.
+        # For each block, the number of tasks that are not merged; and the first block with any.
         self.undone = [len(block) for block in blocks]
         self.open = 0
-        # Per task: who gets what of it through the host, and who straight from it.
+        # Per task: the tasks that get its outputs through the host, and directly.
         self.readers: list[list[tuple[int, int, int]]] = [[] for _ in steps]
         self.routes: list[list[tuple[int, int, int]]] = [[] for _ in steps]
         self.brought = [0] * len(steps)
         self.sums: dict[int, list[tuple[list[int], int]]] = {}
         self.held = [k for k, step in enumerate(steps) if step.barrier and self.block_of[k] > 0]
-        # Where boxes pass between peers, every task is described at once.
+        # If peers exchange boxes, all tasks are described at once.
         self.direct = any(step.direct for step in steps)
         self.described = [self.direct] * len(steps)
         k = 0
@@ -119,13 +120,13 @@ class _Run:
         return self.media.now
 
     def _all(self, k: int) -> int:
-        """What a task gets from the host at once, when a barrier has passed."""
+        """Everything that a task gets from the host when its barrier has passed."""
         if not self.steps[k].direct:
             return sum(read.size_bytes for read in self.steps[k].reads)
         return self.brought[k]
 
     def _send(self, parts: _Parts) -> None:
-        """What one event sends to one device is one message."""
+        """Sends what one event gives to one device as a single message."""
         messages: dict[int, _Parts] = {}
         for part in parts:
             d = self.steps[part[0]].device
@@ -156,8 +157,8 @@ class _Run:
             self.media.at(self.media.now + self.latency_s[step.device], self._home, k)
 
     def _size_to_host(self, k: int) -> int:
-        """What the host merges of a task: its answers, and what goes on through the host; all of a
-        task that nobody reads from.
+        """Bytes that the host merges of a task: network outputs, and what is read through the host;
+        everything if no task reads it.
         """
         outputs = self.steps[k].outputs
         if not (self.readers[k] or k in self.answering):
@@ -166,7 +167,7 @@ class _Run:
         return sum(size for place, (size, last) in enumerate(outputs) if last or place in read)
 
     def _pass_on(self, k: int, device: int) -> None:
-        """To peers first; what stays goes on when the messages have been written."""
+        """Sends to peers first; what stays on the device is used when the messages are written."""
         if not self.routes[k]:
             return
         peers: dict[int, _Parts] = {}
@@ -178,7 +179,7 @@ class _Run:
         self._arrived(kept)
 
     def _home(self, k: int) -> None:
-        """A task is merged: what waited for it can be sent."""
+        """A task is merged: data that waited for it can be sent."""
         self.done[k] = True
         self.last.discard(k)
         self.undone[self.block_of[k]] -= 1
@@ -200,7 +201,7 @@ class _Run:
         self._send([(k, size) for k, size in parts.items() if size or not self.steps[k].reads])
 
     def _sum(self, reader: int, k: int) -> int:
-        """What a task gets of sums to which `k` was the last to add."""
+        """Bytes that a task gets of sums that `k` was the last to complete."""
         return sum(
             size
             for sources, size in self.sums[reader]
@@ -208,7 +209,7 @@ class _Run:
         )
 
     def _passed(self) -> list[int]:
-        """Tasks whose barrier falls now: all blocks before theirs are merged."""
+        """Tasks whose barrier has passed now: all earlier blocks are merged."""
         before = self.open
         while self.open < len(self.undone) and not self.undone[self.open]:
             self.open += 1

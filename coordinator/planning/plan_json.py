@@ -1,9 +1,9 @@
-"""Plans as JSON: what `imbrex plan --json` prints, and what `--save` and `--plan` keep.
+"""Plans as JSON, as printed by `imbrex plan --json` and stored by `--save` for `--plan`.
 
-One object serves both. For people and scripts a tile has `n`, `rows`, `cols` and `channels` of
-its block's main output; `boxes` holds what it owns of every output, and is what is executed (with
-`part`, the box of the block's input that a partial sum is over). A plan written by hand may
-leave `boxes` out.
+One format serves both. For people and scripts a tile has `n`, `rows`, `cols` and `channels` of its
+block's main output. `boxes` holds what it owns of every output, and is what is executed (with
+`part`, the box of the block's input that a partial sum is over). A plan written by hand may omit
+`boxes`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Range = Annotated[list[_Count], Field(min_length=2, max_length=2)]
 
 
 def plan_json(plan: Plan, network: Network) -> dict[str, Any]:
-    """The contract's object; `parse_plan` makes the same plan of it."""
+    """The JSON object, from which `parse_plan` makes the same plan."""
     return {
         "format": FORMAT,
         "model": plan.model,
@@ -55,7 +55,7 @@ def save_plan(plan: Plan, network: Network) -> str:
 
 
 def parse_plan(text: str | bytes, network: Network) -> Plan:
-    """The plan of a file, for this network. Whether it is legal is `legal.check`'s to say.
+    """The plan of a file, for this network; `legal.check_plan` decides whether it is legal.
 
     Raises:
         BadRequest: not a plan, an unknown key, a wrong type, or another network's plan.
@@ -176,7 +176,7 @@ class PlanFile(_Strict):
     redundant_flop: int
     bytes: _BytesFile
     notes: list[str] = []
-    # What `imbrex plan --explain --json` adds for people.
+    # Added by `imbrex plan --explain --json`, for people.
     explanation: list[str] = []
     wire: Wire = "exact"
 

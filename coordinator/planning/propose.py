@@ -1,4 +1,4 @@
-"""A planner's plan as it enters the world: checked, and predicted by the one simulator."""
+"""A planner's plan, checked and with the simulator's prediction."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from models.wire import Wire
 
 
 def propose(planner: Planner, network: Network, cluster: Cluster, allowed: Wire = "exact") -> Plan:
-    """The plan of `planner`, with the simulator's prediction in place of the planner's own cost.
-    Where another wire is `allowed`, the plan for that if it is faster.
+    """The plan of `planner`, with the simulator's prediction in place of the planner's own cost. If
+    another wire is `allowed`, the plan for that wire if it is faster.
 
     Raises:
         IllegalPlan: the planner made a plan that can't be executed.

@@ -1,4 +1,4 @@
-"""The published testbed: what a network is planned for where no cluster is named."""
+"""The published testbed, for which networks are planned if no cluster is given."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from coordinator.tasks.plan import DeviceId
 
 # Raspberry Pi 3s on 100 Mbit/s Ethernet.
 GFLOPS, BYTES_PER_S, MESSAGE_S, LATENCY_S = 1.85, 93.7e6 / 8, 1e-3, 2e-3
-# What is split is asked, not whether a Pi could hold the model.
+# Unlimited memory: the question is how models are divided, not whether a Pi could hold them.
 MEMORY_BYTES = 1 << 40
 
 
 def equal_cluster(count: int, stem: str = "pi") -> Cluster:
-    """So many devices of the published kind, called pi-1 and so on."""
+    """This many devices of the published kind, called pi-1 and so on."""
     link = Link(BYTES_PER_S, MESSAGE_S, LATENCY_S)
     return Cluster(
         tuple(

@@ -1,4 +1,4 @@
-"""Why a searched plan is as it is: sentences with numbers, each from a plan that was costed."""
+"""Explains a searched plan in sentences with numbers, each from a plan whose cost was computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinator.tasks.plan import Plan, Unused
 
 
 class Reasons:
-    """The alternatives of a plan that was chosen, costed by the rules of the simulator."""
+    """Alternatives to the chosen plan, costed by the simulator's rules."""
 
     def __init__(self, search: Search, starts: Starts, slots: Slots, plan: Plan) -> None:
         self.search, self.starts = search, starts
@@ -19,12 +19,12 @@ class Reasons:
         self.devices = search.stages.cluster.devices
 
     def notes(self) -> tuple[str, ...]:
-        """Why this many devices, and what the alternatives would have cost."""
+        """Why this many devices, and the cost of the alternatives."""
         return tuple(note for note in (self._whole(), self._fewer(), self._blocks()) if note)
 
     def unused(self) -> tuple[Unused, ...]:
-        """For each device that is left out, what using it would cost."""
-        # Compared, not hashed: a profile's costs hold dictionaries.
+        """For each unused device, what using it would cost."""
+        # Compared by equality, since a profile's costs hold dictionaries and cannot be hashed.
         known: list[tuple[object, float | None]] = []
         found = []
         for d, device in enumerate(self.devices):
@@ -55,7 +55,7 @@ class Reasons:
         )
 
     def _fewer(self) -> str:
-        """The best drafts with at most k devices in a block, before they are improved."""
+        """The best drafts with at most k devices in a block, before their improvement."""
         steps = []
         for count in range(1, len(self.devices) + 1):
             shared = self.search.forms.serial
@@ -71,7 +71,7 @@ class Reasons:
         )
 
     def _blocks(self) -> str:
-        """What the chosen blocks would cost behind barriers."""
+        """The cost of the chosen blocks with barriers."""
         if len(self.slots) < 2:
             return ""
         behind = tuple(replace(slot, barrier=True) for slot in self.slots)
@@ -85,7 +85,7 @@ class Reasons:
         )
 
     def _with(self, d: int) -> float | None:
-        """The best that was found with this device added to one block."""
+        """The least time found with this device added to one block."""
         costs = []
         for index, slot in enumerate(self.slots):
             form = replace(slot.form, devices=(*slot.form.devices, d), shape=None)
@@ -101,5 +101,5 @@ class Reasons:
     def _left_out(self, seconds: float | None) -> str:
         without = f"{self.plan.predicted_latency_s:.3f} s without it"
         if seconds is None:
-            return f"no block has a share for it that pays or fits in its memory; {without}"
+            return f"in no block does a share for it save time and fit in its memory; {without}"
         return f"with it in the block where it helps most {seconds:.3f} s, {without}"

@@ -15,9 +15,9 @@ from models.graph import Graph
 
 
 class RunSplits:
-    """The splittable blocks of one run of marks, by their ends, each made when it is asked for.
+    """The splittable blocks of one run of marks by their ends, each computed when it is needed.
 
-    `quantities` are those of its nodes, in order; their groups are numbered from `first_group` on.
+    `quantities` are those of its nodes, in order; their groups are numbered from `first_group`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RunSplits:
 
     @property
     def next_group(self) -> int:
-        """The first number that is not of its groups."""
+        """The first number after its groups."""
         return self._first + len(self._mark_of)
 
     def at(self, end: int) -> Splits:
@@ -86,8 +86,8 @@ class RunSplits:
 
 
 class _Entering:
-    """What blocks read that others make, by the mark at which they begin; of those that compute
-    from constants alone, nothing.
+    """What blocks read from others, by the mark at which they begin; nothing for blocks that
+    compute from constants alone.
     """
 
     def __init__(self, graph: Graph, rows: AxisSweep, cols: AxisSweep) -> None:
@@ -104,7 +104,7 @@ class _Entering:
     def before(
         self, k: int
     ) -> tuple[tuple[slice, ...], tuple[Ints, Ints], Floats, tuple[str, ...]]:
-        """Of the blocks before the k-th end: slices by mark, rows, columns, bytes, names."""
+        """For the blocks before the k-th end: slices by mark, rows, columns, bytes, names."""
         (chosen,) = np.nonzero((self._marks <= k) & (self._ends <= k))
         edges = np.searchsorted(self._marks[chosen], np.arange(k + 2)).tolist()
         slices = tuple(slice(a, b) for a, b in itertools.pairwise(edges))
@@ -113,7 +113,7 @@ class _Entering:
 
 
 class _Leaving:
-    """What blocks make that is read after them."""
+    """What blocks compute that is read after them."""
 
     def __init__(self, graph: Graph, rows: AxisSweep, cols: AxisSweep) -> None:
         found = [
@@ -125,7 +125,7 @@ class _Leaving:
         self._rows, self._cols, self._sizes = map(np.array, (of_rows, of_cols, sizes))
 
     def before(self, k: int, nodes: Sequence[int]) -> tuple[Ints, Ints, Floats, tuple[str, ...]]:
-        """Of the blocks before the k-th end: rows, columns, bytes by block, names."""
+        """For the blocks before the k-th end: rows, columns, bytes by block, names."""
         (chosen,) = np.nonzero((self._begins <= k) & (k < self._stops))
         begins = np.array(nodes[: k + 1])[:, None]
         leaves: Floats = (self._made[chosen] >= begins) * self._sizes[chosen]

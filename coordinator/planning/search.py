@@ -3,7 +3,7 @@
     t_o(i, e) = min over k of t(i, k) + t_o(k, e)
 
 The published recursion over (first unit, count) with memoisation is a shortest path over marks:
-only suffixes are ever asked for, so it is filled from the end.
+only suffixes are needed, so the table is filled from the end.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Cuts = tuple[tuple[int, int], ...]
 def cheapest(
     options: Sequence[Option], cost: Callable[[Option], Floats] = attrgetter("seconds")
 ) -> tuple[Floats, Callable[[int, int], Option]]:
-    """Per block the cost of its cheapest option, and that option; the first among equals."""
+    """For each block, the cost of its cheapest option, and that option; the first among equals."""
     stacked = np.stack([cost(option) for option in options])
     chosen = stacked.argmin(axis=0)
     return stacked.min(axis=0), lambda start, end: options[chosen[start, end]]
 
 
 def best_cuts(seconds: Floats) -> tuple[float, Cuts]:
-    """The least total over all ways to cut [0, n) into blocks, and the blocks; infinite and none
-    if there is no way. `seconds[i, e]` is the cost of block [i, e).
+    """The least total over all ways to cut [0, n) into blocks, and the blocks; infinite and none if
+    there is no way. `seconds[i, e]` is the cost of block [i, e).
     """
     count = len(seconds) - 1
     rest = np.full(count + 1, np.inf)

@@ -1,7 +1,7 @@
-"""How many tiles lie in each band of rows: strips, grids, and bands such as 3, 3 and 2.
+"""How many tiles are in each band of rows: strips, grids, and bands such as 3, 3 and 2.
 
-A shape says nothing of sizes. With weights, each band is as tall as its tiles' share of the sum,
-and each tile as wide as its share of the band, so any area can be given to any device.
+A shape has no sizes. With weights, each band's height is its tiles' share of the sum, and each
+tile's width its share of the band, so any area can be given to any device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Shape:
 
     @property
     def count(self) -> int:
-        """Tiles altogether."""
+        """The number of tiles."""
         return sum(self.bands)
 
     @property
@@ -29,8 +29,8 @@ class Shape:
         return max(self.bands) > 1
 
     def tiles(self, height: int, width: int, weights: Sequence[float]) -> tuple[MapTile, ...]:
-        """Tiles of a map, band by band, with areas in proportion to `weights`; some may be empty
-        on a small map.
+        """Tiles of a map, band by band, with areas in proportion to `weights`; on a small map some
+        may be empty.
         """
         shares, start = [], 0
         for count in self.bands:
@@ -58,7 +58,7 @@ def grids_of(count: int) -> tuple[Shape, ...]:
 
 
 def shapes_of(count: int) -> tuple[Shape, ...]:
-    """`count` tiles in any number of bands, as evenly as can be: strips first."""
+    """`count` tiles in any number of bands, as evenly as possible; strips first."""
     return tuple(
         Shape(tuple(len(span) for span in even_spans(count, bands)))
         for bands in range(count, 0, -1)

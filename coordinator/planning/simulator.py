@@ -1,10 +1,10 @@
-"""The event simulator: the scheduler of execution under a virtual clock.
+"""The event simulator: the scheduler that runs requests, under a virtual clock.
 
-It predicts the latency of any plan and so ranks all planners by one measure. What runs is the
-same pure state that runs requests; only the world around it is modelled (`media`): a device
-computes one task at a time, in order of readiness, for `costs.block_s` seconds; wires and event
-loops carry one message after the other. What one event sends to one device is one message, and so
-is what a task passes to one peer.
+It predicts the latency of any plan, and so ranks all planners by one measure. The scheduler's state
+is the same that runs requests; only its environment is modelled (`media`): a device computes one
+task at a time, in order of readiness, for `costs.block_s` seconds; wires and event loops handle one
+message after the other. What one event sends to one device is a single message, and so is what a
+task sends to one peer.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Kind = Literal["scatter", "compute", "gather", "halo"]
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """One bar of the simulated timeline, in seconds from the request's arrival; a message's is
-    from when it was handed over until it is read.
+    """One bar of the simulated timeline, in seconds since the request's arrival; a message's bar
+    lasts from its sending until it was read.
     """
 
     kind: Kind
@@ -60,7 +60,7 @@ class Simulation:
     activities: tuple[Activity, ...]
 
     def busy_s(self, device: DeviceId) -> float:
-        """Seconds that a device computes."""
+        """Seconds for which a device computes."""
         return sum(
             each.stop_s - each.start_s
             for each in self.activities
@@ -87,13 +87,13 @@ class _Arrival:
     missing: int
 
 
-# Tasks and how many elements of their inputs they get.
+# Tasks and the elements that arrive for their inputs.
 _Parts = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Boxes on their way to tasks, sent at `start_s` for or by a task on a device."""
+    """Boxes in transit to tasks, sent at `start_s` for or by a task on a device."""
 
     kind: Kind
     device: DeviceId
@@ -117,7 +117,7 @@ class _Request:
         self._ended = False
 
     def run(self) -> Simulation:
-        """Until the request ends."""
+        """Runs until the request ends."""
         for device in self.cluster.devices:
             self.scheduler.step(Joined(device.id))
         self._do(self.scheduler.step(Submitted(_REQUEST, self.graph)))
@@ -127,7 +127,7 @@ class _Request:
         return Simulation(self.media.now, moved, tuple(self.activities))
 
     def _do(self, actions: Sequence[Action]) -> None:
-        """Sends of one step to one device travel as one message, as the driver sends them."""
+        """Executes actions; what a step sends to one device is one message, as with the driver."""
         messages: dict[int, dict[int, list[tuple[str, Box]]]] = {}
         for action in actions:
             match action:
@@ -164,7 +164,7 @@ class _Request:
         self._fill(message.parts)
 
     def _fill(self, parts: _Parts) -> None:
-        """A task whose inputs are full joins its device's queue."""
+        """Adds received elements; a task with complete inputs joins its device's queue."""
         for task, volume in parts:
             arrival = self._waiting[task]
             arrival.missing -= volume
@@ -173,7 +173,7 @@ class _Request:
                 self.media.compute(arrival.device, seconds, self._computed, (task, seconds))
 
     def _computed(self, done: tuple[int, float]) -> None:
-        """A task's outputs leave: one message to each peer that reads them, one to the host."""
+        """Sends a task's outputs: one message to each peer that reads them, one to the host."""
         task, seconds = done
         arrival = self._waiting[task]
         d, device = arrival.device, self.cluster.devices[arrival.device]
@@ -188,7 +188,7 @@ class _Request:
         self.media.up(d, size, self._home, self._message("gather", d, (task,), [], size))
 
     def _pass_on(self, task: int, d: int) -> None:
-        """To peers first; what its own device reads goes on when the messages are written."""
+        """Sends to peers first; what its own device reads is used when the messages are written."""
         peers: dict[int, _Parts] = {}
         sizes: Counter[int] = Counter()
         for output in self.graph.tasks[task].outputs:

@@ -15,7 +15,7 @@ from protos.errors import Infeasible
 
 
 def single(network: Network, cluster: Cluster) -> Plan:
-    """The whole network in one block on the fastest device that holds it."""
+    """The whole network in one block on the fastest device with enough memory."""
     return planned(network, cluster, "single", _decide)
 
 

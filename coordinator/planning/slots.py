@@ -1,7 +1,7 @@
-"""Drafts in the words of a search: blocks between marks, each on some devices in some form.
+"""Drafts as searches handle them: blocks between marks, each on some devices in some form.
 
-A form keeps its meaning when a cut moves: strips finish together wherever the block ends, grids
-and bands stay in proportion to rates. `Forms` makes tiles of it, `Search` improves it.
+A form keeps its meaning when a cut moves: strips finish together wherever the block ends, grids and
+bands stay in proportion to rates. `Forms` makes tiles of a form, `Search` improves drafts.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from coordinator.planning.loads import Shares
 from coordinator.planning.shapes import Shape
 
 How = Literal["together", "in turn", "bands", "rows", "outputs", "inputs", "in place"]
-# Whoever reads what these make reads sums, which are added up at the host.
+# Forms that yield partial sums, which the host adds up.
 SUMS: tuple[How, ...] = ("in place", "inputs")
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Devices (indices into the cluster's, in the order of their tiles; none: the one that is best
-    at the block) and how they share.
+    """Devices (indices into the cluster's, in the order of their tiles; none: the best one for the
+    block) and how they share it.
 
-    `together`: strips that would finish at the same time if all were sent at once [Eq. 6];
-    `in turn`: the same, but each is sent after those before it, as one link does; `bands`: tiles
-    of `shape` in proportion to rates; `rows`: strips in proportion to rates, whose `edge_rows` at
-    either end are computed first, the longer ones moved on by `turn` places; `outputs`, `inputs`,
-    `in place`: a fully connected layer over its output, its input, or over the rows that its
-    devices have already.
+    `together`: strips that would finish at the same time if all were sent at once [Eq. 6]; `in
+    turn`: the same, if they are sent one after the other, as over one link; `bands`: tiles of
+    `shape` in proportion to rates; `rows`: strips in proportion to rates, whose `edge_rows` at
+    either end are computed first, with the longer ones shifted by `turn` places; `outputs`,
+    `inputs`, `in place`: a fully connected layer divided over its output, over its input, or over
+    the rows that its devices already have.
     """
 
     devices: tuple[int, ...]
@@ -39,8 +39,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A block between two marks, in a form; `shares` are its tiles where they were adjusted.
-    `peers`: its devices get its input from each other, where they can.
+    """A block between two marks in a form; `shares` are its tiles if they were adjusted. `peers`:
+    its devices get their input from each other where possible.
     """
 
     start: int
@@ -55,5 +55,5 @@ Slots = tuple[Slot, ...]
 
 
 def put(slots: Slots, index: int, slot: Slot) -> Slots:
-    """The slots with another one in a place."""
+    """The slots with one of them replaced."""
     return (*slots[:index], slot, *slots[index + 1 :])

@@ -1,4 +1,4 @@
-"""What grows with the tiles of blocks that can be split: works, inputs and outputs."""
+"""How the work, inputs and outputs of splittable blocks grow with their tiles."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from models.tiles import MapTile
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantity:
-    """Something that grows with a tile: FLOPs and bytes per element (row x column) of the output
-    of a node (`place` -1), or of its input at `place`.
+    """Something that grows with a tile: FLOPs and bytes per element (row x column) of a node's
+    output (`place` -1), or of its input at `place`.
     """
 
     node: int
@@ -28,7 +28,7 @@ class Quantity:
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """How n things grow with a tile: thing k has, for the tile of rows [a, b) and columns [c, d),
+    """How n things grow with a tile. For the tile of rows [a, b) and columns [c, d), thing k has
     (row_last[k, b] - row_first[k, a]) x (col_last[k, d] - col_first[k, c]) elements.
     """
 
@@ -43,23 +43,23 @@ class Growth:
 
     @cached_property
     def begins(self) -> Floats:
-        """(n, height + 1): what a full-width tile lacks by beginning at row a."""
+        """(n, height + 1): to be subtracted for a full-width tile that begins at row a."""
         return self.row_first * self._widths
 
     @cached_property
     def ends(self) -> Floats:
-        """(n, height + 1): what a full-width tile has by ending at row b; less `begins`."""
+        """(n, height + 1): for a full-width tile that ends at row b, less `begins`."""
         return self.row_last * self._widths
 
     def tiles(self, tiles: Sequence[MapTile]) -> Floats:
-        """(n, tiles): elements of every tile; none in empty ones."""
+        """(n, tiles): elements of every tile; 0 for empty ones."""
         tall = _lengths(self.row_first, self.row_last, [tile.rows for tile in tiles])
         wide = _lengths(self.col_first, self.col_last, [tile.cols for tile in tiles])
         elements: Floats = tall * wide
         return elements
 
     def elements(self, tile: MapTile, first: int = 0) -> Floats:
-        """(n,): elements of one tile, which is not empty, from the `first` thing on."""
+        """(n,): elements of one non-empty tile, from the `first` thing on."""
         rows, cols = tile.rows, tile.cols
         tall = self.row_last[first:, rows.stop] - self.row_first[first:, rows.start]
         wide = self.col_last[first:, cols.stop] - self.col_first[first:, cols.start]
@@ -67,7 +67,7 @@ class Growth:
         return elements
 
     def ranges(self, thing: int, tile: MapTile) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Rows and columns of one thing that a tile has."""
+        """The rows and columns of one thing that a tile has."""
         rows, cols = tile.rows, tile.cols
         return (
             (int(self.row_first[thing, rows.start]), int(self.row_last[thing, rows.stop])),
@@ -84,13 +84,14 @@ def _lengths(first: Floats, last: Floats, spans: Sequence[Span]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Blocks [i, end) that can be split into rows, for i from mark `lowest` on (into columns
-    too, from `lowest_cols` on).
+    """Blocks [i, end) that can be split into rows, for i from mark `lowest` on (and into columns
+    from `lowest_cols` on).
 
-    `groups` are the network's groups `chosen` of quantities that grow alike, and those from
-    `firsts[m]` on belong to the block that begins at mark `lowest + m`. It reads the live tensors
-    `inputs[entering[m]]`, of `input_bytes[t]` bytes per element; `leaves[m, t]` are those of the
-    tensors `outputs` that it yields. `input_names` and `output_names` are those tensors.
+    `groups` are the network's groups `chosen` of quantities that grow alike; those from `firsts[m]`
+    on belong to the block that begins at mark `lowest + m`. That block reads the live tensors
+    `inputs[entering[m]]`, of `input_bytes[t]` bytes per element; `leaves[m, t]` are the bytes per
+    element of the tensors `outputs` that it yields. `input_names` and `output_names` are those
+    tensors' names.
     """
 
     lowest: int
@@ -108,7 +109,7 @@ class Splits:
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
 
-    # Sums, where a product of matrices would do: numpy spreads those over all cores, which spin.
+    # Explicit sums: numpy spreads matrix products over all cores, where threads spin.
 
     def over_blocks(self, values: Floats) -> Floats:
         """[m, x]: sums of [g, x] over the groups of each block."""
@@ -117,8 +118,8 @@ class Splits:
         return blocks
 
     def bytes_moved(self, inputs: Floats, outputs: Floats) -> Floats:
-        """[m, x]: bytes that each block reads and yields, of so many elements [t, x] of the
-        inputs and the outputs.
+        """[m, x]: bytes that each block reads and yields, given the elements [t, x] of its inputs
+        and outputs.
         """
         sums = _sums_until(inputs * self.input_bytes[:, None])
         moved: Floats = np.einsum("mt,tx->mx", self.leaves, outputs)
@@ -128,7 +129,7 @@ class Splits:
 
 
 def _sums_until(values: Floats) -> Floats:
-    """[k, x]: sums of [n, x] before each k, and of all."""
+    """[k, x]: sums of [n, x] before each k, and over all."""
     sums = np.zeros((len(values) + 1, values.shape[1]))
     np.cumsum(values, axis=0, out=sums[1:])
     return sums

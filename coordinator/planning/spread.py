@@ -1,14 +1,14 @@
 """Plans for devices that compute several tasks at once.
 
-Planners think of one task per device at a time. So they are shown a device that computes n at once
-as one that is n times as fast, and their plan is then spread: what such a device has of a block's
-map is divided into n tiles on the same device, along the longer side. What a device has to itself
-(all of a block) is also cut into shorter blocks, whose tiles pass their halos on inside the
-device: long ones would compute most of their rows n times.
+Planners assume one task per device at a time. So they are given a device that computes n at once as
+one that is n times as fast, and their plan is then spread: the device's part of a block's map is
+divided into n tiles on the same device, along the longer side. Blocks that the device computes
+alone are also cut into shorter ones, whose tiles exchange halos within the device: in long blocks
+most rows would be computed n times.
 
-Each tile is another program in the device's memory and another task, so it has to pay for itself.
-How much is tried out: the event simulator judges by the true costs, and the plan as it was is one
-of those that are compared.
+Each tile is another program in the device's memory and another task, so it has to be worth it.
+Several thresholds are tried: the event simulator judges them by the true costs, and the original
+plan is among the candidates.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from models.tiles import MapTile, even_spans, tile_boxes, whole_map
 from models.units import Network
 from protos.errors import Infeasible
 
-# Units that blocks inside one device have at most: the search for cuts grows with it.
+# The most units in blocks inside one device: the search for cuts grows with it.
 _LONGEST = 8
-# What a tile has to gain, in shares of what the plan takes.
+# What a tile has to gain, as shares of the plan's latency.
 _GAINS = (0.0, 0.003, 0.01, 0.03, 0.1)
 
 
 def planned(planner: Planner, network: Network, cluster: Cluster) -> Plan:
-    """The planner's plan, spread over what the devices compute at once.
+    """The planner's plan, spread over the tasks that devices compute at once.
 
     Raises:
         Infeasible: no device, or none with enough memory; the plan is not legal.
@@ -68,7 +68,7 @@ def planned(planner: Planner, network: Network, cluster: Cluster) -> Plan:
 
 
 def _one_at_a_time(cluster: Cluster) -> Cluster:
-    """The cluster as planners see it. Devices that share their costs go on sharing them."""
+    """The cluster as planners see it. Devices with the same costs keep sharing them."""
     faster: dict[tuple[int, int], Costs] = {}
     devices = []
     for device in cluster.devices:
@@ -82,7 +82,7 @@ def _one_at_a_time(cluster: Cluster) -> Cluster:
 
 
 class _Spreading:
-    """Divides blocks where each tile more gains at least `gain_s`."""
+    """Divides blocks if each additional tile gains at least `gain_s`."""
 
     def __init__(self, network: Network, cluster: Cluster, gain_s: float) -> None:
         self._network, self._gain_s = network, gain_s
@@ -91,13 +91,13 @@ class _Spreading:
     def spread(self, block: Block) -> Sequence[Block]:
         """The block with its tiles divided, or the blocks that it is cut into."""
         if not self._devices.keys() >= set(block.devices):
-            return (block,)  # the planner's own mistake, told by whoever checks the plan
+            return (block,)  # the planner's error, which the check of the plan reports
         if len(block.tiles) == 1 and block.tiles[0].part is None:
             return self._inside(block, self._devices[block.tiles[0].device])
         return (self._divided(block)[0],)
 
     def _divided(self, block: Block) -> tuple[Block, float]:
-        """The block, divided where that pays, and what it takes and should have gained."""
+        """The block, divided if that pays, and its seconds including the required gains."""
         tiles: list[Tile] = []
         slowest_s = 0.0
         for device_id in block.devices:
@@ -111,7 +111,7 @@ class _Spreading:
         return replace(block, tiles=tuple(tiles)), slowest_s
 
     def _apart(self, block: Block, tiles: Sequence[Tile], device: Device) -> list[Tile]:
-        """One device's tiles of a block, in about as many parts as it computes at once: each tile
+        """One device's tiles of a block, in about as many parts as it computes at once, each tile
         by its share of the map.
         """
         whole = [self._map_tile(block, tile) for tile in tiles]
@@ -125,7 +125,7 @@ class _Spreading:
         return found
 
     def _map_tile(self, block: Block, tile: Tile) -> MapTile | None:
-        """Rows and columns of a tile that is these and nothing else, and can be divided."""
+        """A tile's rows and columns, if these describe it completely and it can be divided."""
         network, start, stop = self._network, block.start, block.stop
         main = tile.boxes.get(network.outputs(start, stop)[-1])
         if tile.part is not None or main is None or len(main) < 3:
@@ -136,8 +136,8 @@ class _Spreading:
         return found if tile.boxes == tile_boxes(network, start, stop, found) else None
 
     def _seconds(self, block: Block, tiles: Sequence[Tile], device: Device) -> float:
-        """What one device's tiles of a block take, and should have gained: each goes where
-        there is room first.
+        """Seconds of one device's tiles of a block, including the required gains; each tile goes to
+        the slot that is free first.
         """
         free = [0.0] * device.concurrency
         for tile in tiles:
@@ -146,8 +146,8 @@ class _Spreading:
         return max(free) + len(tiles) * (device.link.far.task_s + self._gain_s)
 
     def _inside(self, block: Block, device: Device) -> Sequence[Block]:
-        """What one device has to itself, cut so that it is done soonest: a shortest path over
-        the units.
+        """A block that one device computes alone, cut so that it finishes soonest: a shortest path
+        over its units.
         """
         if device.concurrency == 1:
             return (block,)
@@ -168,8 +168,8 @@ class _Spreading:
 
 
 def parts(tile: MapTile, count: int) -> list[MapTile]:
-    """`count` parts along the longer side, which leaves the least halos; fewer where even that
-    is shorter.
+    """`count` parts along the longer side, which gives the smallest halos; fewer if the side is too
+    short.
     """
     by_rows = len(tile.rows) >= len(tile.cols)
     side = tile.rows if by_rows else tile.cols

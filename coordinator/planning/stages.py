@@ -1,8 +1,8 @@
-"""Blocks with tiles as a search handles them: seconds, bytes and boxes, without extents.
+"""Blocks with tiles as searches handle them: seconds, bytes and boxes, without extents.
 
-A `Stage` is a block between two marks with the tiles that run it; a draft is a sequence of stages
-that make a network. Loads are remembered, and so are the pieces that one stage passes to another: a
-draft's cost is then the event model of `pipeline` over a few hundred numbers.
+A `Stage` is a block between two marks with its tiles; a draft is a sequence of stages that covers a
+network. Loads are cached, and so are the pieces that one stage passes to another, so that a draft's
+cost is the event model of `pipeline` over a few hundred numbers.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Stage:
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
-        """What its tiles read."""
+        """The tensors that its tiles read."""
         return tuple(dict.fromkeys(name for load in self.loads for name in load.reads))
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """What its tiles own; a small one may own nothing of some."""
+        """The tensors that its tiles own; a small tile may own nothing of some."""
         return tuple(dict.fromkeys(name for load in self.loads for name in load.owns))
 
 
 Draft = tuple[Stage, ...]
-# A tensor, (tile, bytes) of those that make it, whether they are sums, its place among outputs.
+# A tensor: (tile, bytes) of its makers, whether these are partial sums, its place among outputs.
 _Piece = tuple[str, tuple[tuple[int, int], ...], bool, int]
 
 
@@ -74,7 +74,7 @@ class Stages:
     def stage(
         self, start: int, end: int, shares: Shares, *, barrier: bool = False, direct: bool = False
     ) -> Stage:
-        """The stage of these tiles; the same object for the same arguments."""
+        """The stage with these tiles; the same object for the same arguments."""
         key = (start, end, shares, barrier, direct)
         found = self._stages.get(key)
         if found is None:
@@ -83,8 +83,8 @@ class Stages:
         return found
 
     def of_plan(self, plan: Plan) -> Draft:
-        """A plan as a draft: its stages are between units, not marks, and their tiles say what
-        they read and compute.
+        """A plan as a draft: its stages lie between units, not marks, and their tiles themselves
+        determine what they read and compute.
         """
         return tuple(map(self.of_block, plan.blocks))
 
@@ -92,7 +92,7 @@ class Stages:
         """A plan's block as a stage; the same object for the same tiles."""
         found = self._blocks_met.get(id(block))
         if found is None:
-            # Holding the block keeps its id from being given to another one.
+            # The block is kept, so that its id cannot be reused.
             found = self._blocks_met[id(block)] = block, self._stage_of(block)
         return found[1]
 
@@ -109,7 +109,7 @@ class Stages:
         return self.stage(block.start, block.stop, shares, barrier=barrier, direct=direct)
 
     def without_barriers(self, draft: Draft) -> Draft:
-        """The same tiles, each run as soon as it has what it reads."""
+        """The same tiles without barriers."""
         return tuple(
             self.stage(each.start, each.end, each.shares, direct=each.direct) for each in draft
         )
@@ -130,15 +130,15 @@ class Stages:
         ]
 
     def latency_s(self, draft: Draft) -> float:
-        """What the event simulator predicts of a draft."""
+        """The event simulator's prediction for a draft, by the rules of `pipeline`."""
         found = self._costs.get(draft)
         if found is None:
             found = self._costs[draft] = latency_s(self._all_steps(draft), self.cluster)
         return found
 
     def earliest_s(self, draft: Draft) -> dict[str, float]:
-        """Seconds before which nobody has all of a tensor, however little is in the way of tasks
-        and messages.
+        """The earliest seconds at which each tensor can be complete, if no task or message has to
+        wait.
         """
         found: dict[str, float] = {}
         ends: list[float] = []
@@ -153,13 +153,13 @@ class Stages:
         return found
 
     def overflow_bytes(self, draft: Draft) -> float:
-        """Bytes beyond the memory of devices that a draft asks for, summed over devices: weights
-        and programs of all stages, and what lives in the largest task [memory.Need].
+        """Bytes that a draft needs beyond the memory of its devices, summed: weights and programs
+        of all stages, and the activations of the largest task [memory.Need].
         """
         return sum(self.overflows(draft).values()) if self._capped else 0.0
 
     def overflows(self, draft: Draft) -> dict[int, float]:
-        """The same by device; only those with too little memory."""
+        """The same by device, for devices with too little memory."""
         held: dict[int, list[int]] = {}
         most: dict[int, float] = {}
         moved: dict[int, float] = {}
@@ -196,8 +196,8 @@ class Stages:
         return blocks
 
     def _steps(self, stage: Stage, sources: Sequence[tuple[Stage, int]]) -> list[Step]:
-        """A stage's tasks, given the stages that make its tensors and the first task of each,
-        counted from its own first.
+        """A stage's tasks, given the stages that compute its tensors and the first task of each,
+        relative to its own first task.
         """
         steps, outputs = [], [(name, name in self._outputs) for name in stage.outputs]
         for tile, (d, load) in enumerate(zip(stage.devices, stage.loads, strict=True)):
@@ -223,7 +223,9 @@ class Stages:
         return steps
 
     def _passed(self, source: Stage, stage: Stage) -> list[list[_Piece]]:
-        """Per tile of `stage`: the tensors of `source` that it reads, in pieces by tile there."""
+        """For each tile of `stage`: the tensors of `source` that it reads, in pieces by
+        tile there.
+        """
         found = self._pieces.get((source, stage))
         if found is None:
             found = [self._pieces_for(source, load) for load in stage.loads]
@@ -250,7 +252,7 @@ def _first(source: tuple[Stage, int]) -> int:
 
 
 def unit_tile(network: Network, block: Block, tile: Tile) -> UnitTile:
-    """A plan's tile, of whatever block, with what it reads and computes."""
+    """A plan's tile of any block, with what it reads and computes."""
     reads = tile_extent(network, block, tile).inputs
     computing = Computing(partial(tile_works, network, block, tile))
     return UnitTile(tile.boxes, reads, computing, tile.part)

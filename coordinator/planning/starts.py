@@ -1,7 +1,7 @@
-"""Drafts to begin a search with: the dynamic program of Eq. 5 over two additive costs.
+"""Starting drafts for searches: the dynamic program of Eq. 5 over two additive costs.
 
-Eq. 3 adds up all transfers, as one link carries them; Eq. 6 lets all devices send at once. The
-truth lies between. AOFL's own blocks and each device alone are always among the drafts.
+Eq. 3 adds up all transfers, as on one link; Eq. 6 lets all devices send at once. The truth lies
+between. AOFL's own blocks and each device alone are always among the drafts.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from coordinator.tasks.plan import DeviceId
 from models.units import Network
 
 Costing = Callable[[Option], Floats]
-# Of each number of devices: strips, and the shapes with up to this many bands less.
+# For each number of devices: strips, and shapes with up to this many fewer bands.
 _SHAPES = 6
 
 
-# Transfers share a link; all run at once.
+# Whether transfers share a link, or all run at once.
 _SERIAL: Costing = attrgetter("seconds")
 _PARALLEL: Costing = attrgetter("finish_s")
 
 
 class Starts:
-    """The options of one network on one cluster, and the drafts that they give."""
+    """The options of one network on one cluster, and drafts made of them."""
 
     def __init__(self, network: Network, tables: Tables, places: Mapping[DeviceId, int]) -> None:
         self.tables, self.places = tables, places
@@ -64,7 +64,7 @@ class Starts:
         ]
 
     def all(self) -> Iterator[Slots]:
-        """Drafts, those of the dynamic program first."""
+        """Drafts, first those of the dynamic program."""
         for costs in (_SERIAL, _PARALLEL):
             for slots in self._best(self.options, costs):
                 yield slots
@@ -78,8 +78,8 @@ class Starts:
                 yield (Slot(0, end, Form((self.places[device.id],))),)
 
     def at_most(self, count: int, serial: bool) -> Iterator[Slots]:
-        """The draft that uses at most `count` devices in any block, if there is one. `serial`:
-        transfers share a link.
+        """The draft with at most `count` devices in any block, if there is one. `serial`: transfers
+        share a link.
         """
         few = [
             each for each, width in zip(self.options, self._widths, strict=True) if width <= count
@@ -111,7 +111,7 @@ class Starts:
 
 
 def _in_place(slots: Slots) -> Iterator[Slots]:
-    """The first divided fully connected layer over the rows that its devices have already."""
+    """The first divided fully connected layer, over the rows that its devices already have."""
     for index, slot in enumerate(slots):
         if index and slot.form.how in ("inputs", "outputs"):
             there = Form(slots[index - 1].form.devices, "in place")

@@ -1,4 +1,4 @@
-"""Our strategies by name: the planners of `candidates`, and what is made of their plans."""
+"""The built-in strategies by name: the planners of `candidates`, and those that build on them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Which subsets of devices are worth trying.
 
-AOFL adds devices in the order of their frequency; with unequal links the best k devices need not
-be the first k. But a device that is at least as good as another in everything (each layer's
-rates, its link, its memory) can take the other's place in any plan at no loss under the additive
-cost. So only subsets that have, with a device, everyone that dominates it need be tried: on equal
-links these are AOFL's prefixes, and on unequal ones they are still few.
+AOFL adds devices in the order of their frequency; with unequal links the best k devices need not be
+the first k. But a device that is at least as good as another in everything (each layer's rates,
+link, memory) can replace it in any plan without loss under the additive cost. So only subsets have
+to be tried that contain, with each device, all that dominate it: with equal links these are AOFL's
+prefixes, and with unequal ones they are still few.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from coordinator.planning.balance import Members
 from coordinator.planning.tables import Tables
 
-# More subsets than this are not worth the time: prefixes of rankings are tried instead.
+# More subsets than this take too long: prefixes of several rankings are tried instead.
 MOST_SUBSETS = 24
 
 
 def subsets_of(tables: Tables) -> Members:
-    """[k, d]: subsets of the tables' devices, the smallest first. If there are few enough of
-    them, one of them is best under any additive cost that grows with rates, links and memory.
+    """[k, d]: subsets of the tables' devices, the smallest first. If there are few enough, one of
+    them is optimal under any additive cost that grows with rates, links and memory.
     """
     better = _dominance(tables)
     found: list[int] = []
@@ -37,7 +37,9 @@ def subsets_of(tables: Tables) -> Members:
 
 
 def _dominance(tables: Tables) -> Sequence[int]:
-    """Per device the set of those that dominate it, as bits; of equals the first dominates."""
+    """For each device, the set of devices that dominate it, as bits; of equals the first
+    dominates.
+    """
     count = len(tables.devices)
     traits = [tables.traits(d) for d in range(count)]
     better = [0] * count

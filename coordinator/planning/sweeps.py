@@ -1,9 +1,9 @@
 """Backward sweeps along one axis, over all blocks at once.
 
-Blocks that begin at the earliest splittable mark and end at each of the marks after it make a
-*run*. Their maps' marks (0 to the map's size, for each end) lie one behind the other in one long
-vector, so that a node is one look-up for all tiles of all blocks that hold it. Most nodes hand
-ranges on as they are, so few of these vectors differ.
+Blocks that begin at the earliest splittable mark and end at each later mark form a *run*. The
+positions on their maps (0 to the map's size, for each end) are concatenated into one long vector,
+so that a node is one look-up for all tiles of all blocks that contain it. Most nodes pass ranges on
+unchanged, so few of these vectors differ.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from models.units import Unit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-# Of a thing that nobody wants.
+# Marks what is not needed at all.
 NOTHING = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Blocks between marks `lowest` and `highest`: the units after each mark but the last, the
-    first node after each mark, rows and columns of the map at each.
+    first node after each mark, and the rows and columns of the map at each.
     """
 
     lowest: int
@@ -42,8 +42,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Demand:
-    """Ranges of one tensor for the tiles of all blocks from the `end`-th on, as in `Ranges`;
-    `gaps` by element, or None where no tile goes without.
+    """Ranges of one tensor for the tiles of all blocks from the `end`-th on, as in `Ranges`; `gaps`
+    by element, or None if every tile needs some of it.
     """
 
     end: int
@@ -55,16 +55,16 @@ class _Demand:
 class AxisSweep:
     """Ranges along one axis of everything that the blocks of a run compute and read.
 
-    Ranges have numbers; `first` and `last` have a row for each number. `entering[m]` are numbers
-    of what blocks that begin at the run's m-th mark read of each tensor, with the first end
-    before which one of them does; `own` numbers of the shares of each of the blocks' outputs,
-    with the first end before which it is made, and the first that it does not cross.
+    Ranges are numbered; `first` and `last` have a row for each number. `entering[m]` are the
+    numbers of what blocks that begin at the run's m-th mark read of each tensor, with the first end
+    before which one of them does. `own` are the numbers of the shares of each of the blocks'
+    outputs, with the first end before which it is computed, and the first that it does not cross.
     """
 
     def __init__(self, graph: Graph, run: Run, axis: Axis) -> None:
         self.graph, self.run, self.axis = graph, run, axis
         self.sizes = [size[axis.axis - ROWS] for size in run.sizes[1:]]
-        # The end of the k-th block has its marks from `offsets[k]` on.
+        # The positions of the k-th end start at `offsets[k]`.
         self.offsets = [0, *itertools.accumulate(size + 1 for size in self.sizes)]
         nothing = np.zeros(self.offsets[-1], dtype=np.int64)
         self._demands = [_Demand(0, nothing, nothing)]
@@ -99,7 +99,7 @@ class AxisSweep:
         return first.astype(np.float64), last.astype(np.float64)
 
     def _add_own(self, unit: Unit, wanted: dict[str, _Demand]) -> None:
-        """What the tiles own of the unit's outputs, wherever these leave the block."""
+        """Adds what tiles own of the unit's outputs, for the blocks that yield these."""
         nodes, graph = self.run.nodes, self.graph
         begin = bisect_right(nodes, unit.start) - 1
         for name in (name for node in unit.nodes for name in node.outputs if name):
@@ -119,8 +119,8 @@ class AxisSweep:
             wanted[name] = self._joined(own, within, stop)
 
     def _joined(self, own: _Demand, within: _Demand, stop: int) -> _Demand:
-        """What is wanted of a tensor that leaves the blocks before the `stop`-th, and is read in
-        blocks from the `within.end`-th on; of others, in the rest.
+        """The demand for a tensor: `own` in blocks before the `stop`-th, which yield it, `within`
+        in blocks from the `within.end`-th on, which read it, and their union where both apply.
         """
         beyond = self.offsets[stop] - self.offsets[max(within.end, own.end)]
         tail = _from(within, self.offsets, max(within.end, own.end))
@@ -152,7 +152,7 @@ class AxisSweep:
                 wanted[name] = self._hull(part, wanted.get(name, part))
 
     def _hull(self, one: _Demand, other: _Demand) -> _Demand:
-        """Demands of two branches, united."""
+        """The union of the demands of two branches."""
         if one is other:
             return one
         if one.end > other.end:
@@ -204,12 +204,12 @@ def _from(demand: _Demand, offsets: Sequence[int], end: int) -> _Demand:
 
 
 def _through(demand: _Demand, reads: Ranges) -> _Demand:
-    """What is needed of a node's input, if these ranges are needed of its output."""
+    """What is needed of a node's input to compute these ranges of its output."""
     if reads.is_identity:
         return demand
     first, last = reads.first[demand.first], reads.last[demand.last]
     if demand.gaps is not None:
-        # Between windows lie rows that none reads: looked up for nothing, they would be less.
+        # Rows between windows are not read; looking up their positions would give too small ranges.
         last = np.where(demand.gaps, np.maximum(first, last), last)
     return _Demand(demand.end, first, last, demand.gaps)
 
@@ -222,11 +222,11 @@ def _gaps(shares: Sequence[Ranges]) -> NDArray[np.bool_] | None:
 
 @lru_cache(maxsize=512)
 def _own_ranges(size: int, along: tuple[int, ...]) -> Ranges:
-    """The share of each tile of a map of `size` in an output, as `tile_boxes` divides it; `along`:
-    how many elements the output has there, nothing if it has no such axis.
+    """Each tile's share of an output, for tiles of a map of `size`, as `tile_boxes` divides it.
+    `along`: the elements of the output on this axis, empty if it has no such axis.
 
-    A tile too small to own a row of a smaller tensor gets an empty range of it; its demand is
-    then rounded up by at most the window's reach, so such a tile is never costed too low.
+    A tile too small to own a row of a smaller tensor gets an empty range of it; its demand is then
+    rounded up by at most the window's reach, so such a tile's cost is never underestimated.
     """
     if not along:
         return Ranges.constant(size, 1)

@@ -26,13 +26,13 @@ from models.tiles import MapTile
 from models.units import Network
 from protos.errors import Infeasible
 
-# Tiles of less than this are rare; below it the fixed costs of links decide.
+# Smaller tiles are rare; below this the links' fixed costs decide.
 SMALL_BYTES = 16_384
 
 
 class Tables:
-    """One network's blocks on one cluster, with the devices in AOFL's order. `memo` is room for
-    what planners derive from them and share.
+    """One network's blocks on one cluster, with the devices in AOFL's order. `memo` holds what
+    planners derive from them and share.
     """
 
     def __init__(self, geometry: Geometry, cluster: Cluster) -> None:
@@ -63,7 +63,9 @@ class Tables:
         self.byte_s = np.array([device.link.byte_s for device in self.devices])
 
     def kind_of(self, device: int) -> int:
-        """Devices of one kind share their costs: the first index of `growth`."""
+        """The kind of a device, as the first index of `growth`; devices of one kind share their
+        costs.
+        """
         return int(self._kind[device])
 
     @cached_property
@@ -98,8 +100,8 @@ class Tables:
         return result
 
     def traits(self, device: int) -> Floats:
-        """Everything that a plan's cost depends on, smaller is better: a device's rates, its
-        link (per byte, and for the smallest message that a tile is), and the memory it lacks.
+        """Everything of a device that affects a plan's cost, smaller is better: its rates, its link
+        (per byte, and for the smallest message of a tile), and the memory that it lacks.
         """
         room = weight_room_bytes(self.devices[device])
         kind, byte_s = self._kind[device], self.byte_s[device]
@@ -140,8 +142,8 @@ class Tables:
 
     def strips_s(self, splits: Splits, end: int) -> tuple[Floats, Floats, Floats, Floats]:
         """(begins, ends, byte_begins, byte_ends): computation [d, m, height + 1] and bytes moved
-        [m, height + 1]; the strip of rows [a, b) takes `ends[b] - begins[a]` of both, and
-        `constants` besides.
+        [m, height + 1]; the strip of rows [a, b) takes `ends[b] - begins[a]` of both, plus
+        `constants`.
         """
         growth = self.growth(splits)
         begins, ends = (
@@ -156,7 +158,7 @@ class Tables:
         self, end: int, tiles: Sequence[MapTile], devices: Sequence[int]
     ) -> tuple[Floats, Floats]:
         """(computation, transfers) [m, t]: seconds of tile t of the blocks that end at `end`, on
-        device `devices[t]`; nothing for empty tiles.
+        device `devices[t]`; 0 for empty tiles.
         """
         splits = self.geometry.splits[end]
         assert splits is not None
@@ -179,7 +181,7 @@ _CACHE: weakref.WeakKeyDictionary[Network, tuple[Cluster, Tables]] = weakref.Wea
 
 
 def tables_of(network: Network, cluster: Cluster) -> Tables:
-    """The tables of this network on this cluster; those of its latest cluster are kept, so that
+    """The tables of this network on this cluster; those of its latest cluster are cached, so that
     `auto` fills them once for all planners.
     """
     kept = _CACHE.get(network)

@@ -1,13 +1,13 @@
-"""SOYBEAN's conversions on a network's units: what one cut moves, on the real boxes.
+"""SOYBEAN's conversions on a network's units: the bytes that one cut moves, from the exact boxes.
 
-Tensors are those that units exchange; weights stay where they are computed with and cost nothing.
-A unit's aligned forms are the splits of its output along rows, columns or channels (rows and
-columns take the place of the batch, of which an inference has one), and, for a fully connected
-layer, partial sums over parts of its input [section 4.2.1: R, C and red]. What cannot be split
-goes to the group's first half. A tensor is tiled by one of these splits, or replicated.
+Tensors are those that units exchange; weights stay where they are used and cost nothing. A unit's
+aligned forms are the splits of its output along rows, columns or channels (rows and columns take
+the place of the batch, which is one in inference), and, for a fully connected layer, partial sums
+over parts of its input [section 4.2.1: R, C and red]. What cannot be split goes to the group's
+first half. A tensor is tiled by one of these splits, or replicated.
 
-The cost of a cut is what the group's devices miss afterwards, beyond what the group missed:
-the boxes that they read less the boxes that they own, halos included.
+The cost of a cut is what the devices miss after it, beyond what the group missed before: the boxes
+that they read minus the boxes that they own, halos included.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from models.boxes import Box, Span
 from models.partial import summed_input
 from models.units import Network
 
-# Tilings of a tensor and forms of a unit: the axes 1, 2, 3 and these.
+# Tilings of a tensor and forms of a unit: the axes 1, 2, 3, and these.
 REPLICATED, FIRST_HALF, PARTIAL = 0, 4, 5
 TILINGS = 5
-# Tensors of a unit whose tilings are tabled together.
+# The most tensors of a unit whose tilings are combined in one table.
 _MOST_JOINED = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What all groups of one network share. `makers`: the unit that makes each tensor that units
-    exchange or that is an output; the request's inputs come from outside any group. `steps`: in
-    how many of its channels at a time such a tensor can be cut.
+    """What all groups of one network share. `makers`: the unit that computes each tensor that units
+    exchange or that is an output; the request's inputs come from outside any group. `steps`: the
+    multiple of channels at which such a tensor can be cut.
     """
 
     network: Network
@@ -60,8 +60,8 @@ class Setting:
 
 @dataclass(eq=False)
 class _Kind:
-    """Units that are alike, and whose tensors lie alike: by one of them, what each half computes
-    in every form, and what that moves, as `Cut.conversions` has it.
+    """Units that are alike and whose tensors have the same boxes: for one of them, what each half
+    computes in every form, and what that moves, as `Cut.conversions` gives it.
     """
 
     unit: int
@@ -71,12 +71,12 @@ class _Kind:
 
     @cached_property
     def stacked(self) -> list[Floats]:
-        """What is moved, [form, tiling], from outside and of each tensor."""
+        """Bytes moved, [form, tiling], from outside and for each tensor."""
         return [np.stack(parts) for parts in zip(*self.moved.values(), strict=True)]
 
     @cached_property
     def least(self) -> Floats | None:
-        """What is moved in the cheapest form, by the tilings of all tensors."""
+        """Bytes moved in the cheapest form, by the tilings of all tensors."""
         fixed, *moved = self.stacked
         if len(moved) > _MOST_JOINED:
             return None
@@ -90,7 +90,7 @@ class _Kind:
 
 
 class Cut:
-    """One way to share a group's work among its halves, for all forms and tilings."""
+    """One way to share a group's work between its halves, for all forms and tilings."""
 
     def __init__(
         self,
@@ -115,21 +115,21 @@ class Cut:
         self._convert([*known.values()])
 
     def conversions(self, unit: int) -> tuple[tuple[str, ...], dict[int, list[Floats]]]:
-        """The unit's tensors; per form, bytes that come from outside (one number), then what each
-        tensor moves in each of its tilings.
+        """The unit's tensors; for each form, the bytes that come from outside (one number), then
+        those that each tensor moves in each of its tilings.
         """
         reads, made = self._exchanged(unit)
         return (*reads, *made), self._kinds[unit].moved
 
     def operation(self, unit: int) -> tuple[tuple[str, ...], list[Floats], Floats | None]:
-        """The same with the forms stacked: [form, 1], then [form, tiling] of each tensor; and what
-        is moved in the cheapest form, by the tilings of all tensors, if they are few.
+        """As `conversions`, with the forms stacked: [form, 1], then [form, tiling] of each tensor;
+        and the bytes moved in the cheapest form, by the tilings of all tensors, if they are few.
         """
         kind = self._kinds[unit]
         return self.conversions(unit)[0], kind.stacked, kind.least
 
     def cheapest(self, unit: int, tilings: Mapping[str, int]) -> int:
-        """The form in which the unit moves least, if its tensors are tiled so."""
+        """The form in which the unit moves least with these tilings of its tensors."""
         kind, names = self._kinds[unit], self.conversions(unit)[0]
         chosen = tuple(tilings[name] for name in names)
         if chosen not in kind.cheapest:
@@ -161,18 +161,18 @@ class Cut:
         ]
 
     def owned(self, tensor: str, tiling: int) -> list[Box]:
-        """What each half owns of a tensor."""
+        """What each half owns of a tensor in a tiling."""
         return self._lying(tensor)[tiling]
 
     def _lying(self, tensor: str) -> list[list[Box]]:
-        """By tiling, what each half owns of a tensor."""
+        """For each tiling, what each half owns of a tensor."""
         key = box, step = self.own[tensor], self.setting.steps[tensor]
         if key not in self._owned:
             self._owned[key] = [self._divided(box, step, tiling) for tiling in range(TILINGS)]
         return self._owned[key]
 
     def _traits(self, unit: int) -> object:
-        """All that bears on a unit's forms and on what they move, but for names."""
+        """Everything except names that determines a unit's forms and what they move."""
         tile, setting, own = self.tiles[unit], self.setting, self.own
         assert tile is not None
         lies = [
@@ -184,15 +184,15 @@ class Cut:
         return id(tile.computing), tuple(lies)
 
     def _exchanged(self, unit: int) -> tuple[list[str], list[str]]:
-        """What a unit's tile reads and makes of the tensors that units exchange."""
+        """What a unit's tile reads and computes of the tensors that units exchange."""
         tile = self.tiles[unit]
         assert tile is not None
         reads = [name for name in tile.reads if name in self.own]
         return reads, [name for name in tile.boxes if name in self.own]
 
     def _convert(self, kinds: Sequence[_Kind]) -> None:
-        """Bytes, by the tensor's tiling, to get what the halves read from where it lies, or to
-        bring what they make there.
+        """Bytes, by the tensor's tiling, to bring the halves what they read, or to bring what they
+        compute to its place.
         """
         asked: list[tuple[_Kind, int, str, bool]] = []
         groups: list[Box | None] = []
@@ -243,8 +243,8 @@ class Cut:
         return np.array([added], dtype=np.float64)
 
     def _summed(self, tile: UnitTile, tensor: str) -> Floats:
-        """Bytes to bring partial sums to where they shall lie: each half fetches the other's sums
-        of its own half; then they may be replicated.
+        """Bytes to bring partial sums to their place: each half fetches the other's sums of its own
+        half, after which they may be replicated.
         """
         item = self.setting.itemsize(tensor)
         added = np.full(TILINGS, float(tile.boxes[tensor].volume * item))
@@ -294,8 +294,8 @@ def _boxes(tile: UnitTile, made: bool) -> Mapping[str, Box]:
 
 
 def _missing(tiles: Ints, lies: Ints, made: NDArray[np.bool_]) -> Ints:
-    """Elements that tiles read and that do not lie there; or that lie there, if not `made` by the
-    tiles.
+    """Elements that tiles read but that are not there; or, if not `made` by the tiles, elements
+    that are there.
     """
     sizes = np.where(made, volumes(lies), volumes(tiles))
     missing: Ints = sizes - common(tiles, lies)

@@ -13,8 +13,8 @@ from models.boxes import Box
 class UnitFlow:
     """The units as one group of devices sees them.
 
-    `tiles[u]` is what the group computes of unit u, None for nothing; `own[t]` the box that it
-    owns of a tensor by its tilings so far.
+    `tiles[u]` is what the group computes of unit u, None for nothing; `own[t]` is the box of a
+    tensor that it owns after its tilings so far.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class UnitFlow:
 
     @classmethod
     def of(cls, setting: Setting) -> UnitFlow:
-        """Before any cut, the group computes and owns everything."""
+        """The group before any cut, which computes and owns everything."""
         graph = setting.network.graph
         return cls(
             setting,
@@ -38,11 +38,11 @@ class UnitFlow:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Every tensor has the same tilings; some of them are the same in effect."""
+        """Every tensor has the same number of tilings; some have the same effect."""
         return (TILINGS,) * len(self.own)
 
     def operations(self, shares: Sequence[float]) -> list[Operation]:
-        """For every unit of which this group computes something, the bytes of its conversions."""
+        """The bytes of its conversions, for every unit of which this group computes something."""
         cut = self._cut(shares)
         index = {name: place for place, name in enumerate(self.own)}
         found = []

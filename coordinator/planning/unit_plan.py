@@ -1,4 +1,4 @@
-"""From a layout for each unit to a plan: blocks of what follows each other on one device."""
+"""From a layout for each unit to a plan: consecutive units on one device become one block."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def plan_of(
     cost_s: float,
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """The plan in which unit i has `layouts[i]`; consecutive units on one and the same device are
-    one block. `cost_s` is the additive cost, of which joined units save the runs of a program;
-    the whole network on one device costs what it does there, each input sent once.
+    """The plan in which unit i has `layouts[i]`; consecutive units on the same device are one
+    block. `cost_s` is the additive cost, minus the program runs that joined units save; for the
+    whole network on one device it is the cost there, with each input sent once.
     """
     blocks: list[Block] = []
     read = 0

@@ -1,8 +1,8 @@
-"""Blocks on one device: exact works and bytes of every block, from few sweeps over a network.
+"""Blocks on one device: the exact work and bytes of every block, from few sweeps over a network.
 
-A block that ends at a mark computes of its units what the whole network does, as long as all that
-lives across the mark is wanted whole there too. So one sweep serves nearly all ends; the others,
-across which lives a tensor of which later layers leave out rows, get sweeps of their own.
+A block that ends at a mark computes the same of its units as the whole network does, provided that
+the whole network needs everything that lives across the mark. So one sweep serves nearly all ends;
+marks across which a tensor lives whose later readers skip some rows get their own sweeps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """Blocks [i, end) on one device. Per node before the end: `features[n]` = FLOPs and bytes in,
-    out and of weights; per mark i before it, bytes in and out.
+    """Blocks [i, end) on one device. For each node before the end: `features[n]` = FLOPs and bytes
+    in, out and of weights; for each mark i before it, bytes in and out.
     """
 
     features: Floats
@@ -40,8 +40,8 @@ def node_index(network: Network, mark: int) -> int:
 
 
 class WholeSweep:
-    """Exact extents of the blocks that end at mark `end` (an index into `marks`), of whole maps:
-    works, boxes and reads by node; by unit what is wanted of it and what it reads of others.
+    """Exact extents of the blocks that end at mark `end` (an index into `marks`), with whole maps:
+    work, boxes and reads by node; for each unit what is needed of it and what it reads of others.
     """
 
     def __init__(self, network: Network, marks: Sequence[int], end: int) -> None:
@@ -96,7 +96,7 @@ class WholeSweep:
 
 
 def wholes(network: Network, marks: Sequence[int], last: WholeSweep) -> Iterator[Whole]:
-    """Blocks that end at each mark; `last` is the sweep from the last one."""
+    """The blocks that end at each mark; `last` is the sweep from the last one."""
     graph, count = network.graph, len(marks)
     nodes = [node_index(network, mark) for mark in marks]
     inputs = _input_bytes(network, nodes, last)
@@ -116,7 +116,9 @@ def wholes(network: Network, marks: Sequence[int], last: WholeSweep) -> Iterator
 
 
 def _input_bytes(network: Network, nodes: Sequence[int], last: WholeSweep) -> Floats:
-    """[i, e]: bytes that the block between two marks reads, if it reads as the network does."""
+    """[i, e]: bytes that the block between two marks reads, if it reads as the whole
+    network does.
+    """
     graph, count = network.graph, len(nodes)
     readers: dict[str, dict[int, Box]] = {}
     for index, inputs in reversed(last.inputs):

@@ -1,1 +1,1 @@
-"""The live cluster and what the coordinator keeps of it while it runs."""
+"""The asyncio side of the coordinator: the live cluster, and what executes control's decisions."""

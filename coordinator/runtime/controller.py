@@ -1,7 +1,7 @@
-"""What the machines of `control` decide is done here: work in the background, turns for requests.
+"""Executes what the machines of `control` decide: background work, and the turns of requests.
 
-This is where the clock is read and tasks are started; everything else is told to the machines as
-events, and done as they say.
+Here the clock is read and tasks are started. Everything that happens is passed to the machines as
+events, and the actions that they return are carried out.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _TROUBLE = {
 
 
 class Controller:
-    """Admission, plans and turns of one coordinator. `planned(model, version, causes)` is told when
-    a plan took over.
+    """Admission, plans and turns of one coordinator. `planned(model, version, causes)` is called
+    when a plan has taken over.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Controller:
 
     @asynccontextmanager
     async def place(self, *, alone: bool = False) -> AsyncIterator[None]:
-        """Around each request; `alone`: nothing else is computed meanwhile.
+        """A place for the duration of a request; `alone`: nothing else is computed meanwhile.
 
         Raises:
             Overloaded: it would wait for too long.
@@ -84,13 +84,14 @@ class Controller:
         finally:
             self._step(events.Left(ticket, answered), self.admission)
             if not self.admission.running:
-                # Who waits for this moment has it, even if the next request is here already.
+                # A task that waits for idleness gets this moment, even if the next request is here
+                # already.
                 self._idle.set()
                 self._idle.clear()
 
     @asynccontextmanager
     async def turn(self, model: str, choice: Choice = IN_FORCE) -> AsyncIterator[TaskGraph]:
-        """Waits until the request may start; the plan to execute.
+        """Waits until the request may start, and gives the plan to execute.
 
         Raises:
             NotFound, Unavailable, Infeasible: as `current`.
@@ -106,7 +107,7 @@ class Controller:
             self._step(events.Left(ticket), self.modes)
 
     async def current(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph:
-        """The plan in force, or the one that is chosen; waits for the first one.
+        """The plan in force, or the chosen one; waits if there is none yet.
 
         Raises:
             NotFound: no such strategy, or no such plan was sent.
@@ -117,7 +118,7 @@ class Controller:
         if graph is not None:
             return graph
         if not self.plans.knows(model, choice):
-            self._maker.planner(choice.strategy)  # a wrong name leaves nothing behind
+            self._maker.planner(choice.strategy)  # an unknown name must not leave an entry
         ticket = next(self._tickets)
         try:
             found: TaskGraph = await self._wait(events.Wanted(ticket, model, choice), self.plans)
@@ -133,24 +134,26 @@ class Controller:
     # ------------------------------------------------------------ plans
 
     def changed(self, cause: str, model: str = "") -> None:
-        """Devices are others, or not as they were: plans again for a model (or every one) that is
-        loaded, in the background.
+        """Devices or their speeds have changed: plans again in the background, for one model or for
+        all that are loaded.
         """
         devices = frozenset(device.id for device in self._cluster().devices)
         self._step(events.Changed(cause, devices, model), self.plans, self.modes)
 
     def seen(self, model: str, observed: Mapping[str, Observed]) -> None:
-        """A request to a model was answered; how fast devices and links are by now."""
+        """A request to a model was answered; `observed` are the present speeds of devices and
+        links.
+        """
         self._step(events.Seen(model, observed), self.plans)
 
     async def hold(self, model: str, plan: Plan) -> TaskGraph:
-        """Puts a checked plan in force, prepared, until `release`."""
+        """Prepares a checked plan and puts it in force until `release`."""
         graph = await self._prepared(model, plan)
         self._step(events.Held(model, graph), self.plans)
         return graph
 
     def release(self, model: str) -> None:
-        """Plans by itself again, where a plan is held."""
+        """Lets a model's plan change again, if one is held."""
         self._step(events.Released(model), self.plans)
 
     async def keep(self, model: str, plan: Plan) -> TaskGraph:
@@ -161,7 +164,7 @@ class Controller:
         return graph
 
     async def _prepared(self, model: str, plan: Plan) -> TaskGraph:
-        # No machine waits for this.
+        # No machine follows this work.
         match await self._maker.prepare(actions.Prepare(Work(0), model, (plan,))):
             case events.Prepared(_, (graph,)):
                 return graph
@@ -170,8 +173,8 @@ class Controller:
         raise AssertionError("a plan is prepared, or it is not")
 
     def forget(self, model: str) -> set[str]:
-        """Forgets a model's plans and groups; the programs that they had. Requests in flight finish
-        on theirs.
+        """Forgets a model's plans and groups, and returns the hashes of their programs. Requests in
+        flight finish on theirs.
         """
         programs = self.plans.programs_of(model) | self.modes.programs(model)
         self._step(events.Forgotten(model), self.plans, self.modes)
@@ -182,7 +185,7 @@ class Controller:
         return self.plans.programs() | self.modes.programs()
 
     def is_busy(self, model: str) -> bool:
-        """Whether a request to the model is on its way, or a plan of it is being made."""
+        """Whether a request to the model is in flight, or a plan of it is being made."""
         return self.modes.is_busy(model) or self.plans.is_busy(model)
 
     async def settled(self) -> None:
@@ -201,7 +204,9 @@ class Controller:
     # ------------------------------------------------------------ events and actions
 
     async def _wait(self, event: events.Asked, machine: Machine) -> Any:
-        """Until whoever has the ticket may go on: the plan to go on by, if it wants one."""
+        """Waits until the holder of the ticket may go on; gives the plan to use, if it
+        wants one.
+        """
         future = self._asked[event.ticket] = asyncio.get_running_loop().create_future()
         try:
             self._step(event, machine)
@@ -227,7 +232,7 @@ class Controller:
     def _tell(self, ticket: Ticket, told: TaskGraph | ImbrexError | None) -> None:
         future = self._asked[ticket]
         if future.done():
-            return  # it was given up just now, which the machine is about to hear
+            return  # the waiting task was cancelled just now; the machine is about to hear of it
         if isinstance(told, ImbrexError):
             future.set_exception(told)
         else:
@@ -272,4 +277,4 @@ class Controller:
             cause = f"planning failed inside imbrex ({type(fault).__name__})"
             error = ImbrexError(cause=cause, cure="See the coordinator's log.")
             return events.Failed(action.work, error)
-        raise AssertionError(f"nothing is known of {action}")
+        raise AssertionError(f"unknown action {action}")

@@ -18,15 +18,15 @@ from coordinator.tasks.plan import DeviceId
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A cluster file's text, and the texts of the profiles that it refers to, by file name."""
+    """The text of a cluster file, and the texts of the profiles that it refers to, by file name."""
 
     text: str
     profiles: dict[str, str]
 
 
 def describe(cluster: Cluster, stem: str) -> Described:
-    """The cluster's file. Devices are called by their names where these tell them apart; what
-    observed tasks corrected is part of the profiles. `stem` begins the profiles' file names.
+    """The cluster's file. Devices appear by name where names are unique; corrections from observed
+    tasks are folded into the profiles. `stem` begins the profiles' file names.
     """
     stem = _plain(stem) or "cluster"
     called = _named(cluster.devices)
@@ -56,7 +56,7 @@ def _named(devices: Sequence[Device]) -> list[Device]:
 
 
 def _together(links: Sequence[Link]) -> Link:
-    """A connection of the host that is as wide as all links together, and as slow as most."""
+    """A link of the host with the rate of all links together and the delay of most of them."""
     return Link(
         bytes_per_s=sum(each.bytes_per_s for each in links),
         message_s=statistics.median(each.message_s for each in links),
@@ -65,7 +65,7 @@ def _together(links: Sequence[Link]) -> Link:
 
 
 def _profile_of(costs: Costs, factor: float = 1.0) -> Profile | None:
-    """The profile that predicts what these costs do; None for costs from a rate."""
+    """The profile that predicts the same as these costs; None for costs from a rate."""
     match costs:
         case CorrectedCosts(inner, more):
             return _profile_of(inner, factor * more)
@@ -80,5 +80,7 @@ def _profile_of(costs: Costs, factor: float = 1.0) -> Profile | None:
 
 
 def _plain(name: str) -> str:
-    """A name as a part of a file's name; device names come from the network."""
+    """A name as part of a file name; device names come from the network, so they are not
+    trusted.
+    """
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]

@@ -1,4 +1,4 @@
-"""The list of drained devices on disk: they stay so when the coordinator starts again."""
+"""The list of drained devices on disk: they stay drained when the coordinator restarts."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ DRAINED_FILE = "drained.json"
 
 
 class DrainedFile:
-    """In the state directory; every method raises BadConfiguration where it cannot be used."""
+    """A file in the state directory; every method raises BadConfiguration if it cannot be used."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / DRAINED_FILE
 
     def read(self) -> dict[DeviceId, str]:
-        """The names of the devices."""
+        """The drained devices and their names."""
         entries = read_entries(self._path)
         return {DeviceId(id_): str(each.get("name", id_)) for id_, each in entries.items()}
 
     def add(self, device: DeviceId, name: str) -> None:
-        """One more."""
+        """Adds a device."""
         with changing(self._path) as entries:
             entries[device] = {"name": name}
 
     def remove(self, device: DeviceId) -> None:
-        """One less, if it is there."""
+        """Removes a device if it is listed."""
         with changing(self._path) as entries:
             entries.pop(device, None)

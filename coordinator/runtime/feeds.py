@@ -1,8 +1,8 @@
-"""The tensors that a request brings: what is accepted, and the tasks that take them as they come.
+"""The input tensors of a request: validation, and tasks for tensors in another form.
 
-A picture's tensor travels as pixels. Who sends the model's own tensor instead is served by the
-same plan with programs that take that. What the network itself quantises first travels quantised,
-and is sent as the model's own tensor always: nobody knows its scale but the model.
+A plan expects a picture as pixels. A client that sends the model's own tensor instead is served by
+the same plan, with programs that take that tensor. An input that the network quantises first
+travels quantised, but is always sent as the model's own tensor: only the model knows its scale.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Reading = Callable[[], Awaitable[Arrays]]
 
 
 async def read_feeds(feeds: Arrays | Reading, network: Network) -> Arrays:
-    """The tensors, read first where they are still to be.
+    """The tensors, read now if they have not been read yet.
 
     Raises:
-        BadRequest: they cannot be, or are not what the network takes.
+        BadRequest: they cannot be read, or do not fit the network's inputs.
     """
     read = await feeds() if callable(feeds) else feeds
     check_feeds(network, read)
@@ -36,7 +36,7 @@ async def read_feeds(feeds: Arrays | Reading, network: Network) -> Arrays:
 
 
 def check_feeds(network: Network, feeds: Arrays) -> None:
-    """Raises BadRequest unless the tensors are just what the network takes."""
+    """Raises BadRequest unless the tensors are exactly the network's inputs."""
     graph = network.graph
     if set(feeds) != set(graph.inputs):
         raise BadRequest(
@@ -55,7 +55,7 @@ def check_feeds(network: Network, feeds: Arrays) -> None:
 
 
 class Entrances:
-    """The tasks of a plan for tensors that don't come as the plan has them travel."""
+    """Variants of a plan's tasks for inputs that come in another form than the plan expects."""
 
     def __init__(self) -> None:
         self._plain: WeakKeyDictionary[TaskGraph, TaskGraph] = WeakKeyDictionary()
@@ -63,8 +63,8 @@ class Entrances:
     async def fitting(
         self, graph: TaskGraph, network: Network, feeds: Arrays
     ) -> tuple[TaskGraph, Arrays]:
-        """`graph` and what it takes of these tensors, or its like that takes the model's own. Its
-        other programs reach the devices with the first request.
+        """`graph` with its inputs taken from these tensors, or its variant for the model's own
+        tensors. The variant's other programs reach the devices with the first request.
         """
         sent = feeds
         if any(isinstance(network.graph.tensors[name].wire, Quantised) for name in feeds):

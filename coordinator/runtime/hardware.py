@@ -1,6 +1,4 @@
-"""What a coordinator speaks by, and what computes beside it: this computer's own, or another's that
-is emulated.
-"""
+"""The hardware of a coordinator: this computer, or one that is emulated."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from protos.endpoint import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What messages cost, and the command that starts the worker on this computer."""
+    """The cost of messages, and the command that starts the worker on this computer."""
 
     endpoint: Endpoint = field(default_factory=Endpoint)
     worker: tuple[str, ...] = WORKER

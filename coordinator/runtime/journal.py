@@ -1,4 +1,4 @@
-"""What became of the latest requests: for whoever counts, shows or traces them."""
+"""The latest requests and plans, for those who count, show or trace them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from coordinator.answers import Answer
 from coordinator.tasks.timeline import Sketch, TaskTimes
 from protos.errors import ImbrexError, NotFound
 
-# A page shows the latest request; a person who asks for a trace means one of the latest.
+# The page shows the latest request; traces are asked for within the latest few.
 LATEST = 64
-# Answers that are named when one of their devices turns out to compute wrong results: those of the
-# last minutes, of some kilobytes.
+# When a device turns out to compute wrong results, the answers of the last minutes are named; they
+# take some kilobytes in total.
 DOUBTED_S = 600.0
 MOST_DOUBTED = 4096
 
@@ -25,11 +25,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One request to a loaded model, from its arrival to its answer or its error.
+    """One request to a loaded model, from its arrival to its answer or error.
 
-    `model` is the name or path that it is configured by. `arrived_s` and `ended_s` are of the
-    monotonic clock, as the times of the tasks are; `ended_at` is in seconds since the epoch.
-    Without an answer, `plan_version` is 0 and there are no tasks.
+    `model` is the name or path in the configuration. `arrived_s` and `ended_s` are monotonic times,
+    as those of the tasks are; `ended_at` is in seconds since the epoch. Without an answer,
+    `plan_version` is 0 and there are no tasks.
     """
 
     request_id: str
@@ -49,13 +49,13 @@ class Ended:
 
     @property
     def plan_version(self) -> int:
-        """The plan that answered."""
+        """Version of the plan that answered."""
         return self.answer.plan_version if self.answer else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan took over for a model."""
+    """A new plan took over for a model."""
 
     model: str
     version: int
@@ -66,7 +66,7 @@ Listener = Callable[["Ended | Planned"], None]
 
 
 class Journal:
-    """The latest requests, and those who want to hear of each. Answers are kept without their
+    """The latest requests, and the listeners for each new one. Answers are kept without their
     tensors.
     """
 
@@ -81,10 +81,10 @@ class Journal:
         return tuple(self._latest)
 
     def find(self, request_id: str) -> Ended:
-        """The latest request of this id that was answered.
+        """The latest answered request of this id.
 
         Raises:
-            NotFound: it was never here, has no answer, or is too long ago.
+            NotFound: there was none, it has no answer, or it is too old.
         """
         answered = [each for each in self._latest if each.answer is not None]
         for each in reversed(answered):
@@ -92,17 +92,19 @@ class Journal:
                 return each
         last = f"; the last is {answered[-1].request_id}" if answered else ""
         raise NotFound(
-            cause=f"no answered request {request_id!r} is remembered here",
+            cause=f"no answered request {request_id!r} is remembered",
             cure=f"Ask for one of the latest {LATEST}, by the request_id of its answer{last}",
         )
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` after each request and new plan; the returned function ends that."""
+        """Calls `listener` after each request and new plan; the returned function
+        unsubscribes it.
+        """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def add(self, ended: Ended) -> None:
-        """A request has ended."""
+        """Records a request that has ended."""
         self._latest.append(ended)
         if ended.answer is not None:
             entry = (ended.ended_s, ended.request_id, ended.answer.devices)
@@ -111,7 +113,9 @@ class Journal:
         self._tell(ended)
 
     def doubt(self, device: str) -> None:
-        """A device was found to compute wrong results: names the answers that it took part in."""
+        """Logs the recent answers that a device took part in, which was found to compute
+        wrongly.
+        """
         since_s = time.monotonic() - DOUBTED_S
         doubted = [
             request

@@ -1,4 +1,4 @@
-"""The live cluster: connections, profiles, links and corrections, as planners and driver see it."""
+"""The live cluster: connections, profiles, links and corrections, for planners and the driver."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from protos.errors import ImbrexError, LostWorker
 from protos.facts import Facts
 from protos.frames import Payload
 
-# Requests after which what they showed of a device's event loop is kept with its profile.
+# What requests show of a device's event loop is saved with its profile after this many.
 WORTH_KEEPING = frozenset({10, 100, 1000})
 
 
@@ -63,7 +63,7 @@ class LiveCluster:
         judged: Callable[[Verdict], None] = lambda _: None,
         hardware: Hardware | None = None,
     ) -> None:
-        """`sink` gets what devices send, `judged` what came out of their exams."""
+        """`sink` gets the messages of devices, `judged` the verdicts of their exams."""
         self._settings = settings
         self._changed = changed
         self._hardware = hardware or Hardware()
@@ -103,7 +103,7 @@ class LiveCluster:
         self._examining = asyncio.Lock()
 
     async def start(self) -> None:
-        """Begins to look for workers; starts the host's own if it computes."""
+        """Starts discovery, and the host worker if this machine computes."""
         settings = self._settings
         cluster = settings.cluster if settings.mdns else ""
         await self._pool.start(settings.workers, cluster, settings.interfaces)
@@ -119,7 +119,7 @@ class LiveCluster:
             await self._host.start()
 
     async def stop(self) -> None:
-        """Ends everything."""
+        """Stops everything that was started."""
         await self.examiner.close()
         await self._probing.stop()
         await self._profiler.stop()
@@ -132,8 +132,8 @@ class LiveCluster:
     # ------------------------------------------------------------ for planners
 
     def cluster(self, graph: TaskGraph | None = None) -> Cluster:
-        """The devices that can be planned with now, with what is known of them; of how fast they
-        compute a plan's tasks, if that has run.
+        """The devices that can be planned with now, and what is known of them. With `graph`,
+        corrected by how fast they computed the tasks of that plan.
         """
         now = time.monotonic()
         ready = self._pool.ready()
@@ -146,7 +146,7 @@ class LiveCluster:
         return Cluster(devices, medium, _uplink(medium, devices), self._reach.apart)
 
     def usable(self) -> list[DeviceId]:
-        """Devices that may compute: those that are planned with, and those that finish."""
+        """Devices that may compute: those that plans may use, and those that are finishing."""
         now = time.monotonic()
         apart = {
             device: self.aside.of(device, now)
@@ -156,7 +156,7 @@ class LiveCluster:
         return [device for device, why in apart.items() if why is None or not why.is_out]
 
     def observe(self, graph: TaskGraph, times: Sequence[TaskTimes]) -> None:
-        """Observed task times correct the costs of the devices that ran them."""
+        """Corrects the costs of devices by the observed times of their tasks."""
         self._measured.observe(graph, times, self._known, time.monotonic())
         for device, connection in self._pool.ready().items():
             seen = self._measured.endpoint(device)
@@ -165,11 +165,11 @@ class LiveCluster:
         self._probing.ask_when_due(self._pool.ready())
 
     def observed(self, now: float) -> Mapping[str, Observed]:
-        """How fast devices and links are now, by what tasks showed."""
+        """The present speeds of devices and links, from observed tasks."""
         return self._measured.observed(list(self._pool.ready()), now)
 
     def find(self, name: str) -> Facts:
-        """The device of this id, or of this name.
+        """The device with this id or name.
 
         Raises:
             NotFound: no such device is ready.
@@ -186,12 +186,12 @@ class LiveCluster:
         return connection.facts if connection else None
 
     def shows(self, device: DeviceId) -> bool:
-        """Whether a device can be asked what its peers sent."""
+        """Whether a device can be asked for what its peers sent."""
         connection = self._connection(device)
         return connection is not None and connection.shows
 
     def is_alike(self, device: DeviceId) -> bool:
-        """Whether a device has a processor of our kind."""
+        """Whether a device has the same kind of processor as this machine."""
         facts = self._facts(device)
         return facts is None or facts.machine == platform.machine()
 
@@ -239,36 +239,38 @@ class LiveCluster:
         await self._pool.connection(device).send(items, payloads)
 
     async def release(self, programs: Iterable[str]) -> None:
-        """Has every device drop these programs, and what they hold."""
+        """Has every device drop these programs and the tensors that they keep."""
         await self.examiner.give_up(frozenset(programs))
         for connection in self._pool.ready().values():
-            with suppress(ImbrexError):  # one that is lost has dropped them
+            with suppress(ImbrexError):  # a device that is lost has none
                 await connection.programs.drop(programs)
 
     def forget(self, device: DeviceId, program: str) -> None:
-        """The device said that it no longer has this program."""
+        """A device reported that it no longer has this program."""
         if connection := self._connection(device):
             connection.programs.forget(program)
 
     def address(self, device: DeviceId) -> str:
-        """Where peers reach the device."""
+        """The address where peers reach the device."""
         connection = self._connection(device)
         return connection.address if connection else ""
 
     def offset_s(self, device: DeviceId) -> float:
-        """Seconds to add to the device's clock."""
+        """Seconds to add to the device's clock to get this machine's."""
         connection = self._connection(device)
         return connection.offset_s if connection else 0.0
 
     async def examine(self) -> list[Finding]:
-        """What is wrong with devices and network; one examination at a time, of a few seconds."""
+        """The problems of devices and network. Takes a few seconds; one examination runs at
+        a time.
+        """
         async with self._examining:
             return diagnose(await examine(self._pool, self._settings))
 
     # ------------------------------------------------------------ measuring
 
     def profile_again(self, name: str) -> ProfileStatus:
-        """Measures a device (by id or name) when it is idle, known or not.
+        """Measures a device (by id or name) when it is idle, even if its kind has a profile.
 
         Raises:
             NotFound: no such device is ready.
@@ -277,7 +279,7 @@ class LiveCluster:
         return self.profile_of(name)
 
     def profile_of(self, name: str) -> ProfileStatus:
-        """What was measured of a device, by id or name.
+        """What was measured of a device (by id or name).
 
         Raises:
             NotFound: no such device is ready.
@@ -294,7 +296,7 @@ class LiveCluster:
         return ProfileStatus(facts.id, facts.name, state, share or 0.0, profile, failure)
 
     async def measure_whole(self, loaded: Loaded) -> Baseline:
-        """The best device running the whole, unsplit model with its best thread count.
+        """Measures the best device on the whole, unsplit model, with its best number of threads.
 
         Raises:
             Unavailable: no device is ready.
@@ -320,7 +322,7 @@ class LiveCluster:
         self._changed(cause)
 
     def statuses(self) -> list[DeviceStatus]:
-        """Every known address for people: ready devices first."""
+        """Every known address, for people; ready devices first."""
         return self._statuses.all(self._device)
 
     def _probed(self, cause: str) -> None:
@@ -328,13 +330,15 @@ class LiveCluster:
         self._changed(cause)
 
     def _profiled(self) -> None:
-        """Devices were starting, then busy measuring: their links are probed again in peace."""
+        """Devices were starting, and then busy measuring: their links are probed again
+        undisturbed.
+        """
         for device in self._pool.ready():
             self._measured.profiled(device)
         self._probing.links("profile measured", self._pool.ready())
 
 
 def _uplink(medium: Medium, devices: Sequence[Device]) -> Link | None:
-    """In a star, the host's one cable, as fast as the fastest link that crosses it."""
+    """In a star: the host's one cable, as fast as the fastest link through it."""
     cables = [device.link.bytes_per_s for device in devices if not device.host]
     return Link(max(cables)) if medium == "star" and cables else None

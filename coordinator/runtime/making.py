@@ -1,4 +1,4 @@
-"""Where plans come from: proposed by a planner, off the event loop, and prepared on devices."""
+"""Making plans: a planner proposes them off the event loop, and they are prepared on devices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class Preparer(Protocol):
-    """What brings programs to devices."""
+    """What transfers programs to devices."""
 
     async def ensure(
         self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
@@ -42,9 +42,9 @@ class Preparer(Protocol):
 
 
 class Maker:
-    """Finds plans and makes them ready. `planner` finds a planner by its name; the `objective` says
-    how many groups are thought of. `wire` is what maps may travel as, None: what each model's
-    sidecar allows.
+    """Makes plans and prepares them. `planner` finds a planner by name; `objective` determines
+    which numbers of groups are considered. `wire` is the encoding of maps, None for that of each
+    model's sidecar.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Maker:
         self._versions: Counter[str] = Counter()
 
     async def propose(self, asked: actions.Propose, cluster: Cluster) -> events.Planned:
-        """A plan for the cluster's devices, and what the old one, if it can go on, takes on them.
+        """A plan for the cluster's devices, and the present latency of the old one if it can go on.
 
         Raises:
             Unavailable: there is no device.
-            BadRequest: there are not so many devices.
+            BadRequest: more devices were requested than there are.
             Infeasible: no plan fits the devices.
         """
         if not cluster.devices:
@@ -84,8 +84,8 @@ class Maker:
         return events.Planned(asked.work, plan, simulation.latency_s)
 
     async def divide(self, asked: actions.Divide, cluster: Cluster) -> events.Divided:
-        """Groupings planned by our own strategy. Numbers for which a group cannot hold the model
-        are left out.
+        """Groupings, planned by the built-in strategy; numbers for which a group cannot hold the
+        model are left out.
         """
         loaded = await self._library.get(asked.model)
         network, allowed = loaded.served.network, self._allowed(loaded)
@@ -104,13 +104,13 @@ class Maker:
         return events.Divided(asked.work, await asyncio.to_thread(all_of_them))
 
     def _allowed(self, loaded: Loaded) -> Wire:
-        """What a model's maps may travel as: as we were told, else as its sidecar says."""
+        """The encoding of a model's maps: from the settings, otherwise from its sidecar."""
         sidecar = loaded.served.sidecar
         return self._wire or (sidecar.wire if sidecar else "exact")
 
     async def prepare(self, asked: actions.Prepare) -> events.Prepared | events.Unprepared:
-        """The plans' tasks, one plan after the other; or the devices on which the programs of one
-        can't be made ready: too little memory or disk, or they are gone.
+        """The plans' task graphs, prepared one after the other; or the devices on which a plan's
+        programs could not be prepared, because memory or disk is short or the device is gone.
         """
         loaded, graphs, seconds = await self._library.get(asked.model), [], 0.0
         for plan in asked.plans:
@@ -129,7 +129,7 @@ class Maker:
         return events.Prepared(asked.work, tuple(graphs), seconds)
 
     async def _ensure(self, graph: TaskGraph) -> dict[DeviceId, ImbrexError]:
-        """Devices that can't be prepared for a plan."""
+        """The devices that could not be prepared for a plan, and why."""
         devices = graph.plan.devices
         preparing = (self._preparer.ensure(d, graph.programs_of(d), graph.blobs) for d in devices)
         results = await asyncio.gather(*preparing, return_exceptions=True)
@@ -143,8 +143,8 @@ class Maker:
 
 
 def _without(cluster: Cluster, errors: Mapping[DeviceId, ImbrexError]) -> Cluster:
-    """The cluster without devices that could not be prepared. They are tried again with the next
-    plan; until then the others serve.
+    """The cluster without the devices that could not be prepared. The next planning tries them
+    again.
 
     Raises:
         ImbrexError: none is left.
@@ -156,7 +156,7 @@ def _without(cluster: Cluster, errors: Mapping[DeviceId, ImbrexError]) -> Cluste
 
 
 def _proposed(planner: Planner, network: Network, cluster: Cluster, allowed: Wire) -> Plan:
-    """A planner's plan. Planners may be anybody's: what they raise is told as an error of theirs.
+    """A planner's plan. Planners may be third-party code: their exceptions become errors here.
 
     Raises:
         Infeasible: no plan, or an illegal one.
@@ -170,6 +170,6 @@ def _proposed(planner: Planner, network: Network, cluster: Cluster, allowed: Wir
         name = getattr(planner, "__name__", str(planner))
         log.exception("a planner failed", planner=name)
         raise BadConfiguration(
-            cause=f"the planner {name!r} fails: {type(error).__name__}: {error}",
-            cure="Mend it, or use another strategy; the log has its traceback",
+            cause=f"the planner {name!r} failed: {type(error).__name__}: {error}",
+            cure="Fix it, or use another strategy; the log has its traceback",
         ) from error

@@ -1,4 +1,4 @@
-"""The worker on the coordinator's own machine: its settings, and how it joins."""
+"""The worker on the coordinator's own machine: its settings and its join token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from coordinator.settings import CoordinatorSettings
 
 
 def environment(settings: CoordinatorSettings, token: str) -> dict[str, str]:
-    """Settings of the host's worker: found by us and by nobody else."""
+    """Settings of the host worker, which only this coordinator can find."""
     prefix = "IMBREX_WORKER_"
     return {
         prefix + "HOST": settings.host_worker,
@@ -23,7 +23,7 @@ def environment(settings: CoordinatorSettings, token: str) -> dict[str, str]:
 
 
 def token(trust: Trust, settings: CoordinatorSettings, port: int) -> str:
-    """How it joins: as every other; empty where it has a certificate, or needs none."""
+    """The host worker's join token; empty if it has a certificate or needs none."""
     certified = trust.certified
     kept = settings.state_dir / "worker" / "identity.pem"
     if certified is None or kept.exists():

@@ -1,4 +1,4 @@
-"""Planners by name: ours, those of installed packages, and `package.module:function`."""
+"""Planners by name: built-in ones, those of installed packages, and `package.module:function`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ENTRY_POINTS = "imbrex.planners"
 
 
 def names() -> tuple[str, ...]:
-    """Every strategy that can be named: ours, then those of installed packages."""
+    """Every strategy that has a name: built-in ones, then those of installed packages."""
     found = sorted({entry.name for entry in entry_points(group=ENTRY_POINTS)} - STRATEGIES.keys())
     return (*STRATEGIES, *found)
 
 
 def strategy(name: str) -> Planner:
-    """The planner of this name. A name with a colon is `package.module:function`; our own names
-    can't be taken by a package.
+    """The planner of this name. A name with a colon is `package.module:function`; packages cannot
+    replace built-in names.
 
     Raises:
         NotFound: no such strategy, module or function.
-        BadRequest: what was named can't be called.
+        BadRequest: the object of this name is not callable.
     """
     if name in STRATEGIES:
         return STRATEGIES[name]
@@ -47,27 +47,27 @@ def strategy(name: str) -> Planner:
     hint = f"Did you mean {closest[0]!r}? " if closest else ""
     raise NotFound(
         cause=f"there is no strategy {name!r}",
-        cure=f"{hint}Known are {', '.join(known)}; or give package.module:function.",
+        cure=f"{hint}Known strategies: {', '.join(known)}; or give package.module:function.",
     )
 
 
 def planner_of(own: Sequence[str], name: str) -> Planner:
-    """The planner that a request names; empty for the first of our `own`. A request can't have
-    this process import anything: `package.module:function` is for whoever starts the coordinator.
+    """The planner that a request names; empty for the first of `own`. Requests must not make this
+    process import code: `package.module:function` is reserved for the coordinator's command line.
 
     Raises:
         NotFound: neither a built-in strategy nor one of `own`.
     """
     chosen = name or own[0]
-    # What packages bring is looked for on the disk: not for the names that nearly everybody uses.
+    # Installed packages are searched on disk, which the usual names can do without.
     if chosen in STRATEGIES or chosen in own:
         return strategy(chosen)
     known = dict.fromkeys((*names(), *own))
     if chosen not in known:
         raise NotFound(
             cause=f"there is no strategy {chosen!r} here",
-            cure=f"Known are {', '.join(known)}; another is named to "
-            "`imbrex coordinator --planner`",
+            cure=f"Known strategies: {', '.join(known)}; "
+            "add others with `imbrex coordinator --planner`",
         )
     return strategy(chosen)
 

@@ -1,4 +1,4 @@
-"""Links are probed as `control.measurements` decides, and devices asked whom they reach."""
+"""Probes links as `control.measurements` decides, and asks devices which others they reach."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Connections = Mapping[DeviceId, Connection]
 
 
 class Probing:
-    """`idle` returns when no request is computed; `changed(cause)` is called after news."""
+    """`idle` returns when no request is being computed; `changed(cause)` is called after news."""
 
     def __init__(
         self,
@@ -44,30 +44,30 @@ class Probing:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is to be probed or asked."""
+        """Whether a probe or a question is pending."""
         return bool(self._tasks)
 
     @property
     def unprobed(self) -> set[DeviceId]:
-        """Devices whose link is about to be probed."""
+        """Devices whose link is being probed, or waits to be."""
         return self._links.unprobed
 
     def sent(self) -> None:
-        """Something begins or ends to be sent: it disturbs a probe."""
+        """A transfer begins or ends, which disturbs a running probe."""
         self._sent += 1
 
     def links(self, cause: str, connections: Connections) -> None:
-        """Begins to measure these links; `cause` is the news afterwards."""
+        """Begins to measure these links; `cause` is reported when that is done."""
         self._connections.update(connections)
         self._stepper.step(events.LinksWanted(cause, tuple(connections)), self._links)
 
     def ask_when_due(self, connections: Connections) -> None:
-        """Begins to ask whom the devices reach, where that may have changed."""
+        """Asks the devices which others they reach, if that may have changed."""
         if self._reach.is_due(connections):
             self._start(self._ask(connections))
 
     async def stop(self) -> None:
-        """Ends what was begun."""
+        """Stops probes and questions."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -91,11 +91,11 @@ class Probing:
             await self._measured.probe(device, self._connections[device])
             rate = self._measured.link(device).bytes_per_s
         except LostWorker:
-            pass  # it is probed when it comes back
+            pass  # the link is probed when the device comes back
         except Exception:
             log.exception("a link cannot be probed", device=device)
         self._stepper.step(events.Probed(device, rate, sent != self._sent), self._links)
 
     async def _ask(self, connections: Connections) -> None:
         if await self._reach.ask(connections):
-            self._changed("devices reach each other, or no longer do")
+            self._changed("devices can or cannot reach each other now")

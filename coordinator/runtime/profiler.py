@@ -28,16 +28,16 @@ from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, LostWorker
 from protos.facts import Facts
 
-# A single sample: the median of three runs, or of what fits.
+# Time for one sample: the median of three runs, or of as many as fit.
 REPEATS = 3
 SAMPLE_AT_MOST_S = 1.0
-# Making the session of a sample takes far less even on a Pi: the worker is stuck.
+# Preparing a sample's session takes far less, even on a Pi; beyond this the worker is stuck.
 SAMPLE_TIMEOUT_S = 60.0
-# Kinds of devices; a home has a handful. Each is a few kilobytes.
+# Kinds of devices; a home has a handful, each a few kilobytes.
 _MAX_KINDS = 256
 
 _FAULT = ImbrexError(cause="measuring it failed inside imbrex", cure="See the coordinator's log.")
-# A profile of that would predict nothing.
+# The error if fewer samples came back than a useful profile needs.
 _NOTHING = ImbrexError(
     cause="too few samples came back in time",
     cure="Measure it again (`imbrex profile`) when nothing else runs there.",
@@ -47,10 +47,10 @@ log = structlog.get_logger(__name__)
 
 
 class Profiler:
-    """Measures devices that `want` names and that no profile on disk describes.
+    """Measures the devices that `want` names unless a profile on disk describes them.
 
-    `done` is called when there is a new profile; `idle` returns when no request is being
-    computed, and no sample begins before. Until its profile is there a device works on its prior:
+    `done` is called when there is a new profile; `idle` returns when no request is being computed,
+    and each sample waits for that. Until its profile is there, a device is planned with its prior:
     measuring never delays readiness.
     """
 
@@ -71,21 +71,21 @@ class Profiler:
         self._connections: dict[DeviceId, Connection] = {}
         self._work: asyncio.Task[None] | None = None
         self._saving: set[asyncio.Task[None]] = set()
-        # Alike devices share a file.
+        # Devices of one kind share a file.
         self._writing = asyncio.Lock()
         self.measuring: tuple[DeviceId, float] | None = None
         self.failures: dict[DeviceId, ImbrexError] = {}
 
     def profile(self, facts: Facts) -> Profile | None:
-        """The profile of devices like this one, if it has been measured here or before."""
+        """The profile of this device's kind, if it was ever measured here."""
         key = facts.fingerprint
         if key not in self._profiles:
             self._keep(key, self._load(key))
         return self._profiles[key]
 
     def want(self, connection: Connection, *, again: bool = False) -> None:
-        """Queues a device for measuring, unless its kind is known (`again`: even then; what was
-        known counts until the new profile is there).
+        """Queues a device for measuring unless its kind has a profile. With `again` it is measured
+        in any case; the old profile is used until the new one is there.
         """
         facts = connection.facts
         if not again and self.profile(facts) is not None:
@@ -95,7 +95,7 @@ class Profiler:
         self._stepper.step(events.ProfileWanted(facts.id, facts.fingerprint), self._kinds)
 
     def learned(self, facts: Facts, endpoint: Endpoint) -> None:
-        """Keeps with the profile of such devices what requests showed of their event loops."""
+        """Saves what requests showed of the event loops of such devices with their profile."""
         profile = self.profile(facts)
         if profile is None or profile.endpoint == endpoint:
             return
@@ -106,13 +106,13 @@ class Profiler:
         saving.add_done_callback(self._saving.discard)
 
     def progress(self, device: DeviceId) -> float | None:
-        """Share that is done of measuring a device, 0 while it waits; None if it does neither."""
+        """Progress of measuring a device in [0, 1], 0 while it waits; None if it is not queued."""
         if self.measuring is not None and self.measuring[0] == device:
             return self.measuring[1]
         return 0.0 if self._kinds.wants(device) else None
 
     async def stop(self) -> None:
-        """Stops measuring; what was learned is on disk."""
+        """Stops measuring; finished profiles are on disk."""
         await asyncio.gather(*self._saving)
         if self._work is not None:
             self._work.cancel()
@@ -133,7 +133,7 @@ class Profiler:
         self._connections = {each: self._connections[each] for each in wanted}
 
     async def _profiled(self, connection: Connection) -> bool:
-        """Whether there is a new profile."""
+        """Measures a device; whether there is a new profile."""
         device = connection.facts.id
         try:
             profile = await self._measure(connection)
@@ -145,10 +145,10 @@ class Profiler:
             log.info("profiling stopped: the device left", device=device)
         except ImbrexError as error:
             self._failed(device, error)
-            log.warning("no profile", device=device, cause=error.cause, cure=error.cure)
+            log.warning("profiling failed", device=device, cause=error.cause, cure=error.cure)
         except Exception:
             self._failed(device, _FAULT)
-            log.exception("no profile, by our own fault", device=device)
+            log.exception("profiling failed inside imbrex", device=device)
         else:
             self._keep(connection.facts.fingerprint, profile)
             samples = sum(each.samples for each in profile.fits.values())
@@ -203,7 +203,7 @@ class Profiler:
             await asyncio.to_thread(self._save, key, profile)
 
     def _save(self, key: str, profile: Profile) -> None:
-        """Replaces the file as a whole, so that a power cut leaves the old one or the new."""
+        """Replaces the file atomically, so that a power cut leaves the old or the new one."""
         path = self._folder / f"{key}.json"
         temporary = path.with_suffix(".tmp")
         try:
@@ -214,7 +214,7 @@ class Profiler:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except OSError as error:
-            # It costs a measurement at the next start, no more.
+            # The price is a new measurement at the next start.
             log.warning("a profile cannot be saved", path=str(path), error=str(error))
 
 

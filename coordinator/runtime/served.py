@@ -21,14 +21,14 @@ log = structlog.get_logger(__name__)
 
 
 class Devices(Protocol):
-    """Where models run."""
+    """The devices that models run on."""
 
     def cluster(self) -> Cluster:
         """The devices that can be used now."""
         ...
 
     async def release(self, programs: Iterable[str]) -> None:
-        """Programs that are not needed any more, by their hashes, need not stay on them."""
+        """Drops programs (by hash) that are no longer needed."""
         ...
 
 
@@ -47,7 +47,7 @@ class Served:
         self._releases: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Stops freeing what unloaded models left."""
+        """Stops freeing memory on the devices."""
         for release in self._releases:
             release.cancel()
         await asyncio.gather(*self._releases, return_exceptions=True)
@@ -56,7 +56,7 @@ class Served:
         """A model, loaded on first use.
 
         Raises:
-            NotFound, BadRequest: no such model, unloaded, or it cannot be used.
+            NotFound, BadRequest: no such model, it was unloaded, or it cannot be used.
         """
         if model in self._unloaded:
             raise NotFound(
@@ -66,11 +66,11 @@ class Served:
         return (await self._library.get(model)).served
 
     def is_loaded(self, model: str) -> bool:
-        """Whether `get` would load nothing."""
+        """Whether `get` would return without loading."""
         return model not in self._unloaded and model in self._library.loaded()
 
     async def load(self, model: str) -> None:
-        """Makes a model ready, from its file as it is now.
+        """Loads a model, from its file as it is now, and makes it ready.
 
         Raises:
             NotFound, BadRequest, Unavailable, Infeasible: as `get` and `Coordinator.infer`.
@@ -80,13 +80,13 @@ class Served:
         await self._controller.current(model)
 
     def unload(self, model: str) -> None:
-        """Forgets a model; requests to it are refused until `load`. Those in flight finish."""
+        """Unloads a model: requests to it are refused until `load`. Those in flight finish."""
         self._unloaded.add(model)
         self._forget(model)
 
     def let_go(self, model: str) -> bool:
-        """Forgets a model until somebody asks for it again, unless it is configured or in use;
-        whether it did.
+        """Unloads a model until the next request to it, unless it is configured or in use. Returns
+        whether it was unloaded.
         """
         if model in self._names.configured or self._controller.is_busy(model):
             return False
@@ -94,7 +94,7 @@ class Served:
         return True
 
     async def load_configured(self) -> None:
-        """Makes every configured model ready; one that can't be is logged."""
+        """Makes every configured model ready; failures are logged."""
         for model in self._names.configured:
             try:
                 await self._controller.current(model)
@@ -104,7 +104,7 @@ class Served:
                 log.error("model cannot be served", model=model, error=str(error))
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether a request to any configured model would be computed now, and why not."""
+        """Whether every configured model could answer a request now; if not, why."""
         if not self._devices.cluster().devices:
             return False, str(NO_WORKER)
         for model in self._names.configured:
@@ -114,7 +114,7 @@ class Served:
         return True, ""
 
     def readiness_of(self, model: str) -> tuple[bool, str]:
-        """Whether a request to this model would be computed now, and why not."""
+        """Whether this model could answer a request now; if not, why."""
         if model in self._unloaded:
             return False, "unloaded"
         if not self._devices.cluster().devices:
@@ -124,11 +124,11 @@ class Served:
 
     @property
     def weight_bytes(self) -> int:
-        """What the weights of all loaded models take."""
+        """Bytes of the weights of all loaded models."""
         return self._library.weight_bytes
 
     def statuses(self) -> list[ModelStatus]:
-        """Every model that was asked for or configured."""
+        """Every model that was requested or configured."""
         loaded = self._library.loaded()
         return [
             self._status(model, loaded.get(model))
@@ -141,12 +141,12 @@ class Served:
         release.add_done_callback(self._releases.discard)
 
     def _forgotten(self, model: str) -> set[str]:
-        """The model is another one from now on, or none; the programs that it had."""
+        """Drops a model's plans, since it is replaced or unloaded; the hashes of their programs."""
         self._library.forget(model)
         return self._controller.forget(model)
 
     async def _release(self, programs: set[str]) -> None:
-        """Frees what a model left on the devices, when no request may need it any more."""
+        """Frees the programs of a model on the devices, once no request in flight needs them."""
         await self._controller.idle()
         await self._devices.release(programs - self._controller.programs())
 

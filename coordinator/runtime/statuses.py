@@ -1,4 +1,4 @@
-"""The devices as people and scripts see them: everything known of each address in one value."""
+"""The devices as people and scripts see them: all that is known of each address in one value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AsDevice = Callable[[DeviceId, Connection], Device]
 
 
 class Statuses:
-    """Reads whoever knows something of the devices."""
+    """Combines membership, connections and measurements into statuses."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Statuses:
         self._profiler = profiler
 
     def all(self, as_device: AsDevice) -> list[DeviceStatus]:
-        """Every known address: ready devices first; of those that are announced and at which nobody
-        has answered, only as many as a home may have.
+        """Every known address, ready devices first. Addresses that are announced but have never
+        answered are capped at the number of devices of a home.
         """
         connected = {connection.address: connection for connection in self._pool.ready().values()}
         now = time.monotonic()
@@ -94,14 +94,14 @@ class Statuses:
             fingerprint=facts.fingerprint,
             celsius=facts.celsius,
             throttled=facts.throttled,
-            unreachable=self._names_apart(facts.id),
+            unreachable=self._unreachable_names(facts.id),
             threads=facts.threads,
             concurrency=facts.concurrency,
             shared_with=tuple(map(str, connection.coordinators)),
             facts=asdict(facts),
         )
 
-    def _names_apart(self, device: DeviceId) -> tuple[str, ...]:
+    def _unreachable_names(self, device: DeviceId) -> tuple[str, ...]:
         """Devices that this one cannot reach."""
         ready = self._pool.ready()
         others = {each for pair in self._reach.apart if device in pair for each in pair - {device}}
@@ -124,13 +124,13 @@ class Statuses:
 
 
 def away(device: DeviceId) -> DeviceStatus:
-    """A device of which only the id is known, since it has not been here lately."""
+    """The status of a device that has not been seen since the start: only its id is known."""
     return DeviceStatus(
         id=device,
         name=device,
         address="",
         state=str(PeerState.WAITING),
-        reason="it is away",
+        reason="it is not connected",
         source="",
         host=False,
         last_seen_s=math.inf,
@@ -138,16 +138,16 @@ def away(device: DeviceId) -> DeviceStatus:
 
 
 def _note(connection: Connection) -> str:
-    """What is on its way to a device before it can take part, or who else uses it."""
+    """What a device waits for before it can take part, or which other coordinators use it."""
     if connection.programs.arriving is not None:
         there, altogether = connection.programs.arriving
         return f"weights: {megabytes(there)} of {megabytes(altogether)}"
     notes = []
     if connection.coordinators:
         others = ", ".join(map(str, connection.coordinators))
-        notes.append(f"it works for another coordinator, too: {others}")
+        notes.append(f"it also works for another coordinator: {others}")
     if connection.newer_members:
-        notes.append("it knows a newer list of members than ours (see `imbrex doctor`)")
+        notes.append("it has a newer list of members than this coordinator (see `imbrex doctor`)")
     return "; ".join(notes)
 
 

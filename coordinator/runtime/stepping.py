@@ -1,4 +1,4 @@
-"""Hands the machines of `control` their events, with the time, and does what they want."""
+"""Passes events and the time to the machines of `control`, and executes their actions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from coordinator.control.machine import Machine
 
 
 class Stepper:
-    """Steps machines, and wakes each when it is due; `act` does an action. `stepped` is pulsed
-    after each step, for whoever waits until something is so.
+    """Steps machines, and wakes each when it is due; `act` executes an action. `stepped` is
+    notified after each step, for tasks that wait for a state.
     """
 
     def __init__(self, act: Callable[[Action], None]) -> None:
@@ -24,7 +24,7 @@ class Stepper:
         self.stepped = asyncio.Event()
 
     def step(self, event: Event, *machines: Machine) -> None:
-        """One event, to one machine after the other."""
+        """Passes one event to the given machines in order."""
         now = time.monotonic()
         for machine in machines:
             for action in machine.step(event, now):
@@ -34,7 +34,7 @@ class Stepper:
         self.stepped.clear()
 
     def close(self) -> None:
-        """Wakes nobody any more."""
+        """Cancels all wake-ups."""
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()

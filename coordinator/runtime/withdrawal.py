@@ -1,4 +1,4 @@
-"""Devices are taken out and brought back: what `control.aside` decides is done here."""
+"""Draining and resuming devices: carries out what `control.aside` decides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ log = structlog.get_logger(__name__)
 
 
 class Withdrawal:
-    """Takes devices out and back. `changed(cause)` is told when others are to be planned with."""
+    """Takes devices out of use and back. `changed(cause)` is called when plans must be made
+    again.
+    """
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class Withdrawal:
         self._emptying: dict[DeviceId, asyncio.Task[None]] = {}
 
     def drain(self, name: str) -> DeviceId:
-        """A device (by id or name) gets no more work: it is `draining`, then `drained`.
+        """Gives a device (by id or name) no more work: it is `draining`, then `drained`.
 
         Raises:
             NotFound: no such device is ready.
@@ -51,10 +53,10 @@ class Withdrawal:
         return facts.id
 
     def resume(self, name: str) -> DeviceId:
-        """A device, here or away, is used again whatever it was taken out for.
+        """Uses a device again, connected or not, for whatever reason it was set aside.
 
         Raises:
-            NotFound: no such device, or it was not taken out.
+            NotFound: no such device, or it was not set aside.
             BadConfiguration: the list of drained devices cannot be written.
         """
         aside = self._live.aside
@@ -65,19 +67,19 @@ class Withdrawal:
                 cure="See `imbrex status`",
             )
         self._live.drained.remove(device)
-        log.info("device is resumed", device=device)
+        log.info("device resumed", device=device)
         self._forget(device)
         self._step(events.Resumed(device))
         return device
 
     def wrong(self, device: DeviceId, cause: str, *, proven: bool = False) -> None:
-        """A device gave a wrong result: one too many, and it is in quarantine for a while; one that
-        is wrong beyond doubt, and it is out until it is resumed.
+        """A device gave a wrong result. After several it is quarantined for a while; if one is
+        `proven` wrong, until it is resumed.
         """
         self._step(events.Wrong(device, cause, proven))
 
     async def close(self) -> None:
-        """Stops waiting; who is drained stays so."""
+        """Stops waiting; drained devices stay drained."""
         self._stepper.close()
         for task in self._emptying.values():
             task.cancel()
@@ -96,7 +98,7 @@ class Withdrawal:
             case actions.Withdraw(device):
                 self._driver.devices(self._live.usable())
                 self._forget(device)
-                log.info("device is drained", device=device)
+                log.info("device drained", device=device)
             case actions.LeaveOut(device, cause, seconds) if seconds < inf:
                 log.error("device quarantined", device=device, cause=cause, for_s=seconds)
             case actions.LeaveOut(device, evidence):
@@ -111,6 +113,6 @@ class Withdrawal:
         self._step(events.Emptied(device))
 
     def _forget(self, device: DeviceId) -> None:
-        """Nobody waits for what a device still does."""
+        """Drops the results that a device may still send."""
         if (emptying := self._emptying.pop(device, None)) is not None:
             emptying.cancel()

@@ -1,1 +1,1 @@
-"""What people and tools speak: HTTP."""
+"""The interfaces for clients: HTTP and the Open Inference Protocol over gRPC."""

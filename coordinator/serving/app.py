@@ -1,4 +1,4 @@
-"""The coordinator's HTTP interface: one application, with a room for each surface."""
+"""The coordinator's HTTP application, composed of one package per interface."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from coordinator.service import Coordinator
 
 
-# Everything that can be asked is in the routers of these.
+# These routers hold all routes.
 ROOMS = (infer, models, plans, devices, requests, health, metrics, oip, deepstack, page)
 
 
 def create_app(coordinator: Coordinator) -> FastAPI:
-    """The application that serves one coordinator, which somebody else starts and stops."""
+    """The application of one coordinator; the caller starts and stops the coordinator."""
     app = FastAPI(
         title="imbrex",
         version=metadata.version("imbrex"),
         summary="One CNN inference across the devices of a home.",
-        docs_url=None,  # the framework's runs scripts of other sites, with the reader's login
+        docs_url=None,  # the framework's page runs scripts of other sites with the reader's login
         redoc_url=None,
         redirect_slashes=False,
         dependencies=[Depends(guard)],
@@ -60,6 +60,6 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     app.add_middleware(SecurityHeaders)
     for room in ROOMS:
         for route in room.router.routes:
-            assert rule_of(getattr(route, "endpoint", None)), f"{route} says not who may call it"
+            assert rule_of(getattr(route, "endpoint", None)), f"{route} declares no access rule"
         app.include_router(room.router)
     return app

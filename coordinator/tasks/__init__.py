@@ -1,1 +1,3 @@
-"""Plans as data, the tasks that they become, and the scheduler that says which comes next. Pure."""
+"""Plans as data, the tasks that they consist of, and the scheduler that decides their
+order. Pure.
+"""

@@ -1,8 +1,8 @@
-"""How long an attempt may take before another device tries too.
+"""How long an attempt may take before another device also tries the task.
 
-An attempt's clock runs from when the device last got something of it, or last was heard of with a
+The time of an attempt runs from when the device last received data for it, or last returned a
 result of any task: a device that works through its queue is not late. The limits are generous,
-since a hedge costs another device's time, and a missed one only waits a little longer.
+since a second attempt costs another device's time, and a missed one only delays a request.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Protocol
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId
 
-# Predictions err by tens of percent and devices throttle to a half; three times as long is odd.
+# Predictions err by tens of percent and throttling halves speed; three times the time is a fault.
 HEDGE_FACTOR = 3.0
-# Shorter delays are the event loops' and the network's, whatever was predicted.
+# Shorter delays come from event loops and the network, whatever was predicted.
 SLACK_S = 0.5
-# Devices that try one task at the same time: two that hang need not be waited for.
+# Devices that may try a task at the same time: enough to survive two that hang.
 MOST_AT_ONCE = 3
-# Where no device is left to try, one that is only slow gets this long.
+# A device that may only be slow gets this long if no other is left to try.
 GIVE_UP_FACTOR = 20.0
 GIVE_UP_S = 60.0
 
 
 class Expectations(Protocol):
-    """What is predicted of tasks, by what is known now."""
+    """Predictions for tasks, from present knowledge."""
 
     def task_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
         """Seconds from sending a task's inputs to an idle device until its outputs are back."""
@@ -37,10 +37,10 @@ class Expectations(Protocol):
 
 
 class NoExpectations:
-    """Nothing is predicted: nothing is ever overdue."""
+    """No predictions: nothing is ever overdue."""
 
     def task_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
-        """Any time."""
+        """No limit."""
         del graph, task, device
         return math.inf
 
@@ -51,10 +51,10 @@ class NoExpectations:
 
 
 def patience_s(expected_s: float) -> float:
-    """How long something that was expected to take `expected_s` is waited for alone."""
+    """How long to wait for something that should take `expected_s` before trying elsewhere."""
     return SLACK_S + HEDGE_FACTOR * expected_s
 
 
 def give_up_s(expected_s: float) -> float:
-    """How long the last attempt at something is waited for."""
+    """How long to wait for the last attempt at something."""
     return GIVE_UP_S + GIVE_UP_FACTOR * expected_s

@@ -1,4 +1,4 @@
-"""What happens to the scheduler, and what it wants done."""
+"""The scheduler's events (what happened) and actions (what is to be done)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RequestId = NewType("RequestId", str)
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A request was admitted; its input tensors lie in the host's memory. `finite`: they hold
+    """A request was admitted; its input tensors are in the host's memory. `finite`: they contain
     neither NaN nor infinity.
     """
 
@@ -29,7 +29,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """An attempt's program is ready on its device, and what was to be sent so far has left."""
+    """An attempt's program is ready on its device, and the data queued so far has been sent."""
 
     request: RequestId
     task: int
@@ -38,8 +38,8 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A box of a task's output arrived at the host. Nothing is merged before `Merge` says so.
-    `finite`: it holds neither NaN nor infinity.
+    """A box of a task's output arrived at the host. It is merged only after a `Merge`. `finite`: it
+    contains neither NaN nor infinity.
     """
 
     request: RequestId
@@ -52,7 +52,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A device computed a task and passed on its outputs."""
+    """A device has computed a task and passed on its outputs."""
 
     request: RequestId
     task: int
@@ -61,7 +61,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What a device sent for a task can't be its result; `cause` says why."""
+    """A device sent something for a task that cannot be its result; `cause` says why."""
 
     request: RequestId
     task: int
@@ -89,21 +89,21 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A device is gone, with everything it was doing."""
+    """A device is gone, with all of its attempts."""
 
     device: DeviceId
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Nobody waits for the request any more."""
+    """The client no longer waits for the request."""
 
     request: RequestId
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: whoever is overdue is helped."""
+    """Time has passed: overdue attempts are acted on."""
 
 
 Event = (
@@ -125,7 +125,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Tell the device about the task: program, input boxes, where the outputs go."""
+    """Give the device the task: program, input boxes, and where the outputs go."""
 
     request: RequestId
     task: int
@@ -147,7 +147,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """Have the device send the host these outputs of a task that it has computed, and keeps."""
+    """Have the device send these outputs of a task, which it has computed and keeps, to the
+    host.
+    """
 
     request: RequestId
     task: int
@@ -158,8 +160,8 @@ class Resend:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Copy the box just received into the request's tensor; a partial sum is set `aside` until
-    it is whole, since a task that is tried again must not be added twice.
+    """Copy the received box into the request's tensor. A partial sum is first set `aside` until all
+    of it is there, since a task that is tried again must not be added twice.
     """
 
     request: RequestId
@@ -171,7 +173,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Add a task's partial sum, now whole, to the request's tensor."""
+    """Add a task's complete partial sum to the request's tensor."""
 
     request: RequestId
     task: int
@@ -181,7 +183,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Tell the device that an attempt of a task is not wanted any more."""
+    """Tell the device that an attempt is no longer needed."""
 
     request: RequestId
     task: int
@@ -206,7 +208,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The devices may forget everything of the request."""
+    """The devices may drop all data of the request."""
 
     request: RequestId
     devices: tuple[DeviceId, ...]
@@ -214,8 +216,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Accuse:
-    """Note against a device that what it sent can't be right: its form is wrong, or another
-    device's result has disproved it.
+    """Record a fault of a device: what it sent has the wrong form, or another device's result
+    disproved it.
     """
 
     device: DeviceId

@@ -1,6 +1,6 @@
-"""From a plan to its tasks: programs cut, and who needs which box from whom.
+"""The tasks of a plan: their programs, and which box each gets from which task.
 
-A `TaskGraph` is made once per plan and shared by all of its requests.
+A `TaskGraph` is made once per plan and shared by all requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from models.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a task's input, and the task that makes it; None: the request brought it."""
+    """A part of a task's input, and the task that computes it; None: it came with the request."""
 
     source: int | None
     box: Box
@@ -31,8 +31,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class TaskInput:
-    """A box that a task reads, and the pieces that it comes in: disjoint, or (`summed`) each the
-    whole box, a partial sum that means nothing before all are there.
+    """A box that a task reads, and its pieces: disjoint parts, or (`summed`) partial sums of the
+    whole box, which has its values only when all of them have arrived.
     """
 
     tensor: str
@@ -43,7 +43,7 @@ class TaskInput:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A part of a task's output that goes straight to the task which reads it."""
+    """A part of a task's output that goes directly to the task that reads it."""
 
     reader: int
     box: Box
@@ -51,8 +51,8 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """A box that a task owns of what its program yields. `to_host`: the host merges it, or
-    (`reduce`) adds it up. `routes`: what peers read of it.
+    """A box that a task owns among its program's outputs. `to_host`: the host merges it, or
+    (`reduce`) adds it to others. `routes`: the parts that peers read.
     """
 
     tensor: str
@@ -67,8 +67,8 @@ class TaskOutput:
 class TaskSpec:
     """One run of a program on one device, as planned; `program` is empty in an outline.
 
-    With `barrier` it starts only when every task of the earlier blocks is merged. A `direct` task
-    gets what other tasks made from them, not from the host.
+    With `barrier` it starts only when all tasks of earlier blocks are merged. A `direct` task gets
+    the outputs of other tasks from their devices, not from the host.
     """
 
     id: int
@@ -83,8 +83,8 @@ class TaskSpec:
 
 @dataclass(frozen=True, eq=False)
 class TaskGraph:
-    """Everything that a request needs of its plan. `tensors` are as they travel, `works` is what
-    each task computes, `tolerance` how far two devices may differ in it (`models.tolerance`).
+    """A plan's tasks, as requests execute them. `tensors` are in wire form, `works` is the work of
+    each task, `tolerance` how far two devices may differ in its results (`models.tolerance`).
     """
 
     plan: Plan
@@ -104,7 +104,9 @@ class TaskGraph:
 
     @cached_property
     def ends(self) -> tuple[tuple[int, str], ...]:
-        """Tasks and their outputs that are the network's: when all are merged, it is done."""
+        """Tasks and their outputs that belong to the network's outputs: once merged, the answer is
+        complete.
+        """
         return tuple(
             (task.id, output.tensor)
             for task in self.tasks
@@ -119,13 +121,13 @@ class TaskGraph:
 
     @cached_property
     def sketch(self) -> Sketch:
-        """What a trace tells of this plan."""
+        """What a trace needs to know of this plan."""
         passed = (each for task in self.tasks for each in _passed(self, task))
         return Sketch(tuple(task.block for task in self.tasks), tuple(passed))
 
     @cached_property
     def readers(self) -> Mapping[tuple[int | None, str], tuple[int, ...]]:
-        """Tasks that read a tensor made by a task (None: brought by the request)."""
+        """Tasks that read a tensor computed by a task (None: brought by the request)."""
         found: dict[tuple[int | None, str], list[int]] = {}
         for task in self.tasks:
             for each in task.inputs:
@@ -137,7 +139,7 @@ class TaskGraph:
 
 
 def _passed(graph: TaskGraph, task: TaskSpec) -> Iterator[Passed]:
-    """One entry for each task that reads from this one: its boxes travel together."""
+    """One entry per task that reads from this one: the boxes for it travel together."""
     sizes: dict[int, int] = {}
     for output in task.outputs:
         itemsize = graph.tensors[output.tensor].itemsize
@@ -148,7 +150,7 @@ def _passed(graph: TaskGraph, task: TaskSpec) -> Iterator[Passed]:
 
 
 def outline_plan(plan: Plan, network: Network) -> TaskGraph:
-    """The tasks of a plan by geometry alone: what the simulator runs. No program is cut."""
+    """The tasks of a plan without programs, as the simulator runs them."""
     network = network.wired(plan.wire)
     outliner = _Outliner(network)
     for index, block in enumerate(plan.blocks):
@@ -195,9 +197,9 @@ def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
 
 
 def routed(tasks: Sequence[TaskSpec], network_outputs: Sequence[str]) -> Iterator[TaskSpec]:
-    """Decides for every output who gets it: the host, the peers that read it, or both. What nobody
-    reads, such as the rows that a stride leaves out, stays; a task that nobody reads from tells the
-    host its result.
+    """Decides where every output goes: to the host, to the peers that read it, or both. What nobody
+    reads, such as rows that a stride skips, stays on the device; a task whose outputs nobody reads
+    reports to the host.
     """
     direct: dict[tuple[int, str], list[Route]] = {}
     through_host: set[tuple[int, str]] = set()
@@ -223,7 +225,7 @@ def routed(tasks: Sequence[TaskSpec], network_outputs: Sequence[str]) -> Iterato
 
 
 class _Outliner:
-    """Keeps who makes which box while blocks are added in order."""
+    """Tracks which task owns which box, while blocks are added in order."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -235,7 +237,7 @@ class _Outliner:
         }
 
     def add_block(self, index: int, block: Block) -> None:
-        """Adds a block's tasks; then what they own becomes available to later blocks."""
+        """Adds a block's tasks; their outputs become available to later blocks."""
         first = len(self.tasks)
         for tile in block.tiles:
             self._add_tile(index, block, tile)

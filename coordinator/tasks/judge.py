@@ -1,4 +1,4 @@
-"""Whether what came for a task can be its result, by its box and by its values."""
+"""Whether received data can be a task's result, judged by its box and values."""
 
 from __future__ import annotations
 
@@ -15,36 +15,40 @@ from models.boxes import Box
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """Why something is refused; `proven`: nothing can come that shows it was right."""
+    """Why something is refused; `proven`: no later result can show that it was right."""
 
     cause: str
     proven: bool
 
 
 class Judge:
-    """Remembers the graphs whose own values are not finite."""
+    """Remembers the graphs that yield values that are not finite by themselves."""
 
     def __init__(self) -> None:
         self._unusual: WeakSet[TaskGraph] = WeakSet()
 
     def is_unusual(self, graph: TaskGraph, *, finite: bool) -> bool:
-        """Whether values that are not finite are to be expected, from an input that is or isn't."""
+        """Whether values that are not finite are to be expected, given whether the input was
+        `finite`.
+        """
         return not finite or graph in self._unusual
 
     def objection(
         self, run: RequestRun, task: TaskRun, attempt: Attempt, came: Received
     ) -> Objection | None:
-        """Why it can't be a part of the task's result, if it can't."""
+        """Why it cannot be part of the task's result; None if it can."""
         output = next((o for o in task.spec.outputs if o.tensor == came.tensor), None)
         if output is None or not _fits(came.box, output.box, attempt.merged.get(came.tensor, ())):
-            cause = f"it sent {came.box} of {came.tensor!r}, which is not what was asked for"
+            cause = f"it sent {came.box} of {came.tensor!r}, which was not requested"
             return Objection(cause, proven=True)
         if not came.finite and not self._believes(run, task, attempt.device):
             return Objection(f"it sent values of {came.tensor!r} that are not finite", proven=False)
         return None
 
     def _believes(self, run: RequestRun, task: TaskRun, device: DeviceId) -> bool:
-        """Whether values that are not finite are the model's own: two attempts yield them."""
+        """Whether the model itself yields values that are not finite: two attempts agree on
+        them.
+        """
         if not run.unusual:
             task.doubted.append(device)
         if len(task.doubted) > 1:
@@ -54,12 +58,12 @@ class Judge:
 
 
 def disproved(run: RequestRun, task: TaskRun) -> list[DeviceId]:
-    """Devices whose values for a task were not finite, now that it has a result which is."""
+    """Devices that sent values that are not finite for a task whose result turned out finite."""
     return [] if run.unusual else task.doubted
 
 
 def _fits(box: Box, whole: Box, before: Iterable[Box]) -> bool:
-    """Whether `box` is a new part of `whole`."""
+    """Whether `box` is a part of `whole` that has not come yet."""
     if len(box) != len(whole) or box.is_empty or not whole.contains(box):
         return False
     return all(box.intersect(each).is_empty for each in before)

@@ -1,4 +1,4 @@
-"""Where a task runs when it can't, or can no longer, run where it was planned."""
+"""Where a task runs if the planned device cannot, or can no longer, run it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ def place(
     requests: Iterable[RequestRun],
     expected: Expectations,
 ) -> DeviceId | None:
-    """The planned device if it is one of `devices`; else the one that would be ready first, of
-    those on which the task failed least. None where all are trying. `requests` are all in flight.
+    """The planned device if it is one of `devices`; otherwise, among those where the task failed
+    least often, the one that would be ready first. None if all of them are already trying.
+    `requests` are all in flight.
     """
     planned = task.spec.device
     if not task.attempts and not task.failures and planned in devices:
@@ -39,7 +40,7 @@ def place(
 
 
 class _Backlog:
-    """What devices have to do: predicted seconds, and how many attempts."""
+    """The work that devices have: predicted seconds, and the number of attempts."""
 
     def __init__(self, requests: Iterable[RequestRun], expected: Expectations) -> None:
         self.attempts: Counter[DeviceId] = Counter()

@@ -1,7 +1,7 @@
 """Plans: immutable, versioned, printable, checkable, saved and loaded as JSON.
 
-A plan divides a network's units into blocks. Each block is a set of tiles, one per device that
-takes part, or several on a device that computes several at once; a tile owns a box of every tensor
+A plan divides a network's units into blocks. Each block is a set of tiles: one per device that
+takes part, or several on a device that computes several at once. A tile owns a box of every tensor
 that the block yields. Together the tiles of a block cover its outputs exactly once (or, with
 `reduce`, add up to them).
 """
@@ -19,7 +19,7 @@ from models.units import Network
 from models.wire import Wire
 from models.work import Work
 from models.worked import MOST_KEPT, Worked, block_worked
-from protos.facts import DeviceId as DeviceId  # noqa: PLC0414 - what plans name devices by
+from protos.facts import DeviceId as DeviceId  # noqa: PLC0414 - how plans name devices
 
 Exchange = Literal["none", "host", "peer"]
 
@@ -28,10 +28,10 @@ Exchange = Literal["none", "host", "peer"]
 class Tile:
     """One device's share of a block.
 
-    `boxes` names what it owns of each of the block's outputs. A tile with a `part` sums over that
-    box of the block's one input tensor (a fully connected layer split over its input): it owns
-    all of the output, and the partial sums of the block's tiles add up. `flop` is what it
-    computes, halos included.
+    `boxes` gives the box that it owns of each of the block's outputs. A tile with a `part` sums
+    over that box of the block's only input tensor (a fully connected layer split over its input):
+    it owns the whole output, and the partial sums of the block's tiles are added. `flop` counts
+    what it computes, halos included.
     """
 
     device: DeviceId
@@ -49,9 +49,9 @@ class Tile:
 class Block:
     """Units [start, stop), computed without communication inside.
 
-    `exchange` says how the block's inputs reach its devices: through the host, from the peers
-    that computed them, or not at all. With `barrier` no tile starts before every tile of the
-    block before has been merged (as published); without, a tile starts when its boxes are there.
+    `exchange` says how the block's inputs reach its devices: through the host, from the peers that
+    computed them, or not at all. With `barrier` no tile starts before all tiles of the previous
+    block are merged (as published); without it, a tile starts when its boxes have arrived.
     """
 
     start: int
@@ -91,9 +91,9 @@ class TrafficBytes:
 class Plan:
     """How one model runs on one cluster.
 
-    `predicted_latency_s` is the planner's own prediction, `single_device_latency_s` that of the
-    best device alone, `baseline_device` its id. `total_flop` is the whole network's,
-    `redundant_flop` what tiles compute beyond it. `wire` is how maps travel between blocks.
+    `predicted_latency_s` is the planner's prediction, `single_device_latency_s` that of the best
+    device alone, `baseline_device` its id. `total_flop` is the whole network's, `redundant_flop`
+    what the tiles compute in addition. `wire` is the encoding of maps between blocks.
     """
 
     model: str
@@ -127,7 +127,7 @@ def tile_works(network: Network, block: Block, tile: Tile) -> Sequence[Work]:
 
 
 def _worked(network: Network, block: Block, tile: Tile) -> Worked:
-    """Both of the above, kept with the network: searches ask for the same tiles again and again."""
+    """Both of the above, cached with the network: searches ask for the same tiles many times."""
     memo = cast("dict[object, Worked]", network.memo)
     key = ("tile", block.start, block.stop, tuple(tile.boxes.items()), tile.part)
     found = memo.get(key)

@@ -1,8 +1,8 @@
-"""What must be done again when boxes no longer pass from peer to peer.
+"""What must be done again when devices can no longer pass boxes to each other.
 
-Going back from the network's outputs: what the host holds is not needed again; what a device
-still keeps is sent to the host; anything else is computed again from its inputs. So a request goes
-on from the latest boundary whose boxes survive, at worst from the image.
+Going back from the network's outputs: what the host holds is not needed again; what a device still
+keeps is sent to the host; everything else is computed again from its inputs. So a request goes on
+from the latest boundary whose boxes survive, at worst from the image.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from coordinator.tasks.runs import Phase, RequestRun, TaskRun
 
 
 def recover(request: RequestId, run: RequestRun, now: float) -> Iterator[Action]:
-    """From now on nothing passes from peer to peer: attempts that wait for peers are given up,
-    and what devices keep is asked for. Afterwards every task can be advanced.
+    """Ends all exchange between peers: attempts that wait for peers are given up, and kept outputs
+    are requested from devices. Afterwards every task can be advanced.
     """
     if run.direct:
         run.direct = False
@@ -30,8 +30,8 @@ def recover(request: RequestId, run: RequestRun, now: float) -> Iterator[Action]
 
 
 def survivors(run: RequestRun) -> list[TaskRun]:
-    """Tasks whose outputs a device keeps and the host needs; others that must be done are waiting
-    (or running) afterwards, and those not needed are done.
+    """Tasks whose outputs a device keeps and the host needs. Afterwards, other tasks that must run
+    are waiting or running, and those that are not needed are done.
     """
     needed: set[int] = set()
     kept: list[TaskRun] = []

@@ -1,4 +1,4 @@
-"""Requests in flight, as the scheduler keeps them: their tasks, and the attempts at each."""
+"""Requests in flight, as the scheduler keeps them: their tasks and attempts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from models.boxes import Box
 
 
 class Phase(Enum):
-    """Where a task stands: DONE is computed, and merged where the host is to have it, or not
-    needed any more.
+    """The state of a task. DONE: it is computed, and merged if the host needs it; or it is no
+    longer needed.
     """
 
     WAITING = auto()
@@ -27,9 +27,9 @@ class Attempt:
     """A device's try at a task.
 
     `sent` are the input boxes that the host sent, `merged` the output boxes that came back.
-    `since_s` is when the device last got something of it; `delivered` whether that has left.
-    `resent`: computed before, only its outputs are asked for. `hedged`: it is overdue, and
-    another device tries too.
+    `since_s` is when the device was last given data for it; `delivered` whether that has been sent.
+    `resent`: it was computed before, and only its outputs are requested. `hedged`: it is overdue,
+    and another device tries as well.
     """
 
     number: int
@@ -42,15 +42,15 @@ class Attempt:
     merged: dict[str, list[Box]] = field(default_factory=dict)
 
     def has_merged(self, output: TaskOutput) -> bool:
-        """Whether all of an output came back in this attempt."""
+        """Whether all of an output came back from this attempt."""
         return sum(box.volume for box in self.merged.get(output.tensor, ())) == output.box.volume
 
 
 @dataclass(slots=True)
 class TaskRun:
-    """A task of one request. `held` are the outputs that lie wholly at the host, `kept` is the
-    attempt whose device keeps all of them. `failed` counts attempts that failed, `failures` by
-    the device whose fault it was; `doubted` are devices whose results were not finite.
+    """A task of one request. `held` are the outputs that are complete at the host, `kept` is the
+    attempt whose device keeps all of them. `failed` counts failed attempts, `failures` those that
+    were a device's fault, by device; `doubted` are devices whose results were not finite.
     """
 
     spec: TaskSpec
@@ -65,22 +65,22 @@ class TaskRun:
 
     @property
     def latest(self) -> Attempt | None:
-        """The attempt that was begun last, of those that go on."""
+        """The active attempt that began last."""
         return next(reversed(self.attempts.values()), None)
 
     @property
     def device(self) -> DeviceId | None:
-        """Where it runs."""
+        """The device that runs it."""
         latest = self.latest
         return latest.device if latest else None
 
     @property
     def is_at_host(self) -> bool:
-        """Whether every output lies at the host."""
+        """Whether every output is complete at the host."""
         return len(self.held) == len(self.spec.outputs)
 
     def begin(self, device: DeviceId, now: float) -> Attempt:
-        """A new attempt, beside those that go on."""
+        """Starts another attempt beside the active ones."""
         attempt = Attempt(self.tries, device, now)
         self.tries += 1
         self.attempts[attempt.number] = attempt
@@ -88,7 +88,7 @@ class TaskRun:
         return attempt
 
     def give_up(self, attempt: Attempt) -> None:
-        """An attempt ended without a result; without another, the task waits again."""
+        """Ends an attempt without a result; without any other, the task waits again."""
         del self.attempts[attempt.number]
         for other in self.attempts.values():
             other.hedged = False
@@ -96,7 +96,7 @@ class TaskRun:
             self.phase = Phase.WAITING
 
     def finish(self, attempt: Attempt) -> list[Attempt]:
-        """An attempt yielded the result; returns those that are not wanted any more."""
+        """Takes an attempt's result; returns the other attempts, which are no longer needed."""
         others = [each for each in self.attempts.values() if each is not attempt]
         self.attempts.clear()
         self.held.update(each.tensor for each in self.spec.outputs if attempt.has_merged(each))
@@ -104,9 +104,9 @@ class TaskRun:
         return others
 
     def resend(self, now: float) -> Attempt:
-        """The attempt whose device keeps the outputs goes on until the host has them."""
+        """Reactivates the attempt whose device keeps the outputs, until the host has them."""
         kept = self.kept
-        assert kept is not None, "it was kept"
+        assert kept is not None, "only kept outputs can be sent again"
         kept.resent, kept.since_s, self.kept = True, now, None
         kept.merged.clear()
         self.attempts[kept.number] = kept
@@ -124,9 +124,9 @@ class TaskRun:
 
 @dataclass(slots=True)
 class RequestRun:
-    """A request in flight. While it is `direct`, tasks get from each other what the plan says;
-    `progress_s` is when anything was last heard of it. `is_as_planned` until a task is tried again,
-    or on another device than planned.
+    """A request in flight. While it is `direct`, tasks exchange boxes between devices as planned;
+    `progress_s` is the time of its last event. `is_as_planned` until a task is tried again, or on
+    another device than planned.
     """
 
     graph: TaskGraph
@@ -139,11 +139,11 @@ class RequestRun:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every output of the network lies at the host."""
+        """Whether every output of the network is complete at the host."""
         return all(tensor in self.tasks[task].held for task, tensor in self.graph.ends)
 
     def awaited(self, task: TaskRun) -> list[TaskOutput]:
-        """Outputs that the host is to get, and does not have."""
+        """Outputs that the host needs and does not have."""
         return [
             each
             for each in task.spec.outputs
@@ -151,7 +151,7 @@ class RequestRun:
         ]
 
     def sendable(self, task: TaskRun, attempt: Attempt | None) -> Iterator[tuple[str, Box]]:
-        """Input boxes that the host holds and has not yet sent in this (or a new) attempt."""
+        """Input boxes that the host has and has not yet sent in this (or a new) attempt."""
         if attempt is not None and attempt.resent:
             return
         if task.spec.barrier and not self._passed_barrier(task.spec.block):
@@ -169,7 +169,7 @@ class RequestRun:
         return any(self.sendable(task, None))
 
     def feeds_others(self, task: TaskRun) -> bool:
-        """Whether a peer that reads of this task's outputs has not finished."""
+        """Whether a peer that reads this task's outputs has not finished."""
         return any(
             self.tasks[route.reader].phase is not Phase.DONE
             for output in task.spec.outputs

@@ -8,18 +8,18 @@ A task's life:
 
 Rules:
 
-* A task is assigned when its first input box can be sent; without a barrier its boxes go out as
-  they come in, with a barrier all at once when every earlier block is done. One that reads nothing,
-  since it computes from constants alone, is assigned at once, or when its barrier has passed.
-* What a lost device was computing is computed again elsewhere, from the boxes that the host
-  holds. Late results of an attempt that was given up are dropped and counted.
-* An attempt that is overdue gets company: another device tries too, the first result is taken,
-  the others are cancelled (`deadlines`).
-* A result that can't be one is refused and counted, and its task runs elsewhere. Values that are
-  not finite are believed when a second attempt yields them too; else its device is accused.
-* Where tasks pass their outputs straight to peers, all tasks are placed and assigned at once, so
-  that every output has an address. If then a device is lost, cannot reach a peer, or nothing is
-  heard for too long, the request goes on through the host (`recovery`).
+* A task is assigned when its first input box can be sent. Without a barrier its boxes are sent as
+  they become available, with a barrier all at once when every earlier block is done. A task without
+  inputs, which computes from constants alone, is assigned at once, or after its barrier.
+* What a lost device was computing is computed elsewhere, from the boxes that the host has. Late
+  results of an attempt that was given up are dropped and counted.
+* If an attempt is overdue, another device tries as well; the first result is taken, and the other
+  attempts are cancelled (`deadlines`).
+* Data that cannot be a result is refused and counted, and its task runs elsewhere. Values that are
+  not finite are accepted if a second attempt yields them as well; otherwise its device is accused.
+* If tasks pass their outputs directly to peers, all tasks are placed and assigned at once, so that
+  every output has an address. If then a device is lost, cannot reach a peer, or nothing is heard
+  for too long, the request goes on through the host (`recovery`).
 * When the last device is gone, requests wait a while for one to come back.
 * A request ends exactly once, with `Complete` or `Abort`; then its devices are released.
 """
@@ -62,13 +62,13 @@ from coordinator.tasks.runs import Attempt, Phase, RequestRun, TaskRun
 from coordinator.tasks.watch import Watch
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 
-# A task that failed this often fails everywhere: more attempts only cost time.
+# A task that failed this often would fail everywhere.
 MAX_FAILURES = 4
-# How long a request waits for a device to come back when the last one has gone: a router that
-# restarts, or a host that was asleep itself, takes all of them away at once.
+# How long requests wait for a device after the last one has gone: a restarting router, or a host
+# that was suspended, makes all of them disappear at once.
 STRANDED_S = 10.0
-# What says nothing against the device that reports it: it was asked for what it can't know, or
-# another device can't be reached.
+# Errors that are not the fault of the device that reports them: it lacks knowledge that it was not
+# given, or another device cannot be reached.
 _BLAMELESS = ("no_program", "send")
 
 _Found = tuple[RequestRun, TaskRun, Attempt]
@@ -86,11 +86,11 @@ class Scheduler:
         self._watch = Watch(self._expected)
         self._judge = Judge()
         self._now = 0.0
-        # When the last device went.
+        # When the last device was lost.
         self._empty_s = 0.0
 
     def step(self, event: Event, now: float = 0.0) -> list[Action]:
-        """Takes one event; returns what must be done, in order. `now` is of any monotonic clock."""
+        """Takes one event; returns the actions, in order. `now` is a monotonic time in seconds."""
         self._now = now
         match event:
             case Delivered(request, task, attempt):
@@ -121,14 +121,14 @@ class Scheduler:
                     yield from self._end(request)
             case Tick():
                 for request, run in list(self.requests.items()):
-                    yield from self._look_after(request, run)
+                    yield from self._help_overdue(request, run)
 
     # ------------------------------------------------------------ events
 
     def _submit(self, event: Submitted) -> Iterator[Action]:
         request, graph = event.request, event.graph
         unusual = self._judge.is_unusual(graph, finite=event.finite)
-        # Devices don't pass on what is not finite.
+        # Devices refuse to pass on values that are not finite.
         direct = graph.is_direct and not unusual and bool(self.devices)
         tasks = [TaskRun(spec) for spec in graph.tasks]
         run = RequestRun(graph, tasks, direct, self._now, unusual=unusual)
@@ -136,7 +136,7 @@ class Scheduler:
         if run.direct:
             begun = [(task, self._begin(run, task)) for task in run.tasks]
             for task, attempt in begun:
-                assert attempt is not None, "there are devices"
+                assert attempt is not None, "there is at least one device"
                 yield Assign(request, task.spec.id, attempt.number, attempt.device)
         yield from self._advance(request, range(len(run.tasks)))
 
@@ -170,7 +170,7 @@ class Scheduler:
             yield from self._finish(event.request, found)
 
     def _computed(self, event: Finished) -> Iterator[Action]:
-        """News of a task whose outputs all go to peers ends it: the others end when merged."""
+        """Ends a task whose outputs all go to peers; other tasks end when they are merged."""
         found = self._current(event.request, event.task, event.attempt)
         if found is None:
             return
@@ -180,10 +180,10 @@ class Scheduler:
             yield from self._finish(event.request, found)
 
     def _finish(self, request: RequestId, found: _Found) -> Iterator[Action]:
-        """A task has its result."""
+        """Ends a task that has its result."""
         run, task, attempt = found
         for device in disproved(run, task):
-            yield Accuse(device, "its values were not finite, those of another device were")
+            yield Accuse(device, "its values were not finite, but another device's were")
         task.doubted.clear()
         for other in task.finish(attempt):
             yield Cancel(request, task.spec.id, other.number, other.device)
@@ -257,14 +257,16 @@ class Scheduler:
     # ------------------------------------------------------------ faults
 
     def _go_on(self, request: RequestId, run: RequestRun, tasks: Iterable[int]) -> Iterator[Action]:
-        """Attempts at `tasks` ended without a result, or what they passed on may be lost."""
+        """Goes on after attempts at `tasks` ended without a result, or their outputs may be
+        lost.
+        """
         if run.graph.is_direct:
             yield from recover(request, run, self._now)
             tasks = range(len(run.tasks))
         yield from self._advance(request, tasks)
 
-    def _look_after(self, request: RequestId, run: RequestRun) -> Iterator[Action]:
-        """Helps whatever is overdue."""
+    def _help_overdue(self, request: RequestId, run: RequestRun) -> Iterator[Action]:
+        """Acts on everything that is overdue."""
         if not self.devices:
             if self._now - self._empty_s >= STRANDED_S:
                 yield from self._abort(request, _no_device())
@@ -281,7 +283,9 @@ class Scheduler:
                     return
 
     def _help(self, request: RequestId, found: _Found) -> Iterator[Action]:
-        """An attempt that is overdue gets company; the last one possible is given up in the end."""
+        """Starts another attempt beside an overdue one, or finally gives up the last one
+        possible.
+        """
         run, task, attempt = found
         delay = self._watch.delay(*found, self._now)
         if delay is None:
@@ -296,7 +300,7 @@ class Scheduler:
             yield from self._feed(request, run, task, other)
         elif delay.is_hopeless:
             tried = ", ".join(each.device for each in task.attempts.values())
-            cause = f"task {index} was not answered for {delay.silent_s:.0f} s (by {tried})"
+            cause = f"task {index} got no result for {delay.silent_s:.0f} s (from {tried})"
             cure = "See the logs of those devices' workers."
             yield from self._abort(request, LostWorker(cause=cause, cure=cure))
 
@@ -324,7 +328,7 @@ class Scheduler:
             yield Send(request, task.spec.id, attempt.number, attempt.device, tensor, box)
 
     def _begin(self, run: RequestRun, task: TaskRun) -> Attempt | None:
-        """A new attempt on the best device that does not try already, if there is one."""
+        """A new attempt on the best device that is not yet trying; None if there is none."""
         requests = self.requests.values()
         device = place(run, task, self.devices, requests, self._expected)
         if device is None:
@@ -345,7 +349,7 @@ class Scheduler:
             yield Release(request, tuple(run.touched))
 
     def _current(self, request: RequestId, task: int, number: int) -> _Found | None:
-        """An attempt that goes on."""
+        """An active attempt."""
         run = self.requests.get(request)
         if run is None or not 0 <= task < len(run.tasks):
             return None

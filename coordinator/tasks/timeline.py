@@ -12,9 +12,9 @@ Interval = tuple[float, float]
 class Timing:
     """Where a request's time went, in seconds.
 
-    `queue`: admitted but not started. `scatter`, `compute`, `gather`: summed over blocks, the
-    time in which at least that was going on and nothing later in the list was; together with
-    `queue` they make `total`.
+    `queue`: admitted but not started. `scatter`, `compute` and `gather` are summed over blocks; at
+    each moment, the last of these that was going on counts. Together with `queue` they make up
+    `total`.
     """
 
     queue_s: float
@@ -26,10 +26,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class TaskTimes:
-    """One attempt of a task on the host's monotonic clock: when its last input was handed to the
-    connection (and how many bytes in all), when it was ready, started and stopped, and when the
-    last of its outputs was back at the host (0 and 0 bytes if none was to come). `shared`: other
-    requests were on its device meanwhile, and it may have waited for these.
+    """One attempt of a task, on the host's monotonic clock: when its last input was given to the
+    connection (and the bytes of all), when it was ready, started and stopped, and when its last
+    output was back at the host (0, and 0 bytes, if the host gets none). `shared`: other requests
+    were on its device meanwhile, so it may have waited for them.
     """
 
     task: int
@@ -47,7 +47,7 @@ class TaskTimes:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Bytes that a task hands straight to another one."""
+    """Bytes that a task passes directly to another one."""
 
     source: int
     reader: int
@@ -56,8 +56,8 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What a timeline needs to know of its plan, long after that is gone: each task's block, and
-    what tasks pass to each other.
+    """What a timeline needs of its plan, even after the plan is gone: each task's block, and what
+    tasks pass to each other.
     """
 
     blocks: tuple[int, ...] = ()
@@ -75,7 +75,7 @@ class Timeline:
     departures: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
 
     def sent(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
-        """A box of a task's input was handed to the connection."""
+        """A box of a task's input was given to the connection."""
         _, before = self.departures.get((task, attempt), (now, 0))
         self.departures[task, attempt] = (now, before + size_bytes)
 
@@ -90,7 +90,7 @@ class Timeline:
         self.tasks.append(replace(times, sent_s=sent_s, sent_bytes=size))
 
     def end(self, now: float) -> None:
-        """Everything is merged."""
+        """All outputs are merged."""
         self.ended_s = now
         for index, times in enumerate(self.tasks):
             back_s, size = self.arrivals.get((times.task, times.attempt), (0.0, 0))

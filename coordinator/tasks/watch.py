@@ -1,4 +1,4 @@
-"""Who is overdue: what is expected of attempts and requests, against when they were heard of."""
+"""What is overdue: expected times of attempts and requests, against their last signs of life."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from coordinator.tasks.runs import Attempt, RequestRun, TaskRun
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """How long nothing was heard of an attempt that is overdue, and how long it should take."""
+    """How long an overdue attempt has been silent, and how long it should have taken."""
 
     silent_s: float
     expected_s: float
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether even the last attempt at a task is not worth waiting for."""
+        """Whether to give up even the last attempt at a task."""
         return self.silent_s > give_up_s(self.expected_s)
 
 
 class Watch:
-    """When each device last gave a result of any task: `heard_s`."""
+    """Tracks when each device last returned a result of any task (`heard_s`)."""
 
     def __init__(self, expected: Expectations) -> None:
         self.heard_s: dict[DeviceId, float] = {}
         self._expected = expected
 
     def heard(self, run: RequestRun, attempt: Attempt, now: float) -> None:
-        """A result, or news of one, came for an attempt."""
+        """A result, or part of one, came from an attempt."""
         self.heard_s[attempt.device] = run.progress_s = now
 
     def delay(self, run: RequestRun, task: TaskRun, attempt: Attempt, now: float) -> Delay | None:
-        """By how much an attempt is overdue, if it is."""
+        """How overdue an attempt is; None if it is not."""
         silent_s = now - max(attempt.since_s, self.heard_s.get(attempt.device, 0.0))
         if silent_s < SLACK_S or not (attempt.resent or task.is_fed(attempt)):
             return None
@@ -45,8 +45,8 @@ class Watch:
         return Delay(silent_s, expected_s) if silent_s > patience_s(expected_s) else None
 
     def is_stuck(self, run: RequestRun, in_flight: int, now: float) -> bool:
-        """Whether a request whose tasks wait for each other has shown no sign of life for too
-        long, with so many requests on the devices.
+        """Whether a request whose tasks wait for each other has been silent for too long, given the
+        number of requests in flight.
         """
         preparing = (
             self._expected.prepare_s(run.graph, task.spec.id, attempt.device)

@@ -100,7 +100,8 @@ def find(name: str, path: Path = MANIFEST) -> Download:
     hint = f"Did you mean {closest[0]!r}? " if closest else ""
     raise NotFound(
         cause=f"there is no model {name!r} to download",
-        cure=f"{hint}Known are {', '.join(known)}; add a file with `imbrex models add FILE.onnx`",
+        cure=f"{hint}Known models: {', '.join(known)}; "
+        "add a file with `imbrex models add FILE.onnx`",
     )
 
 

@@ -69,7 +69,7 @@ async def test_without_multicast_it_says_what_to_do(monkeypatch):
         await listening.stop()
     (entry,) = logs
     assert entry["cause"] == "mDNS cannot listen: [Errno 101] Network is unreachable"
-    assert "setting workers" in entry["cure"]
+    assert "setting `workers`" in entry["cure"]
 
 
 async def test_it_listens_anew_when_addresses_change(announcer, monkeypatch):

@@ -20,7 +20,8 @@ def arrive(state: Admission, now: float, *numbers: int) -> list[Action]:
 
 def told_s(state: Admission, now: float) -> float:
     """When one too many is told to come back."""
-    with pytest.raises(Overloaded, match=f"{state.waiting} requests are waiting") as refused:
+    waiting = f"{state.waiting} requests are already waiting"
+    with pytest.raises(Overloaded, match=waiting) as refused:
         state.step(Arrived(Ticket(999)), now)
     return refused.value.retry_after_s
 

@@ -236,7 +236,7 @@ def test_the_chosen_plan_that_was_not_used_for_longest_makes_room(
     assert state.graph(M) is CD
     busy = Plans(count(1))
     steps(busy, Wanted(ONE, M, LW), Wanted(TWO, M, Choice("efl")))
-    with pytest.raises(Unavailable, match="being made already"):
+    with pytest.raises(Unavailable, match="already being made"):
         busy.step(Kept(M, choices[0], AB), 0.0)
     assert not busy.knows(M, choices[0])
 

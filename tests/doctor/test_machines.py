@@ -33,7 +33,7 @@ REACHED_BY_WIFI = {"address": "192.168.1.30:8470"}
         ({"ahead_s": 5.0}, "clock_skew", "warning", "5 s ahead of"),
         ({"ahead_s": -3600.0}, "clock_skew", "error", "3600 s behind"),
         ({"version": "1.2.2"}, "version_skew", "warning", f"1.2.2, the coordinator {VERSION}"),
-        ({"interfaces": [cable(mbps=100)]}, "slow_cable", "warning", "at 100 Mbit/s, and could"),
+        ({"interfaces": [cable(mbps=100)]}, "slow_cable", "warning", "at 100 Mbit/s but could"),
         ({"interfaces": [cable(mbps=10, port_mbps=100)]}, "slow_cable", "warning", "at 10 Mbit"),
         (
             {"interfaces": [wifi(saves_power=True)], **REACHED_BY_WIFI},

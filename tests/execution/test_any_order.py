@@ -160,7 +160,7 @@ class AnyOrder(RuleBasedStateMachine):
                 assert memory[graph.outputs[0]] == answer(graph, memory["t0"])
             elif ends and ends != ["cancelled"]:
                 failed = [self.failures[request, task.id] for task in graph.tasks]
-                waited = "was not answered" in ends[0] and self.world.now > 60
+                waited = "got no result" in ends[0] and self.world.now > 60
                 assert self.was_empty or max(failed) >= MAX_FAILURES or waited, ends
 
     @invariant()
@@ -234,7 +234,7 @@ class TakesAnything(Scheduler):
 class NeverLate(Scheduler):
     """Nothing is overdue."""
 
-    def _look_after(self, request, run):
+    def _help_overdue(self, request, run):
         return iter(())
 
 

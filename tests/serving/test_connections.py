@@ -70,7 +70,7 @@ async def test_a_head_that_never_ends_is_hung_up_on(sent) -> None:
             writer.write(sent)
             assert await ended(reader) == b""
             writer.close()
-    assert [each["cause"] for each in logs] == ["no whole request came in time"]
+    assert [each["cause"] for each in logs] == ["no complete request came in time"]
 
 
 @pytest.mark.usefixtures("hasty")

@@ -283,7 +283,7 @@ async def test_the_inference_protocols_grpc_takes_keys_in_its_metadata(keys):
                 await stub.RepositoryIndex(listed, metadata=shown)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         await stub.RepositoryIndex(listed, metadata=(("authorization", f"Bearer {asks}"),))
-        with pytest.raises(grpc.aio.AioRpcError, match="not change things"):
+        with pytest.raises(grpc.aio.AioRpcError, match="not change anything"):
             await stub.RepositoryModelLoad(load, metadata=(("x-api-key", asks),))
         with pytest.raises(grpc.aio.AioRpcError) as other:
             await stub.RepositoryModelLoad(load, metadata=(("x-api-key", admin),))

@@ -126,7 +126,7 @@ def test_the_model_repository(client: Any) -> None:
     client.load_model("stored")
     assert client.is_model_ready("stored")
     client.infer("stored", [told("image", random((1, 3, 16, 16)))])
-    with pytest.raises(InferenceServerException, match="as they lie"):
+    with pytest.raises(InferenceServerException, match="only from the coordinator"):
         client.load_model("stored", config="{}")
 
 

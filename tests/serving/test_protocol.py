@@ -50,5 +50,5 @@ async def test_a_protocol_is_a_package_and_a_line(monkeypatch, tmp_path):
 def test_a_protocol_that_says_not_who_may_call_does_not_start(monkeypatch, tmp_path):
     rooms = (*application.ROOMS, SimpleNamespace(router=silent))
     monkeypatch.setattr(application, "ROOMS", rooms)
-    with pytest.raises(AssertionError, match="says not who may call"):
+    with pytest.raises(AssertionError, match="declares no access rule"):
         application.create_app(InPlace(CoordinatorSettings(state_dir=tmp_path)))  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ def test_the_same_cluster_comes_back(file, tmp_path):
 
 
 def test_a_cluster_that_is_there_is_not_overwritten(file, tmp_path):
-    with pytest.raises(BadConfiguration, match="holds a cluster's authority already"):
+    with pytest.raises(BadConfiguration, match="already holds a cluster's authority"):
         restore(file, tmp_path / "before")
 
 
@@ -58,7 +58,7 @@ def test_a_file_that_names_other_places_is_refused_whole(tmp_path, name):
             member = tarfile.TarInfo(each)
             member.size = 1
             archive.addfile(member, io.BytesIO(b"x"))
-    with pytest.raises(BadRequest, match="no backup of a cluster"):
+    with pytest.raises(BadRequest, match="not a backup of a cluster"):
         restore(packed, tmp_path / "after")
     assert not (tmp_path / "after").exists()
 
@@ -69,14 +69,14 @@ def test_a_link_is_refused(tmp_path):
         member = tarfile.TarInfo("cluster/authority.pem")
         member.type, member.linkname = tarfile.SYMTYPE, "/etc/shadow"
         archive.addfile(member)
-    with pytest.raises(BadRequest, match="no backup of a cluster"):
+    with pytest.raises(BadRequest, match="not a backup of a cluster"):
         restore(packed, tmp_path / "after")
 
 
 def test_nonsense_is_refused(tmp_path):
     packed = tmp_path / "nonsense"
     packed.write_bytes(b"nonsense")
-    with pytest.raises(BadRequest, match="no backup of a cluster"):
+    with pytest.raises(BadRequest, match="not a backup of a cluster"):
         restore(packed, tmp_path / "after")
 
 

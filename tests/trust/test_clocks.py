@@ -48,8 +48,8 @@ async def test_a_worker_whose_clock_is_a_year_ahead_is_named_on_both_sides(
         async with watched_pool(running.address, trust=trust) as watched:
             await until(lambda: watched.peer(running.address).state is PeerState.REFUSED)
             reason = watched.peer(running.address).reason
-            assert "does not take our certificate" in reason
-            assert "the clock of that device says something else" in reason
+            assert "rejects our certificate" in reason
+            assert "the clock of that device must show another time" in reason
             assert f"{now_utc():%Y-%m-%d}" in reason
             end = certificate_end(trust.certified.credentials.identity.certificate_pem)
             assert f"{end:%Y-%m-%d}" in reason

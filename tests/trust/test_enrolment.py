@@ -109,7 +109,7 @@ async def test_a_workers_certificate_is_not_the_coordinators(trust, tmp_path):
 
 @pytest.mark.parametrize("device", ["", "host", "a" * 15, "A" * 16, "../../../etc/pass"])
 async def test_a_strange_device_id_is_refused(trust, address, device):
-    with pytest.raises(BadRequest, match="id is not one of ours"):
+    with pytest.raises(BadRequest, match="id is not 16 hex"):
         await enrol(trust.certified.invite(address), device, "kitchen")
 
 

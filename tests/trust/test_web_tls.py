@@ -196,7 +196,7 @@ def test_what_clients_see_proves_nothing_among_daemons(authority):
     )
     assert [each._name for each in usage.value] == ["serverAuth"]
     for name in (COORDINATOR_NAME, "x.Worker.imbrex.internal", "imbrex.internal", "*", "a b", ""):
-        with pytest.raises(BadConfiguration, match="no name for clients"):
+        with pytest.raises(BadConfiguration, match="cannot be a name of this device"):
             authority.for_clients((name,), now_utc())
 
 

@@ -35,7 +35,7 @@ async def test_two_that_use_the_same_workers_see_each_other(
                     await until(lambda host=host: any(d.shared_with for d in host.devices()))
                     (told,) = host.devices()
                     assert told.shared_with == (other,)
-                    assert f"another coordinator, too: {other}" in told.reason
+                    assert f"another coordinator: {other}" in told.reason
                     (found,) = [f for f in await host.examine() if f.code == "shared_devices"]
                     assert other in found.cause
                     assert told.name in found.cause

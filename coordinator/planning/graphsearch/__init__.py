@@ -1,1 +1,1 @@
-"""The search algorithms of two papers, free of networks: cost tables in, choices out."""
+"""The search algorithms of two papers, independent of networks: cost tables in, choices out."""

@@ -6,12 +6,12 @@ A computation graph whose nodes have configurations. A strategy picks one per no
 
 Two reductions keep an optimal strategy reachable:
 
-* node elimination [Eq. 2, Theorem 1]: a node j with one edge in, from i, and one out, to k, gives
-  way to an edge (i, k) that costs the minimum over c_j of t_x(i, j) + t(j) + t_x(j, k);
-* edge elimination [Eq. 3, Theorem 2]: two edges between the same nodes give way to their sum.
+* node elimination [Eq. 2, Theorem 1]: a node j with one edge in, from i, and one out, to k, is
+  replaced by an edge (i, k) that costs the minimum over c_j of t_x(i, j) + t(j) + t_x(j, k);
+* edge elimination [Eq. 3, Theorem 2]: two edges between the same nodes are replaced by their sum.
 
-They are applied until neither can be; the K nodes that are left are solved exactly; undoing the
-node eliminations in reverse gives every other node its configuration [Algorithm 1].
+They are applied as long as possible; the K remaining nodes are solved exactly; undoing the node
+eliminations in reverse order gives every other node its configuration [Algorithm 1].
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostGraph:
-    """`nodes[i][c]` is what layer i costs in configuration c (t_c + t_s). Edges may be parallel,
-    never loops. All costs are at least 0; infinite forbids.
+    """`nodes[i][c]` is the cost of layer i in configuration c (t_c + t_s). Edges may be parallel,
+    but there are no loops. All costs are at least 0; infinite ones forbid a configuration.
     """
 
     nodes: Mapping[int, Floats]
@@ -70,8 +70,8 @@ class Removed:
 class Strategy:
     """A configuration for each node, its cost [Eq. 1], and the K nodes of the final graph.
 
-    `exact`: proven optimal. Otherwise the final graph was too entangled to be solved exactly,
-    and each of its nodes is merely best for the others.
+    `exact`: proven optimal. Otherwise the final graph was too dense to be solved exactly, and each
+    of its nodes is only optimal given the others.
     """
 
     choice: Mapping[int, int]
@@ -90,7 +90,7 @@ def find_strategy(graph: CostGraph) -> Strategy:
 
 
 def reduce_graph(graph: CostGraph) -> tuple[CostGraph, list[Removed]]:
-    """Both eliminations until neither applies; the nodes that gave way, in order."""
+    """Both eliminations until neither applies; the eliminated nodes, in order."""
     removed: list[Removed] = []
     while True:
         merged = eliminate_edge(graph)

@@ -1,7 +1,8 @@
-"""A task graph on unlike processors [HEFT: Topcuoglu, Hariri and Wu, 2002].
+"""Scheduling a task graph on heterogeneous processors [HEFT: Topcuoglu, Hariri and Wu, 2002].
 
-Tasks are placed in the order of their way to the end (upward rank, Eq. 7 there), the longest first,
-each on the processor where it ends earliest. Nothing is inserted between tasks placed before.
+Tasks are placed in order of their distance to the end (upward rank, Eq. 7 there), the longest
+first, each on the processor where it ends earliest. Gaps between tasks that are placed already are
+not used.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from itertools import permutations
 from statistics import fmean
 
 Transfer = Callable[[int, int, int], float]
-"""Seconds of so many bytes from one processor to another."""
+"""Seconds to transfer this many bytes from one processor to another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`seconds[p]` on processor p, after `ready_s[p]`, when what comes from elsewhere is there.
-    `reads`: bytes that it needs of earlier tasks, by their index.
+    """Takes `seconds[p]` on processor p, not before `ready_s[p]`, when its other inputs have
+    arrived. `reads`: bytes that it needs from earlier tasks, by their index.
     """
 
     seconds: Sequence[float]
@@ -27,8 +28,8 @@ class Task:
 
 
 def longest_s(tasks: Sequence[Task], begins_s: Sequence[float] | None = None) -> float:
-    """Seconds of the longest way through, each task on its best processor and not before its
-    `begins_s`: no placement takes less.
+    """Seconds of the longest path, with each task on its best processor and not before its
+    `begins_s`: a lower bound for all placements.
     """
     ends: list[float] = []
     for k, task in enumerate(tasks):
@@ -44,7 +45,7 @@ def placement(tasks: Sequence[Task], transfer_s: Transfer) -> list[int]:
     ranks = _ranks(tasks, transfer_s)
     free = [0.0] * len(tasks[0].seconds)
     placed: dict[int, tuple[int, float]] = {}
-    # Of equals the first in topological order: none comes before what it reads.
+    # Among equals the first in topological order, so that no task precedes its inputs.
     for task in sorted(range(len(tasks)), key=lambda each: (-ranks[each], each)):
         ends = []
         for processor, seconds in enumerate(tasks[task].seconds):

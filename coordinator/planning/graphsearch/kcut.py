@@ -1,11 +1,11 @@
-"""SOYBEAN's tilings of a dataflow graph: one cut by dynamic programming, k cuts by recursion.
+"""SOYBEAN's tilings of a dataflow graph: one cut by dynamic programming, k cuts recursively.
 
-Tensors have *tilings*: split along one dimension, or replicated. Operations read and make tensors;
-an operation's cost, given the tilings of its tensors, is what it takes to convert them to and
-from one of its aligned forms [section 4.2.1]. One cut divides a group of devices in two and
-minimises the sum [Eq. 3]; then each half is cut again [Algorithm 1], until every group is one
-device. Groups may be uneven, so any number of devices will do: the total is the sum over all
-cuts, which for 2^k even devices is Theorem 1's
+Tensors have *tilings*: divided along one dimension, or replicated. Given the tilings of its
+tensors, the cost of an operation is that of converting them to and from one of its aligned forms
+[section 4.2.1]. One cut divides a group of devices in two and minimises the sum [Eq. 3]; then each
+half is cut again [Algorithm 1], until every group is one device. Groups may be uneven, so any
+number of devices works: the total is the sum over all cuts, which for 2^k equal devices is that of
+Theorem 1,
 
     c_k = sum over i of 2^(k-i) delta_i .
 """
@@ -28,16 +28,16 @@ from coordinator.planning.graphsearch.minsum import (
     total_of,
 )
 
-# States of a level beyond which another order is tried: 1 MB of float64.
+# If a level has more states than this, another order is tried: 1 MB of float64.
 _LEVEL_ENTRIES = 125_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operation's share of a cut, for each of its aligned forms.
+    """One operation's part in a cut, for each of its aligned forms.
 
-    `moved[i][form, tiling of tensors[i]]` are the bytes that converting that tensor moves;
-    `fixed[form]` those that no tiling changes. The operation takes the form of the least sum:
+    `moved[i][form, tiling of tensors[i]]` are the bytes moved by converting that tensor;
+    `fixed[form]` those that no tiling changes. The operation takes the form with the least sum:
     `least` are these sums, [tiling of tensors[0], tiling of tensors[1], ...], if they are few.
     """
 
@@ -48,19 +48,19 @@ class Operation:
 
 
 class Dataflow(Protocol):
-    """A dataflow graph as one group of devices sees it: the group's part of every tensor."""
+    """A dataflow graph as one group of devices sees it, with the group's part of every tensor."""
 
     @property
     def sizes(self) -> Sequence[int]:
-        """How many tilings each tensor can choose from."""
+        """The number of possible tilings of each tensor."""
         ...
 
     def operations(self, shares: Sequence[float]) -> Sequence[Operation]:
-        """What every operation costs if the group is cut into parts with these shares of it."""
+        """The costs of all operations if the group is cut into parts with these shares."""
         ...
 
     def part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> Self:
-        """The tile graph of part `index` of the group, once it is cut by these tilings."""
+        """The tile graph of part `index` of the group, after it was cut by these tilings."""
         ...
 
 
@@ -79,12 +79,12 @@ class Group:
 
     @property
     def total_bytes(self) -> float:
-        """What this cut and all cuts inside it move [Theorem 1]."""
+        """Bytes moved by this cut and all cuts inside it [Theorem 1]."""
         return self.delta_bytes + sum(part.total_bytes for part in self.parts)
 
 
-# The cheapest cut of a tile graph by the shares of its parts. The graph is known by its id, so it
-# is kept: another one could take its id.
+# The cheapest cut of a tile graph, by its id and the shares of its parts. The graph is stored with
+# it, so that its id cannot be reused.
 Cuts = dict[tuple[int, tuple[float, ...]], tuple[Dataflow, float, tuple[int, ...]]]
 
 
@@ -92,8 +92,8 @@ def k_cut(
     flow: Flow, weights: Sequence[float], start: int = 0, known: Cuts | None = None
 ) -> tuple[Group, list[Flow]]:
     """Cuts the devices in halves by number, each with a share in proportion to its weights, until
-    each device is alone [Algorithm 1]. Also the tile graph of every device. Cuts that are `known`
-    are not looked for again, where tile graphs remember their parts.
+    each device is alone [Algorithm 1]; returns the cuts, and the tile graph of every device. Cuts
+    that are `known` are not searched again, if tile graphs cache their parts.
     """
     known = {} if known is None else known
     stop = start + len(weights)
@@ -101,7 +101,7 @@ def k_cut(
         return Group(start, stop), [flow]
     middle = (len(weights) + 1) // 2
     halves = (weights[:middle], weights[middle:])
-    # However many alike there are, half of them is exactly a half.
+    # With equal weights, a half is exactly one half, whatever their number.
     shares = tuple(fsum(half) / fsum(weights) for half in halves)
     if (id(flow), shares) not in known:
         known[id(flow), shares] = (flow, *one_cut(flow.sizes, flow.operations(shares)))
@@ -115,17 +115,17 @@ def k_cut(
 
 
 def one_cut(sizes: Sequence[int], operations: Sequence[Operation]) -> tuple[float, tuple[int, ...]]:
-    """The tilings that move the fewest bytes, and how many [Eq. 3-5].
+    """The tilings that move the fewest bytes, and how many bytes that is [Eq. 3-5].
 
-    The dynamic program walks the BFS levels of the graph of operations and tensors: a tensor is
-    decided once the last level that mentions it is done, so its state is the tilings of the
-    tensors that levels share. If some
-    level shares too many, the order of least fill takes its place; the answer stays exact. Only
-    where that is too wide too, tilings are merely best one by one.
+    The dynamic program walks the BFS levels of the graph of operations and tensors. A tensor is
+    decided after the last level that mentions it, so the state is the tilings of tensors that
+    levels share. If some level shares too many, the order of least fill is used instead, and the
+    answer stays exact. Only if that is too wide as well, each tiling is merely optimal given the
+    others.
     """
     tensors = len(sizes)
     tables = [Table(each.tensors, each.least) for each in operations if each.least is not None]
-    # The others choose their forms, too: variables after the tensors.
+    # Operations without a table of `least` choose their forms, as variables after the tensors.
     choosing = [o for o, each in enumerate(operations) if each.least is None]
     forms = {o: tensors + place for place, o in enumerate(choosing)}
     for o, form in forms.items():
@@ -148,8 +148,9 @@ def one_cut(sizes: Sequence[int], operations: Sequence[Operation]) -> tuple[floa
 
 
 def levels(operations: Sequence[Operation]) -> list[list[int]]:
-    """Operations by their distance from the first, where sharing a tensor makes neighbours: each
-    level shares tensors only with its neighbouring levels. Separate graphs lie side by side.
+    """Operations by their distance from the first, where sharing a tensor makes operations
+    adjacent: each level shares tensors only with adjacent levels. Separate graphs are processed
+    side by side.
     """
     users: dict[int, list[int]] = {}
     for index, operation in enumerate(operations):
@@ -177,7 +178,7 @@ def levels(operations: Sequence[Operation]) -> list[list[int]]:
 def _level_order(
     tensors: int, operations: Sequence[Operation], forms: Mapping[int, int]
 ) -> tuple[int, ...]:
-    """Level by level the operations' `forms`, and each tensor once the levels are done with it."""
+    """The operations' `forms` level by level, and each tensor after the last level that uses it."""
     turn = {tensor: (-1, tensor, 1) for tensor in range(tensors)}
     for depth, level in enumerate(levels(operations)):
         for index in level:

@@ -1,11 +1,11 @@
-"""The least sum of cost tables over discrete choices, one variable at a time.
+"""The minimum of a sum of cost tables over discrete choices, one variable at a time.
 
     min over x of  sum over tables t of  t(x restricted to t's variables)
 
-Minimising out a variable joins the tables that mention it into one over their other variables:
-exact, in time and memory exponential only in the widest joined table. SOYBEAN's dynamic program
-over BFS levels is this with the variables in the order of the levels; it also finishes the final
-graph that node and edge elimination leave.
+Minimising out a variable joins the tables that mention it into one over their other variables. This
+is exact, with time and memory exponential only in the widest joined table. SOYBEAN's dynamic
+program over BFS levels is this method with the variables in the order of the levels; it also solves
+the final graph after node and edge elimination.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MAX_ENTRIES = 8_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Costs over the choices of some variables; axis i is variable `variables[i]`. Infinite
-    where the choices exclude each other.
+    """Costs over the choices of some variables; axis i is variable `variables[i]`. Infinite entries
+    exclude choices that are incompatible.
     """
 
     variables: tuple[int, ...]
@@ -35,7 +35,7 @@ class Table:
 
 
 class TooWideError(Exception):
-    """An exact answer would need a table of `entries` numbers."""
+    """An exact solution would need a table of `entries` numbers."""
 
     def __init__(self, entries: int) -> None:
         super().__init__(f"a table of {entries} entries")
@@ -85,7 +85,7 @@ def minimise(
 
 
 def greedy_order(sizes: Sequence[int], tables: Iterable[Table]) -> tuple[int, ...]:
-    """Variables so that each step joins the smallest table that it can."""
+    """An order of variables in which each step joins the smallest possible table."""
     joined = _neighbours(len(sizes), tables)
     entries = {v: _entries(v, joined, sizes) for v in range(len(sizes))}
     order = []
@@ -109,9 +109,10 @@ def widest(sizes: Sequence[int], tables: Iterable[Table], order: Sequence[int]) 
 
 
 def descend(sizes: Sequence[int], tables: Sequence[Table]) -> tuple[int, ...]:
-    """Choices of which none is better changed alone: what to do where `minimise` is too wide.
+    """Choices that no change of a single variable improves; used if `minimise` is too wide.
 
-    The best of as many descents as there are choices, each from that choice for all variables.
+    Descends from several starts, one for each choice number given to all variables, and returns the
+    best.
     """
     mine = [[table for table in tables if v in table.variables] for v in range(len(sizes))]
     found: list[list[int]] = [
@@ -142,7 +143,7 @@ def total_of(tables: Iterable[Table], choice: Sequence[int]) -> float:
 
 
 def _neighbours(count: int, tables: Iterable[Table]) -> list[set[int]]:
-    """For each variable, those that share a table with it."""
+    """For each variable, the others that share a table with it."""
     joined: list[set[int]] = [set() for _ in range(count)]
     for table in tables:
         for variable in table.variables:
@@ -153,7 +154,7 @@ def _neighbours(count: int, tables: Iterable[Table]) -> list[set[int]]:
 
 
 def _minimise_out(variable: int, joined: Sequence[set[int]]) -> set[int]:
-    """Removes a variable, whose neighbours then share a table; returns them."""
+    """Removes a variable, after which its neighbours share a table; returns them."""
     others = joined[variable]
     for other in others:
         joined[other] |= others
@@ -166,7 +167,7 @@ def _entries(variable: int, joined: Sequence[set[int]], sizes: Sequence[int]) ->
 
 
 def _join(tables: Sequence[Table], variables: tuple[int, ...], sizes: Sequence[int]) -> Floats:
-    """The sum of the tables over all of these variables."""
+    """The sum of the tables over all these variables."""
     joined = np.zeros(tuple(sizes[v] for v in variables))
     for table in tables:
         axes = sorted(

@@ -1,1 +1,1 @@
-"""What every surface shares: who may ask, bodies and their bounds, pictures, errors."""
+"""What all interfaces share: access, bodies and their limits, pictures, errors."""

@@ -1,9 +1,8 @@
-"""Who may call which route, and how often: API keys, and no orders from foreign web pages.
+"""Who may call which route, and how often: API keys, and protection against foreign web pages.
 
-What a route takes is said above its function, over HTTP and gRPC alike: `asks` where nothing
-changes but what a request would (a model that is loaded), `orders` where something does, and
-`open_to_all`. A function that says nothing is for nobody but admins, and no application starts
-with it.
+A decorator above a route's function declares its rule, over HTTP and gRPC alike: `asks` for what
+changes nothing except by answering (such as loading a model), `orders` for what changes something,
+and `open_to_all`. A function without a rule is for admins only, and no application starts with one.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a route takes: a key of this role, if any; `in_form`: which may come in a form's field
-    `api_key`.
+    """What a route requires: a key of this role, if there are keys; `in_form`: the key may come in
+    a form's field `api_key`.
     """
 
     role: Role | None
     in_form: bool = False
 
     def __call__(self, endpoint: Endpoint) -> Endpoint:
-        """Declares it of a route's function."""
+        """Declares the rule for a route's function."""
         setattr(endpoint, _RULE, self)
         return endpoint
 
 
-# Orchestrators and clients ask these before anybody gives them a key; they tell nothing else.
+# Orchestrators and clients call these before they are given a key; they reveal nothing else.
 open_to_all = Rule(None)
 asks = Rule(Role.INFER)
 asks_by_form = Rule(Role.INFER, in_form=True)
@@ -57,13 +56,13 @@ orders = Rule(Role.ADMIN)
 
 
 def rule_of(endpoint: object) -> Rule | None:
-    """What the function of a route declares."""
+    """The rule that a route's function declares."""
     rule: Rule | None = getattr(endpoint, _RULE, None)
     return rule
 
 
 class Access:
-    """What all interfaces for clients ask before they answer."""
+    """Checks callers, for all interfaces, before anything is answered."""
 
     def __init__(
         self, keys: Keys, per_s: float, clock: Callable[[], float] = time.monotonic
@@ -73,12 +72,12 @@ class Access:
         self._clock = clock
 
     def admit(self, shown: str | None, role: Role, host: str, *, counted: bool = True) -> str:
-        """Lets a call from this address go on, with the key that it shows; as whom. One that is not
-        `counted` has requests inside that are.
+        """Admits a call from this address with the key that it shows; returns the caller's name. A
+        call that is not `counted` contains requests that are counted themselves.
 
         Raises:
-            NoKey, NotAllowed: it may not, with this key.
-            TooManyRequests: not so often; also told to whoever guesses keys.
+            NoKey, NotAllowed: the key is missing or does not permit this.
+            TooManyRequests: too many calls; also told to callers that guess keys.
         """
         try:
             key = self.keys.require(shown, role)
@@ -88,10 +87,10 @@ class Access:
         return self._take(key, host) if counted else _caller(key, host)
 
     def count(self, shown: str | None, host: str) -> None:
-        """Takes account of a call whose key has been seen already.
+        """Counts a call whose key was checked before.
 
         Raises:
-            TooManyRequests: not so often.
+            TooManyRequests: too many calls.
         """
         self._take(self.keys.holder(shown), host)
 
@@ -102,10 +101,10 @@ class Access:
 
 
 async def guard(request: Request) -> None:
-    """Runs before every route, and before a byte of the body is read.
+    """Runs before every route, before any of the body is read.
 
     Raises:
-        NoKey, NotAllowed, TooManyRequests: the caller may not.
+        NoKey, NotAllowed, TooManyRequests: the caller is refused.
     """
     rule = rule_of(request.scope["endpoint"]) or orders
     if rule.role is None:
@@ -120,10 +119,10 @@ async def guard(request: Request) -> None:
 
 
 async def guard_form(request: Request, name: str, value: str) -> None:
-    """Looks at a field of DeepStack's forms: at the key of a caller that has shown none yet.
+    """Checks the key in a field of DeepStack's forms, if the caller has shown none yet.
 
     Raises:
-        NoKey, NotAllowed, TooManyRequests: the caller may not.
+        NoKey, NotAllowed, TooManyRequests: the caller is refused.
     """
     body: Body = request.scope[BODY]
     if body.guest and name == FORM_FIELD:
@@ -131,10 +130,10 @@ async def guard_form(request: Request, name: str, value: str) -> None:
 
 
 def require_key_seen(request: Request) -> None:
-    """Refuses a form that has come to its end without a key.
+    """Refuses a form that ended without a key.
 
     Raises:
-        NoKey: that it is.
+        NoKey: there was none.
     """
     body: Body = request.scope[BODY]
     if body.guest:
@@ -142,8 +141,8 @@ def require_key_seen(request: Request) -> None:
 
 
 def shown_key(headers: Headers) -> str | None:
-    """The key among the headers: as a bearer token, as `X-API-Key`, or as the password of HTTP's
-    own login, which browsers ask their user for.
+    """The key in the headers: a bearer token, `X-API-Key`, or the password of HTTP basic
+    authentication, which browsers ask their user for.
     """
     own = headers.get("x-api-key")
     if own:
@@ -166,8 +165,8 @@ def _password(encoded: str) -> str:
 
 
 def _has_key_in_form(request: Request) -> bool:
-    """Whether the key may follow: while there are keys. A packed form has to be unpacked to be
-    read: that is done for nobody who is unknown.
+    """Whether the key may still come in the form. Not in a compressed form: the coordinator does
+    not decompress for unknown callers.
     """
     access: Access = request.app.state.access
     return content_coding(request.headers) == PLAIN and access.keys.in_use

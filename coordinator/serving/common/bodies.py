@@ -1,4 +1,4 @@
-"""Request bodies: read under a limit, of a known type, and what the caller wants back."""
+"""Request bodies, read under limits, and the types of bodies and answers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from coordinator.serving.common.intake import BODY, Body
 from coordinator.settings import CoordinatorSettings
 from protos.errors import ImbrexError
 
-# A caller that is refused while it still sends would see a broken connection, not the answer:
-# this much beyond the limit is read and thrown away first.
+# A client that is refused while it sends would see a broken connection instead of the answer: this
+# much beyond the limit is read and discarded first.
 DRAIN_SHARE = 1.0
 
 
 def media_type(request: Request) -> str:
-    """The body's type without parameters, in lower case; empty if the caller names none."""
+    """The body's media type without parameters, in lower case; empty if there is none."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 async def read_json_body(request: Request, settings: CoordinatorSettings) -> bytes:
-    """A body that is JSON and nothing else.
+    """A body that may only be JSON.
 
     Raises:
-        BodyTooLarge, UnsupportedMediaType, BadRequest: as `read_body`, of its own limit.
+        BodyTooLarge, UnsupportedMediaType, BadRequest: as `read_body`, with a limit of its own.
     """
     limit_bytes = min(settings.max_json_bytes, settings.max_body_bytes)
     try:
@@ -37,7 +37,7 @@ async def read_json_body(request: Request, settings: CoordinatorSettings) -> byt
 
 
 def json_too_large(limit_bytes: int) -> BodyTooLarge:
-    """The error for more JSON than is read: text grows tenfold in memory."""
+    """The error for too much JSON; its limit is low because text grows tenfold in memory."""
     return BodyTooLarge(
         cause=f"the request's JSON is longer than {limit_bytes} bytes",
         cure="Send tensors as bytes (.npz, or the binary data extension), or raise the "
@@ -50,7 +50,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
 
     Raises:
         BodyTooLarge: it is longer than `limit_bytes`; at most as much was kept.
-        UnsupportedMediaType, BadRequest: of another coding, or broken.
+        UnsupportedMediaType, BadRequest: the coding is not supported, or the body is broken.
     """
     kept = bytearray()
     async for piece in body_pieces(request, limit_bytes):
@@ -59,7 +59,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
 
 
 async def body_pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
-    """The body in pieces, as it comes, without its content coding.
+    """The body in pieces, as it arrives, without its content coding.
 
     Raises:
         BodyTooLarge, UnsupportedMediaType, BadRequest: as `read_body`.
@@ -83,14 +83,14 @@ async def body_pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes
         unpacker.end()
     except ImbrexError:
         async for _ in pieces:
-            pass  # whoever still sends would see a broken connection, not the answer
+            pass  # a client that still sends would see a broken connection instead of the answer
         raise
     body: Body = request.scope[BODY]
     body.settle(unpacked_bytes)
 
 
 async def _pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
-    """The body as it is sent, up to the limit; then an error."""
+    """The body as it was sent, up to the limit; then an error."""
     patience = int(limit_bytes * (1 + DRAIN_SHARE))
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > patience:
@@ -107,13 +107,13 @@ async def _pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
 
 
 def chosen_type(request: Request, offered: Sequence[str]) -> str:
-    """The type of `offered` (first: the default) that the Accept header likes best.
+    """The type among `offered` (the first is the default) that the Accept header prefers.
 
     Raises:
-        NotAcceptable: none of them.
+        NotAcceptable: it accepts none of them.
     """
     header = request.headers.get("accept", "") or "*/*"
-    ranges = sorted((_weighed(item) for item in header.split(",")), key=lambda pair: -pair[1])
+    ranges = sorted((_with_quality(item) for item in header.split(",")), key=lambda pair: -pair[1])
     for wanted, quality in ranges:
         for each in offered:
             if quality > 0 and _covers(wanted, each):
@@ -135,7 +135,7 @@ def wrong_type(sent: str, takes: Sequence[str]) -> UnsupportedMediaType:
     )
 
 
-def _weighed(item: str) -> tuple[str, float]:
+def _with_quality(item: str) -> tuple[str, float]:
     """A media range and its q value."""
     wanted, *parameters = (part.strip().lower() for part in item.split(";"))
     for parameter in parameters:

@@ -1,4 +1,4 @@
-"""Content codings of bodies (RFC 9110, 8.4.1): gzip and deflate, unpacked as they come."""
+"""Content codings of bodies (RFC 9110, 8.4.1): gzip and deflate, decompressed as they arrive."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from starlette.datastructures import Headers
 from coordinator.serving.common.errors import UnsupportedMediaType
 from protos.errors import BadRequest
 
-# The content coding of a body that is not packed.
+# The content coding of a body that is not compressed.
 PLAIN = "identity"
-# Members one after the other, as RFC 1952 allows; each costs a copy of what follows it.
+# Concatenated members, as RFC 1952 allows; each costs a copy of the data after it.
 MOST_MEMBERS = 16
 _PIECE_BYTES = 1 << 20
-# What zlib calls their containers.
+# zlib's numbers for the containers of these codings.
 _CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 # A zlib header is two bytes long.
 _HEADER_BYTES = 2
 
 
 def content_coding(headers: Headers) -> str:
-    """What a body is packed with; `PLAIN` where with nothing."""
+    """The body's content coding; `PLAIN` if there is none."""
     return headers.get("content-encoding", "").strip().lower() or PLAIN
 
 
 class Unpacker:
-    """Unpacks one body.
+    """Decompresses one body.
 
     Raises:
-        UnsupportedMediaType: nothing here reads this coding.
+        UnsupportedMediaType: the coding is not supported.
     """
 
     def __init__(self, coding: str) -> None:
         if coding not in _CODINGS:
             raise UnsupportedMediaType(
-                cause=f"a body of the coding {coding!r} cannot be read", cure="Send gzip, or none"
+                cause=f"the content coding {coding!r} is not supported", cure="Send gzip, or none"
             )
         self._coding = coding
         self._member: zlib._Decompress | None = None
         self._members = 0
-        # The start of a member whose kind is not known yet.
+        # The start of a member whose format is not known yet.
         self._start = b""
 
     def unpack(self, piece: bytes) -> Iterator[bytes]:
-        """What the next piece holds, in pieces of at most 1 MB, none of them empty.
+        """The content of the next piece, in non-empty pieces of at most 1 MB.
 
         Raises:
-            BadRequest: it is broken.
+            BadRequest: the data is broken.
         """
         rest = self._start + piece
         self._start = b""
@@ -69,10 +69,10 @@ class Unpacker:
             raise self._broken(str(error)) from error
 
     def end(self) -> None:
-        """The body has ended.
+        """Checks the end of the body.
 
         Raises:
-            BadRequest: it should not have.
+            BadRequest: the data is incomplete.
         """
         if self._member is not None or self._start:
             raise self._broken("it ends early")
@@ -81,7 +81,7 @@ class Unpacker:
         self._members += 1
         if self._members > MOST_MEMBERS:
             raise self._broken(f"it has more than {MOST_MEMBERS} members")
-        # Some senders of deflate leave zlib's header out.
+        # Some clients send deflate without zlib's header.
         raw = self._coding == "deflate" and not _is_zlib(start)
         return zlib.decompressobj(-zlib.MAX_WBITS if raw else _CODINGS[self._coding])
 
@@ -93,5 +93,5 @@ class Unpacker:
 
 
 def _is_zlib(data: bytes) -> bool:
-    """A zlib header: method 8 and a checksum of two bytes (RFC 1950, 2.2)."""
+    """Whether this is a zlib header: method 8 and a valid checksum (RFC 1950, 2.2)."""
     return data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0

@@ -1,9 +1,9 @@
-"""HTTP connections, bounded: in number, in all and of one address, and in how long the head of a
-request may take.
+"""Limits of HTTP connections: their number, in total and per address, and the time for a request's
+head.
 
-At either cap the newcomer is let in, and who is idle goes: a flood of connections takes each
-other's place, and whoever comes with a request is heard. What comes after the head is the
-application's (`coordinator.serving.common.intake`).
+At either limit the new connection is accepted and an idle one is closed: a flood of connections
+only displaces itself, and a client with a request is served. What follows the head is up to the
+application (`coordinator.serving.common.intake`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coordinator.serving.common.rates import neighbourhood
 
-# A request's head is one packet or two.
+# A request's head is one or two packets.
 HEAD_S = 10.0
-# systemd gives a service 1024 files, and workers' connections need some.
+# systemd allows a service 1024 files, and connections to workers need some.
 MOST_CONNECTIONS = 400
-# A proxy on this device speaks for everybody behind it; there is no limit for it but the one above.
+# Loopback may be a proxy for many clients, so that only the total limit applies to it.
 _PROXIES = frozenset({"127.0.0.1", "::1"})
 
 log = structlog.get_logger(__name__)
 
 
 class Connection(H11Protocol):
-    """One client's connection. A caller without a whole head in time is hung up on."""
+    """One client's connection; closed if a request's head is not complete in time."""
 
     _due: asyncio.TimerHandle | None = None
     since_s = 0.0
@@ -40,13 +40,15 @@ class Connection(H11Protocol):
         self._most_of_address = most_of_address
 
     def connection_made(self, transport: Any) -> None:
-        """A client has connected (under TLS: and shaken hands, which asyncio gives a minute)."""
+        """A client has connected (with TLS: after the handshake, which asyncio limits to a
+        minute).
+        """
         super().connection_made(transport)
         self.since_s = self.loop.time()
         self.address = neighbourhood(self.client[0] if self.client else "")
-        leaving = self._who_leaves()
+        leaving = self._excess()
         if leaving is not None:
-            cause = "there are too many" + ("" if leaving is self else ", and it was idle")
+            cause = "too many connections" + ("" if leaving is self else ", and it was idle")
             log.warning("connection ended", client=leaving.client, cause=cause)
             leaving.connections.discard(leaving)
             leaving.transport.abort()
@@ -54,32 +56,32 @@ class Connection(H11Protocol):
             self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes have come."""
+        """Data has arrived."""
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """A request is answered: idle from now on."""
+        """A request was answered: the connection is idle now."""
         self.since_s = self.loop.time()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone."""
+        """The client has disconnected."""
         self._forget()
         super().connection_lost(exc)
 
     @property
     def idle(self) -> bool:
-        """Whether no request of its is being received or answered."""
+        """Whether no request of this connection is being received or answered."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
     def unanswered(self) -> bool:
-        """Whether all of a request is here: somebody waits for what is being computed."""
+        """Whether a complete request waits for its answer."""
         return not self.idle and not self.cycle.more_body
 
-    def _who_leaves(self) -> Connection | None:
-        """The connection that is one too many; none where there is room."""
+    def _excess(self) -> Connection | None:
+        """The connection to close for a new one; None if there is room."""
         everybody: list[Connection] = [
             each for each in self.connections if isinstance(each, Connection)
         ]
@@ -94,7 +96,7 @@ class Connection(H11Protocol):
         return _idlest(others) or self
 
     def _watch(self) -> None:
-        """Waits for the head from the first byte that is not a request's yet."""
+        """Limits the time for the next head, from its first byte."""
         if not self.idle:
             self._forget()
         elif self._due is None:
@@ -106,13 +108,14 @@ class Connection(H11Protocol):
             self._due = None
 
     def _hang_up(self) -> None:
-        log.warning("connection ended", client=self.client, cause="no whole request came in time")
+        cause = "no complete request came in time"
+        log.warning("connection ended", client=self.client, cause=cause)
         self.transport.close()
 
 
 def _idlest(connections: Iterable[Connection]) -> Connection | None:
-    """Idle ones first, then those whose request is still coming; of the address that has the most,
-    the one that has been so for longest.
+    """Idle connections come first, then those whose request is still arriving; among these, those
+    of the address that has the most, and of its connections the one in this state for longest.
     """
     among = list(connections)
     count = Counter(each.address for each in among)

@@ -1,11 +1,11 @@
-"""Everything that goes wrong over HTTP: one table gives its status, each surface its shape.
+"""Errors over HTTP: one table gives their status, and each interface their form.
 
-Our own surface says
+The native interface answers
 
     {"error": {"code": "not_found", "message": "...", "cause": "...", "cure": "..."}}
 
-`code` is for programs; `message` is cause and cure in one sentence for people. Other surfaces say
-it as their clients expect: a `Shape` for every path that begins with a prefix of theirs.
+`code` is for programs; `message` joins cause and cure for people. Other interfaces have the form
+that their clients expect: a `Shape` for all paths with one of their prefixes.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from protos.errors import (
 
 log = structlog.get_logger(__name__)
 
-# A queue drains and a daemon starts within seconds; clients of a home can ask that often.
+# Queues drain and daemons start within seconds, and a home's clients may retry that often.
 RETRY_AFTER_S = 1
 
 
 class BodyTooLarge(BadRequest):
-    """The body is longer than this coordinator takes."""
+    """The body is longer than this coordinator accepts."""
 
     code: ClassVar[str] = "body_too_large"
 
 
 class UnsupportedMediaType(BadRequest):
-    """The body is of a type that cannot be used here."""
+    """A body of this type cannot be used here."""
 
     code: ClassVar[str] = "unsupported_media_type"
 
 
 class NotAcceptable(BadRequest):
-    """The caller accepts no type that this answer can be given in."""
+    """The client accepts none of the types in which this answer can be given."""
 
     code: ClassVar[str] = "not_acceptable"
 
@@ -69,7 +69,7 @@ class SlowBody(BadRequest):
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
-# The closest class in an error's ancestry decides; anything else is a fault of ours.
+# The closest class in an error's ancestry decides; any other error is a fault inside imbrex.
 STATUS: dict[type[ImbrexError], HTTPStatus] = {
     BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -89,7 +89,7 @@ STATUS: dict[type[ImbrexError], HTTPStatus] = {
 
 
 def status_of(error: ImbrexError) -> HTTPStatus:
-    """The HTTP status of one of our errors."""
+    """The HTTP status of an error."""
     for ancestor in type(error).__mro__:
         if ancestor in STATUS:
             return STATUS[ancestor]
@@ -98,7 +98,7 @@ def status_of(error: ImbrexError) -> HTTPStatus:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error on its way to a caller."""
+    """An error as it is reported to a client."""
 
     status: HTTPStatus
     code: str
@@ -116,7 +116,7 @@ Shape = Callable[[Fault], Response]
 
 
 def own_shape(fault: Fault) -> Response:
-    """The shape of our own surface."""
+    """The form of the native interface."""
     fields = {
         "code": fault.code,
         "message": fault.message,
@@ -127,7 +127,7 @@ def own_shape(fault: Fault) -> Response:
 
 
 def fault_of(error: ImbrexError) -> Fault:
-    """One of our errors; a caller who is too early is told when to come back."""
+    """The fault for an error; a refusal for lack of capacity says when to try again."""
     status, headers = status_of(error), {}
     if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         wait_s = error.retry_after_s if isinstance(error, Overloaded) else 0.0
@@ -140,8 +140,8 @@ def fault_of(error: ImbrexError) -> Fault:
 
 
 def add_error_handlers(app: FastAPI, shapes: Mapping[str, Shape]) -> None:
-    """Makes every error, the framework's own too, follow the shape of its path: the longest prefix
-    in `shapes`, else our own.
+    """Gives every error, including the framework's, the form of its path: that of the longest
+    matching prefix in `shapes`, otherwise the native one.
     """
 
     def shaped(request: Request, fault: Fault) -> Response:
@@ -192,13 +192,13 @@ def _invalid(request: Request, error: RequestValidationError) -> Fault:
 
 
 def _disconnected(request: Request, error: ClientDisconnect) -> Fault:
-    """Nobody reads this answer; it only ends the request without an alarm."""
+    """Nobody reads this answer; it ends the request without an error in the log."""
     status = HTTPStatus.BAD_REQUEST
     return Fault(status, "client_disconnected", "the connection ended early", "Send it again")
 
 
 def _unknown(request: Request, error: Exception) -> Fault:
-    """A fault of ours: the log has the details, the caller gets none of them."""
+    """A fault inside imbrex: the log has the details, the client gets none."""
     log.error("request failed", path=request.url.path, exc_info=error)
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     cause, cure = "something went wrong inside imbrex", "See the coordinator's log"

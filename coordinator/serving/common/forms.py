@@ -1,7 +1,7 @@
-"""Multipart forms, read as they come: a few short fields, files in memory, nothing on disk.
+"""Multipart forms, parsed as they arrive: a few short fields, files in memory, nothing on disk.
 
-Whoever reads sees the fields before the files that follow them (`heard`), so that a key can be
-judged before a picture is kept.
+The reader sees fields before the files that follow them (`heard`), so that a key can be checked
+before a picture is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from protos.errors import BadRequest
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-# A form with a picture has a handful of other fields at most.
+# A form with a picture has at most a handful of other fields.
 MOST_PARTS = 16
 # A key, a number, a camera's name.
 LONGEST_FIELD_BYTES = 16 << 10
@@ -33,7 +33,7 @@ Hearing = Callable[[str, str], Awaitable[None]]
 
 @dataclass(slots=True)
 class Form:
-    """Fields by name, the last of each; files by name, in their order."""
+    """Fields by name, with their last value; files by name, in order."""
 
     fields: dict[str, str] = field(default_factory=dict)
     files: dict[str, list[bytes]] = field(default_factory=dict)
@@ -42,10 +42,10 @@ class Form:
 async def read_form(
     request: Request, pieces: AsyncIterator[bytes], heard: Hearing | None = None
 ) -> Form:
-    """The form that these pieces of a body are; `heard` is told each field when it is whole.
+    """The form in these pieces of a body; `heard` is called for each complete field.
 
     Raises:
-        BadRequest: it cannot be read, or has too many or too long fields.
+        BadRequest: it is malformed, or has too many or too long fields.
     """
     parts = _Parts()
     try:
@@ -61,7 +61,7 @@ async def read_form(
 
 
 def pictures_of(form: Form) -> list[bytes]:
-    """The files named `image`, at least one.
+    """The files named `image`.
 
     Raises:
         BadRequest: there is none.
@@ -76,8 +76,8 @@ def pictures_of(form: Form) -> list[bytes]:
 
 
 class _Parts:
-    """What a parser tells. It does not know its parser: a cycle would hold pictures until the
-    garbage collector's turn.
+    """Collects the parser's callbacks. It does not refer to its parser: a reference cycle would
+    hold pictures until garbage collection.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class _Parts:
         self._whole = False
 
     def callbacks(self) -> MultipartCallbacks:
-        """What the parser calls."""
+        """The functions for the parser to call."""
         return {
             "on_part_begin": self._begin,
             "on_header_field": lambda data, a, b: self._add(self._name, data[a:b]),
@@ -105,12 +105,12 @@ class _Parts:
         }
 
     def heard(self) -> list[tuple[str, str]]:
-        """Fields that have become whole since the last call."""
+        """Fields that were completed since the last call."""
         heard, self._heard = self._heard, []
         return heard
 
     def end(self) -> Form:
-        """All parts."""
+        """The complete form."""
         if not self._whole:
             raise _unreadable("it ends early")
         return self._form

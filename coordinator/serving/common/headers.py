@@ -1,5 +1,5 @@
-"""What every answer tells browsers, unless it says otherwise itself: run nothing, show it in no
-frame, keep no copy, tell nobody where you came from.
+"""Security headers of every answer, unless it sets its own: run nothing, allow no frames, keep no
+copy, send no referrer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What comes in over HTTP, bounded: bodies that are held at one time, and patience with each.
+"""Limits of incoming bodies: how many are held at a time, and how long each may take.
 
-A body is read before its request is admitted to the cluster's queue, so the queue's cap does not
-bound memory: its place does (`places`), which is taken when the application
-first asks for the body, after the guard has let its caller in. DeepStack's clients show their key
-inside the body: until it is seen, a body has a place among *guests*, who have little room together.
+A body is read before its request is admitted to the queue, so the queue's limit does not bound
+memory. Instead a body needs a place (`places`), which it takes when the application first asks for
+it, after the guard has admitted its caller. DeepStack's clients show their key inside the body:
+until the key is seen, the body is a *guest*, and guests share little memory.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from coordinator.serving.common.keys import NoKey
 from coordinator.serving.common.places import Place, Places
 from coordinator.serving.common.rates import neighbourhood
 
-# Between two pieces of a body: Wi-Fi of a far room pauses for seconds, not for ten.
+# Longest pause within a body: Wi-Fi in a far room pauses for seconds, but not for ten.
 IDLE_S = 10.0
-# For all of a body: 64 MB at 4.5 Mbps.
+# Longest time for a whole body: 64 MB at 4.5 Mbps.
 BODY_S = 120.0
-# Each body is a task and a buffer of 64 kB; a home has a handful.
+# Bodies at a time; each is a task and a buffer of 64 kB. A home has a handful.
 MOST_BODIES = 256
-# Bodies held at one time, in the largest bodies that are allowed.
+# Memory for bodies, in multiples of the largest allowed body.
 BODIES_HELD = 4
-# Small bodies have room of their own, as much as one of the largest: who announces much and sends
-# little is in the way of others alike.
+# Small bodies have their own memory, as much as one of the largest: a client that announces much
+# and sends little blocks only others that do.
 SMALL_BYTES = 1 << 20
-# Whoever has not shown a key yet: a camera's picture has some hundred kB.
+# Memory for guests: a camera's picture has some hundred kB.
 GUEST_BYTES = 2 << 20
 MOST_GUESTS = 8
-# Where the application finds the body of its request.
+# The key of the request's scope under which the application finds the body.
 BODY = "imbrex.body"
 
 
@@ -64,13 +64,13 @@ class Intake:
         body = Body(self, scope, receive)
         scope[BODY] = body
         try:
-            await _while_wanted(self._app(scope, body.receive, send), body.gone())
+            await _until_disconnected(self._app(scope, body.receive, send), body.gone())
         finally:
             body.free()
 
 
 class Body:
-    """One request's body on its way. `caller` and `guest` are for the guard to set."""
+    """The body of one request as it arrives. The guard sets `caller` and `guest`."""
 
     def __init__(self, intake: Intake, scope: Scope, receive: Receive) -> None:
         client = scope.get("client")
@@ -87,12 +87,12 @@ class Body:
         self._patience: asyncio.Timeout | None = None
 
     async def receive(self) -> Message:
-        """The next piece; after the last one, the wait for the end of the connection.
+        """The next message; after the last piece, the end of the connection.
 
         Raises:
-            SlowBody: it stopped coming, or came slowly while others waited.
-            Unavailable: there is no room for it.
-            NoKey: a guest has sent too much without its key.
+            SlowBody: it stopped, or was slow while others waited.
+            Unavailable: there is no memory for it.
+            NoKey: a guest has sent too much without a key.
         """
         if self._complete.is_set():
             return await self._receive()
@@ -114,10 +114,10 @@ class Body:
         return message
 
     async def admit(self, caller: str) -> None:
-        """A guest has shown its key: it is a caller like others from now on.
+        """Turns a guest that has shown its key into an ordinary caller.
 
         Raises:
-            Unavailable: there is no room for its body.
+            Unavailable: there is no memory for its body.
         """
         self.free()
         self.caller, self.guest = caller, False
@@ -128,18 +128,18 @@ class Body:
                 self.settle(self._come)
 
     def settle(self, size_bytes: int) -> None:
-        """What is kept of the whole body."""
+        """Sets the number of bytes that are kept of the complete body."""
         if self._place is not None:
             self._places.settle(self._place, size_bytes)
 
     def free(self) -> None:
-        """Nothing is kept of it."""
+        """Gives up the body's place: nothing of it is kept."""
         if self._place is not None:
             self._places.free(self._place)
             self._place = None
 
     async def gone(self) -> None:
-        """Returns when the sender of a whole body has gone away."""
+        """Returns when the client of a complete body has disconnected."""
         await self._complete.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
@@ -176,7 +176,7 @@ class Body:
         return self._place is not None and self._place.ended
 
     def _end(self) -> None:
-        """Somebody needs the place."""
+        """Ends the body, because another needs its place."""
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time())
 
@@ -188,13 +188,13 @@ class Body:
             )
         return SlowBody(
             cause=f"the body stopped coming after {self._come} bytes",
-            cure="Send all of it at once; see that the network is not overloaded",
+            cure="Send it without pauses; check that the network is not overloaded",
         )
 
 
 def _expected(scope: Scope, most: int) -> int:
-    """Bytes of memory that the body may come to: what it announces; as much as is allowed where it
-    does not say, or is packed.
+    """Bytes of memory that the body may take: its announced length, or the limit if the length is
+    not announced or the body is compressed.
     """
     headers = Headers(scope=scope)
     length = headers.get("content-length", "0")
@@ -204,8 +204,8 @@ def _expected(scope: Scope, most: int) -> int:
     return most if packed and int(length) else min(int(length), most)
 
 
-async def _while_wanted(answer: Awaitable[None], gone: Awaitable[None]) -> None:
-    """The answer, given up when nobody waits for it: what it computes is freed."""
+async def _until_disconnected(answer: Awaitable[None], gone: Awaitable[None]) -> None:
+    """Awaits the answer, but cancels it if the client disconnects, which frees its resources."""
     answering, going = asyncio.ensure_future(answer), asyncio.ensure_future(gone)
     try:
         await asyncio.wait((answering, going), return_when=asyncio.FIRST_COMPLETED)

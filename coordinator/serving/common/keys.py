@@ -1,7 +1,7 @@
-"""Keys of the coordinator's interfaces for clients: kept as hashes, each with a role.
+"""API keys for clients: stored as hashes, each with a role.
 
-Without any key everybody who reaches the port may do everything; with the first one nobody may do
-anything without.
+Without any key, everybody who can reach the port may do everything; once there is one, nobody may
+do anything without a key.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from coordinator.cluster.ledger import Followed, changing
 from protos.errors import BadRequest, Infeasible, NotFound
 from protos.identity import secret_hash
 
-# One per client of a home; each is compared with at every request.
+# One per client of a home; each request is compared with all of them.
 MAX_KEYS = 64
 _SECRET_BYTES = 24
 _PREFIX = "imbrex_"  # lets scanners for leaked secrets recognise one
 
 
 class Role(StrEnum):
-    """What the holder of a key may do: ask and look, or also change things."""
+    """What a key permits: to read and send requests, or also to change things."""
 
     INFER = "infer"
     ADMIN = "admin"
@@ -37,7 +37,7 @@ class NoKey(BadRequest):
 
 
 class NotAllowed(BadRequest):
-    """The caller's key is not for this."""
+    """The caller's key does not permit this."""
 
     code: ClassVar[str] = "not_allowed"
 
@@ -51,8 +51,8 @@ class Key:
 
 
 class Keys:
-    """Kept in the coordinator's state directory; the daemon follows what the command line changes
-    there.
+    """The keys in the coordinator's state directory; the daemon notices the changes of the command
+    line.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -64,17 +64,17 @@ class Keys:
         return [Key(name, Role(entry["role"])) for name, entry in self._file.entries().items()]
 
     def add(self, name: str, role: Role) -> str:
-        """A new key; its secret is told this once.
+        """Adds a key; returns its secret, which is not stored.
 
         Raises:
             BadRequest: the name is taken.
-            Infeasible: there are too many.
+            Infeasible: there are too many keys.
         """
         secret = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         with changing(self._path) as entries:
             if name in entries:
                 raise BadRequest(
-                    cause=f"there is a key called {name!r}",
+                    cause=f"there is already a key called {name!r}",
                     cure="Remove it, or choose another name",
                 )
             if len(entries) >= MAX_KEYS:
@@ -83,15 +83,15 @@ class Keys:
         return secret
 
     def remove(self, name: str) -> None:
-        """Ends a key, at once.
+        """Revokes a key at once.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: there is no key with this name.
         """
         with changing(self._path) as entries:
             if entries.pop(name, None) is None:
                 known = ", ".join(entries) or "none"
-                raise NotFound(cause=f"no key is called {name!r}", cure=f"There are {known}")
+                raise NotFound(cause=f"no key is called {name!r}", cure=f"Known keys: {known}")
 
     @property
     def in_use(self) -> bool:
@@ -99,8 +99,8 @@ class Keys:
         return bool(self._file.entries())
 
     def holder(self, shown: str | None) -> Key | None:
-        """Whose key this is; None if it is unknown. Hashes are compared in constant time, and with
-        every key.
+        """The key with this secret; None if it is unknown. Hashes are compared in constant time,
+        and with all keys.
         """
         shown_hash = secret_hash(shown or "")
         held = [
@@ -111,12 +111,11 @@ class Keys:
         return held[0] if held else None
 
     def require(self, shown: str | None, role: Role) -> Key | None:
-        """Lets the call go on if this key allows it, and tells whose it is; None where there are no
-        keys.
+        """Checks that the key permits the role, and returns the key; None if there are no keys.
 
         Raises:
-            NoKey: none was shown, or an unknown one.
-            NotAllowed: it is for less.
+            NoKey: the key is missing or unknown.
+            NotAllowed: its role is not sufficient.
         """
         if not self.in_use:
             return None
@@ -129,7 +128,7 @@ class Keys:
             )
         if role is Role.ADMIN and held.role is not Role.ADMIN:
             raise NotAllowed(
-                cause="this key may ask and look, but not change things",
-                cure="Use a key of the role admin",
+                cause="this key may send requests and read, but not change anything",
+                cure="Use a key with the role admin",
             )
         return held

@@ -1,4 +1,4 @@
-"""Names that server and clients of the HTTP interface share."""
+"""Names that the HTTP server and its clients share."""
 
 JSON = "application/json"
 PNG = "image/png"
@@ -7,11 +7,11 @@ NPZ = "application/x-npz"
 OCTETS = "application/octet-stream"
 MULTIPART = "multipart/form-data"
 
-# The file of a multipart body.
+# The name of the file in a multipart body.
 IMAGE_PART = "image"
 
-# Answers that are no JSON tell how they came about in this header, as the JSON would.
+# Answers that are not JSON have timing and plan in this header, in the form of the JSON.
 ANSWER_HEADER = "Imbrex-Answer"
 REQUEST_ID_HEADER = "X-Request-Id"
-# Paths of its interface begin so.
+# Prefix of the interface's paths.
 DEEPSTACK = ("/v1/vision", "/v1/status", "/v1/server")

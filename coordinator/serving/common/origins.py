@@ -1,9 +1,11 @@
-"""Where a browser's request comes from, and by which name it asks for us.
+"""Protection against other web pages: the origin of a browser's request, and the name it uses for
+us.
 
-A page of another site may have its reader's browser send things here, with the login that it
-remembers. Browsers say whose page sends an order (`Origin`). A page whose own name is made to lead
-here (DNS rebinding) gives that name as `Host`: only names of this device are answered. Addresses
-are: behind an address there is no name that could be made to lead elsewhere.
+A page of another site may have its reader's browser send requests here, with the login that the
+browser remembers. Browsers report the page's site for requests that change something (`Origin`). A
+page whose own name is made to resolve to this device (DNS rebinding) sends that name as `Host`, so
+only names of this device are answered. Addresses are, too: an address cannot be made to resolve
+elsewhere.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from fastapi import Request
 from coordinator.serving.common.keys import NotAllowed
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
-# A device that is renamed, or moves to another network, is found under its new name this soon.
+# A device with a new name, or in another network, is found under its new name this soon.
 _KEEP_S = 60.0
 _RESOLVER = Path("/etc/resolv.conf")
 
 
 class HostNames:
-    """The names that this coordinator goes by: its device's, and those that somebody adds."""
+    """The names of this coordinator: its device's, and those that the operator adds."""
 
     def __init__(self, added: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._added = frozenset(_plain(name) for name in added)
@@ -45,26 +47,26 @@ class HostNames:
 
 
 def require_known_host(request: Request) -> None:
-    """Answers nobody who asks for somebody else.
+    """Refuses requests for other host names.
 
     Raises:
-        NotAllowed: the name in `Host` is not one of ours.
+        NotAllowed: `Host` is not a name of this coordinator.
     """
     host = request.headers.get("host", "")
     names: HostNames = request.app.state.host_names
     if host and _without_port(host) not in names:
         raise NotAllowed(
-            cause=f"this coordinator does not go by the name {_without_port(host)[:80]!r}",
-            cure="Ask for its address or its own name, or add that name to host_names in its "
+            cause=f"this coordinator is not known by the name {_without_port(host)[:80]!r}",
+            cure="Use its address or its own name, or add that name to host_names in its "
             "settings (`imbrex coordinator --host-name`)",
         )
 
 
 def require_own_page(request: Request) -> None:
-    """Takes no orders from the pages of other sites.
+    """Refuses requests from pages of other sites.
 
     Raises:
-        NotAllowed: it comes from elsewhere.
+        NotAllowed: the origin is another site.
     """
     require_known_host(request)
     origin = request.headers.get("origin")
@@ -74,12 +76,12 @@ def require_own_page(request: Request) -> None:
     ours = request.url.scheme, request.headers.get("host")
     if (told.scheme, told.netloc) != ours:
         raise NotAllowed(
-            cause=f"a page of {origin[:80]} sent this", cure="Use the coordinator's own page"
+            cause=f"a page from {origin[:80]} sent this", cure="Use the coordinator's own page"
         )
 
 
 def device_names() -> tuple[str, ...]:
-    """This device's name alone, in mDNS, and in the domains that the network gave it."""
+    """This device's name alone, in mDNS, and in the domains of its network."""
     full = socket.gethostname().lower()
     host = full.partition(".")[0]
     domains = (f"{host}.{domain}" for domain in _search_domains())
@@ -87,8 +89,8 @@ def device_names() -> tuple[str, ...]:
 
 
 def names_in(certificate: Path | None) -> tuple[str, ...]:
-    """The names of a certificate that clients are shown, as PEM; none where it cannot be read:
-    whoever shows it says so.
+    """The names in a PEM certificate for clients; none if it cannot be read, which is reported when
+    it is used.
     """
     try:
         loaded = x509.load_pem_x509_certificate(certificate.read_bytes()) if certificate else None

@@ -1,8 +1,9 @@
-"""From what was sent to an answer, the one way of every surface: decode, infer, read.
+"""From a request's body to its answer, for all interfaces: decode, infer, read.
 
-Decoding and drawing take tens of milliseconds of CPU: they run `beside` the event loop, which keeps
-moving other requests' tiles; few at a time, since a decoded photograph is ten times its file. What
-waits for its answer is the file and the model's input, never the decoded picture.
+Decoding and drawing take tens of milliseconds of CPU. They run `beside` the event loop, which keeps
+moving other requests' tiles, and only a few at a time, since a decoded photograph is ten times as
+large as its file. A waiting request holds the file and the model's input, never the decoded
+picture.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from models.vision.preprocess import decode_image, image_to_pixels, image_to_ten
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
 
-# Level 1: a photograph takes a tenth of the time, and only a little more space.
+# Level 1: a tenth of the time for a photograph, at only a little more space.
 PNG_LEVEL = 1
 JPEG_QUALITY = 90
 
 
-# A 12-megapixel photograph takes 36 MB decoded, and as much again while it is turned or resized.
+# A 12-megapixel photograph takes 36 MB decoded, and as much again while it is rotated or resized.
 AT_A_TIME = 2
 _THREADS = ThreadPoolExecutor(AT_A_TIME, "pictures")
 
@@ -43,13 +44,13 @@ Read = TypeVar("Read", bound="Sent")
 
 
 async def beside(work: Callable[..., Result], *arguments: object) -> Result:
-    """What `work` returns, done on one of a few threads."""
+    """The result of `work`, computed on one of a few threads."""
     return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(work, *arguments))
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request's input tensors, and the file of the picture that they were made of, if any."""
+    """A request's input tensors, and the file of the picture that they were made from, if any."""
 
     feeds: Mapping[str, np.ndarray]
     picture: bytes | None = None
@@ -57,7 +58,7 @@ class Asked:
 
 
 class Sent(Protocol):
-    """What a request's body becomes."""
+    """A decoded request body."""
 
     @property
     def feeds(self) -> Mapping[str, np.ndarray]:
@@ -70,8 +71,8 @@ async def answered(
     read: Callable[[], Read],
     choice: Choice = IN_FORCE,
 ) -> tuple[Read, Answer, float]:
-    """What `read` returns, its answer, and the seconds from the body to the model's input. It is
-    read `beside` when its turn has come: what waits is the body.
+    """The result of `read`, the answer, and the seconds from the body to the model's input. The
+    body is read `beside` when the request's turn has come; until then only the body is kept.
 
     Raises:
         ImbrexError: as `read`, and `Coordinator.infer`.
@@ -87,7 +88,7 @@ async def answered(
         return sent.feeds
 
     answer = await coordinator.infer(served, feeds, choice=choice)
-    assert sent is not None, "it was read before it was answered"
+    assert sent is not None, "infer reads the feeds before it returns"
     return sent, answer, seconds
 
 
@@ -95,7 +96,7 @@ def asked_of(body: bytes, served: ServedModel) -> Asked:
     """The input of a model that takes pictures, from the bytes of one.
 
     Raises:
-        BadImage: they are no picture that can be used.
+        BadImage: they are not a picture that can be used.
     """
     sidecar = served.sidecar
     assert sidecar is not None
@@ -109,7 +110,7 @@ def asked_of(body: bytes, served: ServedModel) -> Asked:
 
 
 def found(served: ServedModel, asked: Asked, answer: Answer) -> list[Prediction]:
-    """What the model saw, best first; its outputs as they are where no picture was sent."""
+    """What the model found, best first; the raw outputs if no picture was sent."""
     if served.sidecar is None or asked.placement is None:
         return [Tensor(name, output) for name, output in answer.outputs.items()]
     return predictions(served.sidecar, answer.outputs, asked.placement)

@@ -1,8 +1,8 @@
-"""Places for bodies: how much of what callers send is held at one time, in all and per caller.
+"""Places for bodies: limits on the memory for what clients send, in total and per caller.
 
-A body is given its place before any of it is read, as large as it says it will be. Whoever finds no
-room waits for a little while; a sender slower than the floor keeps its place only as long as nobody
-waits for it. One caller has half of the room at most: it never locks others out.
+A body gets its place before any of it is read, for the length that it announces. If there is no
+room it waits for a little while; a sender slower than the minimum keeps its place only while nobody
+else needs it. One caller gets at most half of the room, so it never locks out others.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from dataclasses import dataclass, field
 from protos.errors import Unavailable
 from protos.heap import give_back_memory
 
-# What a sender's speed is averaged over: Wi-Fi of a far room pauses for seconds.
+# The window for a sender's speed: Wi-Fi in a far room pauses for seconds.
 WINDOW_S = 5.0
-# Longer than it takes to find that a sender is slow, and to end it.
+# Longer than it takes to notice a slow sender and end its body.
 WAIT_S = 8.0
-# How often those who wait look whether somebody has become slow.
+# How often those who wait check whether another sender has become slow.
 LOOK_S = 0.25
-# Each is a task and a connection that is not read.
+# Waiting bodies; each is a task and a connection that is not being read.
 MOST_WAITING = 256
-# Of all bytes and of all bodies.
+# One caller's share of all bytes and of all bodies.
 CALLER_SHARE = 0.5
 _MARK_S = WINDOW_S / 10
-# The allocator keeps what a body and its picture took, for the next one. When none has come for so
-# long, the system has that memory back.
+# The allocator keeps a body's memory for the next one. After this long without bodies, it is
+# returned to the system.
 REST_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """What one body may take up. `end` is called once if the place is needed for another."""
+    """The room of one body. `end` is called once if another body needs it."""
 
     caller: str
     size_bytes: int
@@ -45,14 +45,14 @@ class Place:
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
 
     def come(self, count_bytes: int, now: float) -> None:
-        """Another piece is here."""
+        """Another piece has arrived."""
         self._come_bytes += count_bytes
         if not self._marks or now - self._marks[-1][0] >= _MARK_S:
             self._marks.append((now, self._come_bytes))
         self._forget(now)
 
     def bytes_per_s(self, now: float) -> float:
-        """Its speed over the window; infinite while it is too young to be judged."""
+        """Its speed over the window; infinite while it is too new to be judged."""
         self._forget(now)
         since_s, before = self._marks[0] if self._marks else (now, 0)
         if self.complete or now - since_s < WINDOW_S:
@@ -60,13 +60,13 @@ class Place:
         return (self._come_bytes - before) / (now - since_s)
 
     def _forget(self, now: float) -> None:
-        """Keeps one mark at least as old as the window, and those after it."""
+        """Keeps only the marks within the window, and one before."""
         while len(self._marks) > 1 and now - self._marks[1][0] >= WINDOW_S:
             self._marks.popleft()
 
 
 class Places:
-    """The places of one surface."""
+    """The places of one interface."""
 
     def __init__(
         self,
@@ -88,16 +88,16 @@ class Places:
 
     @property
     def held_bytes(self) -> int:
-        """Of all places that are taken."""
+        """Bytes of all places that are taken."""
         return sum(place.size_bytes for place in self._held)
 
     @property
     def taken(self) -> int:
-        """How many places are taken."""
+        """Number of places that are taken."""
         return len(self._held)
 
     async def take(self, caller: str, size_bytes: int, end: Callable[[], None]) -> Place:
-        """A place for a body of this size; `free` gives it back.
+        """A place for a body of this size; to be returned with `free`.
 
         Raises:
             Unavailable: there was no room for too long.
@@ -111,27 +111,27 @@ class Places:
                     cure="Try again in a moment, or send fewer requests at a time",
                 )
             self._end_slow(caller, size_bytes)
-            await self._a_change(min(left_s, LOOK_S))
+            await self._wait_for_change(min(left_s, LOOK_S))
         place = Place(caller, size_bytes, end)
         place.come(0, self._clock())
         self._held.append(place)
         return place
 
     def come(self, place: Place, count_bytes: int) -> None:
-        """Another piece of a body is here."""
+        """Another piece of a body has arrived."""
         place.come(count_bytes, self._clock())
 
     def settle(self, place: Place, size_bytes: int) -> None:
-        """All of the body is here, and this is what is kept of it."""
+        """The body is complete; `size_bytes` is what is kept of it."""
         place.complete, place.size_bytes = True, size_bytes
-        self._tell()
+        self._notify()
 
     def free(self, place: Place) -> None:
-        """Nothing is kept of the body any more."""
+        """Returns a place: nothing of its body is kept."""
         if place in self._held:
             self._held.remove(place)
-            self._tell()
-            self._rest_soon()
+            self._notify()
+            self._return_memory_soon()
 
     def _fits(self, caller: str, size_bytes: int) -> bool:
         return self._room(self._held, size_bytes, 1.0) and self._room(
@@ -149,7 +149,7 @@ class Places:
         return [place for place in self._held if place.caller == caller]
 
     def _end_slow(self, caller: str, size_bytes: int) -> None:
-        """Ends slow senders, the slowest first, until the newcomer fits without them."""
+        """Ends the slowest senders, until the new body fits without them."""
         now = self._clock()
         own = not self._room(self._of(caller), size_bytes, CALLER_SHARE)
         among, share = (self._of(caller), CALLER_SHARE) if own else (list(self._held), 1.0)
@@ -166,16 +166,16 @@ class Places:
             place.ended = True
             place.end()
 
-    def _rest_soon(self) -> None:
+    def _return_memory_soon(self) -> None:
         if self._rest is not None:
             self._rest.cancel()
         self._rest = asyncio.get_running_loop().call_later(REST_S, give_back_memory)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._freed.set()
         self._freed = asyncio.Event()
 
-    async def _a_change(self, most_s: float) -> None:
+    async def _wait_for_change(self, most_s: float) -> None:
         self._waiting += 1
         try:
             async with asyncio.timeout(most_s):

@@ -1,8 +1,8 @@
-"""Plans as pictures: SVG without dependencies.
+"""Drawings of plans, as SVG without dependencies.
 
-`plan_svg` draws the network's blocks from left to right: what each block reads, with the halos
-that tiles share, and the map it yields, divided into tiles coloured by device. `image_tiles` are
-those of the first block, over an image.
+`plan_svg` draws the blocks from left to right: what each reads, including the halos that tiles
+share, and the map it yields, divided into tiles with one colour per device. `image_tiles` gives the
+tiles of the first block on an image.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from models.boxes import Box
 from models.memory import megabytes
 from models.units import Network, layers_of
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
+# Okabe and Ito's palette, which people with any kind of colour vision can distinguish.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 _MAP = 130  # pixels of the longer side of the largest map
 _LEAST = 44
@@ -37,7 +37,7 @@ class Rect:
     height: float
 
     def svg(self, colour: str, opacity: float, *, title: str = "", dashed: bool = False) -> str:
-        """The rectangle; `title` is shown on hovering."""
+        """The rectangle; `title` is a tooltip."""
         stroke = f'stroke="{colour}"' + (' stroke-dasharray="3 2"' if dashed else "")
         return (
             f'<rect x="{self.x:.1f}" y="{self.y:.1f}" width="{self.width:.1f}" '
@@ -48,7 +48,7 @@ class Rect:
 
 @dataclass(frozen=True, slots=True)
 class ImageTile:
-    """A device's tile of the image: its own part, and that part with its halo."""
+    """A device's tile of the image, without and with its halo."""
 
     device: DeviceId
     own: Rect
@@ -56,7 +56,7 @@ class ImageTile:
 
 
 def plan_svg(plan: Plan, network: Network, names: Mapping[str, str] | None = None) -> str:
-    """The whole plan as an SVG document. `names` are what people call the devices."""
+    """The whole plan as an SVG document. `names` are the devices' names."""
     colours, names = _colours(plan), names or {}
     x, parts = 20.0, []
     for index, block in enumerate(plan.blocks):
@@ -81,8 +81,8 @@ def plan_svg(plan: Plan, network: Network, names: Mapping[str, str] | None = Non
 
 
 def image_tiles(plan: Plan, network: Network, image_size: tuple[int, int]) -> list[ImageTile]:
-    """The tiles of the first block over an image of (width, height) pixels that fills the input.
-    Empty where the network's input is no image.
+    """The first block's tiles on an image of (width, height) pixels that fills the input. Empty if
+    the network's input is not an image.
     """
     block, (width, height) = plan.blocks[0], image_size
     main = network.outputs(block.start, block.stop)[-1]
@@ -183,7 +183,7 @@ def _legend(
 
 
 def _colours(plan: Plan) -> dict[str, str]:
-    """One colour per device, in order of appearance; hues around the circle after the first."""
+    """One colour per device, in order of appearance; after the palette, hues around the circle."""
     colours: dict[str, str] = {}
     for index, device in enumerate(plan.devices):
         hue = index * 137.5 % 360
@@ -193,12 +193,12 @@ def _colours(plan: Plan) -> dict[str, str]:
 
 
 def _top(height: float) -> float:
-    """Where a map of this height begins, with the maps in a row."""
+    """The top of a map of this height; maps are centred in a row."""
     return _TOP + (_MAP - height) / 2
 
 
 def _size(shape: Sequence[int]) -> tuple[float, float]:
-    """Pixels of a map: the larger the map, the larger, on a root scale; a bar for vectors."""
+    """A map's size in pixels, on a root scale; vectors are bars."""
     if len(shape) < 4:
         return 14.0, float(_MAP)
     rows, cols = shape[2], shape[3]
@@ -209,7 +209,7 @@ def _size(shape: Sequence[int]) -> tuple[float, float]:
 def _scaled(
     box: Box, shape: Sequence[int], x: float, y: float, width: float, height: float
 ) -> Rect:
-    """A box of a map in pixels; of a vector, or of channels, as a part of the bar's height."""
+    """A box of a map in pixels; for vectors and channels, a part of the bar's height."""
     by_channels = len(box) < 4 or (
         len(box[1]) != shape[1] and box.spans[2:] == Box.whole(shape).spans[2:]
     )

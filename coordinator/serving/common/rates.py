@@ -1,7 +1,7 @@
-"""How often one caller may ask: a bucket of tokens for every API key, or address without one.
+"""Rate limits: a token bucket for every API key, or address without a key.
 
 A bucket holds what `BURST_S` seconds bring, and gains `per_s` tokens a second; every request takes
-one (RFC 2697's committed rate and burst).
+one (the committed rate and burst of RFC 2697).
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import ClassVar
 
 from protos.errors import Overloaded
 
-# A page opens with a dozen files at once, a camera's detections come in bunches.
+# A page opens with a dozen files at once, and a camera's detections come in bursts.
 BURST_S = 2.0
-# Forgetting a bucket refills it, so there are more than a home has callers; 100 kB in all.
+# Dropping a bucket refills it, so there are more than a home has callers; 100 kB in total.
 MAX_CALLERS = 1024
-# What one subscriber's line is given of IPv6 (RFC 6177): its holder has all the addresses in it.
+# The IPv6 prefix of one subscriber (RFC 6177), who controls all of its addresses.
 _IPV6_PREFIX = 64
 
 
 class TooManyRequests(Overloaded):
-    """This caller asks more often than it may."""
+    """This caller sends requests more often than allowed."""
 
     code: ClassVar[str] = "too_many_requests"
 
 
 class Rates:
-    """Buckets by caller; `per_s` 0 lets everybody ask as often as they like."""
+    """Buckets by caller; with `per_s` 0 there is no limit."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = per_s
@@ -35,7 +35,7 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, at
 
     def take(self, caller: str, now: float) -> None:
-        """One request; `now` in seconds of a clock that never goes back.
+        """Takes a token for one request; `now` is a monotonic time in seconds.
 
         Raises:
             TooManyRequests: the bucket is empty.
@@ -57,7 +57,7 @@ class Rates:
 
 
 def neighbourhood(host: str) -> str:
-    """Addresses that count as one caller."""
+    """The caller that an address belongs to: for IPv6, its prefix."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

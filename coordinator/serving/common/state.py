@@ -1,4 +1,4 @@
-"""What every route works with: the coordinator that its application serves."""
+"""The coordinator that an application serves, as routes get it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def coordinator_of(request: Request) -> Any:
 if TYPE_CHECKING:
     TheCoordinator = Coordinator
 else:
-    # Any object with the coordinator's methods will do: FastAPI must not look at its type.
+    # Any object with the coordinator's methods works, so FastAPI must not check its type.
     TheCoordinator = Annotated[Any, Depends(coordinator_of)]
 
 ModelName = Annotated[str, Path(description="As in GET /v1/models.", examples=["digits"])]

@@ -1,7 +1,7 @@
 """Tensors over HTTP: NumPy's .npz, checked against the graph before a byte is allocated.
 
-An archive may claim any size, type or shape. Each member's header is read first and compared
-with what the model's input is; only then are exactly that many bytes read. Nothing is unpickled.
+An archive may claim any size, type or shape. Each member's header is read first and compared with
+the model's input; only then are exactly that many bytes read. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from protos.errors import BadRequest
 Arrays = Mapping[str, np.ndarray]
 
 _SUFFIX = ".npy"
-# A tensor's header is a hundred bytes, and a model has a few inputs.
+# Members of an archive: a model has a few inputs. A header takes a hundred bytes.
 LONGEST_HEADER_BYTES = 64 << 10
 LONGEST_DIRECTORY_BYTES = 64 << 10
-# Bytes of the header's length, by the version of .npy.
+# Size of the header's length field, by the version of .npy.
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
-# What numpy writes. Others claim gigabytes for their dictionaries.
+# The methods that numpy writes; others can claim gigabytes for their dictionaries.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _END, _END_OF_64 = b"PK\5\6", b"PK\6\7"
 _END_BYTES = 22
 _LONGEST_COMMENT_BYTES = (1 << 16) - 1
-# The last is what zipfile raises for a compression, or an encryption, that it does not know.
+# zipfile raises the last one for a compression or encryption that it does not support.
 _BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, NotImplementedError)
 
 
 def read_tensors(body: bytes, graph: Graph) -> dict[str, np.ndarray]:
-    """The graph's inputs from an .npz body; a picture's may be given as its pixels (uint8).
+    """The graph's inputs from an .npz body; a picture may be given as pixels (uint8).
 
     Raises:
-        BadRequest: not an archive, an input missing or unknown, of another shape or type, or
+        BadRequest: not an archive, an input is missing or unknown, has another shape or type, or is
             shorter than it claims.
     """
     if not body:
@@ -71,7 +71,7 @@ def write_tensors(arrays: Arrays) -> bytes:
 
 
 def load_tensors(body: bytes) -> dict[str, np.ndarray]:
-    """Every array of an .npz that a coordinator sent."""
+    """Every array in an .npz archive from a coordinator."""
     with np.load(BytesIO(body), allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
 
@@ -79,7 +79,7 @@ def load_tensors(body: bytes) -> dict[str, np.ndarray]:
 def _read_one(archive: zipfile.ZipFile, member: str, info: TensorInfo) -> np.ndarray:
     name = _tensor_name(member)
     if archive.getinfo(member).compress_type not in _COMPRESSIONS:
-        raise ValueError(f"the tensor {name!r} is packed otherwise than numpy does")
+        raise ValueError(f"the tensor {name!r} is not packed as numpy packs it")
     with archive.open(member) as file:
         shape, fortran, dtype = _header(file)
         info = next((each for each in info.accepted if dtype == each.dtype), info)
@@ -99,8 +99,8 @@ def _read_one(archive: zipfile.ZipFile, member: str, info: TensorInfo) -> np.nda
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    """Shape, whether columns come first, and type of the array that follows. The header's own
-    length is looked at first: numpy reads that much before it judges it.
+    """Shape, whether columns come first, and type of the array that follows. The header's length is
+    checked first, because numpy reads that much before it validates the header.
     """
     version = npy.read_magic(file)
     if version not in _LENGTH_BYTES:
@@ -116,17 +116,17 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic
 
 
 def _require_small_directory(body: bytes) -> None:
-    """Looks at the archive's end as zipfile does (APPNOTE 4.3.16), before that reads the directory:
-    every entry of it becomes an object.
+    """Checks the size of the archive's directory before zipfile reads it, since each entry becomes
+    an object. The end of the archive is found as zipfile does (APPNOTE 4.3.16).
 
     Raises:
-        ValueError: the directory is too long, or of the kind that is for more.
+        ValueError: the directory is too long, or in ZIP64 format.
     """
     at = len(body) - _END_BYTES
     if not (body[at:].startswith(_END) and body.endswith(b"\0\0")):
         at = body.rfind(_END, max(0, at - _LONGEST_COMMENT_BYTES))
     if at < 0 or len(body) - at < _END_BYTES:
-        return  # zipfile says what is wrong with it
+        return  # zipfile will report what is wrong
     length = int.from_bytes(body[at + 12 : at + 16], "little")
     if length > LONGEST_DIRECTORY_BYTES or body[max(0, at - 20) : at].startswith(_END_OF_64):
         raise ValueError("its directory is too long")

@@ -1,5 +1,5 @@
-"""The certificate that clients of HTTP and of the Open Inference Protocol see: from files, or of
-the cluster's own authority. It changes while the daemon runs; connections that stand go on.
+"""The certificate for clients over HTTP and gRPC: from files, or signed by the cluster's authority.
+It can change while the daemon runs; existing connections are not affected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from protos.credentials import server_credentials
 from protos.errors import BadConfiguration, ImbrexError
 from protos.identity import RENEWED_BEFORE_END, certificate_end, now_utc
 
-# Renewed files, and addresses that a router gave anew, are noticed within a minute.
+# Renewed files, and new addresses of this device, are noticed within a minute.
 LOOK_S = 60.0
 
 log = structlog.get_logger(__name__)
@@ -32,14 +32,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A private key and its certificate, with those that lead to its root, as PEM."""
+    """A private key and its certificate chain, as PEM."""
 
     key_pem: bytes = field(repr=False)
     certificate_pem: bytes
 
 
 class WebTls:
-    """`context` is for HTTP, `of_grpc` for gRPC; `read` tells the pair that should be in use."""
+    """`context` is for HTTP, `of_grpc` for gRPC; `read` returns the pair that should be in use."""
 
     def __init__(self, read: Callable[[], Pair]) -> None:
         self._read = read
@@ -51,7 +51,7 @@ class WebTls:
 
     @classmethod
     def of(cls, settings: CoordinatorSettings) -> Self | None:
-        """As the settings say; None where clients speak plain text.
+        """The certificate that the settings ask for; None if clients do not use TLS.
 
         Raises:
             BadConfiguration: the files or the authority cannot be used.
@@ -62,21 +62,21 @@ class WebTls:
         return cls(_Signed(settings)) if settings.tls else None
 
     def refresh(self) -> None:
-        """Puts the pair in use that should be.
+        """Reads the pair, and uses it if it has changed.
 
         Raises:
-            BadConfiguration: it cannot be used; the old one stays.
+            BadConfiguration: it cannot be used; the old one stays in use.
         """
         pair = self._read()
         if pair != self._pair:
-            # Tried elsewhere first: a context that refused a pair has half of it.
+            # Tried in another context first: a context that refuses a pair has half of it.
             _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
             _load(self.context, pair)
             self._pair = pair
             log.info("certificate for clients renewed")
 
     async def keep(self) -> None:
-        """Looks for a new pair for ever."""
+        """Looks for a new pair, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -96,8 +96,8 @@ def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:
 
 
 class _Signed:
-    """A pair of the authority's for this device's names and addresses, made anew when they change
-    and before it ends; its key is never written to disk.
+    """A pair signed by the authority for this device's names and addresses, made again when these
+    change and before it expires. Its key is never written to disk.
     """
 
     def __init__(self, settings: CoordinatorSettings) -> None:
@@ -124,7 +124,7 @@ class _Signed:
 
 
 def own_names() -> tuple[str, ...]:
-    """What clients may call this device: its name, also as in mDNS, and its addresses."""
+    """This device's names for clients: its name, also in mDNS, and its addresses."""
     host = socket.gethostname().partition(".")[0]
     families = (socket.AF_INET, socket.AF_INET6)
     addresses = {
@@ -152,7 +152,7 @@ def _pair_in(certificate: Path, key: Path) -> Pair:
 
 
 def _load(context: ssl.SSLContext, pair: Pair) -> None:
-    # Python reads keys from files only; this one is in memory and has no name.
+    # Python reads keys only from files, so it is put into an anonymous file in memory.
     with os.fdopen(os.memfd_create("imbrex"), "wb") as file:
         file.write(pair.key_pem + b"\n" + pair.certificate_pem)
         file.flush()

@@ -1,1 +1,1 @@
-"""DeepStack and CodeProject.AI: what Frigate, Home Assistant and Blue Iris speak."""
+"""The interface of DeepStack and CodeProject.AI, for Frigate, Home Assistant and Blue Iris."""

@@ -1,9 +1,9 @@
 """DeepStack's answers, with the fields that CodeProject.AI added.
 
-Clients are strict without saying so. Frigate's plugin stops at the first confidence below 0.4 and
-at the first label that COCO does not have, and writes into an array of 20 rows: detections come
-best first, under COCO's names, and never more than 20. Blue Iris reads nothing from a chunked
-answer: every one has its length.
+Clients have undocumented requirements. Frigate's plugin stops at the first confidence below 0.4 and
+at the first label that COCO does not have, and fills an array of 20 rows: so detections are sorted,
+best first, have COCO's names, and are at most 20. Blue Iris cannot read chunked answers: every
+answer has a Content-Length.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from models.vision.detection import Detection
 
 
 class _Said(BaseModel):
-    """What every answer says, `code` being the HTTP status again."""
+    """The fields of all answers; `code` repeats the HTTP status."""
 
     success: bool
     code: int
 
 
 class Refusal(_Said):
-    """Every answer that is an error."""
+    """An error."""
 
     error: str
 
@@ -41,20 +41,20 @@ class _ByUs(_Said):
 
 
 class Pong(_ByUs):
-    """Whether requests can be answered; why not."""
+    """Whether requests can be answered; if not, why."""
 
     message: str
 
 
 class Custom(_ByUs):
-    """The detectors that can be asked."""
+    """The available detectors."""
 
     models: list[str]
     command: str
 
 
 class Seen(BaseModel):
-    """Something found, in pixels of the sent picture."""
+    """One object, in pixels of the sent picture."""
 
     confidence: float
     label: str
@@ -65,7 +65,7 @@ class Seen(BaseModel):
 
 
 class Detected(_ByUs):
-    """What was found, best first; `duration` in seconds."""
+    """The objects that were found, best first; `duration` in seconds."""
 
     message: str = Field(examples=["Found 2 objects"])
     count: int
@@ -82,12 +82,15 @@ class Detected(_ByUs):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "What was sent cannot be used, or not by you.", "model": Refusal},
-    "5XX": {"description": "Not now; or no detector is configured.", "model": Refusal},
+    "4XX": {"description": "The request is invalid, or not permitted.", "model": Refusal},
+    "5XX": {
+        "description": "Temporarily unavailable, or no detector is configured.",
+        "model": Refusal,
+    },
 }
 MODULE = {"moduleId": "imbrex", "moduleName": "imbrex"}
 MOST_DETECTIONS = 20
-# Pascal VOC's names of what COCO has too.
+# Pascal VOC's names of classes that COCO names differently.
 COCO_NAMES = {
     "aeroplane": "airplane",
     "diningtable": "dining table",
@@ -99,18 +102,18 @@ COCO_NAMES = {
 
 
 def shape(fault: Fault) -> Response:
-    """DeepStack's errors: JSON whatever happens, with the status inside too."""
+    """DeepStack's errors: always JSON, which repeats the status."""
     body = {"success": False, "error": fault.message, "code": int(fault.status)}
     return JSONResponse(body, fault.status, fault.headers)
 
 
 def rows(seen: Sequence[Detection], least: float) -> list[dict[str, Any]]:
-    """Detections of at least this confidence in pixels of the sent picture, best first."""
+    """Detections of at least this confidence, in pixels of the sent picture, best first."""
     return [_row(each) for each in seen if each.score >= least]
 
 
 def as_coco(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The best 20, under COCO's names."""
+    """The best 20 detections, with COCO's names."""
     return [
         {**row, "label": COCO_NAMES.get(row["label"], row["label"])}
         for row in found[:MOST_DETECTIONS]
@@ -120,7 +123,7 @@ def as_coco(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def document(
     found: Sequence[dict[str, Any]], answer: Answer, command: str, taken_s: float
 ) -> dict[str, Any]:
-    """A whole answer; `taken_s` from the request's arrival."""
+    """A complete answer; `taken_s` is the time since the request's arrival."""
     count, process_ms = len(found), round(taken_s * 1000)
     return {
         "success": True,

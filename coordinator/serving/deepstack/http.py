@@ -1,4 +1,4 @@
-"""`/v1/vision` and its status."""
+"""The routes under `/v1/vision`, and status routes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from models.vision.detection import Detection
 from protos.errors import BadConfiguration, BadRequest
 
 MIN_CONFIDENCE = 0.4
-# It reads handwriting: whoever asks what a camera sees must not get digits.
+# Never the default detector: it reads handwriting, which is not what a camera's client wants.
 NO_DETECTOR = "digits"
 
 router = APIRouter(prefix="/v1", responses=ERRORS, tags=["DeepStack"])
@@ -62,7 +62,7 @@ _DETECTS: dict[str, Any] = {
 @router.post("/vision/detection", **_DETECTS)
 @asks_by_form
 async def detection(request: Request, coordinator: TheCoordinator) -> Response:
-    """What the configured object detector sees."""
+    """Detects objects with the configured detector."""
     started_s = time.perf_counter()
     picture, least = await _form(request, coordinator.settings.max_body_bytes)
     source = _detector(coordinator)
@@ -73,7 +73,7 @@ async def detection(request: Request, coordinator: TheCoordinator) -> Response:
 @router.get("/vision/custom/list", response_model=Custom)
 @asks
 async def custom_list(coordinator: TheCoordinator) -> dict[str, Any]:
-    """The detectors that `custom` takes: those that are loaded."""
+    """Lists the detectors that `custom` accepts: those that are loaded."""
     listed = [
         coordinator.names.public(status.name)[0]
         for status in coordinator.served.statuses()
@@ -85,7 +85,7 @@ async def custom_list(coordinator: TheCoordinator) -> dict[str, Any]:
 @router.post("/vision/custom/{model}", **_DETECTS)
 @asks_by_form
 async def custom(model: str, request: Request, coordinator: TheCoordinator) -> Response:
-    """What a detector sees, under its own labels."""
+    """Detects objects with a named detector, under its own labels."""
     started_s = time.perf_counter()
     picture, least = await _form(request, coordinator.settings.max_body_bytes)
     source = coordinator.names.source(model)
@@ -95,14 +95,14 @@ async def custom(model: str, request: Request, coordinator: TheCoordinator) -> R
 @router.get("/server/status/ping", response_model=Pong)
 @asks
 async def server_ping(coordinator: TheCoordinator) -> dict[str, Any]:
-    """The same, where CodeProject.AI has it."""
+    """The same as `ping`, at CodeProject.AI's path."""
     return await ping(coordinator)
 
 
 @router.get("/status/ping", response_model=Pong)
 @open_to_all
 async def ping(coordinator: TheCoordinator) -> dict[str, Any]:
-    """Whether requests can be answered."""
+    """Tells whether requests can be answered."""
     ready, reason = coordinator.served.readiness()
     return {"success": ready, "message": "ready" if ready else reason, "code": 200, **MODULE}
 
@@ -128,7 +128,7 @@ async def _answer(
 
 
 async def _form(request: Request, limit_bytes: int) -> tuple[bytes, float]:
-    """The picture, and the least confidence that is wanted, of a caller that may ask."""
+    """The picture and the least confidence from a form, after its caller was admitted."""
     if bodies.media_type(request) != names.MULTIPART:
         require_key_seen(request)
         raise bodies.wrong_type(bodies.media_type(request), (names.MULTIPART,))
@@ -153,7 +153,7 @@ def _least(text: str) -> float:
 
 
 def _detector(coordinator: TheCoordinator) -> str:
-    """The model behind `detection`.
+    """The model that `detection` uses.
 
     Raises:
         BadConfiguration: none is configured.

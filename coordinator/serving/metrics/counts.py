@@ -1,4 +1,4 @@
-"""What is counted as it happens: requests, where their time went, tiles, bytes, plans."""
+"""Metrics that are counted as things happen: requests, their timing, tiles, bytes, plans."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PHASES = {
     "compute": "At least one device computed.",
     "gather": "Only outputs were on their way back.",
 }
-# Devices that were ever seen; their names are looked up once.
+# Devices whose names are cached.
 MOST_DEVICES = 256
 
 
 class Counts:
-    """Listens to the journal. Labels are names that the operator gave, codes of ours, and devices:
-    nothing that a caller invents.
+    """Counts the journal's entries. Labels are names from the operator, codes of imbrex, and
+    devices: never text from a client.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Counts:
         )
 
     def count(self, entry: Ended | Planned) -> None:
-        """One more."""
+        """Counts one entry."""
         match entry:
             case Ended():
                 self._ended(entry)
@@ -107,7 +107,7 @@ class Counts:
 
 
 def cause_kind(cause: str) -> str:
-    """A plan's cause without the devices that it names."""
+    """A plan's cause without the devices in it."""
     if "measured" in cause:
         return "measured"
     if cause in ("first use", "asked for", "period", "released"):

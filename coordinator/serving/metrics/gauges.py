@@ -1,4 +1,4 @@
-"""What is read when Prometheus asks: queue, devices, plans."""
+"""Metrics that are read when Prometheus scrapes: queue, devices, plans."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Gauges(Collector):
         self._coordinator = coordinator
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Every gauge as it is now."""
+        """Every gauge with its present value."""
         yield GaugeMetricFamily(
-            "imbrex_queue_depth", "Requests that wait.", self._coordinator.queue_depth
+            "imbrex_queue_depth", "Requests waiting.", self._coordinator.queue_depth
         )
         yield GaugeMetricFamily(
-            "imbrex_in_flight", "Requests that are computed.", self._coordinator.in_flight
+            "imbrex_in_flight", "Requests being computed.", self._coordinator.in_flight
         )
         yield GaugeMetricFamily(
             "imbrex_models_weight_bytes",
-            "What the weights of all loaded models take.",
+            "Bytes of the weights of all loaded models.",
             self._coordinator.served.weight_bytes,
         )
         yield GaugeMetricFamily(
             "imbrex_models_max_bytes",
-            "Beyond so many bytes of weights, models that nobody asks for are let go of.",
+            "Bytes of weights beyond which idle models are unloaded.",
             self._coordinator.settings.max_models_bytes,
         )
         yield from self._models()
@@ -51,11 +51,13 @@ class Gauges(Collector):
         )
         ready = GaugeMetricFamily("imbrex_model_ready", "Whether it is served.", labels=("model",))
         arrivals = GaugeMetricFamily(
-            "imbrex_arrivals_per_second", "Requests that came lately.", labels=("model",)
+            "imbrex_arrivals_per_second",
+            "Rate at which requests arrived recently.",
+            labels=("model",),
         )
         capacity = GaugeMetricFamily(
             "imbrex_capacity_per_second",
-            "Requests that the devices are predicted to answer.",
+            "Predicted rate at which the devices can answer requests.",
             labels=("model",),
         )
         for status in self._coordinator.served.statuses():
@@ -78,11 +80,11 @@ class Gauges(Collector):
         link = family("link_bytes_per_second", "The measured rate of its link.")
         celsius = family("temperature_celsius", "Its temperature, where it says.")
         throttled = family("throttled", "Whether heat or power holds it back now.")
-        drained = family("drained", "Whether a person has set it aside.")
+        drained = family("drained", "Whether it was drained by a person.")
         quarantined = family("quarantined", "Whether it is left out for wrong results.")
-        refused = family("refused_results", "What it sent that could not be a task's result.")
+        refused = family("refused_results", "Messages from it that could not be a task's result.")
         audited = family("audited_tasks", "Its tasks that were computed again and compared.")
-        wrong = family("wrong_tasks", "Those of them that it had computed wrongly.")
+        wrong = family("wrong_tasks", "Audited tasks that it had computed wrongly.")
         now = time.time()
         for status in self._coordinator.devices():
             labels = (status.id or status.address, status.name)

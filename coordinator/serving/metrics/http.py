@@ -1,4 +1,4 @@
-"""`/metrics`, a plain route: a mounted application would redirect Prometheus."""
+"""`/metrics` as a plain route, since a mounted application would redirect Prometheus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(include_in_schema=False)
 
 
 def registry_of(coordinator: Coordinator) -> CollectorRegistry:
-    """The metrics of one coordinator, counted from now on."""
+    """A registry for one coordinator, which counts from now on."""
     registry = CollectorRegistry()
     counts = Counts(registry, coordinator.names, coordinator.devices)
     coordinator.journal.listen(counts.count)
@@ -32,6 +32,6 @@ def registry_of(coordinator: Coordinator) -> CollectorRegistry:
 @router.get("/metrics")
 @asks
 async def metrics(request: Request) -> Response:
-    """Every metric, in the text format that the caller accepts."""
+    """All metrics, in the text format that the client accepts."""
     encode, kind = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(request.app.state.metrics), headers={"Content-Type": kind})

@@ -1,6 +1,6 @@
-"""What `/v2` answers, as its document has it: the Open Inference Protocol with Triton's extensions.
+"""The answers of `/v2`, for its OpenAPI document: the protocol with Triton's extensions.
 
-Tensors of an inference are written by `json_form`, which may put their bytes behind the JSON.
+`json_form` writes an inference's tensors, whose bytes may follow the JSON.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Refusal(BaseModel):
-    """Every answer that is an error."""
+    """An error."""
 
-    error: str = Field(examples=["there is no model 'digit'. Known are digits, vgg16"])
+    error: str = Field(examples=["there is no model 'digit'. Known models: digits, vgg16"])
 
 
 class Server(BaseModel):
-    """Who answers here."""
+    """This server."""
 
     name: str = Field(examples=["imbrex"])
     version: str
@@ -25,7 +25,7 @@ class Server(BaseModel):
 
 
 class ModelReady(BaseModel):
-    """A model that can be asked."""
+    """A model that can be used."""
 
     name: str
     ready: bool
@@ -50,7 +50,7 @@ class Model(BaseModel):
 
 
 class ConfigTensor(BaseModel):
-    """A tensor in a configuration of Triton's."""
+    """A tensor in Triton's model configuration."""
 
     name: str
     data_type: str = Field(examples=["TYPE_FP32"])
@@ -58,7 +58,7 @@ class ConfigTensor(BaseModel):
 
 
 class Config(BaseModel):
-    """A model's configuration as Triton would have it."""
+    """A model's configuration, as Triton describes it."""
 
     name: str
     platform: str
@@ -71,14 +71,14 @@ class Config(BaseModel):
 
 
 class Duration(BaseModel):
-    """How often something was done, and what it took in all."""
+    """How often something was done, and the total time it took."""
 
     count: int
     ns: int
 
 
 class Phases(BaseModel):
-    """Requests by how they ended, and the phases of those that were answered."""
+    """Requests by outcome, and the phases of those that were answered."""
 
     success: Duration
     fail: Duration
@@ -91,7 +91,7 @@ class Phases(BaseModel):
 
 
 class Batch(BaseModel):
-    """The phases of all batches of a size."""
+    """The phases of all batches of one size."""
 
     batch_size: int
     compute_input: Duration
@@ -100,7 +100,7 @@ class Batch(BaseModel):
 
 
 class Counted(BaseModel):
-    """What a model has done since the start; `last_inference` in ms since 1970."""
+    """Counts of a model since the start; `last_inference` in ms since 1970."""
 
     name: str
     version: str
@@ -112,7 +112,7 @@ class Counted(BaseModel):
 
 
 class Statistics(BaseModel):
-    """What a model, or every one, has done."""
+    """Counts of one model, or of all."""
 
     model_stats: list[Counted]
 
@@ -127,18 +127,18 @@ class Row(BaseModel):
 
 
 class Done(BaseModel):
-    """Nothing more is to be said."""
+    """An empty answer to a successful request."""
 
 
 class OutputTensor(TensorInfo):
-    """An output; its data is here, or behind the JSON with a parameter `binary_data_size`."""
+    """An output; its data is here, or after the JSON with a parameter `binary_data_size`."""
 
     data: list[Any] | None = None
     parameters: dict[str, Any] | None = None
 
 
 class Inference(BaseModel):
-    """The outputs that were asked for, in their order."""
+    """The requested outputs, in the requested order."""
 
     model_config = ConfigDict(protected_namespaces=())
     model_name: str
@@ -148,6 +148,6 @@ class Inference(BaseModel):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "What was sent cannot be used, or not by you.", "model": Refusal},
-    "5XX": {"description": "Not now, or not here.", "model": Refusal},
+    "4XX": {"description": "The request is invalid, or not permitted.", "model": Refusal},
+    "5XX": {"description": "Temporarily unavailable, or not supported.", "model": Refusal},
 }

@@ -1,8 +1,8 @@
-"""What a message of the Open Inference Protocol may become in memory, judged before it is parsed.
+"""Limits on how large a message of the protocol may become in memory, checked before it is parsed.
 
-Raw tensors stay what they are. Everything else grows: two bytes on the wire are an empty message of
-seventy in memory. A walk over the outermost fields, as protobuf's wire format has them, finds how
-many there are, and how many bytes are not raw tensors.
+Raw tensors keep their size, but everything else grows: two bytes on the wire can be an empty
+message that takes seventy in memory. A walk over the outermost fields of protobuf's wire format
+finds their number, and the bytes that are not raw tensors.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _LONGEST_VARINT = 10
 
 
 def require_bounded(data: bytes, most_typed_bytes: int) -> None:
-    """Refuses a ModelInferRequest that would be far larger in memory.
+    """Refuses a ModelInferRequest that would become far larger in memory.
 
     Raises:
-        BadRequest: it has too many fields, or is no message.
+        BadRequest: it has too many fields, or is malformed.
         BodyTooLarge: too many bytes of it are not raw tensors.
     """
     view, typed, count = memoryview(data), len(data), 0
@@ -40,20 +40,22 @@ def require_bounded(data: bytes, most_typed_bytes: int) -> None:
 
 
 def require_small(data: bytes, most_bytes: int) -> None:
-    """Refuses a message that has no tensors and is large.
+    """Refuses a large message that cannot contain tensors.
 
     Raises:
-        BadRequest: that it is.
+        BadRequest: it is too large.
     """
     if len(data) > most_bytes:
         raise BadRequest(
-            cause=f"the message has {len(data)} bytes, and no tensor belongs in it",
-            cure="Send what inference.proto says",
+            cause=f"the message has {len(data)} bytes although it carries no tensor",
+            cure="Send the message that inference.proto defines for this call",
         )
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """(number, contents) of each field, up to one too many; contents only where it has a length."""
+    """(number, contents) of each field, up to one more than allowed; contents only of fields with a
+    length.
+    """
     at = 0
     for _ in range(MOST_FIELDS + 1):
         if at >= len(view):
@@ -87,7 +89,9 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _no_message() -> BadRequest:
-    return BadRequest(cause="the message cannot be read", cure="Send one as inference.proto says")
+    return BadRequest(
+        cause="the message cannot be read", cure="Send one as inference.proto defines it"
+    )
 
 
 def _too_many() -> BadRequest:

@@ -1,4 +1,4 @@
-"""`/v2`: the protocol's HTTP form."""
+"""`/v2`: the protocol over HTTP."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from protos.errors import Unsupported
 
 PREFIX = "/v2"
 HEADER_LENGTH = "Inference-Header-Content-Length"
-# Tensors of floats compress little: more effort would only heat the coordinator.
+# Tensors of floats compress little, so that a higher level would only cost CPU.
 COMPRESSION = 1
 _SAME = frozenset(
     {
@@ -49,7 +49,7 @@ _SAME = frozenset(
 
 router = APIRouter(prefix=PREFIX, responses=ERRORS, tags=["Open Inference Protocol"])
 HIDDEN: dict[str, Any] = {"include_in_schema": False}
-# What is not there is left out.
+# Fields without a value are left out.
 AS_SET: dict[str, Any] = {"response_model_exclude_unset": True}
 EMPTY: dict[str, Any] = {"response_class": Response}
 _PICTURE = {"name": "image", "datatype": "FP32", "shape": [1, 3, 2, 2], "data": [0.0] * 12}
@@ -58,7 +58,7 @@ INFER: dict[str, Any] = {
     "response_model": Inference,
     "responses": {
         int(HTTPStatus.OK): {
-            "description": "The outputs; those that are wanted as bytes come behind the JSON, "
+            "description": "The outputs; those requested as binary data follow the JSON, "
             f"whose length is in `{HEADER_LENGTH}`.",
             "content": {names.OCTETS: _FILE},
         }
@@ -75,7 +75,7 @@ INFER: dict[str, Any] = {
 }
 READY: dict[str, Any] = {
     "response_model": ModelReady,
-    "responses": {int(HTTPStatus.BAD_REQUEST): {"description": "It cannot be asked now."}},
+    "responses": {int(HTTPStatus.BAD_REQUEST): {"description": "The model is not ready."}},
 }
 _OBJECT = {"requestBody": {"content": {names.JSON: {"schema": {"type": "object"}}}}}
 MODEL = "/models/{name}"
@@ -83,7 +83,7 @@ VERSION = MODEL + "/versions/{version}"
 
 
 def shape(fault: Fault) -> Response:
-    """The protocol's errors: a text, and few statuses."""
+    """The protocol's errors: a text, with few statuses."""
     status = fault.status if fault.status in _SAME else HTTPStatus.BAD_REQUEST
     return JSONResponse({"error": fault.message}, status, fault.headers)
 
@@ -103,21 +103,21 @@ Asked = Annotated[Service, Depends(_service)]
 @router.get("/", include_in_schema=False)
 @asks
 async def server(service: Asked) -> Server:
-    """Who answers here."""
+    """Describes this server."""
     return Server(**service.server())
 
 
 @router.get("/health/live", **EMPTY)
 @open_to_all
 async def live() -> Response:
-    """This process answers."""
+    """Tells that this process answers."""
     return Response()
 
 
 @router.get("/health/ready", **EMPTY)
 @open_to_all
 async def ready(service: Asked) -> Response:
-    """Whether every configured model can be asked."""
+    """Tells whether every configured model is ready; an empty 400 if not."""
     return Response(status_code=HTTPStatus.OK if service.ready() else HTTPStatus.BAD_REQUEST)
 
 
@@ -125,7 +125,7 @@ async def ready(service: Asked) -> Response:
 @router.get(VERSION + "/ready", **READY)
 @asks
 async def model_ready(service: Asked, name: str, version: str = "") -> Response:
-    """Whether a model can be asked; an empty 400 where not."""
+    """Tells whether a model is ready; an empty 400 if not."""
     if not service.model_ready(name, version):
         return Response(status_code=HTTPStatus.BAD_REQUEST)
     return JSONResponse({"name": name, "ready": True})
@@ -136,7 +136,7 @@ async def model_ready(service: Asked, name: str, version: str = "") -> Response:
 @router.get(VERSION + "/stats")
 @asks
 async def stats(service: Asked, name: str = "", version: str = "") -> Statistics:
-    """What a model, or every one, has done since the start."""
+    """Counts of a model, or of all, since the start."""
     return Statistics.model_validate({"model_stats": service.counts(name, version)})
 
 
@@ -165,7 +165,7 @@ async def config(service: Asked, name: str, version: str = "") -> Config:
 @router.post(VERSION + "/infer", **INFER)
 @asks
 async def infer(service: Asked, request: Request, name: str, version: str = "") -> Response:
-    """Tensors in, tensors out."""
+    """Computes the outputs for input tensors."""
     settings = service.coordinator.settings
     body = await bodies.read_body(request, settings.max_body_bytes)
     parts = split(body, request.headers.get(HEADER_LENGTH), settings.max_json_bytes)
@@ -174,7 +174,7 @@ async def infer(service: Asked, request: Request, name: str, version: str = "") 
     headers = {}
     if header_length is not None:
         headers[HEADER_LENGTH] = str(header_length)
-    coding = _wished_coding(request)
+    coding = _requested_coding(request)
     if coding:
         headers["Content-Encoding"] = coding
         written = await asyncio.to_thread(_coded, written, coding)
@@ -182,9 +182,9 @@ async def infer(service: Asked, request: Request, name: str, version: str = "") 
     return Response(written, media_type=kind, headers=headers)
 
 
-def _wished_coding(request: Request) -> str:
-    """A header with one coding is a wish; a list of all that it knows is a library's default, and
-    compressing tensors costs a small coordinator more than it saves.
+def _requested_coding(request: Request) -> str:
+    """The coding for the answer. Only a header with a single coding is a request for it: a list is
+    a library's default, and compressing tensors costs a small coordinator more than it saves.
     """
     accepted = request.headers.get("accept-encoding", "").strip().lower()
     return accepted if accepted in ("gzip", "deflate") else ""
@@ -203,7 +203,7 @@ def _coded(body: bytes, coding: str) -> bytes:
 @router.post("/repository/{repository}/index", openapi_extra=_OBJECT, **AS_SET)
 @asks
 async def index(service: Asked, request: Request, repository: str = "") -> list[Row]:
-    """Every model that could be asked. There is one repository, whatever it is called."""
+    """Lists all available models. There is one repository, whatever its name."""
     document = await _document(service, request)
     return [Row(**each) for each in service.index(only_ready=document.get("ready") is True)]
 
@@ -212,7 +212,7 @@ async def index(service: Asked, request: Request, repository: str = "") -> list[
 @router.post("/repository/{repository}/models/{name}/load", openapi_extra=_OBJECT)
 @orders
 async def load(service: Asked, request: Request, name: str, repository: str = "") -> Done:
-    """Loads a model, or loads it anew; answers when it is ready."""
+    """Loads a model, or loads it again; answers when it is ready."""
     document = await _document(service, request)
     parameters = document.get("parameters")
     await service.load(name, parameters if isinstance(parameters, dict) else {})
@@ -223,7 +223,7 @@ async def load(service: Asked, request: Request, name: str, repository: str = ""
 @router.post("/repository/{repository}/models/{name}/unload", openapi_extra=_OBJECT)
 @orders
 async def unload(service: Asked, request: Request, name: str, repository: str = "") -> Done:
-    """Forgets a model until it is loaded again."""
+    """Unloads a model until it is loaded again."""
     await _document(service, request)
     service.unload(name)
     return Done()
@@ -233,7 +233,7 @@ async def _document(service: Service, request: Request) -> dict[str, Any]:
     return read_json(await bodies.read_json_body(request, service.coordinator.settings))
 
 
-# ---------------------------------------------------------------- what Triton has and we have not
+# ---------------------------------------------------------------- Triton's unsupported extensions
 
 
 @router.get("/logging", **HIDDEN)
@@ -242,7 +242,7 @@ async def _document(service: Service, request: Request) -> dict[str, Any]:
 @router.get("/systemsharedmemory/{rest:path}", **HIDDEN)
 @asks
 async def told_unsupported(request: Request) -> Response:
-    """Says so."""
+    """An extension of Triton that imbrex does not support."""
     raise _unsupported(request)
 
 
@@ -252,12 +252,12 @@ async def told_unsupported(request: Request) -> Response:
 @router.post("/systemsharedmemory/{rest:path}", **HIDDEN)
 @orders
 async def ordered_unsupported(request: Request) -> Response:
-    """Says so."""
+    """An extension of Triton that imbrex does not support."""
     raise _unsupported(request)
 
 
 def _unsupported(request: Request) -> Unsupported:
     return Unsupported(
-        cause=f"imbrex does not have what {request.url.path} is for",
+        cause=f"imbrex does not support {request.url.path}",
         cure="See the extensions in GET /v2",
     )

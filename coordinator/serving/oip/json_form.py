@@ -1,4 +1,4 @@
-"""The protocol's HTTP form: JSON, with tensors as raw bytes after it where either side wants."""
+"""The protocol over HTTP: JSON, optionally followed by tensors as raw bytes."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ from models.graph import Graph
 from protos.errors import BadRequest
 
 SIZE = "binary_data_size"
-# Of three bytes of text each is a hundred in memory; the pixels of 512x512 as lists are as many.
+# Three bytes of text can become an object of a hundred; 512x512 pixels as lists are as many
+# objects.
 MOST_NESTED = 1 << 18
-# Short texts take ten times their length: no tensor of ours has any, and keys are few.
+# Short texts take ten times their length in memory. Tensors here contain none, and keys are few.
 MOST_QUOTES = 1 << 18
 
 
 def read_json(data: bytes | memoryview) -> dict[str, Any]:
-    """A JSON object; an empty body is an empty one.
+    """A JSON object; an empty body counts as an empty object.
 
     Raises:
-        BadRequest: anything else, or more lists, objects and texts than any tensor needs.
+        BadRequest: it is anything else, or has more lists, objects and texts than any tensor needs.
     """
     text = bytes(data)
     if text.count(b"[") + text.count(b"{") > MOST_NESTED:
@@ -61,17 +62,17 @@ def read_json(data: bytes | memoryview) -> dict[str, Any]:
             cause=f"the request is not JSON ({error})"[:200], cure="Send one JSON object in UTF-8"
         ) from error
     if not isinstance(document, dict):
-        raise BadRequest(cause="the request is no JSON object", cure="Send one, as {}")
+        raise BadRequest(cause="the request is not a JSON object", cure="Send one, as {}")
     return document
 
 
 def split(body: bytes, header_length: str | None, most: int) -> tuple[memoryview, memoryview]:
-    """The JSON of an inference request, and the raw tensors behind it. `header_length` is the
-    header that says where they begin; None: everything is JSON.
+    """The JSON of an inference request, and the raw tensors after it. `header_length` is the header
+    with the length of the JSON; None: everything is JSON.
 
     Raises:
         BadRequest: the header is wrong.
-        BodyTooLarge: there are more than `most` bytes of JSON: numbers as text grow in memory.
+        BodyTooLarge: the JSON is longer than `most` bytes: numbers as text grow in memory.
     """
     view = memoryview(body)
     at = _split_at(header_length, len(view))
@@ -81,10 +82,10 @@ def split(body: bytes, header_length: str | None, most: int) -> tuple[memoryview
 
 
 def read_request(head: memoryview, raw: memoryview, graph: Graph) -> InferRequest:
-    """An inference request: its JSON, and the raw tensors behind it.
+    """An inference request from its JSON and the raw tensors after it.
 
     Raises:
-        BadRequest: it is not what the protocol says, or not what the model takes.
+        BadRequest: it violates the protocol, or does not fit the model's inputs.
         Unsupported: it asks for shared memory or sequences.
     """
     document = read_json(head)
@@ -108,10 +109,10 @@ def read_request(head: memoryview, raw: memoryview, graph: Graph) -> InferReques
 
 
 def write_answer(answer: InferAnswer) -> tuple[bytes, int | None]:
-    """The body of the answer; the length of its JSON if raw tensors follow it.
+    """The body of the answer, and the length of its JSON if raw tensors follow it.
 
     Raises:
-        BadRequest: an output has values that JSON cannot say.
+        BadRequest: an output has values that JSON cannot represent.
     """
     outputs: list[dict[str, Any]] = []
     raw: list[bytes] = []
@@ -135,7 +136,7 @@ def write_answer(answer: InferAnswer) -> tuple[bytes, int | None]:
 
 
 class _Tail:
-    """The raw tensors behind the JSON, taken in order."""
+    """The raw tensors after the JSON, taken in order."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -206,7 +207,7 @@ def _split_at(header_length: str | None, total: int) -> int:
 def _id(document: Mapping[str, Any]) -> str:
     identity = document.get("id", "")
     if not isinstance(identity, str) or len(identity) > LONGEST_ID:
-        raise BadRequest(cause="'id' is no text, or a very long one", cure="Send a short one")
+        raise BadRequest(cause="'id' is not text, or too long", cure="Send a short one")
     return identity
 
 
@@ -215,7 +216,7 @@ def _object(each: Mapping[str, Any], key: str) -> dict[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise BadRequest(cause=f"{key!r} is no JSON object", cure="Send one, or leave it out")
+        raise BadRequest(cause=f"{key!r} is not a JSON object", cure="Send one, or leave it out")
     return found
 
 
@@ -224,7 +225,7 @@ def _objects(each: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
     if found is None:
         return ()
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise BadRequest(cause=f"{key!r} is no list of JSON objects", cure="Send a list")
+        raise BadRequest(cause=f"{key!r} is not a list of JSON objects", cure="Send a list")
     return found
 
 
@@ -238,9 +239,9 @@ def _text(each: Mapping[str, Any], key: str) -> str:
 def _flag(parameters: Mapping[str, Any], key: str, *, default: bool) -> bool:
     found = parameters.get(key, default)
     if not isinstance(found, bool):
-        raise BadRequest(cause=f"the parameter {key!r} is no boolean", cure="Say true or false")
+        raise BadRequest(cause=f"the parameter {key!r} is not a boolean", cure="Say true or false")
     return found
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")

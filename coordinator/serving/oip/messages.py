@@ -1,4 +1,4 @@
-"""The protocol's gRPC form: messages to requests, and answers to messages."""
+"""The protocol over gRPC: messages to requests, and answers to messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from models.shapes import TensorInfo
 from protos import inference_pb2 as pb
 from protos.errors import BadRequest
 
-# Where a tensor's values are, if they are not raw bytes.
+# The field with a tensor's values if they are not raw bytes.
 _CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -52,12 +52,12 @@ def read_request(message: pb.ModelInferRequest, graph: Graph) -> InferRequest:
     """An inference request.
 
     Raises:
-        BadRequest: it is not what the protocol says, or not what the model takes.
+        BadRequest: it violates the protocol, or does not fit the model's inputs.
         Unsupported: it asks for shared memory or sequences.
     """
     refuse_unsupported(_plain(message.parameters))
     if len(message.id) > LONGEST_ID:
-        raise BadRequest(cause="'id' is very long", cure="Send a short one")
+        raise BadRequest(cause="'id' is too long", cure="Send a short one")
     names = [each.name for each in message.inputs]
     require_inputs(names, graph)
     raw = message.raw_input_contents
@@ -103,7 +103,7 @@ def _input(
     field = _CONTENTS.get(datatype_of(info))
     if field is None:
         raise BadRequest(
-            cause=f"the input {each.name!r} is {each.datatype}, which contents cannot say",
+            cause=f"the input {each.name!r} is {each.datatype}, which contents cannot hold",
             cure="Send raw_input_contents",
         )
     values = getattr(each.contents, field)

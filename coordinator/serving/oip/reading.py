@@ -1,8 +1,8 @@
-"""gRPC calls whose message is read only when its caller may send it, and there is a place for it.
+"""gRPC calls whose message is read only once the caller is admitted and there is a place for it.
 
-gRPC reads the whole message of a unary call before it runs the method, and asks nobody. A method
-that takes a stream is run at once, and the caller's bytes stay within one flow-control window until
-it reads: every method is registered as such a one. Clients see no difference.
+gRPC reads the whole message of a unary call before it runs the method. A method that takes a stream
+is run at once, and the caller's data stays within one flow-control window until the method reads
+it. So every method is registered as one that takes a stream; clients see no difference.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from protos.gates import Gate, Handler
 from protos.status import abort, fail
 
 SERVICE = "inference.GRPCInferenceService"
-# A request's messages besides its tensors.
+# A request's messages apart from its tensors.
 ENVELOPE_BYTES = 1 << 20
-# What is kept of a message: itself as it is parsed, and its tensors as bytes.
+# Memory per byte of a message: itself while it is parsed, and its tensors as bytes.
 _COPIES = 2
-# Each may hold one message of the largest size.
+# Concurrent calls; each may hold one message of the largest size.
 MOST_STREAMS = 8
 _HEALTH = "/grpc.health.v1.Health/"
 _STREAM = f"/{SERVICE}/ModelStreamInfer"
 _WITH_TENSORS = frozenset({f"/{SERVICE}/ModelInfer", _STREAM})
-# Of these the question is empty; that of health has the same answer for every service.
+# Calls with an empty request; so is that of health, which is answered alike for every service.
 _EMPTY = frozenset(f"/{SERVICE}/{name}" for name in ("ServerLive", "ServerReady", "ServerMetadata"))
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -53,7 +53,9 @@ log = structlog.get_logger(__name__)
 
 
 class Reading(Gate):
-    """Stands before every method: who calls, how often, and is there a place for what is sent?"""
+    """Runs before every method: checks the caller, its rate, and whether there is a place for its
+    message.
+    """
 
     def __init__(
         self, access: Access, max_body_bytes: int, max_json_bytes: int, floor_bytes_per_s: float
@@ -61,14 +63,14 @@ class Reading(Gate):
         self.most_bytes = max_body_bytes + ENVELOPE_BYTES
         self._access = access
         self._max_json_bytes = max_json_bytes
-        # How much of a message has come is not told: one that is not whole after the window of
-        # `Places` is a slow one.
+        # gRPC does not tell how much of a message has arrived: one that is not complete after the
+        # window of `Places` counts as slow.
         floor = float("inf") if floor_bytes_per_s else 0.0
         self._messages = Places(BODIES_HELD * self.most_bytes, MOST_BODIES, floor)
         self._streams = Places(MOST_STREAMS, MOST_STREAMS, 0.0)
 
     def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
-        """The method in a shape that reads nothing by itself."""
+        """The method, wrapped so that gRPC reads nothing before it runs."""
         method, rule = details.method, _rule(handler, details.method)
         if method in _EMPTY or method.startswith(_HEALTH):
             return self._unread(handler, method, rule)
@@ -135,7 +137,7 @@ class Reading(Gate):
         return grpc.stream_stream_rpc_method_handler(call, None, handler.response_serializer)
 
     async def _admit(self, context: Context, method: str, rule: Rule) -> str:
-        """Who calls; ends the call of somebody who may not."""
+        """The caller's name; ends the call if the caller is refused."""
         sent = {key: str(value) for key, value in context.invocation_metadata() or ()}
         shown, host = shown_key(Headers(sent)), host_of(context.peer())
         if rule.role is None:
@@ -150,11 +152,11 @@ class Reading(Gate):
         raise AssertionError("abort returned")
 
     async def _read(self, caller: str, context: Context) -> tuple[Place, bytes]:
-        """The one message of a call, and its place.
+        """The single message of a call, and its place.
 
         Raises:
             Unavailable: there is no room for it.
-            BadRequest: there is none, or it came too slowly.
+            BadRequest: there is no message, or it came too slowly.
         """
         reading: asyncio.Task[bytes | None] | None = None
 
@@ -184,10 +186,10 @@ class Reading(Gate):
         return place, data
 
     def _parsed(self, handler: Any, method: str, data: bytes) -> Any:
-        """The message.
+        """The parsed message.
 
         Raises:
-            BadRequest: it is not one, or would be far larger in memory than on the wire.
+            BadRequest: it is malformed, or would be far larger in memory than on the wire.
         """
         if method in _WITH_TENSORS:
             require_bounded(data, self._max_json_bytes)
@@ -197,7 +199,7 @@ class Reading(Gate):
             return (handler.request_deserializer or bytes)(data)
         except Exception:
             raise BadRequest(
-                cause="the message cannot be read", cure="Send one as inference.proto says"
+                cause="the message cannot be read", cure="Send one as inference.proto defines it"
             ) from None
 
     def _free(self, place: Place | None) -> None:
@@ -206,7 +208,7 @@ class Reading(Gate):
 
 
 def _rule(handler: Any, method: str) -> Rule:
-    """What a call takes; gRPC's own services can change nothing."""
+    """The rule of a call; gRPC's own services change nothing."""
     if method.startswith(_HEALTH):
         return open_to_all
     if not method.startswith(f"/{SERVICE}/"):
@@ -216,12 +218,12 @@ def _rule(handler: Any, method: str) -> Rule:
 
 
 def host_of(peer: str) -> str:
-    """The address in gRPC's `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
+    """The address in gRPC's notation: `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
     return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")
 
 
 async def _write(answers: AsyncIterator[Any] | Awaitable[None], context: Context) -> None:
-    """What a method yields; one that writes by itself is only waited for."""
+    """Writes what a method yields; a method that writes by itself is only awaited."""
     if isinstance(answers, Awaitable):
         await answers
         return
@@ -230,8 +232,8 @@ async def _write(answers: AsyncIterator[Any] | Awaitable[None], context: Context
 
 
 async def _next(context: Context) -> bytes | None:
-    """The next message of a call; none after the last. gRPC's own iterator would keep what it gave
-    for ever where nobody asks it for more.
+    """The next message of a call; None after the last. gRPC's own iterator would keep the last
+    message alive as long as nobody asks for another.
     """
     data: Any = await context.read()
     end: Any = grpc.aio.EOF  # type: ignore[attr-defined, unused-ignore]

@@ -1,4 +1,4 @@
-"""One inference request and its answer, as both forms of the protocol (HTTP, gRPC) carry them."""
+"""An inference request and its answer, independent of the protocol's form (HTTP, gRPC)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from coordinator.serving.oip.tensors import classes
 from models.graph import Graph
 from protos.errors import BadRequest, Unsupported
 
-# An answer lists its outputs once each, and a client repeats the id that it chose.
+# Requested outputs are named once each, and clients choose the id that the answer repeats.
 LONGEST_ID = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An output that is asked for; `classes` > 0 wants the best so many as text."""
+    """A requested output; with `classes` > 0, that many of the best classes as text."""
 
     name: str
     binary: bool = False
@@ -26,7 +26,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """Input tensors, and the outputs that are wanted in this order."""
+    """Input tensors, and the requested outputs in order."""
 
     id: str
     feeds: Mapping[str, np.ndarray] = field(repr=False)
@@ -35,7 +35,7 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True)
 class InferAnswer:
-    """The outputs that were wanted, in their order."""
+    """The requested outputs, in order."""
 
     id: str
     model: str
@@ -44,7 +44,7 @@ class InferAnswer:
 
 
 def require_inputs(names: Sequence[str], graph: Graph) -> None:
-    """Refuses a request that does not name each input of the model once.
+    """Refuses a request that does not name each of the model's inputs exactly once.
 
     Raises:
         BadRequest: with the names.
@@ -76,30 +76,30 @@ def require_outputs(wanted: Sequence[Wanted], graph: Graph) -> None:
 
 
 def class_count(value: object) -> int:
-    """The parameter `classification`: a positive number; none is 0.
+    """The parameter `classification`: a positive number, or 0 if it is absent.
 
     Raises:
-        BadRequest: something else.
+        BadRequest: it is anything else.
     """
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise BadRequest(
             cause="the parameter 'classification' is not a positive number",
-            cure="Say how many classes are wanted, as 3",
+            cure="Give the number of classes, for example 3",
         )
     return value
 
 
 def refuse_unsupported(parameters: Mapping[str, object]) -> None:
-    """Refuses what would change the answer if it were ignored.
+    """Refuses parameters that would change the answer if they were ignored.
 
     Raises:
-        Unsupported: shared memory, or a sequence.
+        Unsupported: they ask for shared memory or a sequence.
     """
     if any(key.startswith("shared_memory") for key in parameters):
         raise Unsupported(
-            cause="imbrex has no shared memory with its clients",
+            cause="imbrex does not share memory with its clients",
             cure="Send the tensor's data in the request",
         )
     if parameters.get("sequence_id"):
@@ -110,6 +110,6 @@ def refuse_unsupported(parameters: Mapping[str, object]) -> None:
 
 
 def wanted(outputs: Mapping[str, np.ndarray], each: Wanted, labels: Sequence[str]) -> np.ndarray:
-    """One wanted output as it is sent."""
+    """A requested output in the requested form."""
     array = outputs[each.name]
     return classes(array, each.classes, labels) if each.classes else array

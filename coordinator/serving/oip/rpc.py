@@ -1,4 +1,4 @@
-"""`inference.GRPCInferenceService`, with health and reflection beside it."""
+"""`inference.GRPCInferenceService`, with gRPC's health and reflection services."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from protos.errors import BadConfiguration, ImbrexError
 from protos.ports import holder_of
 from protos.status import fail
 
-# Calls in flight may finish; then they are ended.
+# Time for calls in flight to finish.
 DRAIN_S = 5.0
-# How often the health service learns whether requests can be answered.
+# How often the health service is updated.
 HEALTH_S = 0.5
-# What nobody reads yet stays with its sender, but for a window; and connections, which gRPC counts
-# in all only, go when nothing is asked over them.
+# Flow control bounds unread data to one window. gRPC limits connections only in total, so idle ones
+# are closed.
 _WINDOW_BYTES = 1 << 16
 MOST_CONNECTIONS = 200
 _FLOW = (
@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 
 class RpcServer:
-    """The protocol on a port of its own."""
+    """The protocol's server, on its own port."""
 
     def __init__(self, service: Service, access: Access, settings: CoordinatorSettings) -> None:
         reading = Reading(
@@ -80,7 +80,7 @@ class RpcServer:
     async def start(
         self, host: str, port: int, credentials: grpc.ServerCredentials | None = None
     ) -> str:
-        """Listens, under TLS with credentials; returns `host:port`.
+        """Starts listening, with TLS if there are credentials; returns `host:port`.
 
         Raises:
             BadConfiguration: the port is taken.
@@ -97,13 +97,13 @@ class RpcServer:
                 cause=f"cannot listen on {shown}:{port}" + (f": {holder} does" if holder else ""),
                 cure="Stop that program, or choose another port with --grpc-port.",
             ) from error
-        await self._tell_health()
+        await self._update_health()
         await self._server.start()
         self._watch = asyncio.create_task(self._keep_health())
         return f"{shown}:{taken}"
 
     async def stop(self) -> None:
-        """Finishes what is in flight, for a while."""
+        """Lets calls in flight finish for a while, then ends them."""
         if self._watch is not None:
             self._watch.cancel()
         await self._health.enter_graceful_shutdown()
@@ -112,10 +112,10 @@ class RpcServer:
     async def _keep_health(self) -> None:
         while True:
             await asyncio.sleep(HEALTH_S)
-            await self._tell_health()
+            await self._update_health()
 
-    async def _tell_health(self) -> None:
-        """Serving only while requests can be answered."""
+    async def _update_health(self) -> None:
+        """Reports `serving` only while requests can be answered."""
         states = health_pb2.HealthCheckResponse
         state = states.SERVING if self._service.ready() else states.NOT_SERVING
         for name in ("", SERVICE):
@@ -123,7 +123,7 @@ class RpcServer:
 
 
 class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
-    """The calls by their published names. Everything they do is the service's."""
+    """The calls by their published names; `Service` does the work."""
 
     def __init__(self, service: Service, access: Access) -> None:
         self._service = service
@@ -131,17 +131,17 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     @open_to_all
     async def ServerLive(self, request: Any, context: Context) -> Any:  # noqa: N802
-        """This process answers."""
+        """Tells that this process answers."""
         return pb.ServerLiveResponse(live=True)
 
     @open_to_all
     async def ServerReady(self, request: Any, context: Context) -> Any:  # noqa: N802
-        """Whether every configured model can be asked."""
+        """Tells whether every configured model is ready."""
         return pb.ServerReadyResponse(ready=self._service.ready())
 
     @asks
     async def ModelReady(self, request: Any, context: Context) -> Any:  # noqa: N802
-        """Whether a model can be asked."""
+        """Tells whether a model is ready."""
 
         async def ready() -> Any:
             found = self._service.model_ready(request.name, request.version)
@@ -151,7 +151,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     @asks
     async def ServerMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
-        """Who answers here."""
+        """Describes this server."""
         return pb.ServerMetadataResponse(**self._service.server())
 
     @asks
@@ -176,7 +176,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     @asks
     async def ModelInfer(self, request: Any, context: Context) -> Any:  # noqa: N802
-        """Tensors in, tensors out."""
+        """Computes the outputs for input tensors."""
         return await self._answer(context, lambda: self._infer(request))
 
     @asks
@@ -195,7 +195,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     @asks
     async def ModelStatistics(self, request: Any, context: Context) -> Any:  # noqa: N802
-        """What a model, or every one, has done since the start."""
+        """Counts of a model, or of all, since the start."""
 
         async def told() -> Any:
             rows = self._service.counts(request.name, request.version)
@@ -205,7 +205,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     @asks
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:  # noqa: N802
-        """Every model that could be asked."""
+        """Lists all available models."""
 
         async def told() -> Any:
             rows = self._service.index(only_ready=request.ready)
@@ -215,7 +215,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     @orders
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:  # noqa: N802
-        """Loads a model, or loads it anew."""
+        """Loads a model, or loads it again."""
 
         async def load() -> Any:
             await self._service.load(request.model_name, dict(request.parameters))
@@ -225,7 +225,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     @orders
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:  # noqa: N802
-        """Forgets a model until it is loaded again."""
+        """Unloads a model until it is loaded again."""
 
         async def unload() -> Any:
             self._service.unload(request.model_name)
@@ -234,7 +234,7 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
         return await self._answer(context, unload)
 
     async def _infer(self, message: Any) -> Any:
-        unread = [message]  # read once, and then only where its tensors are
+        unread = [message]  # so that `read` can drop the message once its tensors are read
 
         def read(graph: Graph) -> InferRequest:
             return read_request(unread.pop(), graph)
@@ -243,16 +243,16 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
         return await asyncio.to_thread(write_answer, answer)
 
     def _count(self, context: Context) -> None:
-        """Takes account of one request.
+        """Counts one request.
 
         Raises:
-            TooManyRequests: its caller asks too often.
+            TooManyRequests: its caller sends requests too often.
         """
         sent = {key: str(value) for key, value in context.invocation_metadata() or ()}
         self._access.count(shown_key(Headers(sent)), host_of(context.peer()))
 
     async def _answer(self, context: Context, call: Callable[[], Awaitable[T]]) -> T | None:
-        """The call's answer; our errors as statuses, faults of ours without their details."""
+        """The call's answer; errors become statuses, faults inside imbrex without their details."""
         try:
             return await call()
         except ImbrexError as error:

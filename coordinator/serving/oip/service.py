@@ -1,4 +1,4 @@
-"""What the protocol asks of a server, whichever way the question came."""
+"""The protocol's operations, independent of HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXTENSIONS = (
 
 
 class Service:
-    """The protocol's operations on one coordinator. Errors are ours (`protos.errors`)."""
+    """The protocol's operations on one coordinator. Raises errors of `protos.errors`."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.coordinator = coordinator
@@ -41,11 +41,11 @@ class Service:
     # ------------------------------------------------------------ health and metadata
 
     def ready(self) -> bool:
-        """Whether every configured model can be asked."""
+        """Whether every configured model is ready."""
         return self.coordinator.served.readiness()[0]
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        """Whether this model can be asked.
+        """Whether this model is ready.
 
         Raises:
             NotFound: no such model or version.
@@ -59,7 +59,8 @@ class Service:
         return {"name": "imbrex", "version": version, "extensions": list(EXTENSIONS)}
 
     def require_loaded(self, name: str, version: str = "") -> None:
-        """For questions that a browser can be made to ask: they load nothing.
+        """Refuses a model that is not loaded: questions that a browser can be made to ask load
+        nothing.
 
         Raises:
             NotFound: no such model or version, or it is not loaded.
@@ -83,7 +84,9 @@ class Service:
         }
 
     async def config(self, name: str, version: str = "") -> dict[str, Any]:
-        """A model's configuration as Triton would have it: shapes with their batch of one."""
+        """A model's configuration as Triton describes it, with shapes that include the batch of
+        one.
+        """
         served = await self.model(name, version)
         graph, number = served.network.graph, int(self.coordinator.names.public(served.source)[1])
         return {
@@ -124,7 +127,7 @@ class Service:
         return InferAnswer(request.id, name, answered_by, tuple(outputs))
 
     def _labels(self, served: ServedModel, output: str) -> tuple[str, ...]:
-        """Classes by name, where the output's elements are classes."""
+        """Names of the classes, if the output's elements are classes."""
         sidecar = served.sidecar
         if sidecar is not None and sidecar.task == "classification":
             return sidecar.labels
@@ -133,7 +136,7 @@ class Service:
     # ------------------------------------------------------------ repository and statistics
 
     def index(self, *, only_ready: bool) -> list[dict[str, str]]:
-        """Every model that could be asked, and whether it is loaded."""
+        """All available models, and whether they are loaded."""
         self.coordinator.names.refresh()
         known = {status.name: status for status in self.coordinator.served.statuses()}
         rows = []
@@ -153,15 +156,15 @@ class Service:
         return [row for row in rows if not only_ready or row.get("state") == "READY"]
 
     async def load(self, name: str, parameters: dict[str, Any]) -> None:
-        """Loads a model, or loads it anew.
+        """Loads a model, or loads it again.
 
         Raises:
-            Unsupported: with a configuration or files of its own.
+            Unsupported: the request brings its own configuration or files.
             NotFound, BadRequest, Unavailable: as `Coordinator.load`.
         """
         if any(key == "config" or key.startswith("file:") for key in parameters):
             raise Unsupported(
-                cause="models are loaded only as they lie on the coordinator's disk",
+                cause="models are loaded only from the coordinator's disk, unchanged",
                 cure="Put the files into the model repository, and load without parameters",
             )
         self.coordinator.names.refresh()
@@ -170,7 +173,7 @@ class Service:
             await self.coordinator.served.load(self.coordinator.names.source(name, version))
 
     def unload(self, name: str) -> None:
-        """Forgets every version of a model.
+        """Unloads every version of a model.
 
         Raises:
             NotFound: no such model.

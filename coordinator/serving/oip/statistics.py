@@ -1,7 +1,8 @@
 """The statistics extension: cumulative counts and durations per model, since the start.
 
-`compute_input` is the time in which only inputs were on their way to devices, `compute_infer` that
-in which a device computed, `compute_output` that in which only outputs were on their way back.
+`compute_input` is the time in which inputs were on their way to devices and nothing else happened,
+`compute_infer` that in which a device computed, `compute_output` that in which only outputs were on
+their way back.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ class _Model:
 
 
 class Statistics:
-    """Counts every request that ends, whichever surface it came by."""
+    """Counts every request that ends, over any interface."""
 
     def __init__(self) -> None:
         self._models: defaultdict[str, _Model] = defaultdict(_Model)
 
     def count(self, ended: Ended | Planned) -> None:
-        """One more."""
+        """Counts one request."""
         if isinstance(ended, Planned):
             return
         model, seconds = self._models[ended.model], ended.ended_s - ended.arrived_s
@@ -60,7 +61,7 @@ class Statistics:
             model.phases[phase].add(phase_s)
 
     def of(self, source: str, name: str, version: str) -> dict[str, Any]:
-        """A model's numbers."""
+        """A model's counts."""
         model = self._models.get(source, _Model())
         phases = {phase: spent.as_json() for phase, spent in model.phases.items()}
         nothing = _Duration().as_json()

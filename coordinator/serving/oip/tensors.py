@@ -1,7 +1,7 @@
 """Tensors as the protocol names and encodes them.
 
-Raw bytes are row-major, little-endian and unpadded; an element of BYTES is its length as u32 and
-then itself.
+Raw bytes are row-major, little-endian and unpadded; an element of BYTES is its length as u32
+followed by its bytes.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _NUMPY = {
     "FP64": np.float64,
 }
 _NAMES = {np.dtype(kind): name for name, kind in _NUMPY.items()}
-# Kinds of numpy arrays that JSON values may become for an element type of each kind.
+# For each kind of element type, the numpy kinds that JSON values may be converted to.
 _FITTING = {"b": "b", "u": "iu", "i": "iu", "f": "iuf"}
 
 
 def datatype_of(info: TensorInfo) -> str:
-    """The protocol's name of a tensor's element type."""
+    """The protocol's name for a tensor's element type."""
     return _NAMES.get(info.dtype, BYTES)
 
 
 def require(name: str, datatype: str, shape: Sequence[object], info: TensorInfo) -> None:
-    """Refuses a tensor that announces another type or shape than the model's input.
+    """Refuses a tensor whose announced type or shape differs from the model's input.
 
     Raises:
         BadRequest: with both.
@@ -56,10 +56,10 @@ def require(name: str, datatype: str, shape: Sequence[object], info: TensorInfo)
 
 
 def from_bytes(name: str, data: bytes | memoryview, info: TensorInfo) -> np.ndarray:
-    """A tensor from its raw bytes; shares their memory.
+    """A tensor from its raw bytes, without a copy.
 
     Raises:
-        BadRequest: of another length than its type and shape need.
+        BadRequest: the length does not fit its type and shape.
     """
     if len(data) != info.nbytes:
         raise BadRequest(
@@ -70,10 +70,10 @@ def from_bytes(name: str, data: bytes | memoryview, info: TensorInfo) -> np.ndar
 
 
 def from_values(name: str, values: object, info: TensorInfo) -> np.ndarray:
-    """A tensor from numbers, flat in row-major order or nested as its shape is.
+    """A tensor from numbers: flat in row-major order, or nested like its shape.
 
     Raises:
-        BadRequest: not numbers of its type, or another count of them.
+        BadRequest: not numbers of its type, or the wrong count.
     """
     try:
         array = np.asarray(values)
@@ -82,7 +82,7 @@ def from_values(name: str, values: object, info: TensorInfo) -> np.ndarray:
     if array.shape not in (info.shape, (math.prod(info.shape),)):
         raise _bad_data(name, info, f"has the shape {_shown(array.shape)}")
     if array.size and array.dtype.kind not in _FITTING.get(info.dtype.kind, ""):
-        raise _bad_data(name, info, "has values of another type")
+        raise _bad_data(name, info, "has values of the wrong type")
     if info.dtype.kind in "iu" and array.size:
         limits = np.iinfo(info.dtype)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
@@ -102,13 +102,13 @@ def to_values(name: str, array: np.ndarray) -> list[Any]:
     """A tensor's elements for JSON, flat.
 
     Raises:
-        BadRequest: JSON has no word for some of them.
+        BadRequest: JSON cannot represent some of them.
     """
     if array.dtype.kind == "O":
         return [each.decode("utf-8", "replace") for each in array.ravel()]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise BadRequest(
-            cause=f"the output {name!r} has values that JSON cannot say (infinite, or no number)",
+            cause=f"the output {name!r} has values that JSON cannot represent (infinite or NaN)",
             cure="Ask for it as binary data",
         )
     values: list[Any] = array.ravel().tolist()
@@ -116,7 +116,7 @@ def to_values(name: str, array: np.ndarray) -> list[Any]:
 
 
 def name_of(array: np.ndarray) -> str:
-    """The protocol's name of an array's element type."""
+    """The protocol's name for an array's element type."""
     return _NAMES.get(array.dtype, BYTES)
 
 
@@ -142,5 +142,5 @@ def _bad_data(name: str, info: TensorInfo, problem: str) -> BadRequest:
 
 
 def _shown(shape: Sequence[object]) -> str:
-    """A shape that a stranger sent, in an error: bounded."""
+    """A shape from a client for an error message, with bounded length."""
     return str(list(shape))[:80]

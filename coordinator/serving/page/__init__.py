@@ -1,1 +1,1 @@
-"""The page at `/`: what the cluster does, live, and a picture to try it with."""
+"""The page at `/`: the cluster's live state, and a picture to try it with."""

@@ -1,4 +1,4 @@
-"""The page's files, its events, and the plan as it lies over a picture."""
+"""The page's files, its events, and the plan for drawing over a picture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = {
     ".svg": "image/svg+xml",
 }
 FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in KINDS}
-# Nothing from elsewhere, nothing inline, nobody's frame: the page shows what cameras see.
+# Only the page's own files, nothing inline, and no frames: the page shows what cameras see.
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -60,7 +60,7 @@ async def reference() -> Response:
 @router.get("/page/events")
 @asks
 async def events(request: Request) -> Response:
-    """What happens, as it happens."""
+    """Server-sent events with the cluster's state and each request."""
     hub: Hub = request.app.state.page
     hub.require_room()
     return StreamingResponse(hub.watch(), media_type="text/event-stream", headers=SECURITY)
@@ -69,22 +69,22 @@ async def events(request: Request) -> Response:
 @router.get("/page/sample")
 @asks
 async def sample() -> Response:
-    """A picture to try it with."""
+    """A sample picture to try."""
     return FileResponse(examples()[0].path, media_type="image/png", headers=SECURITY)
 
 
 @router.get("/page/strategies")
 @asks
 async def planners() -> dict[str, Any]:
-    """How one can plan."""
+    """Lists the available strategies."""
     return {"strategies": list(strategies())}
 
 
 @router.post("/page/plans/{model}")
 @asks
 async def plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
-    """A plan for people, made if need be: what it promises, and its first block's tiles as shares
-    of the model's input, with what each of them reads beyond itself.
+    """A plan as the page draws it, made if necessary: its predictions, and its first block's tiles,
+    without and with halo, as fractions of the model's input.
     """
     source = coordinator.names.source(model)
     served = await coordinator.served.get(source)
@@ -126,7 +126,7 @@ def _file(name: str) -> Response:
 
 
 def _size(graph: Graph) -> tuple[int, int]:
-    """Width and height of the first input."""
+    """Width and height of the model's first input."""
     shape = graph.shape(graph.inputs[0])
     return (shape[3], shape[2]) if len(shape) == 4 else (1, 1)
 

@@ -1,4 +1,4 @@
-"""What the page shows, as server-sent events: `state` every second, `request` as each one ends."""
+"""The page's server-sent events: `state` every second, and `request` as each one ends."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from protos.errors import Unavailable
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
 
-# Each watcher is a connection and a queue; a home has few screens.
+# Watchers at a time; each is a connection and a queue, and a home has few screens.
 MOST_WATCHERS = 16
-# A watcher that does not read misses requests; the next state tells it all that matters.
+# Events that wait for a watcher; if it does not read, it misses requests, but states catch it up.
 QUEUED = 32
 STATE_S = 1.0
 HISTORY_S = 60
 LOAD_S = 5.0
-# Bounds the history at thousands of requests per second.
+# Entries of the history, so that it stays bounded at thousands of requests per second.
 MOST_KEPT = 20_000
 
 
 class Hub:
-    """Listens to the journal and tells every page that watches."""
+    """Turns the journal's entries into events for every open page."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -39,7 +39,7 @@ class Hub:
         self._busy: deque[tuple[float, str, float]] = deque(maxlen=MOST_KEPT)
         self._last: dict[str, Any] | None = None
         self._closed = False
-        # What devices were called while they were here, by id.
+        # The devices' last known names, by id, also of those that are gone.
         self._called: dict[str, str] = {}
         coordinator.journal.listen(self._heard)
 
@@ -57,15 +57,15 @@ class Hub:
         """
         if len(self._watchers) >= MOST_WATCHERS:
             raise Unavailable(
-                cause=f"{MOST_WATCHERS} pages are watching already", cure="Close one of them"
+                cause=f"{MOST_WATCHERS} pages are already watching", cure="Close one of them"
             )
 
     async def watch(self) -> AsyncIterator[str]:
-        """Events for one page, until it goes away or the server stops."""
+        """Events for one page, until it is closed or the server stops."""
         queue: asyncio.Queue[str | None] = asyncio.Queue(QUEUED)
         self._watchers.add(queue)
         try:
-            yield _event("state", self.state())  # devices have their colours first
+            yield _event("state", self.state())  # first, since it gives devices their colours
             if self._last is not None:
                 yield _event("request", self._last)
             while not self._closed:
@@ -84,7 +84,7 @@ class Hub:
             self._watchers.discard(queue)
 
     def state(self) -> dict[str, Any]:
-        """Everything but the latest request."""
+        """The `state` event."""
         now = time.monotonic()
         ready, reason = self._coordinator.served.readiness()
         load = self._loads(now)
@@ -126,7 +126,7 @@ class Hub:
                     queue.put_nowait(event)
 
     def _loads(self, now: float) -> dict[str, float]:
-        """Each device's share of the last seconds that it computed."""
+        """Each device's share of the last seconds in which it computed."""
         load: dict[str, float] = {}
         for stopped_s, device, seconds in reversed(self._busy):
             if stopped_s < now - LOAD_S:
@@ -135,13 +135,13 @@ class Hub:
         return load
 
     def _device(self, status: DeviceStatus, load: dict[str, float]) -> dict[str, Any]:
-        """One device; a lost one keeps the name that it had."""
+        """One device; a lost one keeps its last name."""
         if status.state == "ready" and len(self._called) < MOST_KEPT:
             self._called[status.id] = status.name
         return {**_facts(status, load), "name": self._called.get(status.id, status.name)}
 
     def _requests(self, now: float) -> dict[str, Any]:
-        """Answers and errors of the last minute by second, oldest first, and their latencies."""
+        """Answers and errors of the last minute, per second, oldest first, with their latencies."""
         answered, failed = [0] * HISTORY_S, [0] * HISTORY_S
         taken: list[float] = []
         for ended_s, seconds, good in reversed(self._ends):
@@ -161,7 +161,7 @@ class Hub:
 
 
 def _request(ended: Ended, model: str) -> dict[str, Any]:
-    """One request for the page: its bars in milliseconds since its arrival."""
+    """The `request` event; its bars are in milliseconds since the request's arrival."""
     start_s = ended.arrived_s
     told: dict[str, Any] = {
         "id": ended.request_id,

@@ -1,1 +1,1 @@
-"""`/v1`: imbrex's own API, which its command line and its page speak."""
+"""`/v1`: the native interface, used by the command line and the page."""

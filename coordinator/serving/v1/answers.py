@@ -1,6 +1,7 @@
-"""What `/v1` answers: the server documents it from these, and the client reads it into them.
+"""The answers of `/v1`: the server documents them from these models, and the client parses into
+them.
 
-Nothing heavy is imported here: `imbrex status` shall start quickly.
+No heavy imports here, so that `imbrex status` starts quickly.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ ProfileState = Literal["unmeasured", "waiting", "measuring", "measured", "failed
 
 
 class Error(BaseModel):
-    """What went wrong: `code` is for programs."""
+    """The cause and cure of an error; `code` is for programs."""
 
     code: str
     cause: str
@@ -25,13 +26,13 @@ class Error(BaseModel):
 
 
 class ErrorText(Error):
-    """`message` is cause and cure in one sentence for people."""
+    """`message` joins cause and cure for people."""
 
     message: str
 
 
 class Refusal(BaseModel):
-    """Every answer that is an error."""
+    """An error."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -39,9 +40,9 @@ class Refusal(BaseModel):
                 {
                     "error": {
                         "code": "not_found",
-                        "message": "there is no model 'digit'. Known are digits, vgg16",
+                        "message": "there is no model 'digit'. Known models: digits, vgg16",
                         "cause": "there is no model 'digit'",
-                        "cure": "Known are digits, vgg16",
+                        "cure": "Known models: digits, vgg16",
                     }
                 }
             ]
@@ -51,7 +52,7 @@ class Refusal(BaseModel):
 
 
 class Health(BaseModel):
-    """This process answers."""
+    """The process answers."""
 
     status: Literal["ok"] = "ok"
     version: str
@@ -79,14 +80,14 @@ class Classification(_Prediction):
 
 
 class Detection(Classification):
-    """Something found: `box` is x_min, y_min, x_max, y_max in pixels of the sent image."""
+    """An object; `box` is x_min, y_min, x_max, y_max in pixels of the sent image."""
 
     box: Corners
 
 
 class Mask(BaseModel):
-    """Run lengths, row after row, of pixels that are not set, set, not set, ... of a mask of `size`
-    (rows, columns) over the part `box` of the sent image.
+    """A mask of `size` (rows, columns) over the part `box` of the sent image, as run lengths in
+    row-major order: pixels that are not set, set, not set, ...
     """
 
     box: Corners
@@ -95,7 +96,7 @@ class Mask(BaseModel):
 
 
 class Segment(_Prediction):
-    """The pixels of one class; `share` of the mask is set, `box` bounds what is."""
+    """The pixels of one class; `share` of the mask is set, `box` bounds the set pixels."""
 
     label: str
     index: int
@@ -105,7 +106,7 @@ class Segment(_Prediction):
 
 
 class Picture(_Prediction):
-    """A picture that the model made: a PNG in base64."""
+    """A picture computed by the model, as base64 of a PNG."""
 
     width: int
     height: int
@@ -113,7 +114,7 @@ class Picture(_Prediction):
 
 
 class Tensor(_Prediction):
-    """An output as it is; `data` in row-major order."""
+    """A raw output; `data` in row-major order."""
 
     name: str
     shape: list[int]
@@ -124,7 +125,7 @@ Prediction = Detection | Classification | Segment | Picture | Tensor
 
 
 class TimingMs(BaseModel):
-    """Where the time went; the parts make `total`."""
+    """Where the time went; the parts add up to `total`."""
 
     queue: float
     decode: float
@@ -143,7 +144,7 @@ class Moved(BaseModel):
 
 
 class Origin(BaseModel):
-    """How an answer came about."""
+    """How an answer was computed."""
 
     request_id: str
     model: str
@@ -155,7 +156,7 @@ class Origin(BaseModel):
 
 
 class Inference(Origin):
-    """An answer: what the model saw, best first."""
+    """An answer: what the model found, best first."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -186,7 +187,7 @@ class Inference(Origin):
 
 
 class Inferences(BaseModel):
-    """Answers to several pictures, in their order."""
+    """Answers to several pictures, in order."""
 
     answers: list[Inference]
 
@@ -195,7 +196,9 @@ class Inferences(BaseModel):
 
 
 class Models(BaseModel):
-    """Every model; what their weights take, and beyond what models are let go of."""
+    """All models, the bytes of their weights, and the bytes beyond which idle models are
+    unloaded.
+    """
 
     models: list[ModelStatus]
     weight_bytes: int
@@ -203,7 +206,7 @@ class Models(BaseModel):
 
 
 class Alone(BaseModel):
-    """The best device running the whole model in plain onnxruntime with its best threads."""
+    """The best device on the whole model, in plain onnxruntime with its best number of threads."""
 
     model: str
     device: str
@@ -212,13 +215,15 @@ class Alone(BaseModel):
 
 
 class Devices(BaseModel):
-    """Every device."""
+    """All devices."""
 
     devices: list[DeviceStatus]
 
 
 class Rates(BaseModel):
-    """Seconds of a layer: `fixed_s` plus seconds per FLOP and per byte read, written, weighed."""
+    """Seconds of a layer: `fixed_s`, plus seconds per FLOP and per byte read, written and of
+    weights.
+    """
 
     fixed_s: float
     flop_s: float
@@ -237,8 +242,8 @@ class LayerFit(BaseModel):
 
 
 class EndpointCosts(BaseModel):
-    """What handling a message, each of its bytes, and a task costs a machine; messages between
-    devices, where they differ.
+    """A machine's seconds per message, per byte of it, and per task; and for messages between
+    devices if these differ.
     """
 
     message_s: float
@@ -249,7 +254,7 @@ class EndpointCosts(BaseModel):
 
 
 class Profile(BaseModel):
-    """What is known of a device's speed."""
+    """What was measured of a device's speed."""
 
     fingerprint: dict[str, str]
     fits: dict[str, LayerFit]
@@ -262,7 +267,7 @@ class Profile(BaseModel):
 
 
 class Profiling(BaseModel):
-    """How far measuring a device is, and what was measured; `profile` is null where nothing was."""
+    """The progress of measuring a device, and the result; `profile` is null if there is none."""
 
     device: str
     name: str
@@ -273,7 +278,7 @@ class Profiling(BaseModel):
 
 
 class Finding(BaseModel):
-    """One thing that is wrong; `device` is its name, empty for the cluster."""
+    """One problem; `device` is the device's name, empty for the cluster."""
 
     code: str
     severity: Severity
@@ -283,7 +288,7 @@ class Finding(BaseModel):
 
 
 class Findings(BaseModel):
-    """The worst first."""
+    """Problems, the worst first."""
 
     findings: list[Finding]
 
@@ -296,7 +301,7 @@ class ClusterFiles(BaseModel):
 
 
 class Released(BaseModel):
-    """The model whose plan is its own again."""
+    """The model whose plan is no longer held."""
 
     model: str
     held: Literal[False] = False

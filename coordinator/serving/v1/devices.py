@@ -1,4 +1,4 @@
-"""`/v1/devices`, what was measured of them, and all of them as a cluster file."""
+"""`/v1/devices`: devices, their profiles, and the cluster as a file."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ router = APIRouter(responses=ERRORS)
 @router.get("/v1/devices")
 @asks
 async def devices(coordinator: TheCoordinator) -> Devices:
-    """Every device that the coordinator knows of, ready or not, with the reason."""
+    """Lists every known device, ready or not, with the reason."""
     return Devices(devices=coordinator.devices())
 
 
 @router.get("/v1/devices/{device}/profile")
 @asks
 async def profile(device: str, coordinator: TheCoordinator) -> Profiling:
-    """What was measured of a device (by id or name), and how far measuring is."""
+    """The profile of a device (by id or name), and the progress of its measurement."""
     return _told(coordinator.profile_of(device))
 
 
 @router.post("/v1/devices/{device}/profile", status_code=HTTPStatus.ACCEPTED)
 @orders
 async def profile_again(device: str, coordinator: TheCoordinator) -> Profiling:
-    """Measures a device anew, whenever no request is computed; GET tells when it is done."""
+    """Measures a device again while no request is computed; GET tells when it is done."""
     return _told(coordinator.profile_again(device))
 
 
@@ -48,7 +48,7 @@ async def profile_again(device: str, coordinator: TheCoordinator) -> Profiling:
 @orders
 async def drain(device: str, coordinator: TheCoordinator) -> DeviceStatus:
     """Gives a device (by id or name) no more work until it is resumed. Its state is `draining`
-    while it finishes what it was given, then `drained`: it can be switched off.
+    while it finishes its present work, then `drained`: it can be switched off.
     """
     return coordinator.drain(device)
 
@@ -56,15 +56,15 @@ async def drain(device: str, coordinator: TheCoordinator) -> DeviceStatus:
 @router.post("/v1/devices/{device}/resume")
 @orders
 async def resume(device: str, coordinator: TheCoordinator) -> DeviceStatus:
-    """Uses a device again that was drained, or is in quarantine for wrong results."""
+    """Uses a device again that was drained, or is in quarantine because of wrong results."""
     return coordinator.resume(device)
 
 
 @router.get("/v1/doctor")
 @asks
 async def doctor(coordinator: TheCoordinator) -> Findings:
-    """What is wrong with devices and network, with cause and cure, the worst first. Asks every
-    device, has them try each other and listens for announcements: a few seconds.
+    """Finds problems of devices and network, with cause and cure, the worst first. Questions every
+    device, has devices try to reach each other, and listens for announcements; takes a few seconds.
     """
     found = await coordinator.examine()
     return Findings(findings=[Finding(**asdict(each)) for each in found])
@@ -75,10 +75,10 @@ async def doctor(coordinator: TheCoordinator) -> Findings:
 async def cluster(
     coordinator: TheCoordinator,
     stem: Annotated[
-        str, Query(max_length=64, description="Begins the profiles' file names.")
+        str, Query(max_length=64, description="Prefix of the profiles' file names.")
     ] = "cluster",
 ) -> ClusterFiles:
-    """The cluster as it is now: a cluster file for `imbrex simulate`, and the profiles' files."""
+    """The present cluster as a cluster file for `imbrex simulate`, with its profiles' files."""
     described = coordinator.described(stem)
     return ClusterFiles(file=described.text, profiles=dict(described.profiles))
 

@@ -1,4 +1,4 @@
-"""Whether this process answers, and whether it can be asked."""
+"""Health and readiness."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ router = APIRouter(responses=ERRORS)
 @router.get("/healthz")
 @open_to_all
 async def healthz() -> Health:
-    """Whether this process answers."""
+    """Tells that this process answers."""
     return Health(version=metadata.version("imbrex"))
 
 
 @router.get("/readyz")
 @open_to_all
 async def readyz(coordinator: TheCoordinator) -> Ready:
-    """Whether requests can be answered; 503 with the reason where they can't."""
+    """Tells whether requests can be answered; if not, 503 with the reason."""
     ready, reason = coordinator.served.readiness()
     if not ready:
         raise Unavailable(cause=reason, cure="Wait, and see `imbrex status`")

@@ -48,7 +48,7 @@ _ANSWERS: dict[str, Any] = {
     "response_model": Inference | Inferences,
     "responses": {
         int(HTTPStatus.OK): {
-            "description": "The answer; of several pictures, one each.",
+            "description": "The answer; for several pictures, one each.",
             "content": {kind: {"schema": _FILE} for kind in (names.PNG, names.JPEG, names.NPZ)},
         }
     },
@@ -62,12 +62,12 @@ async def infer(
 ) -> Response:
     """Runs pictures, or one set of tensors (.npz), through a model.
 
-    One picture is answered with JSON, with the annotated picture (`Accept: image/png`, or
+    One picture is answered with JSON, with the annotated picture (`Accept: image/png` or
     `image/jpeg`), or with the model's raw outputs (`Accept: application/x-npz`). Several files
-    `image` of one form are answered with `{"answers": [...]}`, in their order. The query may
-    choose how it is planned.
+    named `image` in one form are answered with `{"answers": [...]}`, in order. The query may choose
+    the plan.
     """
-    # The body is read before anything is refused: whoever is refused can then read why.
+    # The body is read before anything is refused, so that the client can read the reason.
     sent, limit_bytes = bodies.media_type(request), coordinator.settings.max_body_bytes
     form, body = None, b""
     if sent == names.MULTIPART:
@@ -103,7 +103,7 @@ async def _tensors(
     accepted = bodies.chosen_type(request, (names.JSON, names.NPZ, names.PNG, names.JPEG))
     if accepted.startswith("image/"):
         raise NotAcceptable(
-            cause="there is no picture to draw on: the request is of tensors",
+            cause="there is no picture to draw on: the request has tensors",
             cure=f"Accept {names.JSON} or {names.NPZ}",
         )
 
@@ -115,7 +115,7 @@ async def _tensors(
 
 
 def _pictures(sent: str, body: bytes, form: Form | None, served: ServedModel) -> list[bytes]:
-    """The files that were sent, at least one."""
+    """The sent files, at least one."""
     if served.sidecar is None:
         raise bodies.wrong_type(sent, (f"{names.NPZ} ({served.name} takes tensors)",))
     if form is not None:
@@ -126,7 +126,7 @@ def _pictures(sent: str, body: bytes, form: Form | None, served: ServedModel) ->
 
 
 async def _all(asking: list[Any]) -> list[tuple[Asked, Answer, float]]:
-    """Every answer, or the first error once all have ended."""
+    """All answers; or the first error, once all requests have ended."""
     ended = await asyncio.gather(*asking, return_exceptions=True)
     for each in ended:
         if isinstance(each, BaseException):
@@ -139,7 +139,7 @@ def _document(served: ServedModel, asked: Asked, answer: Answer, decode_s: float
         np.isfinite(each).all() for each in answer.outputs.values()
     ):
         raise BadRequest(
-            cause="the answer has values that JSON cannot say (infinite, or not a number)",
+            cause="the answer has values that JSON cannot represent (infinite or NaN)",
             cure=f"Accept {names.NPZ}",
         )
     seen = [each.as_json() for each in found(served, asked, answer)]
@@ -147,10 +147,10 @@ def _document(served: ServedModel, asked: Asked, answer: Answer, decode_s: float
 
 
 def _origin(served: ServedModel, answer: Answer, decode_s: float) -> dict[str, Any]:
-    """How an answer came about (`Origin`, written out: it is in every request's way).
+    """How an answer was computed (`Origin`, written by hand, since it is on every request's path).
 
-    `decode_s` is the time from the bytes of the body to the model's input; the request was not
-    yet the cluster's then, so it is part of the total here and not of `answer.timing`.
+    `decode_s` is the time from the bytes of the body to the model's input. The request was not yet
+    given to the cluster then, so this is part of the total here, but not of `answer.timing`.
     """
     timing = answer.timing
     return {

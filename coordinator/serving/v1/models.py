@@ -1,4 +1,4 @@
-"""`/v1/models`: what can be asked, and the measurement that every plan is compared with."""
+"""`/v1/models`: the models, and the baseline that every plan is compared with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ router = APIRouter(responses=ERRORS)
 @router.get("/v1/models")
 @asks
 async def models(coordinator: TheCoordinator) -> Models:
-    """Every model that the coordinator serves."""
+    """Lists the models that the coordinator serves."""
 
     def public(status: ModelStatus) -> ModelStatus:
         name, version = coordinator.names.public(status.name)
@@ -34,7 +34,7 @@ async def models(coordinator: TheCoordinator) -> Models:
 @router.post("/v1/models/{model}/baseline")
 @orders
 async def baseline(model: ModelName, coordinator: TheCoordinator) -> Alone:
-    """Measures the best device running the whole model, in plain onnxruntime."""
+    """Measures the best device on the whole model, in plain onnxruntime."""
     source = coordinator.names.source(model)
     served = await coordinator.served.get(source)
     return Alone(model=served.name, **asdict(await coordinator.baseline(source)))

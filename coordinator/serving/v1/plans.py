@@ -1,4 +1,4 @@
-"""`/v1/plans/{model}`: the plan in force, chosen plans, and plans that somebody gives."""
+"""`/v1/plans/{model}`: the plan in force, chosen plans, and plans that clients send."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ router = APIRouter(responses=ERRORS)
 _TAKES = {
     "requestBody": {
         "required": True,
-        "description": "What `imbrex plan --save PLAN.json` writes.",
+        "description": "A plan as `imbrex plan --save PLAN.json` writes it.",
         "content": {"application/json": {"schema": {"type": "object"}}},
     }
 }
 
-# What is not set is left out, as in the file that `imbrex plan --save` writes.
+# Fields without a value are left out, as in the file of `imbrex plan --save`.
 _AS_SET: dict[str, Any] = {"response_model_exclude_unset": True}
 _PLAN: dict[str, Any] = {"response_model": PlanFile, **_AS_SET}
 
 
 class Kept(BaseModel):
-    """A plan, and what it is chosen by."""
+    """A plan, and the id to choose it by."""
 
     plan_id: str
     plan: PlanFile
 
 
 def choice(
-    strategy: Annotated[str, Query(description="How to plan; else as the coordinator does.")] = "",
+    strategy: Annotated[
+        str, Query(description="How to plan; by default, as the coordinator does.")
+    ] = "",
     devices: Annotated[
         int | None,
         Query(ge=1, le=MAX_DEVICES, description="Use only this many of the fastest devices."),
     ] = None,
     plan: Annotated[str, Query(description="The `plan_id` of a plan that was sent.")] = "",
-    wire: Annotated[
-        Wire | None, Query(description="What maps may travel as between devices.")
-    ] = None,
+    wire: Annotated[Wire | None, Query(description="The encoding of maps between devices.")] = None,
 ) -> Choice:
-    """What a request's query says of its plan."""
+    """The choice of a plan in a request's query."""
     return Choice(strategy, devices or 0, plan, wire or "")
 
 
@@ -60,7 +60,7 @@ Chosen = Annotated[Choice, Depends(choice)]
 @router.get("/v1/plans/{model}", **_PLAN)
 @asks
 async def get_plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
-    """The plan in force for a model, or the one that the query chooses, if there is one now."""
+    """The plan in force for a model, or the one that the query chooses, if it exists already."""
     return plan_json(*await coordinator.made_plan(coordinator.names.source(model), chosen))
 
 
@@ -69,7 +69,7 @@ async def get_plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen
 async def make_plan(
     model: ModelName, coordinator: TheCoordinator, chosen: Chosen
 ) -> dict[str, Any]:
-    """The same plan, made if need be: the model is loaded, planned and sent to its devices."""
+    """The same plan, made if necessary: the model is loaded, planned and sent to its devices."""
     return plan_json(*await coordinator.plan(coordinator.names.source(model), chosen))
 
 
@@ -83,7 +83,7 @@ async def make_plan(
 async def send_plan(
     model: ModelName, request: Request, coordinator: TheCoordinator
 ) -> dict[str, Any]:
-    """Keeps a plan for requests that choose it (`?plan=ID`); the one in force stays."""
+    """Keeps a plan for requests that choose it (`?plan=ID`); the plan in force stays."""
     body = await bodies.read_json_body(request, coordinator.settings)
     name, plan, network = await coordinator.give_plan(
         coordinator.names.source(model), body, hold=False
@@ -105,6 +105,6 @@ async def hold_plan(
 @router.delete("/v1/plans/{model}")
 @orders
 async def release_plan(model: ModelName, coordinator: TheCoordinator) -> Released:
-    """Lets a held plan go: the coordinator plans for this model by itself again."""
+    """Releases a held plan: the coordinator plans for this model automatically again."""
     await coordinator.release_plan(coordinator.names.source(model))
     return Released(model=model)

@@ -1,4 +1,4 @@
-"""`/v1/requests/{id}/trace`: where the time of one of the latest requests went."""
+"""`/v1/requests/{id}/trace`: the timeline of one of the latest requests."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ router = APIRouter(responses=ERRORS)
 @router.get("/v1/requests/{request_id}/trace")
 @asks
 async def trace(request_id: str, coordinator: TheCoordinator) -> Trace:
-    """Chrome trace events, a row per device and link: opens in https://ui.perfetto.dev."""
+    """Chrome trace events with a row per device and link, for https://ui.perfetto.dev."""
     return Trace(**coordinator.trace(request_id))
