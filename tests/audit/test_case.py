@@ -85,7 +85,7 @@ async def test_a_device_that_keeps_nothing_says_so_and_one_that_is_silent_is_nam
     failed = pb.Item(
         failed=pb.TaskFailed(request=REQUEST, task=3, code="no_output", message="gone")
     )
-    with pytest.raises(LostWorker, match="a did not show"):
+    with pytest.raises(LostWorker, match="a did not send"):
         await Wire((failed, None)).collector.collect(REQUEST, [case()], 5.0)
     with pytest.raises(LostWorker, match=r"a did not send.*0 s"):
         await Wire().collector.collect(REQUEST, [case()], 0.01)

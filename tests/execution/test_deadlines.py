@@ -114,7 +114,7 @@ def test_hedges_are_bounded_and_a_hang_ends() -> None:
         begun += len(assigned(actions))
     assert begun == MOST_AT_ONCE
     assert isinstance(actions[0], Abort)
-    assert "not answered" in str(actions[0].error)
+    assert "got no result" in str(actions[0].error)
     assert GIVE_UP_S < now < give_up_s(1.2) + MOST_AT_ONCE * (LATE_S + 2)
 
 

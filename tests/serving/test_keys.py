@@ -244,7 +244,7 @@ def test_names_are_unique_and_keys_capped(keys):
     keys.add("me", Role.INFER)
     with pytest.raises(BadRequest, match="a key called 'me'"):
         keys.add("me", Role.ADMIN)
-    with pytest.raises(NotFound, match="There are me"):
+    with pytest.raises(NotFound, match="Known keys: me"):
         keys.remove("you")
     for number in range(MAX_KEYS - 1):
         keys.add(str(number), Role.INFER)

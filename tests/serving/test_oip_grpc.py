@@ -129,7 +129,7 @@ def _no_model(message: pb.ModelInferRequest) -> None:
         (_both, grpc.StatusCode.INVALID_ARGUMENT, "both contents and raw"),
         (_two, grpc.StatusCode.INVALID_ARGUMENT, "2 raw_input_contents"),
         (_type, grpc.StatusCode.INVALID_ARGUMENT, "FP16"),
-        (_shared, grpc.StatusCode.UNIMPLEMENTED, "shared memory"),
+        (_shared, grpc.StatusCode.UNIMPLEMENTED, "does not share memory"),
         (_output, grpc.StatusCode.INVALID_ARGUMENT, "'none' is unknown"),
         (_no_model, grpc.StatusCode.NOT_FOUND, "there is no model 'none'"),
     ],

@@ -65,8 +65,8 @@ def test_labels_and_the_file_that_is_named(tmp_path: Path) -> None:
     [
         ("name: ", "not a model configuration"),
         ('name: "another"', "names the model 'another'"),
-        ('platform: "tensorrt_plan"', "wants 'tensorrt_plan'"),
-        ('backend: "python"', "wants 'python'"),
+        ('platform: "tensorrt_plan"', "needs 'tensorrt_plan'"),
+        ('backend: "python"', "needs 'python'"),
         ("sequence_batching { max_sequence_idle_microseconds: 1 }", "sequences"),
         ('default_model_filename: "../../model.onnx"', "outside of its version"),
         ('output [{ name: "y" label_filename: "../../secret" }]', "outside"),

@@ -49,7 +49,7 @@ def test_a_key_that_others_may_read_is_refused(trust, tmp_path, file):
 
 
 def test_a_second_authority_is_refused(trust, tmp_path):
-    with pytest.raises(BadConfiguration, match="already holds a cluster's authority"):
+    with pytest.raises(BadConfiguration, match="holds a cluster's authority"):
         Authority.make(tmp_path, now_utc())
 
 

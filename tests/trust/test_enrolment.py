@@ -146,7 +146,7 @@ async def test_a_new_token_enrols_a_removed_device_again(trust, address, tmp_pat
 
 async def test_an_invited_device_cannot_become_another_member(trust, address):
     await enrol(trust.certified.invite(address), KITCHEN, "kitchen")
-    with pytest.raises(BadRequest, match=r"is a member already, kitchen.*remove"):
+    with pytest.raises(BadRequest, match=r"is already a member, kitchen.*remove"):
         await enrol(trust.certified.invite(address), KITCHEN, "thief")
     assert trust.certified.roster.members()[KITCHEN].name == "kitchen"
 
