@@ -148,7 +148,7 @@ async def test_a_device_whose_engine_promises_less_is_not_computed_with(
                 assert plan_devices(host, model) == (exact.id,)
                 (told,) = [each for each in host.devices() if each.id == other.id]
                 assert told.state == "checking"
-                assert "onnxruntime promises 0.01" in told.reason
+                assert "onnxruntime promises results within 0.01" in told.reason
 
 
 @pytest.mark.parametrize("wire", ["exact", "fp16", "int8"])
