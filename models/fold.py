@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-if TYPE_CHECKING:
-    from models.shapes import TensorInfo
+from models.shapes import TensorInfo, infer_node, info_of
 
 # Folding must not blow up a model: beyond this total, 64 MB of 8-byte numbers, nodes stay.
 _FOLDED_ELEMENTS = 1 << 20
@@ -40,7 +38,7 @@ def fold_constants(
     evaluates nodes all of whose inputs are constant. Also drops nodes whose outputs are not read.
     Nodes that make an output of the model always stay.
     """
-    known = dict(constants)
+    known, shapes = dict(constants), dict(tensors)
     renamed: dict[str, str] = {}
     opsets = list(model.opset_import)
     outputs = {value.name for value in model.graph.output}
@@ -51,12 +49,16 @@ def fold_constants(
         node = onnx.NodeProto()
         node.CopyFrom(original)
         node.input[:] = [renamed.get(name, name) for name in node.input]
+        if not all(name in shapes for name in node.output if name):
+            # Sizes that were folded before it may have made them known.
+            shapes.update(infer_node(node, shapes, known, opsets))
         if outputs.intersection(node.output):
             kept.append(node)
         elif node.op_type in _TRANSPARENT and not read.intersection(node.output[1:]):
             renamed[node.output[0]] = node.input[0]
-        elif (values := _evaluate(node, tensors, known, opsets, left)) is not None:
+        elif (values := _evaluate(node, shapes, known, opsets, left)) is not None:
             known.update(values)
+            shapes.update((name, info_of(value)) for name, value in values.items())
             if node.op_type != "Constant":  # its values are in the file
                 left -= sum(value.size for value in values.values())
         else:

