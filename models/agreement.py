@@ -10,7 +10,7 @@ differ, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, isfinite
 
@@ -23,7 +23,7 @@ _APART = 30.0
 # In a channel: the largest of a few values is small by chance.
 _LEAST_VALUES = 64
 # Two samples of noise say only so much about a third.
-_NOISE_FACTOR = 4.0
+NOISE_FACTOR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class Kind:
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """How far an answer is off. `excess`: the error of the worst kind as a share of what is
-    allowed; it agrees up to 1. `worst` says which kind that is (None if nothing differs).
+    allowed; it agrees up to 1. `worst` says which kind that is; None if nothing differs, or if not
+    even the outputs' shapes agree.
     """
 
     comparison: Comparison = EQUAL
@@ -73,10 +74,7 @@ class Truth:
     def __init__(self, whole: Arrays, again: Arrays | None, limit: float) -> None:
         self._whole, self._limit = whole, limit
         self._kinds = tuple(kinds(whole))
-        self._noise: Mapping[Kind, float] = {
-            each: compare(each.of(again), each.of(whole)).max_rel_error if again else 0.0
-            for each in self._kinds
-        }
+        self._noise = {each: _noise(each, whole, again or {}) for each in self._kinds}
 
     @property
     def noise(self) -> float:
@@ -91,9 +89,17 @@ class Truth:
         found = Judgement(every, 0.0 if isfinite(every.max_rel_error) else inf)
         for each in self._kinds:
             error = compare(each.of(answer), each.of(self._whole))
-            allowed = max(self._limit, _NOISE_FACTOR * self._noise[each])
+            allowed = max(self._limit, NOISE_FACTOR * self._noise[each])
             found = found.worse(Judgement(error, error.max_rel_error / allowed, each))
         return found
+
+
+def _noise(kind: Kind, whole: Arrays, again: Arrays) -> float:
+    """By how much two answers of the whole model differ. What is not finite says nothing, and so
+    allows nothing.
+    """
+    error = compare(kind.of(again), kind.of(whole)).max_rel_error if again else 0.0
+    return error if isfinite(error) else 0.0
 
 
 def kinds(whole: Arrays) -> Iterator[Kind]:

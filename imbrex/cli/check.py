@@ -9,6 +9,7 @@ from imbrex import terminal
 from imbrex.cli.wire_effect import show, wire_effect
 from imbrex.library import checked, planned_blocks
 from models import catalogue
+from models.agreement import NOISE_FACTOR
 from models.check import CheckReport
 from models.loading import network_of
 from models.tolerance import told
@@ -61,9 +62,11 @@ def _show(report: CheckReport, console: Console) -> None:
     console.print(f"{report.partitioned_flop_share:.1%} of the FLOPs run split")
     for refusal in report.refusals:
         console.print(f"whole: {refusal.layer}: {refusal.reason}")
-    verdict = "ok" if report.ok else f"DIFFERENT (most in {report.judgement.worst})"
+    verdict = "ok" if report.ok else "DIFFERENT"
+    if not report.ok and report.judgement.worst:
+        verdict += f" (most in {report.judgement.worst})"
     limit = told(report.tolerance)
-    if report.noise > report.tolerance:
+    if NOISE_FACTOR * report.noise > report.tolerance:
         limit += f"; onnxruntime differs from itself by {report.noise:.3g}"
     console.print(
         Text(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -87,3 +87,14 @@ def test_a_single_number_is_compared() -> None:
     truth = Truth({"out": np.float32(2.0)}, None, LIMIT)
     assert truth.judge({"out": np.float32(2.0)}).excess == 0.0
     assert truth.judge({"out": np.float32(2.1)}).excess > 1.0
+
+
+@pytest.mark.parametrize("odd", [inf, nan])
+def test_a_second_answer_that_is_not_finite_allows_nothing(odd: float) -> None:
+    whole = RNG.random((1, 1, 40, 40)).astype(np.float32)
+    noisy, wrong = whole.copy(), whole.copy()
+    noisy[0, 0, 3, 3] = odd
+    wrong[0, 0, 20:] += 1e-3
+    truth = Truth({"out": whole}, {"out": noisy}, LIMIT)
+    assert truth.noise == 0.0
+    assert truth.judge({"out": wrong}).excess > 1.0
