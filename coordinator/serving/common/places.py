@@ -169,7 +169,8 @@ class Places:
     def _return_memory_soon(self) -> None:
         if self._rest is not None:
             self._rest.cancel()
-        self._rest = asyncio.get_running_loop().call_later(REST_S, give_back_memory)
+        loop = asyncio.get_running_loop()
+        self._rest = loop.call_later(REST_S, loop.run_in_executor, None, give_back_memory)
 
     def _notify(self) -> None:
         self._freed.set()
