@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,7 +19,9 @@ from typing import Any
 import httpx
 
 from benchmarks.house.counts import loose_files, package_cycles, product_lines
+from benchmarks.house.traced import CALLED, SIGNALS
 from benchmarks.report import command_line, emit
+from coordinator.cluster.children import Child, start, stop, wait_until
 from models.digits.examples import examples
 
 LOOPBACK = "127.0.0.1"
@@ -62,14 +62,13 @@ def passed_by_requests() -> Passed:
         folder = Path(name)
         folders = [folder / f"worker{number}" for number in range(WORKERS)]
         workers = [stack.enter_context(_traced(each, _worker(each.name))) for each in folders]
-        told = [_told(*each) for each in zip(workers, folders, strict=True)]
         folders.append(folder / "coordinator")
-        arguments = _coordinator([each["address"] for each in told])
+        arguments = _coordinator([_told(each)["address"] for each in workers])
         host = stack.enter_context(_traced(folders[-1], arguments))
-        url = _told(host, folders[-1])["url"] + URL
+        url = _told(host)["url"] + URL
         _ask(url, [*workers, host])
         stack.close()
-        called = [json.loads((each / "called.json").read_text()) for each in folders]
+        called = [json.loads((each / CALLED).read_text()) for each in folders]
     return {(file, name) for each in called for file, name in each}
 
 
@@ -83,47 +82,45 @@ def _coordinator(addresses: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _traced(folder: Path, arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    folder.mkdir()
-    command = [sys.executable, "-m", "benchmarks.house.traced", str(folder / "called.json")]
-    command += [*arguments, "--host", LOOPBACK, "--port", "0", "--state-dir", str(folder)]
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait()
+def _traced(folder: Path, arguments: Sequence[str]) -> Iterator[Child]:
+    options = ["--host", LOOPBACK, "--port", "0", "--state-dir", str(folder)]
+    within = [sys.executable, "-m", "benchmarks.house.traced", str(folder)]
+    child = start(folder.name, [*arguments, *options], folder, folder / "ready.json", within)
+    try:
+        yield child
+    finally:
+        stop([child])
 
 
-def _told(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
+def _told(child: Child) -> dict[str, Any]:
     """What its ready file says."""
-    until = time.monotonic() + START_S
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            told: dict[str, Any] = json.loads((folder / "ready.json").read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            time.sleep(0.1)
-            continue
-        return told
-    raise SystemExit(f"it did not start:\n{(folder / 'log').read_text()}")
+    wait_until(lambda: bool(child.ready()), f"{child.name} did not start", [child], START_S)
+    return child.ready() or {}
 
 
-def _ask(url: str, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _ask(url: str, children: Sequence[Child]) -> None:
     """Some requests that nobody counts, and those that are, each in a window of its own."""
     body = examples()[0].path.read_bytes()
     with httpx.Client(timeout=START_S, headers={"Content-Type": "image/png"}) as client:
-        for number in range(-WARM_UP, REQUESTS):
-            if number >= 0:
-                _signal(processes, signal.SIGUSR1)
+        for _ in range(WARM_UP):
             client.post(url, content=body).raise_for_status()
-            if number >= 0:
-                _signal(processes, signal.SIGUSR2)
+        for number in range(REQUESTS):
+            _signal(children, signal.SIGUSR1, 2 * number + 1)
+            client.post(url, content=body).raise_for_status()
+            _signal(children, signal.SIGUSR2, 2 * number + 2)
 
 
-def _signal(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals) -> None:
-    for each in processes:
-        each.send_signal(number)
-    time.sleep(0.2)  # until all have taken it
+def _signal(children: Sequence[Child], number: signal.Signals, count: int) -> None:
+    """Sends it to all, and waits until each has taken it: its `count`-th."""
+    counts = [child.ready_file.with_name(SIGNALS) for child in children]
+    for child in children:
+        child.process.send_signal(number)
+    wait_until(
+        lambda: all(each.exists() and each.read_text() == str(count) for each in counts),
+        "a signal was not taken",
+        children,
+        START_S,
+    )
 
 
 if __name__ == "__main__":

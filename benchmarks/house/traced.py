@@ -1,8 +1,8 @@
 """The command line of imbrex, which notes what of imbrex it calls: SIGUSR1 begins a window, SIGUSR2
-ends it. When the process ends it writes the functions that were called in every window, as
-[file, name] in JSON.
+ends it, and FOLDER/signals counts them. When the process ends it writes the functions that were
+called in every window to FOLDER/called.json, as [file, name].
 
-    python -m benchmarks.house.traced FILE worker --port 0 ...
+    python -m benchmarks.house.traced FOLDER python -m imbrex worker --port 0 ...
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.report import ROOT
 
 _INSTALLED = f"{ROOT}/.venv"
-
+CALLED, SIGNALS = "called.json", "signals"
 
 # What runs beside requests, or after them: what these call does not count.
 ASIDE = frozenset(
@@ -32,8 +32,9 @@ ASIDE = frozenset(
 class Recorder:
     """What is called between `begin` and `end`, in all threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.windows: list[set[CodeType]] = []
+        self._signals = folder / SIGNALS
         self._open: set[CodeType] | None = None
 
     def called(self, frame: FrameType, event: str, _: Any) -> None:
@@ -44,6 +45,7 @@ class Recorder:
 
     def begin(self, *_: Any) -> None:
         """Opens a window."""
+        self._signals.write_text(str(2 * len(self.windows) + 1))
         self._open = set()
 
     def end(self, *_: Any) -> None:
@@ -51,6 +53,7 @@ class Recorder:
         if self._open is not None:
             self.windows.append(self._open)
         self._open = None
+        self._signals.write_text(str(2 * len(self.windows)))
 
     def in_all(self) -> list[tuple[str, str]]:
         """Functions of imbrex that were called in every window: what goes on beside requests is
@@ -78,8 +81,9 @@ def _is_aside(frame: FrameType) -> bool:
 
 def main() -> int:
     """Runs a command of imbrex."""
-    target, sys.argv[1:] = Path(sys.argv[1]), sys.argv[2:]
-    recorder = Recorder()
+    folder = Path(sys.argv[1])
+    sys.argv[1:] = sys.argv[sys.argv.index("imbrex") + 1 :]
+    recorder = Recorder(folder)
     signal.signal(signal.SIGUSR1, recorder.begin)
     signal.signal(signal.SIGUSR2, recorder.end)
     threading.setprofile(recorder.called)
@@ -90,7 +94,7 @@ def main() -> int:
         imbrex()
     finally:
         sys.setprofile(None)
-        target.write_text(json.dumps(recorder.in_all()), encoding="utf-8")
+        (folder / CALLED).write_text(json.dumps(recorder.in_all()), encoding="utf-8")
     return 0
 
 
