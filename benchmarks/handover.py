@@ -117,7 +117,7 @@ def orders_ms(requests: int) -> tuple[float, float]:
         message = encode(items)
         said.append((time.thread_time() - began_s) / len(items))
         scheduler.step(Cancelled(request))
-        time.sleep(GAP_S)  # for cold caches, as before
+        time.sleep(GAP_S)  # so that caches are cold, as after a kernel
         tasks = Tasks("d-1", cap_bytes=1 << 40)
         began_s = time.thread_time()
         for item, _ in decode(message):
