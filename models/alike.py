@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from models.graph import Graph, Node
+from models.graph import ROWS, Graph, Node
 from models.operators import Kind, operator
 from models.units import Unit
 
@@ -82,7 +82,8 @@ class Likenesses:
         if not name:
             return None
         info = self._graph.tensors[name]
-        return info.shape, info.data_type, name in self._graph.constants
+        rows = self._graph.axis(name, ROWS)
+        return info.shape, info.data_type, name in self._graph.constants, rows
 
 
 def _tensors(unit: Unit) -> tuple[str, ...]:

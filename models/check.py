@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from models.agreement import Judgement, Truth
-from models.graph import Graph, Node
+from models.graph import ROWS, Graph, Node
 from models.operators import Kind, operator, splits_along
 from models.pixels import as_values
 from models.program import BlobSource
@@ -145,14 +145,13 @@ def refusals(network: Network) -> tuple[Refusal, ...]:
         for unit in network.units
         if not unit.splits
         for node in unit.nodes
-        if not splits_along(graph, node, 2) and operator(node).kind is not Kind.POINTWISE
+        if not splits_along(graph, node, ROWS) and operator(node).kind is not Kind.POINTWISE
     )
 
 
 def _reason(graph: Graph, node: Node) -> str:
     if node.refusal:
         return f"{node.refusal}, so it runs whole on one device"
-    shape = graph.shape(node.outputs[0])
     match operator(node).kind:
         case Kind.OPAQUE:
             return f"{node.op} needs all of its input, so it runs whole on one device"
@@ -160,7 +159,7 @@ def _reason(graph: Graph, node: Node) -> str:
             return f"{node.op} reduces the remaining rows to one value per channel"
         case Kind.MIXING:
             return f"{node.op} mixes all inputs into every output"
-    if len(shape) > 2 and shape[2] > 1:
+    if graph.size(node.outputs[0], ROWS) > 1:
         return f"{node.op} needs all rows for any part of its output"
     return f"the output of {node.op} has a single row"
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.boxes import Box
 from models.geometry import Extent, extent
-from models.graph import Graph, Node
+from models.graph import ROWS, Graph, Node
 from models.operators import Piece, operator
 from models.operators.declaration import Attribute, with_attributes
 from models.program import BlobSource, Program, WeightRef
@@ -247,6 +247,7 @@ class TileBuilder:
     def _value(self, name: str, box: Box) -> onnx.ValueInfoProto:
         info = self.graph.tensors[name].on_wire
         dims: list[int | str] = list(box.shape)
-        if not self.static and len(info.shape) > 2:
-            dims[2:] = [f"{name}_d{axis}" for axis in range(2, len(dims))]
+        first = self.graph.axis(name, ROWS)
+        if not self.static and first is not None:
+            dims[first:] = [f"{name}_d{axis}" for axis in range(first, len(dims))]
         return helper.make_tensor_value_info(name, info.data_type or TensorProto.FLOAT, dims)

@@ -1,6 +1,10 @@
 """A network as data: nodes in topological order, static shapes, and separate constants.
 
 Every other module reads a `Graph`; `importer` makes it from ONNX.
+
+A map (N, C, H, W) has its rows along axis 2 and its columns along axis 3. Exporters also write the
+same rows elsewhere: as tokens (N, H x W, C), as windows, or as heads of an attention. A graph knows
+where a tensor's rows lie, so that a device keeps its part of them all the way.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from models.shapes import TensorInfo
 from models.windows import Window
 
 OPSETS = range(7, 25)
+# The dimensions of a map.
+CHANNELS, ROWS, COLS = 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +55,8 @@ class Node:
 class Graph:
     """A network with static shapes. `constants` holds every initialiser; `tensors` describes
     inputs, constants and everything that a node produces. `written`: the operators of the model
-    as it was written, before some became simpler ones.
+    as it was written, before some became simpler ones. `rows`: the axis along which a tensor's rows
+    lie, where that is not axis 2; such a tensor has neither columns nor channels.
     """
 
     name: str
@@ -61,6 +68,7 @@ class Graph:
     tensors: Mapping[str, TensorInfo]
     constants: Mapping[str, np.ndarray]
     written: frozenset[str] = frozenset()
+    rows: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
@@ -92,3 +100,17 @@ class Graph:
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Static shape of a tensor."""
         return self.tensors[tensor].shape
+
+    def axis(self, tensor: str, which: int) -> int | None:
+        """The axis of a tensor along which its channels, rows or columns lie; None if it has none.
+        A vector's elements are its channels.
+        """
+        moved = self.rows.get(tensor)
+        if moved is not None:
+            return moved if which == ROWS else None
+        return which if which < len(self.tensors[tensor].shape) else None
+
+    def size(self, tensor: str, which: int) -> int:
+        """The number of a tensor's channels, rows or columns; 1 if it has none."""
+        axis = self.axis(tensor, which)
+        return 1 if axis is None else self.tensors[tensor].shape[axis]

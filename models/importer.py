@@ -18,7 +18,7 @@ from models.graph import OPSETS, Graph, Node
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.runtime_shapes import told_shapes
 from models.shapes import TensorInfo, infer, info_of, light_model
-from models.simplify import arranged, dequantised_shapes, simplified
+from models.simplify import arranged, dequantised_shapes, joined_last, row_axes, simplified
 from models.sizes import bind
 from models.soundness import is_numeric, require_schema, sound_nodes
 from models.stored import Room, StoredModel, filled, in_memory
@@ -57,6 +57,7 @@ def load_graph(
     stored = sum(array.size for array in constants.values())
     inputs = _bound_inputs(model, constants)
     told: dict[str, TensorInfo] = {}
+    rows: dict[str, int] = {}
     asks = True
     for _ in range(_MOST_FOLDINGS):
         light = light_model(model, nodes, inputs, constants)
@@ -75,7 +76,10 @@ def load_graph(
         nodes, constants = simplified(nodes, tensors, constants, outputs, opset)
         told |= dequantised_shapes(nodes, tensors)
         tensors |= infer(light_model(model, nodes, inputs, constants), constants, told)
-        nodes = arranged(nodes, tensors, outputs)
+        nodes = joined_last(nodes, tensors, constants, frozenset(outputs), opset)
+        tensors |= infer(light_model(model, nodes, inputs, constants), constants, told)
+        rows = row_axes(nodes, tensors, frozenset(constants))
+        nodes = arranged(nodes, tensors, outputs, rows)
     for key, array in constants.items():
         tensors[key] = info_of(array)
     graph = Graph(
@@ -88,6 +92,7 @@ def load_graph(
         tensors=tensors,
         constants=constants,
         written=frozenset(node.op_type for node in model.graph.node),
+        rows=rows,
     )
     _require_shapes(graph)
     _require_computed(graph)

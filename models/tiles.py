@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from models.boxes import Box, Span
+from models.graph import COLS, ROWS
 from models.units import Network
 
 
@@ -53,9 +54,8 @@ def spans_of(lengths: Iterable[int]) -> tuple[Span, ...]:
 
 def map_size(network: Network, start: int, stop: int) -> tuple[int, int]:
     """Rows and columns of the main output of units [start, stop); 1 where it has none."""
-    shape = network.graph.shape(network.outputs(start, stop)[-1])
-    rows = shape[2] if len(shape) > 2 else 1
-    return rows, shape[3] if len(shape) > 3 else 1
+    main = network.outputs(start, stop)[-1]
+    return network.graph.size(main, ROWS), network.graph.size(main, COLS)
 
 
 def grid(network: Network, start: int, stop: int, rows: int, cols: int) -> tuple[MapTile, ...]:
@@ -77,10 +77,12 @@ def tile_boxes(network: Network, start: int, stop: int, tile: MapTile) -> Mappin
     boxes = {}
     for name in network.outputs(start, stop):
         box = Box.whole(graph.shape(name))
-        if len(box) > 2:
-            box = box.replace(2, _scaled(tile.rows, height, len(box[2])))
-        if len(box) > 3:
-            box = box.replace(3, _scaled(tile.cols, width, len(box[3])))
+        for axis, part, size in (
+            (graph.axis(name, ROWS), tile.rows, height),
+            (graph.axis(name, COLS), tile.cols, width),
+        ):
+            if axis is not None:
+                box = box.replace(axis, _scaled(part, size, len(box[axis])))
         if not box.is_empty:
             boxes[name] = box
     return boxes

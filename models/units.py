@@ -21,7 +21,7 @@ from operator import or_
 from models.boxes import Box
 from models.encoded import Ranges, with_wire
 from models.geometry import Extent, extent
-from models.graph import Graph, Node
+from models.graph import ROWS, Graph, Node
 from models.operators import Kind, depends_on_constants, dequantises, operator, splits_along
 from models.wire import Wire
 from protos.errors import BadRequest
@@ -66,7 +66,7 @@ class Unit:
     @cached_property
     def splits(self) -> bool:
         """Whether rows of its outputs can be computed apart."""
-        return all(splits_along(self.graph, node, 2) for node in self.nodes)
+        return all(splits_along(self.graph, node, ROWS) for node in self.nodes)
 
     def extent(self, demand: Mapping[str, Box]) -> Extent:
         """Backward geometry through this unit alone."""
@@ -184,7 +184,7 @@ def _layer_starts(graph: Graph) -> list[int]:
             made.update(node.outputs if made.intersection(node.inputs) else ())
             continue
         heavy = operator(node).heavy
-        splits = splits_along(graph, node, 2)
+        splits = splits_along(graph, node, ROWS)
         joined = bool(made.intersection(node.inputs))
         # A layer holds one heavy node, and never both nodes that can and nodes that cannot be
         # split. After a fully connected node with partial sums the next layer begins: they must be
@@ -197,7 +197,8 @@ def _layer_starts(graph: Graph) -> list[int]:
         has_heavy = has_heavy or heavy
         begun, splits_here = True, splits
         plain = all(name in graph.constants for name in node.inputs[1:])
-        after_sum = heavy and plain and operator(node).kind is Kind.MIXING
+        vector = graph.shape(node.outputs[0])[:-1] == (1,)
+        after_sum = heavy and plain and vector and operator(node).kind is Kind.MIXING
     return starts
 
 

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.boxes import Box, Span
-from models.graph import Graph, Node
+from models.graph import ROWS, Graph, Node
 from models.operators import Kind, operator
 from models.operators.constants import setting
 from models.windows import Window
 
 Ints = NDArray[np.int64]
-ROWS, COLS = 2, 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,12 +50,6 @@ class Ranges:
         return cls(np.zeros(size + 1, dtype=np.int64), np.full(size + 1, whole))
 
 
-def axis_size(graph: Graph, tensor: str, axis: int) -> int:
-    """Elements of a tensor along `axis`; 1 if it has no such axis."""
-    shape = graph.shape(tensor)
-    return shape[axis] if len(shape) > axis else 1
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeRanges:
     """How one node propagates ranges along one axis.
@@ -70,12 +63,12 @@ class NodeRanges:
 
 
 class Axis:
-    """What the nodes of a graph compute and read along one axis; found once per node, for all
-    blocks that contain it.
+    """What the nodes of a graph compute and read of the rows or columns (`which`) of maps; found
+    once per node, for all blocks that contain it.
     """
 
-    def __init__(self, graph: Graph, axis: int) -> None:
-        self.graph, self.axis = graph, axis
+    def __init__(self, graph: Graph, which: int) -> None:
+        self.graph, self.which = graph, which
         self._known: dict[int, NodeRanges] = {}
 
     def of(self, index: int) -> NodeRanges:
@@ -83,21 +76,23 @@ class Axis:
         found = self._known.get(index)
         if found is None:
             found = self._known[index] = _node_ranges(
-                self.graph, self.graph.nodes[index], self.axis
+                self.graph, self.graph.nodes[index], self.which
             )
         return found
 
 
-def _node_ranges(graph: Graph, node: Node, axis: int) -> NodeRanges:
-    size = axis_size(graph, node.outputs[0], axis)
-    if operator(node).kind is Kind.WINDOWED and 0 <= axis - ROWS < len(node.windows):
-        return _windowed_ranges(graph, node, axis, size)
+def _node_ranges(graph: Graph, node: Node, which: int) -> NodeRanges:
+    size = graph.size(node.outputs[0], which)
+    axis = graph.axis(node.outputs[0], which)
+    if axis is not None and ROWS <= axis < ROWS + len(node.windows):
+        if operator(node).kind is Kind.WINDOWED and graph.axis(node.inputs[0], which) == axis:
+            return _windowed_ranges(graph, node, which, size)
     given = [bool(name) and name not in graph.constants for name in node.inputs]
-    if _keeps(graph, node, axis):
+    if _keeps(graph, node, which):
         same = Ranges.identity(size)
         return NodeRanges(None, tuple(same if is_read else None for is_read in given))
     if operator(node).kind is Kind.OPAQUE:
-        everything = (axis_size(graph, name, axis) for name in node.inputs)
+        everything = (graph.size(name, which) for name in node.inputs)
         return NodeRanges(
             None if size == 1 else Ranges.constant(size, size),
             tuple(
@@ -105,32 +100,35 @@ def _node_ranges(graph: Graph, node: Node, axis: int) -> NodeRanges:
                 for whole, is_read in zip(everything, given, strict=True)
             ),
         )
-    return _probed(graph, node, axis, size, given)
+    if operator(node).aligned and axis is not None:
+        return _aligned(graph, node, which, size, given)
+    return _probed(graph, node, which, size, given)
 
 
-def _keeps(graph: Graph, node: Node, axis: int) -> bool:
-    """Whether each element along the axis depends only on the same element of every input, as for
-    most nodes without a window.
+def _keeps(graph: Graph, node: Node, which: int) -> bool:
+    """Whether each row (or column) depends only on the same one of every input, although the
+    operator is not aligned.
     """
-    shape = graph.shape(node.outputs[0])
+    made = node.outputs[0]
+    shape, axis = graph.shape(made), graph.axis(made, which)
     if node.op == "Slice":
         axes = setting(graph, node, "axes", 3)
         return axes is not None and axis not in [int(each) % len(shape) for each in axes]
     if node.op == "Concat":
-        return len(shape) > axis != node.int("axis", 1) % len(shape)
-    return operator(node).kind is Kind.POINTWISE and all(
-        graph.shape(name) == shape for name in node.inputs if name and name not in graph.constants
-    )
+        return axis is not None and axis != node.int("axis", 1) % len(shape)
+    return False
 
 
-def _windowed_ranges(graph: Graph, node: Node, axis: int, size: int) -> NodeRanges:
+def _windowed_ranges(graph: Graph, node: Node, which: int, size: int) -> NodeRanges:
     """Windows slide over the first input; other inputs (such as scales) are read completely."""
-    input_size = axis_size(graph, node.inputs[0], axis)
+    input_size = graph.size(node.inputs[0], which)
+    axis = graph.axis(node.outputs[0], which)
+    assert axis is not None
     computed, reads = _windowed(node.windows[axis - ROWS], size, input_size)
     others = tuple(
         None
         if not name or name in graph.constants
-        else Ranges.constant(size, axis_size(graph, name, axis))
+        else Ranges.constant(size, graph.size(name, which))
         for name in node.inputs[1:]
     )
     return NodeRanges(computed, (reads, *others))
@@ -143,26 +141,55 @@ def _windowed(window: Window, size: int, input_size: int) -> tuple[Ranges | None
     return _widened(computed, size), _stacked(reads)
 
 
-def _probed(graph: Graph, node: Node, axis: int, size: int, given: Sequence[bool]) -> NodeRanges:
-    """Determines the ranges by querying the operator table for each element."""
+def _aligned(graph: Graph, node: Node, which: int, size: int, given: Sequence[bool]) -> NodeRanges:
+    """What the first row (or column) needs shows what each does."""
+    declared, axis = operator(node), graph.axis(node.outputs[0], which)
+    assert axis is not None
+    first = Box.whole(graph.shape(node.outputs[0])).replace(axis, Span(0, 1))
+    box = declared.yields(graph, node, first)
+    apart = len(box[axis]) == 1
+    reads: list[Ranges | None] = []
+    for name, read, is_read in zip(
+        node.inputs, declared.reads(graph, node, box), given, strict=True
+    ):
+        place = graph.axis(name, which) if is_read else None
+        if not is_read or read is None:
+            reads.append(None)
+        elif (
+            apart
+            and place is not None
+            and read[place] == Span(0, 1)
+            and graph.size(name, which) == size
+        ):
+            reads.append(Ranges.identity(size))
+        else:
+            reads.append(Ranges.constant(size, graph.size(name, which)))
+    return NodeRanges(None if apart else Ranges.constant(size, size), tuple(reads))
+
+
+def _probed(graph: Graph, node: Node, which: int, size: int, given: Sequence[bool]) -> NodeRanges:
+    """Determines the ranges by querying the operator table for each row (or column). Where every
+    input has the same lines as the output, a hundred queries are one.
+    """
     declared = operator(node)
-    whole = Box.whole(graph.shape(node.outputs[0]))
+    whole, axis = Box.whole(graph.shape(node.outputs[0])), graph.axis(node.outputs[0], which)
     computed: list[Span] = []
     parts: list[tuple[Box | None, ...]] = []
     for r in range(size):
-        asked = whole.replace(axis, Span(r, r + 1)) if len(whole) > axis else whole
+        asked = whole if axis is None else whole.replace(axis, Span(r, r + 1))
         box = declared.yields(graph, node, asked)
-        computed.append(box[axis] if len(box) > axis else Span(0, 1))
+        computed.append(Span(0, 1) if axis is None else box[axis])
         parts.append(declared.reads(graph, node, box))
+    axes = [graph.axis(name, which) if name else None for name in node.inputs]
     reads = [
-        _stacked([_along(boxes[k], axis) for boxes in parts]) if is_read else None
+        _stacked([_along(boxes[k], axes[k]) for boxes in parts]) if is_read else None
         for k, is_read in enumerate(given)
     ]
     return NodeRanges(_widened(computed, size), tuple(reads))
 
 
-def _along(box: Box | None, axis: int) -> Span:
-    return Span(0, 1) if box is None or len(box) <= axis else box[axis]
+def _along(box: Box | None, axis: int | None) -> Span:
+    return Span(0, 1) if box is None or axis is None else box[axis]
 
 
 def _widened(computed: Sequence[Span], size: int) -> Ranges | None:

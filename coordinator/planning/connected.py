@@ -20,10 +20,11 @@ from coordinator.planning.baseline import bytes_of
 from coordinator.planning.layouts import Configuration, UnitTile, divider_of
 from coordinator.planning.memory import weight_room_bytes
 from coordinator.planning.options import Shares
-from coordinator.planning.partition import CHANNELS, ROWS, cut_span
+from coordinator.planning.partition import cut_span
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
 from models.boxes import Box, Span
+from models.graph import CHANNELS, ROWS
 from models.partial import summed_input
 from models.units import Network, Unit
 

@@ -16,13 +16,13 @@ from functools import cached_property
 
 import numpy as np
 
-from coordinator.planning.axes import COLS, ROWS, Axis
+from coordinator.planning.axes import Axis
 from coordinator.planning.run_splits import RunSplits
 from coordinator.planning.splits import Quantity, Splits
 from coordinator.planning.sweeps import Floats, Ints, Run
 from coordinator.planning.wholes import WholeSweep, node_index, wholes
 from models.boxes import Box
-from models.graph import Graph
+from models.graph import COLS, ROWS, Graph
 from models.operators import splits_along
 from models.tiles import map_size
 from models.units import Network
@@ -170,15 +170,17 @@ def _quantities(graph: Graph, sweep: WholeSweep) -> tuple[Quantity, ...]:
     """For each node: its output (FLOPs and bytes written), then each input that it reads."""
     found = []
     for index, work in sorted(sweep.node_works.items()):
-        area = _area(sweep.computed[index])
-        found.append(Quantity(index, -1, work.flop / area, 0.0, work.output_bytes / area))
         node = graph.nodes[index]
+        area = _area(graph, node.outputs[0], sweep.computed[index])
+        found.append(Quantity(index, -1, work.flop / area, 0.0, work.output_bytes / area))
         for place, (name, box) in enumerate(zip(node.inputs, sweep.reads[index], strict=False)):
             if box is not None and name and name not in graph.constants:
                 size = box.volume * graph.tensors[name].itemsize
-                found.append(Quantity(index, place, 0.0, size / _area(box), 0.0))
+                found.append(Quantity(index, place, 0.0, size / _area(graph, name, box), 0.0))
     return tuple(found)
 
 
-def _area(box: Box) -> int:
-    return max(1, math.prod(box.shape[ROWS : COLS + 1]))
+def _area(graph: Graph, tensor: str, box: Box) -> int:
+    """Rows by columns of a box of a tensor."""
+    axes = (graph.axis(tensor, ROWS), graph.axis(tensor, COLS))
+    return max(1, math.prod(len(box[axis]) for axis in axes if axis is not None))

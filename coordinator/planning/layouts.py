@@ -14,19 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from coordinator.planning.partition import (
-    CHANNELS,
-    COLS,
-    ROWS,
-    channel_step,
-    cut_span,
-    nested,
-    owned_boxes,
-)
+from coordinator.planning.partition import channel_step, cut_span, nested, owned_boxes
 from models.alike import Likenesses
 from models.boxes import Box
 from models.geometry import extent
-from models.graph import Graph
+from models.graph import CHANNELS, COLS, ROWS, Graph
 from models.partial import partial_extent, partial_work, summed_input
 from models.units import Network, Unit
 from models.work import Work, works
@@ -218,23 +210,24 @@ class Divider:
         return UnitTile(boxes, partial_extent(graph, nodes, part).inputs, computing, part)
 
     def splits(self, unit: Unit) -> frozenset[int]:
-        """Axes of the main output along which a half is much less work than the whole."""
+        """Which dimensions of a map (channels, rows, columns) the main output has of which a half
+        is much less work than the whole.
+        """
         if unit.start not in self._splits:
-            rank = len(self.graph.shape(unit.outputs[-1])) if unit.outputs else 0
             self._splits[unit.start] = frozenset(
-                axis for axis in (CHANNELS, ROWS, COLS) if axis < rank and self._apart(unit, axis)
+                which for which in (CHANNELS, ROWS, COLS) if self._apart(unit, which)
             )
         return self._splits[unit.start]
 
-    def _apart(self, unit: Unit, axis: int) -> bool:
-        shapes = [self.graph.shape(name) for name in unit.outputs]
-        if any(len(shape) <= axis for shape in shapes):
+    def _apart(self, unit: Unit, which: int) -> bool:
+        graph = self.graph
+        if not unit.outputs or any(graph.axis(name, which) is None for name in unit.outputs):
             return False
-        if axis != CHANNELS and not unit.splits:
+        if which != CHANNELS and not unit.splits:
             return False
-        if axis == CHANNELS and len({shape[axis] for shape in shapes}) > 1:
+        if which == CHANNELS and len({graph.size(name, which) for name in unit.outputs}) > 1:
             return False
-        halves = self.divided(unit, Configuration(**{_DEGREE[axis]: 2}), (1.0, 1.0))
+        halves = self.divided(unit, Configuration(**{_DEGREE[which]: 2}), (1.0, 1.0))
         if halves is None:
             return False
         return self.tile(unit, halves[0]).flop < _WORTH_SPLITTING * self.whole(unit).flop
@@ -262,13 +255,19 @@ class Divider:
         """Boxes of the unit's outputs for each device: bands of rows, columns within each band,
         channels within each of those, all in proportion to rates. None if a tile would be empty.
         """
-        whole = Box.whole(self.graph.shape(unit.outputs[-1]))
+        main = unit.outputs[-1]
+        whole = Box.whole(self.graph.shape(main))
+        degrees = {
+            ROWS: configuration.rows,
+            COLS: configuration.cols,
+            CHANNELS: configuration.channels,
+        }
         steps = [
-            (ROWS, configuration.rows),
-            (COLS, configuration.cols),
-            (CHANNELS, configuration.channels),
+            (axis, degree, channel_step(self.graph, unit) if which == CHANNELS else 1)
+            for which, degree in degrees.items()
+            if (axis := self.graph.axis(main, which)) is not None
         ]
-        mains = nested(whole, steps, rates, channel_step(self.graph, unit))
+        mains = nested(whole, steps, rates)
         if mains is None:
             return None
         tiles = [owned_boxes(self.graph, unit, whole, main) for main in mains]

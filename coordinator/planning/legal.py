@@ -11,6 +11,7 @@ from coordinator.planning.memory import needs
 from coordinator.tasks.graph import outline_plan
 from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent
 from models.boxes import Box, covers_exactly
+from models.graph import COLS, ROWS
 from models.memory import megabytes
 from models.partial import summed_input
 from models.units import Network
@@ -107,7 +108,9 @@ def _check_rows(index: int, block: Block, network: Network) -> None:
     whole = [unit.name for unit in network.units[block.start : block.stop] if not unit.splits]
     for k, tile in enumerate(block.tiles if whole else ()):
         for name, box in tile.boxes.items():
-            if box.spans[2:] != Box.whole(network.graph.shape(name)).spans[2:]:
+            axes = (network.graph.axis(name, which) for which in (ROWS, COLS))
+            sizes = network.graph.shape(name)
+            if any(len(box[axis]) != sizes[axis] for axis in axes if axis is not None):
                 raise _wrong(
                     index, k, f"has a part of the map of {whole[0]!r}, which can't be split"
                 )

@@ -6,7 +6,7 @@ cached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from coordinator.planning.splits import Splits
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
 from models.boxes import Box, Span
+from models.graph import COLS, ROWS, Graph
 from models.tiles import MapTile
 from models.units import Network
 from models.worked import block_worked
@@ -24,7 +25,7 @@ from models.worked import block_worked
 Part = MapTile | UnitTile
 # Tiles by device, as an index into the cluster's.
 Shares = tuple[tuple[int, Part], ...]
-# Ranges of a tensor along every dimension except the batch.
+# Ranges of a tensor along every dimension except the first, unless its rows lie there.
 Ranges = tuple[tuple[int, int], ...]
 
 
@@ -118,14 +119,19 @@ class Loads:
         return found
 
     def _ranges(self, name: str, map_ranges: tuple[tuple[int, int], tuple[int, int]]) -> Ranges:
-        shape = self.network.graph.shape(name)
-        every = ((0, shape[1]) if len(shape) > 1 else (0, 1), *map_ranges)
-        return every[: max(1, len(shape) - 1)]
+        graph = self.network.graph
+        ranges = [(0, size) for size in graph.shape(name)]
+        for which, part in zip((ROWS, COLS), map_ranges, strict=True):
+            axis = graph.axis(name, which)
+            if axis is not None:
+                ranges[axis] = part
+        return _shortened(graph, name, ranges)
 
     def _tile_load(self, start: int, end: int, d: int, tile: UnitTile) -> Load:
         costs = self.cluster.devices[d].costs
-        reads = {name: _ranges_of(box) for name, box in tile.reads.items()}
-        owns = {name: _ranges_of(box) for name, box in tile.boxes.items()}
+        graph = self.network.graph
+        reads = {name: _shortened(graph, name, box) for name, box in tile.reads.items()}
+        owns = {name: _shortened(graph, name, box) for name, box in tile.boxes.items()}
         whole, weights = self._wholes.get((start, end), (None, 0))
         held = weights if whole is tile else tile.weight_bytes
         summed = tile.part is not None
@@ -187,5 +193,6 @@ class Loads:
         return size
 
 
-def _ranges_of(box: Box) -> Ranges:
-    return tuple((span.start, span.stop) for span in box.spans[1:]) or ((0, 1),)
+def _shortened(graph: Graph, name: str, ranges: Iterable[tuple[int, int]]) -> Ranges:
+    every = tuple(ranges)
+    return every if graph.axis(name, ROWS) == 0 else every[1:] or ((0, 1),)

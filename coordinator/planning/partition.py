@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 
 from models.boxes import Box, Span
-from models.graph import Graph
+from models.graph import CHANNELS, COLS, ROWS, Graph
 from models.tiles import weighted_spans
 from models.units import Unit
-
-CHANNELS, ROWS, COLS = 1, 2, 3
 
 
 def owned_boxes(graph: Graph, unit: Unit, whole: Box, main: Box) -> dict[str, Box]:
@@ -22,8 +20,11 @@ def owned_boxes(graph: Graph, unit: Unit, whole: Box, main: Box) -> dict[str, Bo
     boxes = {}
     for name in unit.outputs:
         box = Box.whole(graph.shape(name))
-        for axis in range(1, min(len(box), len(whole))):
-            box = box.replace(axis, _scaled(main[axis], len(whole[axis]), len(box[axis])))
+        for which in (CHANNELS, ROWS, COLS):
+            axis, of_main = graph.axis(name, which), graph.axis(unit.outputs[-1], which)
+            if axis is not None and of_main is not None:
+                part = _scaled(main[of_main], len(whole[of_main]), len(box[axis]))
+                box = box.replace(axis, part)
         boxes[name] = box
     return boxes
 
@@ -48,23 +49,23 @@ def cut_span(span: Span, rates: Sequence[float], step: int = 1) -> tuple[Span, .
 
 
 def nested(
-    box: Box, steps: Sequence[tuple[int, int]], rates: Sequence[float], step: int
+    box: Box, steps: Sequence[tuple[int, int, int]], rates: Sequence[float]
 ) -> list[Box] | None:
-    """A box cut along one axis after the other, each (axis, degree) within the parts of the
-    previous one, so that device i's part is in proportion to `rates[i]`; channels are cut at
-    multiples of `step`. None if a part would be empty.
+    """A box cut along one axis after the other, each (axis, degree, step) within the parts of the
+    previous one and at multiples of the step, so that device i's part is in proportion to
+    `rates[i]`. None if a part would be empty.
     """
     if not steps:
         return [box]
-    (axis, degree), rest = steps[0], steps[1:]
+    (axis, degree, step), rest = steps[0], steps[1:]
     if degree == 1:
-        return nested(box, rest, rates, step)
+        return nested(box, rest, rates)
     size = len(rates) // degree
     shares = [rates[i * size : (i + 1) * size] for i in range(degree)]
-    spans = cut_span(box[axis], [sum(share) for share in shares], step if axis == CHANNELS else 1)
+    spans = cut_span(box[axis], [sum(share) for share in shares], step)
     found: list[Box] = []
     for span, share in zip(spans, shares, strict=True):
-        inner = nested(box.replace(axis, span), rest, share, step) if len(span) else None
+        inner = nested(box.replace(axis, span), rest, share) if len(span) else None
         if inner is None:
             return None
         found += inner

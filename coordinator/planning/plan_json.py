@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.tasks.plan import Block, DeviceId, Exchange, Plan, Tile, TrafficBytes, Unused
 from models.boxes import Box, Span
+from models.graph import CHANNELS, COLS, ROWS
 from models.tiles import MapTile, tile_boxes
 from models.units import Network, layers_of
 from models.wire import Wire
@@ -103,9 +104,9 @@ def _tile_json(tile: Tile, network: Network, start: int, stop: int) -> dict[str,
     return {
         "device": tile.device,
         "n": _range(box, 0),
-        "rows": _range(box, 2),
-        "cols": _range(box, 3),
-        "channels": _range(box, 1),
+        "rows": _range(box, network.graph.axis(main, ROWS)),
+        "cols": _range(box, network.graph.axis(main, COLS)),
+        "channels": _range(box, network.graph.axis(main, CHANNELS)),
         "in_channels": _range(tile.part, 1) if tile.part else None,
         "reduce": tile.reduce,
         "flop": tile.flop,
@@ -114,7 +115,7 @@ def _tile_json(tile: Tile, network: Network, start: int, stop: int) -> dict[str,
     }
 
 
-def _range(box: Box, axis: int) -> list[int]:
+def _range(box: Box, axis: int | None) -> list[int]:
     return [box[axis].start, box[axis].stop] if len(box) > axis else [0, 1]
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from coordinator.planning.axes import COLS, ROWS, Axis, axis_size
+from coordinator.planning.axes import Axis
 from coordinator.planning.splits import Growth, Quantity, Splits
 from coordinator.planning.sweeps import AxisSweep, Floats, Ints, Run
-from models.graph import Graph
+from models.graph import COLS, ROWS, Graph
 
 
 class RunSplits:
@@ -135,5 +135,5 @@ class _Leaving:
 
 def _element_bytes(graph: Graph, name: str) -> float:
     """Bytes on the wire per element (row x column) of a map."""
-    elements = axis_size(graph, name, ROWS) * axis_size(graph, name, COLS)
+    elements = graph.size(name, ROWS) * graph.size(name, COLS)
     return graph.tensors[name].on_wire.nbytes / elements

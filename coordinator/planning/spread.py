@@ -23,6 +23,7 @@ from coordinator.costs.devices import Cluster, Device, Planner
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.tasks.plan import Block, Plan, Tile, tile_works
 from models.boxes import Span
+from models.graph import COLS, ROWS
 from models.tiles import MapTile, even_spans, tile_boxes, whole_map
 from models.units import Network
 from protos.errors import Infeasible
@@ -127,12 +128,14 @@ class _Spreading:
     def _map_tile(self, block: Block, tile: Tile) -> MapTile | None:
         """A tile's rows and columns, if these describe it completely and it can be divided."""
         network, start, stop = self._network, block.start, block.stop
-        main = tile.boxes.get(network.outputs(start, stop)[-1])
-        if tile.part is not None or main is None or len(main) < 3:
+        name = network.outputs(start, stop)[-1]
+        main = tile.boxes.get(name)
+        rows, cols = (network.graph.axis(name, which) for which in (ROWS, COLS))
+        if tile.part is not None or main is None or rows is None:
             return None
         if not network.splits(start, stop):
             return None
-        found = MapTile(main[2], main[3] if len(main) > 3 else Span(0, 1))
+        found = MapTile(main[rows], Span(0, 1) if cols is None else main[cols])
         return found if tile.boxes == tile_boxes(network, start, stop, found) else None
 
     def _seconds(self, block: Block, tiles: Sequence[Tile], device: Device) -> float:

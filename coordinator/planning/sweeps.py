@@ -17,8 +17,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.planning.axes import ROWS, Axis, Ranges
-from models.graph import Graph, Node
+from coordinator.planning.axes import Axis, Ranges
+from models.graph import ROWS, Graph, Node
 from models.tiles import scaled_mark
 from models.units import Unit
 
@@ -63,7 +63,7 @@ class AxisSweep:
 
     def __init__(self, graph: Graph, run: Run, axis: Axis) -> None:
         self.graph, self.run, self.axis = graph, run, axis
-        self.sizes = [size[axis.axis - ROWS] for size in run.sizes[1:]]
+        self.sizes = [size[axis.which - ROWS] for size in run.sizes[1:]]
         # The positions of the k-th end start at `offsets[k]`.
         self.offsets = [0, *itertools.accumulate(size + 1 for size in self.sizes)]
         nothing = np.zeros(self.offsets[-1], dtype=np.int64)
@@ -106,7 +106,8 @@ class AxisSweep:
             stop = bisect_right(nodes, graph.last_reader.get(name, -1)) - 1
             if stop <= begin:
                 continue
-            along = graph.shape(name)[self.axis.axis :][:1]
+            place = graph.axis(name, self.axis.which)
+            along = None if place is None else graph.shape(name)[place]
             shares = [_own_ranges(size, along) for size in self.sizes[begin:stop]]
             own = _Demand(
                 begin,
@@ -221,16 +222,16 @@ def _gaps(shares: Sequence[Ranges]) -> NDArray[np.bool_] | None:
 
 
 @lru_cache(maxsize=512)
-def _own_ranges(size: int, along: tuple[int, ...]) -> Ranges:
+def _own_ranges(size: int, along: int | None) -> Ranges:
     """Each tile's share of an output, for tiles of a map of `size`, as `tile_boxes` divides it.
-    `along`: the elements of the output on this axis, empty if it has no such axis.
+    `along`: the rows or columns of the output, None if it has none.
 
     A tile too small to own a row of a smaller tensor gets an empty range of it; its demand is then
     rounded up by at most the window's reach, so such a tile's cost is never underestimated.
     """
-    if not along:
+    if along is None:
         return Ranges.constant(size, 1)
-    if along[0] == size:
+    if along == size:
         return Ranges.identity(size)
-    marks = np.array([scaled_mark(mark, size, along[0]) for mark in range(size + 1)])
-    return Ranges(marks, marks, gaps=along[0] < size)
+    marks = np.array([scaled_mark(mark, size, along) for mark in range(size + 1)])
+    return Ranges(marks, marks, gaps=along < size)

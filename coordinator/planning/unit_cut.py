@@ -22,14 +22,17 @@ from numpy.typing import NDArray
 from coordinator.planning.box_arrays import Ints, common, stacked, volumes
 from coordinator.planning.layered import Floats, makers
 from coordinator.planning.layouts import Divider, UnitTile, divider_of
-from coordinator.planning.partition import CHANNELS, channel_step, cut_span, owned_boxes
+from coordinator.planning.partition import channel_step, cut_span, owned_boxes
 from models.boxes import Box, Span
+from models.graph import CHANNELS, ROWS
 from models.partial import summed_input
 from models.units import Network
 
-# Tilings of a tensor and forms of a unit: the axes 1, 2, 3, and these.
+# Tilings of a tensor and forms of a unit: its channels, rows, columns (1, 2, 3), and these.
 REPLICATED, FIRST_HALF, PARTIAL = 0, 4, 5
 TILINGS = 5
+# What determines how a tensor can be cut: its box, the step of its channels, where its rows lie.
+_Lie = tuple[Box, int, int | None]
 # The most tensors of a unit whose tilings are combined in one table.
 _MOST_JOINED = 4
 
@@ -104,7 +107,7 @@ class Cut:
         self.own = own
         self.shares = shares
         self.active = [unit for unit, tile in enumerate(tiles) if tile is not None]
-        self._owned: dict[tuple[Box, int], list[list[Box]]] = {}
+        self._owned: dict[_Lie, list[list[Box]]] = {}
         known: dict[object, _Kind] = {}
         self._kinds: dict[int, _Kind] = {}
         for unit in self.active:
@@ -166,19 +169,21 @@ class Cut:
 
     def _lying(self, tensor: str) -> list[list[Box]]:
         """For each tiling, what each half owns of a tensor."""
-        key = box, step = self.own[tensor], self.setting.steps[tensor]
+        key = self._lie(tensor)
         if key not in self._owned:
-            self._owned[key] = [self._divided(box, step, tiling) for tiling in range(TILINGS)]
+            self._owned[key] = [self._divided(*key, tiling) for tiling in range(TILINGS)]
         return self._owned[key]
+
+    def _lie(self, tensor: str) -> _Lie:
+        rows = self.setting.network.graph.rows.get(tensor)
+        return self.own[tensor], self.setting.steps[tensor], rows
 
     def _traits(self, unit: int) -> object:
         """Everything except names that determines a unit's forms and what they move."""
         tile, setting, own = self.tiles[unit], self.setting, self.own
         assert tile is not None
         lies = [
-            (own[name], setting.steps[name], setting.itemsize(name))
-            if name in own
-            else setting.itemsize(name)
+            (self._lie(name), setting.itemsize(name)) if name in own else setting.itemsize(name)
             for name in (*tile.reads, *tile.boxes)
         ]
         return id(tile.computing), tuple(lies)
@@ -215,12 +220,10 @@ class Cut:
         for _, _, name, _ in asked:
             self._lying(name)
         places = {key: place for place, key in enumerate(self._owned)}
-        where = np.array(
-            [places[self.own[name], self.setting.steps[name]] for _, _, name, _ in asked]
-        )
+        where = np.array([places[self._lie(name)] for _, _, name, _ in asked])
         makes = np.array([made for *_, made in asked])[:, None, None]
         items = np.array([float(self.setting.itemsize(name)) for _, _, name, _ in asked])
-        lies = stacked([box for box, _ in self._owned])[where, None, None]
+        lies = stacked([box for box, *_ in self._owned])[where, None, None]
         tilings = stacked([box for by in self._owned.values() for each in by for box in each])
         tilings = tilings.reshape(len(places), TILINGS, len(self.shares), -1, 2)[where]
         before = _missing(stacked(groups)[:, None, None], lies, makes).sum(axis=2)
@@ -260,11 +263,14 @@ class Cut:
         if tile.part is None:
             whole = Box.whole(graph.shape(unit.outputs[-1]))
             main = tile.boxes[unit.outputs[-1]]
-            for axis in sorted(divider.splits(unit)):
-                mains = self._halves(main, axis, channel_step(graph, unit))
+            for which in sorted(divider.splits(unit)):
+                axis = graph.axis(unit.outputs[-1], which)
+                assert axis is not None, "what can be split has such an axis"
+                step = channel_step(graph, unit) if which == CHANNELS else 1
+                mains = self._halves(main, axis, step)
                 halves = [owned_boxes(graph, unit, whole, half) for half in mains]
                 if not any(box.is_empty for half in halves for box in half.values()):
-                    forms[axis] = [divider.tile(unit, half) for half in halves]
+                    forms[which] = [divider.tile(unit, half) for half in halves]
         summed = summed_input(graph, unit.nodes)
         if summed is not None and all(
             box == Box.whole(graph.shape(name)) for name, box in tile.boxes.items()
@@ -277,16 +283,17 @@ class Cut:
         return forms or {FIRST_HALF: [tile, *(None for _ in self.shares[1:])]}
 
     def _halves(self, box: Box, axis: int, step: int) -> list[Box]:
-        spans = cut_span(box[axis], self.shares, step if axis == CHANNELS else 1)
+        spans = cut_span(box[axis], self.shares, step)
         return [box.replace(axis, span) for span in spans]
 
-    def _divided(self, box: Box, step: int, tiling: int) -> list[Box]:
+    def _divided(self, box: Box, step: int, rows: int | None, tiling: int) -> list[Box]:
         if tiling == REPLICATED:
             return [box] * len(self.shares)
-        if tiling == FIRST_HALF or tiling >= len(box):
+        axis = tiling if rows is None else rows if tiling == ROWS else len(box)
+        if tiling == FIRST_HALF or axis >= len(box):
             nothing = Box([Span(0, 0)] * len(box))
             return [box, *(nothing for _ in self.shares[1:])]
-        return self._halves(box, tiling, step)
+        return self._halves(box, axis, step if tiling == CHANNELS else 1)
 
 
 def _boxes(tile: UnitTile, made: bool) -> Mapping[str, Box]:

@@ -108,7 +108,8 @@ class Operator:
     `build(piece, program)` writes the node for one tile. `flop(graph, node, box)` counts 2 per
     multiply-add. `refuses(graph, node)` says why a node cannot use the declaration and is opaque
     (empty: it can). `layer_type` names the cost regression that predicts it. `heavy` operators
-    begin a layer; the others belong to the layer before them.
+    begin a layer; the others belong to the layer before them. `aligned`: along any axis a part of
+    the output needs the same part of an input, or all of it, whichever part it is.
     """
 
     kind: Kind
@@ -119,3 +120,4 @@ class Operator:
     flop: Callable[[Graph, Node, Box], int] = one_per_element
     refuses: Callable[[Graph, Node], str] = lambda graph, node: ""
     heavy: bool = False
+    aligned: bool = False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from models.boxes import Box, Span
-from models.operators.declaration import Boxes, Kind, Operator
+from models.graph import ROWS
+from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
 
 if TYPE_CHECKING:
     from models.graph import Graph, Node
@@ -15,12 +17,38 @@ def _concat_axis(node: Node, box: Box) -> int:
     return node.int("axis", 1) % len(box)
 
 
+def _joins_rows(graph: Graph, node: Node, axis: int) -> bool:
+    return axis == graph.axis(node.outputs[0], ROWS)
+
+
 def _concat(graph: Graph, node: Node, box: Box) -> Boxes:
+    """Of rows, those inputs that hold some of the box; of channels, all inputs."""
     axis = _concat_axis(node, box)
-    return tuple(box.replace(axis, Span(0, graph.shape(name)[axis])) for name in node.inputs)
+    sizes = [graph.shape(name)[axis] for name in node.inputs]
+    if not _joins_rows(graph, node, axis):
+        return tuple(box.replace(axis, Span(0, size)) for size in sizes)
+    starts = itertools.accumulate(sizes, initial=0)
+    spans = [
+        Span(box[axis].start - start, box[axis].stop - start).intersect(Span(0, size))
+        for start, size in zip(starts, sizes, strict=False)
+    ]
+    return tuple(box.replace(axis, span) if len(span) else None for span in spans)
 
 
-def concat_yields(graph: Graph, node: Node, box: Box) -> Box:
+def _build_concat(piece: Piece, program: Emitter) -> None:
+    axis = _concat_axis(piece.node, piece.output)
+    read = [name for name in piece.inputs if name]
+    if len(read) == 1:
+        program.emit("Identity", read, piece.name)
+    else:
+        program.emit("Concat", read, piece.name, axis=axis)
+
+
+def _concat_yields(graph: Graph, node: Node, box: Box) -> Box:
+    return box if _joins_rows(graph, node, _concat_axis(node, box)) else joined(graph, node, box)
+
+
+def joined(graph: Graph, node: Node, box: Box) -> Box:
     """All inputs joined along the axis."""
     axis = _concat_axis(node, box)
     return box.replace(axis, Span(0, graph.shape(node.outputs[0])[axis]))
@@ -55,7 +83,7 @@ def _whole_blocks(graph: Graph, node: Node, box: Box) -> Box:
 
 
 LAYOUT = {
-    "Concat": Operator(Kind.LAYOUT, "concat", _concat, yields=concat_yields),
+    "Concat": Operator(Kind.LAYOUT, "concat", _concat, yields=_concat_yields, build=_build_concat),
     "SpaceToDepth": Operator(Kind.LAYOUT, "concat", _space_to_depth, yields=whole_channels),
     "DepthToSpace": Operator(Kind.LAYOUT, "concat", _depth_to_space, yields=_whole_blocks),
 }

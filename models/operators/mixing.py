@@ -88,8 +88,29 @@ def _reduce_flop(graph: Graph, node: Node, output: Box) -> int:
     return data.volume
 
 
-_NORMALISING = Operator(Kind.MIXING, "elementwise", _same, yields=_along_axis)
-_REDUCE = Operator(Kind.REDUCING, "pooling", _reduce, flop=_reduce_flop, refuses=_reduce_refuses)
+def _layer_norm(graph: Graph, node: Node, box: Box) -> Boxes:
+    """Scale and bias are of the shape of what is normalised, or broadcast to it."""
+    return (box, *(project(box, graph.shape(name)) if name else None for name in node.inputs[1:]))
+
+
+def _normalised(graph: Graph, node: Node, box: Box) -> Box:
+    """All of the last axes, from `axis` on."""
+    shape = graph.shape(node.outputs[0])
+    for each in range(node.int("axis", -1) % len(shape), len(shape)):
+        box = box.replace(each, Span(0, shape[each]))
+    return box
+
+
+_LAYER_NORM = Operator(Kind.MIXING, "normalisation", _layer_norm, yields=_normalised, aligned=True)
+_NORMALISING = Operator(Kind.MIXING, "elementwise", _same, yields=_along_axis, aligned=True)
+_REDUCE = Operator(
+    Kind.REDUCING,
+    "pooling",
+    _reduce,
+    flop=_reduce_flop,
+    refuses=_reduce_refuses,
+    aligned=True,
+)
 REDUCING = tuple(
     [
         "ReduceMean",
@@ -112,5 +133,6 @@ MIXING = {
     **dict.fromkeys(["Softmax", "LogSoftmax", "Hardmax", "LpNormalization"], _NORMALISING),
     **dict.fromkeys((*REDUCING, *_GLOBAL_POOLS), _REDUCE),
     "LRN": Operator(Kind.MIXING, "normalisation", _same, yields=whole_channels),
+    **dict.fromkeys(["LayerNormalization", "RMSNormalization"], _LAYER_NORM),
     "Gemm": Operator(Kind.MIXING, "fully_connected", _gemm, flop=_gemm_flop, heavy=True),
 }

@@ -52,11 +52,11 @@ def _build_expand(piece: Piece, program: Emitter) -> None:
     program.emit("Expand", [piece.inputs[0], label], piece.name)
 
 
-_POINTWISE = Operator(Kind.POINTWISE, "elementwise", _reads)
+_POINTWISE = Operator(Kind.POINTWISE, "elementwise", _reads, aligned=True)
 
 POINTWISE = {
     **dict.fromkeys(_OPS.split(), _POINTWISE),
     **{f"com.microsoft.{op}": _POINTWISE for op in _EXTENSIONS.split()},
-    "BatchNormalization": Operator(Kind.POINTWISE, "normalisation", _per_channel),
-    "Expand": Operator(Kind.POINTWISE, "elementwise", _expand, build=_build_expand),
+    "BatchNormalization": Operator(Kind.POINTWISE, "normalisation", _per_channel, aligned=True),
+    "Expand": Operator(Kind.POINTWISE, "elementwise", _expand, build=_build_expand, aligned=True),
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from models.boxes import Box, Span
 from models.operators.declaration import Boxes, Kind, Operator
-from models.operators.layout import concat_yields
+from models.operators.layout import joined
 from models.operators.windowed import per_output_channel
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _gemm_flop(graph: Graph, node: Node, output: Box) -> int:
 
 
 _LINEAR = Operator(Kind.POINTWISE, "elementwise", _linear, refuses=_linear_refuses)
-_CONCAT = Operator(Kind.LAYOUT, "concat", _concat, yields=concat_yields)
+_CONCAT = Operator(Kind.LAYOUT, "concat", _concat, yields=joined)
 _GEMM = Operator(Kind.MIXING, "fully_connected", _gemm, flop=_gemm_flop, heavy=True)
 
 _WIDENING = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})

@@ -9,8 +9,8 @@ The kinds, for an output box `o` of a node:
 * pointwise: input box = `o`, projected through broadcasting;
 * windowed: rows and columns [o.start*s - p, (o.stop-1)*s - p + (k-1)*d + 1), clipped to the map;
 * resampling: the inputs of transposed convolutions, the neighbours of interpolated elements;
-* layout: elements move, rows and columns survive (Concat, Slice, Pad, SpaceToDepth ...);
-* mixing: whole along one axis (Gemm, Softmax), the same elsewhere;
+* layout: elements move, rows survive (Concat, Slice, Pad, Reshape, Transpose ...);
+* mixing: whole along one axis (Gemm, MatMul, Softmax), the same elsewhere;
 * reducing: whole along the reduced axes;
 * opaque: everything.
 """
@@ -21,13 +21,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from models.boxes import Box, Span
+from models.graph import COLS, ROWS
 from models.operators.arrange import ARRANGE
 from models.operators.declaration import Boxes, Kind, Operator
 from models.operators.indexing import INDEXING
 from models.operators.layout import LAYOUT
 from models.operators.mixing import MIXING
 from models.operators.pointwise import POINTWISE
+from models.operators.product import PRODUCT
 from models.operators.quantised import QUANTISED, dequantises
+from models.operators.reshape import RESHAPE
 from models.operators.resize import RESIZE
 from models.operators.transposed import TRANSPOSED
 from models.operators.windowed import WINDOWED
@@ -44,16 +47,7 @@ def _whole_output(graph: Graph, node: Node, box: Box) -> Box:
     return Box.whole(graph.shape(node.outputs[0]))
 
 
-def _product_flop(graph: Graph, node: Node, output: Box) -> int:
-    return 2 * graph.shape(node.inputs[0])[-1] * output.volume
-
-
 _OPAQUE = Operator(Kind.OPAQUE, "opaque", _everything, yields=_whole_output, heavy=True)
-_RESHAPE = Operator(Kind.OPAQUE, "concat", _everything, yields=_whole_output)
-# With more than two dimensions, as in attention; a product of two matrices is a Gemm.
-_PRODUCT = Operator(
-    Kind.OPAQUE, "product", _everything, yields=_whole_output, flop=_product_flop, heavy=True
-)
 
 TABLE: Mapping[str, Operator] = {
     **POINTWISE,
@@ -65,15 +59,15 @@ TABLE: Mapping[str, Operator] = {
     **ARRANGE,
     **MIXING,
     **QUANTISED,
-    **dict.fromkeys(["Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose"], _RESHAPE),
-    "MatMul": _PRODUCT,
+    **RESHAPE,
+    **PRODUCT,
 }
 
 
 # Planners hold a number for each row of each node's map; longer maps would take gigabytes.
 MOST_LINES = 1 << 16
 
-# For nodes without a window or a one-to-one map, planners ask what the node reads for each row and
+# For nodes that neither have a window nor are aligned, planners ask what the node reads for each row and
 # column: 0.2 ms each. YOLO networks have 2,000 such lines, a U-Net 600.
 MOST_LINES_ASKED = 1 << 16
 
@@ -95,13 +89,10 @@ def refusal(graph: Graph, node: Node) -> str:
 
 def lines_asked(graph: Graph, node: Node) -> int:
     """The number of rows and columns for which planners will ask what the node reads."""
-    shape = graph.shape(node.outputs[0])
-    kind = operator(node).kind
-    given = [name for name in node.inputs if name and name not in graph.constants]
-    same = all(graph.shape(name) == shape for name in given)
-    if kind in (Kind.OPAQUE, Kind.WINDOWED) or (kind is Kind.POINTWISE and same):
+    declared, made = operator(node), node.outputs[0]
+    if declared.kind in (Kind.OPAQUE, Kind.WINDOWED) or declared.aligned:
         return 0
-    return sum(shape[2:])
+    return graph.size(made, ROWS) + graph.size(made, COLS)
 
 
 def depends_on_constants(graph: Graph, node: Node) -> bool:
@@ -109,16 +100,16 @@ def depends_on_constants(graph: Graph, node: Node) -> bool:
     return all(name in graph.constants for name in node.inputs if name)
 
 
-def splits_along(graph: Graph, node: Node, axis: int) -> bool:
-    """Whether a node can yield a part of its output along `axis`. Nodes that depend on constants
-    alone (weights kept quantised), and one-row gates that are dequantised where they are used, do
-    not prevent this.
+def splits_along(graph: Graph, node: Node, which: int) -> bool:
+    """Whether a node can yield a part of its output's rows (or columns, channels: `which`). Nodes
+    that depend on constants alone (weights kept quantised), and one-row gates that are dequantised
+    where they are used, do not prevent this.
     """
-    shape = graph.shape(node.outputs[0])
-    single = len(shape) > axis and shape[axis] < 2
+    shape, axis = graph.shape(node.outputs[0]), graph.axis(node.outputs[0], which)
+    single = axis is not None and shape[axis] < 2
     if depends_on_constants(graph, node) or (single and dequantises(node)):
         return True
-    if len(node.outputs) > 1 or len(shape) <= axis or single or shape[axis] > MOST_LINES:
+    if len(node.outputs) > 1 or axis is None or single or shape[axis] > MOST_LINES:
         return False
     first = Box.whole(shape).replace(axis, Span(0, 1))
     return operator(node).yields(graph, node, first)[axis] != Span(0, shape[axis])

@@ -7,7 +7,7 @@ applying it to the indices of the elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -31,8 +31,11 @@ def arranged(
     nodes: Sequence[onnx.NodeProto],
     tensors: Mapping[str, TensorInfo],
     outputs: Iterable[str],
+    rows: Container[str] = (),
 ) -> list[onnx.NodeProto]:
-    """The nodes, with each chain that keeps rows as one."""
+    """The nodes, with each chain that keeps rows along axis 2 as one; `rows` are the tensors whose
+    rows lie elsewhere.
+    """
     readers: dict[str, list[int]] = {}
     for index, node in enumerate(nodes):
         for name in node.input:
@@ -43,10 +46,12 @@ def arranged(
     for index in range(len(nodes)):
         if index in gone:
             continue
+        if nodes[index].input and nodes[index].input[0] in rows:
+            continue
         chain = tuple(_chain(nodes, index, readers, ends))
         for length in range(len(chain), 0, -1):
             one = _as_one([nodes[k] for k in chain[:length]], tensors)
-            if one is not None:
+            if one is not None and one.output[0] not in rows:
                 gone.update(chain[:length])
                 whole[chain[length - 1]] = one
                 break

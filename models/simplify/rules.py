@@ -58,6 +58,19 @@ def _split(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
+def _gather(draft: Draft, node: onnx.NodeProto) -> bool:
+    """One element along an axis, which Gather removes."""
+    index = draft.constants.get(node.input[1])
+    if index is None or index.ndim or node.input[0] not in draft.tensors:
+        return False
+    shape, made = draft.shape(node.input[0]), node.output[0]
+    axis = int(attributes_of(node).get("axis", 0)) % len(shape)
+    start = int(index) % shape[axis]
+    draft.part(node.input[0], f"{made}__kept", axis, start, start + 1)
+    draft.reshape(f"{made}__kept", made, [*shape[:axis], *shape[axis + 1 :]])
+    return True
+
+
 def _global_pool(draft: Draft, node: onnx.NodeProto) -> bool:
     rank = len(draft.shape(node.input[0]))
     op = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}[node.op_type]
@@ -146,6 +159,7 @@ _IN_STEPS = frozenset({"ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "Red
 _MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
 _RULES: dict[str, Rule] = {
     "Split": _split,
+    "Gather": _gather,
     "GlobalAveragePool": _global_pool,
     "GlobalMaxPool": _global_pool,
     **dict.fromkeys(REDUCING, _reduce),

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
 from coordinator.planning import axes
-from coordinator.planning.axes import COLS, ROWS
 from coordinator.planning.geometry import geometry_of
 from coordinator.planning.legal import check_plan
 from coordinator.planning.strategies import STRATEGIES
 from coordinator.planning.tables import Tables
 from models.boxes import Span
+from models.graph import COLS, ROWS
 from models.importer import load_graph
 from models.operators import MOST_LINES_ASKED
 from models.reference import WholeModel, compare, random_inputs

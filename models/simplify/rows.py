@@ -1,0 +1,194 @@
+"""Where the rows of a map lie in every tensor that is made from it.
+
+Networks with attention write a map's rows as tokens (N, H x W, C), split heads off, and transpose;
+Swin's cut it into windows. Nothing of that mixes rows: along some axis the tensor still lies in the
+order of the map's rows. This finds that axis. It only proposes: whether a node computes a part of
+its rows from a part of its input's is for its declaration in the operator table to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx
+
+from models.graph import ROWS
+from models.shapes import TensorInfo
+from models.simplify.draft import attributes_of
+
+# The axes of a node's inputs (None: constant, or without rows) to that of its output.
+_Axes = Sequence[int | None]
+_RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+# Operators whose output has its rows where its inputs have them, counted from the end.
+_KEEPING = frozenset(
+    [
+        "Cast",
+        "Ceil",
+        "Clip",
+        "Concat",
+        "Dropout",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Expand",
+        "Gather",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "Identity",
+        "LayerNormalization",
+        "LeakyRelu",
+        "Log",
+        "LogSoftmax",
+        "Mish",
+        "Neg",
+        "Pad",
+        "Pow",
+        "Reciprocal",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceSumSquare",
+        "Relu",
+        "RMSNormalization",
+        "Sigmoid",
+        "Sign",
+        "Slice",
+        "Softmax",
+        "Softplus",
+        "Sqrt",
+        "Tanh",
+        "Tile",
+        "Abs",
+        "Add",
+        "And",
+        "Cos",
+        "Div",
+        "Equal",
+        "Floor",
+        "Greater",
+        "Less",
+        "Max",
+        "Mean",
+        "Min",
+        "Mod",
+        "Mul",
+        "Not",
+        "Or",
+        "PRelu",
+        "Round",
+        "Selu",
+        "Sin",
+        "Softsign",
+        "Sub",
+        "Sum",
+        "Where",
+    ]
+)
+
+
+def row_axes(
+    nodes: Sequence[onnx.NodeProto], tensors: Mapping[str, TensorInfo], constants: frozenset[str]
+) -> dict[str, int]:
+    """The axis of the rows of each tensor where it is not axis 2."""
+    found: dict[str, int] = {}
+
+    def axis_of(name: str) -> int | None:
+        if not name or name in constants or name not in tensors:
+            return None
+        axis = found.get(name, ROWS)
+        return axis if axis < len(tensors[name].shape) else None
+
+    for node in nodes:
+        if node.domain not in ("", "ai.onnx") or node.output[0] not in tensors:
+            continue
+        shapes = [tensors[name].shape if name in tensors else () for name in node.input]
+        out = tensors[node.output[0]].shape
+        axis = _rule(node.op_type)(node, shapes, out, [axis_of(name) for name in node.input])
+        if axis is not None and axis != ROWS:
+            found |= dict.fromkeys(filter(None, node.output), axis)
+    return found
+
+
+_Rule = Callable[[onnx.NodeProto, Sequence[Sequence[int]], Sequence[int], _Axes], int | None]
+
+
+def _rule(op: str) -> _Rule:
+    if op in _RESHAPING:
+        return _reshaped
+    if op in _KEEPING:
+        return _kept
+    return _RULES.get(op, lambda node, shapes, out, axes: None)
+
+
+def _kept(
+    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
+) -> int | None:
+    """Counted from the end, as broadcasting does; the largest input decides."""
+    places = [
+        (math.prod(shape), len(out) - len(shape) + axis)
+        for shape, axis in zip(shapes, axes, strict=True)
+        if axis is not None and shape[axis] > 1 and len(shape) <= len(out)
+    ]
+    return max(places)[1] if places else None
+
+
+def _transposed(
+    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
+) -> int | None:
+    if axes[0] is None:
+        return None
+    order = attributes_of(node).get("perm") or list(reversed(range(len(out))))
+    return order.index(axes[0])
+
+
+def _reshaped(
+    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
+) -> int | None:
+    return None if axes[0] is None else reshaped_axis(shapes[0], axes[0], out)
+
+
+def _product(
+    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
+) -> int | None:
+    """The rows of A, unless these are what is summed over; else the columns of B."""
+    places = []
+    for shape, axis, summed in zip(shapes, axes, (1, 2), strict=True):
+        if axis is not None and 1 < len(shape) <= len(out) and len(shape) - axis != summed:
+            places.append(len(out) - len(shape) + axis)
+    return places[0] if places else None
+
+
+def _connected(
+    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
+) -> int | None:
+    return 0 if axes[0] == 0 and not attributes_of(node).get("transA", 0) else None
+
+
+def _windowed(
+    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
+) -> int | None:
+    return axes[0] if axes[0] is not None and axes[0] >= ROWS else None
+
+
+_RULES: Mapping[str, _Rule] = {
+    **dict.fromkeys(["Conv", "MaxPool", "AveragePool"], _windowed),
+    "Transpose": _transposed,
+    "MatMul": _product,
+    "Gemm": _connected,
+}
+
+
+def reshaped_axis(shape: Sequence[int], axis: int, out: Sequence[int]) -> int | None:
+    """The axis of a reshaped tensor along which rows lie in the same order: as much comes before it
+    as before `axis`. Of several, the one that keeps the most parts.
+    """
+    before = math.prod(shape[:axis])
+    fits = [k for k in range(len(out)) if math.prod(out[:k]) == before]
+    best = max(fits, key=lambda k: math.gcd(out[k], shape[axis]), default=None)
+    return best if best is not None and math.gcd(out[best], shape[axis]) > 1 else None

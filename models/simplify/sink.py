@@ -1,0 +1,295 @@
+"""Rows of several maps in one list, as a detector's head makes of its three scales: joined last.
+
+What follows such a Concat mostly does the same to every row (softmax of the bins, sigmoid, boxes
+from distances), so it is done to the rows of each map on its own, and the Concat comes last. Each
+device then keeps its rows of every map, and nothing is moved to bring them into the list's order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from models.graph import ROWS
+from models.shapes import TensorInfo
+from models.simplify.draft import Draft, attributes_of
+from models.simplify.rows import row_axes
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A tensor in parts along an axis."""
+
+    names: tuple[str, ...]
+    axis: int
+    sizes: tuple[int, ...]
+
+
+def joined_last(
+    nodes: Sequence[onnx.NodeProto],
+    tensors: Mapping[str, TensorInfo],
+    constants: dict[str, np.ndarray],
+    outputs: frozenset[str],
+    opset: int,
+) -> list[onnx.NodeProto]:
+    """The nodes in which every Concat of rows comes as late as possible."""
+    rows = row_axes(nodes, tensors, frozenset(constants))
+    sinking = _Sinking(Draft(opset, tensors, constants, outputs), rows)
+    for node in nodes:
+        sinking.add(node)
+    return sinking.draft.nodes
+
+
+class _Sinking:
+    def __init__(self, draft: Draft, rows: Mapping[str, int]) -> None:
+        self.draft = draft
+        self._rows = rows
+        self._parts: dict[str, _Parts] = {}
+        self._waiting: dict[str, onnx.NodeProto] = {}
+
+    def add(self, node: onnx.NodeProto) -> None:
+        """Writes a node, or its parts if it reads some and can be divided."""
+        parts = self._divided(node)
+        if parts is not None:
+            self._parts[node.output[0]] = parts
+            join = helper.make_node("Concat", list(parts.names), [node.output[0]], axis=parts.axis)
+            join.name = node.name or node.output[0]
+            self._waiting[node.output[0]] = join
+            if node.output[0] in self.draft.outputs:
+                self._join(node.output[0])
+            return
+        for name in node.input:
+            self._join(name)
+        self.draft.nodes.append(node)
+
+    def _join(self, name: str) -> None:
+        """Writes the Concat of a tensor's parts, if it is not there yet."""
+        waiting = self._waiting.pop(name, None)
+        if waiting is not None:
+            self.draft.nodes.append(waiting)
+
+    def _divided(self, node: onnx.NodeProto) -> _Parts | None:
+        if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+            return None
+        if any(name and name not in self.draft.tensors for name in (*node.input, *node.output)):
+            return None
+        if self._is_list(node):
+            axis = attributes_of(node)["axis"] % len(self.draft.shape(node.output[0]))
+            sizes = tuple(self.draft.shape(name)[axis] for name in node.input)
+            return _Parts(tuple(node.input), axis, sizes)
+        read = {name: self._parts[name] for name in node.input if name in self._parts}
+        if not read or len({each.sizes for each in read.values()}) > 1:
+            return None
+        rule = _RULES.get(node.op_type)
+        change = rule(self.draft, node, read) if rule else None
+        return None if change is None else self._write(node, read, change)
+
+    def _is_list(self, node: onnx.NodeProto) -> bool:
+        """Whether a node joins rows of several maps: tensors with fewer dimensions, or with their
+        rows elsewhere, than maps.
+        """
+        if node.op_type != "Concat" or len(node.input) < 2:
+            return False
+        shape = self.draft.shape(node.output[0])
+        axis = attributes_of(node)["axis"] % len(shape)
+        made = any(name in self.draft.constants or name in self._parts for name in node.input)
+        return not made and len(shape) == 3 and axis == self._rows.get(node.output[0], ROWS)
+
+    def _write(self, node: onnx.NodeProto, read: Mapping[str, _Parts], change: _Change) -> _Parts:
+        sizes = next(iter(read.values())).sizes
+        starts = itertools.accumulate(sizes, initial=0)
+        names = tuple(f"{node.output[0]}__rows{k}" for k in range(len(sizes)))
+        for k, (name, start, size) in enumerate(zip(names, starts, sizes, strict=False)):
+            one = onnx.NodeProto()
+            one.CopyFrom(node)
+            one.name, one.output[0] = name, name
+            for place, source in enumerate(node.input):
+                if source in read:
+                    one.input[place] = read[source].names[k]
+                elif place in change.sliced:
+                    axis = change.sliced[place]
+                    part = np.take(
+                        self.draft.constants[source], range(start, start + size), axis=axis
+                    )
+                    one.input[place] = self.draft.constant(f"{name}__{place}", part)
+            if change.shape is not None:
+                shape = [size if d == change.axis else s for d, s in enumerate(change.shape)]
+                one.op_type = "Reshape"
+                del one.attribute[:]
+                one.input[:] = [one.input[0], self.draft.ints(f"{name}__shape", shape)]
+            self.draft.nodes.append(one)
+        return _Parts(names, change.axis, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A node that can be divided: the axis of its output's parts, the axes along which constant
+    inputs (by place) are cut, and for a Reshape its shape.
+    """
+
+    axis: int
+    sliced: Mapping[int, int]
+    shape: Sequence[int] | None = None
+
+
+_Rule = Callable[[Draft, onnx.NodeProto, Mapping[str, _Parts]], "_Change | None"]
+
+
+def _elementwise(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
+    out = draft.shape(node.output[0])
+    places = {len(out) - len(draft.shape(name)) + each.axis for name, each in read.items()}
+    if len(places) > 1:
+        return None
+    (axis,) = places
+    sliced = {}
+    for place, name in enumerate(node.input):
+        shape = draft.shape(name) if name else ()
+        own = axis - (len(out) - len(shape))
+        if not name or name in read or own < 0 or shape[own] == 1:
+            continue
+        if name not in draft.constants:
+            return None
+        sliced[place] = own
+    return _Change(axis, sliced)
+
+
+def _concat(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
+    axes = {each.axis for each in read.values()}
+    along = attributes_of(node)["axis"] % len(draft.shape(node.output[0]))
+    if len(axes) > 1 or along in axes or any(name not in read for name in node.input):
+        return None
+    return _Change(axes.pop(), {})
+
+
+def _first(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Parts | None:
+    """The parts of the first input, if all other inputs are constant."""
+    others = (name for name in node.input[1:] if name)
+    first = read.get(node.input[0])
+    return first if first and all(name in draft.constants for name in others) else None
+
+
+def _reshape(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
+    parts = _first(draft, node, read)
+    if parts is None:
+        return None
+    shape, out = draft.shape(node.input[0]), draft.shape(node.output[0])
+    before = math.prod(shape[: parts.axis])
+    for axis, size in enumerate(out):
+        if size == shape[parts.axis] and math.prod(out[:axis]) == before:
+            return _Change(axis, {}, out)
+    return None
+
+
+def _transpose(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
+    parts = _first(draft, node, read)
+    if parts is None:
+        return None
+    order = _perm(draft, node)
+    return _Change(order.index(parts.axis), {})
+
+
+def _perm(draft: Draft, node: onnx.NodeProto) -> list[int]:
+    given: Any = attributes_of(node).get("perm")
+    return list(given or reversed(range(len(draft.shape(node.input[0])))))
+
+
+def _slice(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
+    parts = _first(draft, node, read)
+    if parts is None:
+        return None
+    axes = attributes_of(node).get("axes")
+    if axes is None and len(node.input) > 3:
+        axes = draft.constants[node.input[3]].tolist()
+    rank = len(draft.shape(node.input[0]))
+    apart = axes is not None and parts.axis not in [int(axis) % rank for axis in axes]
+    return _Change(parts.axis, {}) if apart else None
+
+
+def _along_another(
+    draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]
+) -> _Change | None:
+    """Softmax and reductions along another axis."""
+    parts = _first(draft, node, read)
+    if parts is None:
+        return None
+    rank, given = len(draft.shape(node.input[0])), attributes_of(node)
+    if node.op_type == "Softmax":
+        axes = [given.get("axis", -1 if draft.opset >= 13 else 1)]
+        if draft.opset < 13:
+            axes = list(range(axes[0] % rank, rank))
+    else:
+        axes = given.get("axes")
+        if axes is None and len(node.input) > 1 and node.input[1]:
+            axes = draft.constants[node.input[1]].tolist()
+        if not axes or not given.get("keepdims", 1):
+            return None
+    return None if parts.axis in [axis % rank for axis in axes] else _Change(parts.axis, {})
+
+
+def _by_row(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
+    """MatMul and LayerNormalization of each row on its own."""
+    parts, rank = _first(draft, node, read), len(draft.shape(node.output[0]))
+    if parts is None or rank != len(draft.shape(node.input[0])):
+        return None
+    mixed = attributes_of(node).get("axis", -1) % rank
+    return _Change(parts.axis, {}) if parts.axis < mixed else None
+
+
+def _conv(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
+    """With a window of one along the parts."""
+    parts, given = _first(draft, node, read), attributes_of(node)
+    if parts is None or parts.axis < ROWS or str(given.get("auto_pad", b"")).startswith("b'SAME"):
+        return None
+    kernel = draft.shape(node.input[1])[parts.axis]
+    window, spatial = parts.axis - ROWS, len(draft.shape(node.input[0])) - ROWS
+    pads, strides = given.get("pads", [0] * 2 * spatial), given.get("strides", [1] * spatial)
+    plain = kernel == 1 and not pads[window] and not pads[window + spatial] and strides[window] == 1
+    return _Change(parts.axis, {}) if plain else None
+
+
+_RULES: Mapping[str, _Rule] = {
+    **dict.fromkeys(
+        [
+            "Abs",
+            "Add",
+            "Cast",
+            "Ceil",
+            "Clip",
+            "Div",
+            "Exp",
+            "Floor",
+            "HardSigmoid",
+            "HardSwish",
+            "Identity",
+            "LeakyRelu",
+            "Log",
+            "Max",
+            "Min",
+            "Mul",
+            "Neg",
+            "Pow",
+            "Reciprocal",
+            "Relu",
+            "Sigmoid",
+            "Softplus",
+            "Sqrt",
+            "Sub",
+            "Tanh",
+        ],
+        _elementwise,
+    ),
+    **dict.fromkeys(["Reshape", "Unsqueeze", "Squeeze", "Flatten"], _reshape),
+    **dict.fromkeys(["Softmax", "ReduceMean", "ReduceSum", "ReduceMax"], _along_another),
+    **dict.fromkeys(["MatMul", "LayerNormalization"], _by_row),
+    "Concat": _concat,
+    "Transpose": _transpose,
+    "Slice": _slice,
+    "Conv": _conv,
+}
