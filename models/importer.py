@@ -18,7 +18,14 @@ from models.graph import OPSETS, Graph, Node
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.runtime_shapes import told_shapes
 from models.shapes import TensorInfo, infer, info_of, light_model
-from models.simplify import arranged, dequantised_shapes, joined_last, row_axes, simplified
+from models.simplify import (
+    arranged,
+    dequantised_shapes,
+    joined_last,
+    rolled,
+    row_axes,
+    simplified,
+)
 from models.sizes import bind
 from models.soundness import is_numeric, require_schema, sound_nodes
 from models.stored import Room, StoredModel, filled, in_memory
@@ -73,12 +80,13 @@ def load_graph(
             told, asks = told_shapes(filled(model, weights), inputs, tensors, unknown), False
     outputs = tuple(value.name for value in model.graph.output)
     if not unknown:
-        nodes, constants = simplified(nodes, tensors, constants, outputs, opset)
+        nodes, constants, gathered = simplified(nodes, tensors, constants, outputs, opset)
         told |= dequantised_shapes(nodes, tensors)
         tensors |= infer(light_model(model, nodes, inputs, constants), constants, told)
-        nodes = joined_last(nodes, tensors, constants, frozenset(outputs), opset)
+        nodes = joined_last(nodes, tensors, constants, frozenset(outputs), opset, gathered)
         tensors |= infer(light_model(model, nodes, inputs, constants), constants, told)
-        rows = row_axes(nodes, tensors, frozenset(constants))
+        rows = row_axes(nodes, tensors, frozenset(constants), gathered)
+        nodes = rolled(nodes, tensors, constants, rows, frozenset(outputs))
         nodes = arranged(nodes, tensors, outputs, rows)
     for key, array in constants.items():
         tensors[key] = info_of(array)

@@ -49,6 +49,12 @@ class Ranges:
         """The ranges of a tensor that every tile needs completely."""
         return cls(np.zeros(size + 1, dtype=np.int64), np.full(size + 1, whole))
 
+    @property
+    def is_everything(self) -> bool:
+        """Whether every tile needs all of several rows."""
+        most = self.last.max()
+        return len(self.last) > 2 and most > 1 and self.first.max() == 0 and self.last.min() == most
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeRanges:
@@ -84,9 +90,10 @@ class Axis:
 def _node_ranges(graph: Graph, node: Node, which: int) -> NodeRanges:
     size = graph.size(node.outputs[0], which)
     axis = graph.axis(node.outputs[0], which)
-    if axis is not None and ROWS <= axis < ROWS + len(node.windows):
-        if operator(node).kind is Kind.WINDOWED and graph.axis(node.inputs[0], which) == axis:
-            return _windowed_ranges(graph, node, which, size)
+    slides = axis is not None and ROWS <= axis < ROWS + len(node.windows)
+    windowed = slides and operator(node).kind is Kind.WINDOWED
+    if windowed and graph.axis(node.inputs[0], which) == axis:
+        return _windowed_ranges(graph, node, which, size)
     given = [bool(name) and name not in graph.constants for name in node.inputs]
     if _keeps(graph, node, which):
         same = Ranges.identity(size)
@@ -152,25 +159,17 @@ def _aligned(graph: Graph, node: Node, which: int, size: int, given: Sequence[bo
     for name, read, is_read in zip(
         node.inputs, declared.reads(graph, node, box), given, strict=True
     ):
-        place = graph.axis(name, which) if is_read else None
         if not is_read or read is None:
             reads.append(None)
-        elif (
-            apart
-            and place is not None
-            and read[place] == Span(0, 1)
-            and graph.size(name, which) == size
-        ):
-            reads.append(Ranges.identity(size))
-        else:
-            reads.append(Ranges.constant(size, graph.size(name, which)))
+            continue
+        place, lines = graph.axis(name, which), graph.size(name, which)
+        follows = apart and lines == size and place is not None and len(read[place]) == 1
+        reads.append(Ranges.identity(size) if follows else Ranges.constant(size, lines))
     return NodeRanges(None if apart else Ranges.constant(size, size), tuple(reads))
 
 
 def _probed(graph: Graph, node: Node, which: int, size: int, given: Sequence[bool]) -> NodeRanges:
-    """Determines the ranges by querying the operator table for each row (or column). Where every
-    input has the same lines as the output, a hundred queries are one.
-    """
+    """Determines the ranges by querying the operator table for each row (or column)."""
     declared = operator(node)
     whole, axis = Box.whole(graph.shape(node.outputs[0])), graph.axis(node.outputs[0], which)
     computed: list[Span] = []
@@ -180,16 +179,25 @@ def _probed(graph: Graph, node: Node, which: int, size: int, given: Sequence[boo
         box = declared.yields(graph, node, asked)
         computed.append(Span(0, 1) if axis is None else box[axis])
         parts.append(declared.reads(graph, node, box))
-    axes = [graph.axis(name, which) if name else None for name in node.inputs]
     reads = [
-        _stacked([_along(boxes[k], axes[k]) for boxes in parts]) if is_read else None
-        for k, is_read in enumerate(given)
+        _stacked(_along(graph.axis(name, which), [boxes[k] for boxes in parts]))
+        if is_read
+        else None
+        for k, (name, is_read) in enumerate(zip(node.inputs, given, strict=True))
     ]
     return NodeRanges(_widened(computed, size), tuple(reads))
 
 
-def _along(box: Box | None, axis: int | None) -> Span:
-    return Span(0, 1) if box is None or axis is None else box[axis]
+def _along(axis: int | None, boxes: Sequence[Box | None]) -> list[Span]:
+    """What is read along an axis. Where that is nothing, the nearest row that is read elsewhere."""
+    read = [box[axis] for box in boxes if box is not None and axis is not None]
+    if axis is None or not read:
+        return [Span(0, 1)] * len(boxes)
+    nearest, found = Span(read[0].start, read[0].start + 1), []
+    for box in boxes:
+        found.append(nearest if box is None else box[axis])
+        nearest = Span(found[-1].stop - 1, found[-1].stop)
+    return found
 
 
 def _widened(computed: Sequence[Span], size: int) -> Ranges | None:

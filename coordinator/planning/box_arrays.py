@@ -12,7 +12,11 @@ from models.boxes import Box
 Ints = NDArray[np.int64]
 
 
-def stacked(boxes: Sequence[Box | None], axes: int = 4) -> Ints:
+# The dimensions of a map; boxes with more need arrays with more.
+MAP_AXES = 4
+
+
+def stacked(boxes: Sequence[Box | None], axes: int = MAP_AXES) -> Ints:
     """[box, axis, start or stop]. A missing box is all zeros; along axes that a box does not have,
     it covers a single element.
     """

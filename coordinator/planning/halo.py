@@ -38,9 +38,11 @@ from coordinator.planning.slots import SUMS, Form, How, Slot, Slots, put
 from coordinator.planning.stages import Stages
 from coordinator.planning.tables import Tables
 from coordinator.tasks.plan import Block, Plan
+from models.graph import ROWS
 from models.memory import megabytes
+from models.operators import Kind, operator
 from models.tiles import map_size
-from models.units import Network
+from models.units import Network, Unit
 
 # Simulated tasks per search: about a second.
 EFFORT = 46_000
@@ -77,6 +79,7 @@ class _Halo:
     def __init__(self, network: Network, cluster: Cluster) -> None:
         self.network, self.cluster = network, cluster
         tables = Tables(geometry_of(network, fine=True), cluster)
+        self._rows = tables.geometry.axes[ROWS]
         self.stages = Stages(network, cluster, tables)
         self.forms = Forms(self.stages)
         self.search = Search(self.forms, EFFORT, WORTHWHILE, self._keeps_an_exchange)
@@ -151,8 +154,7 @@ class _Halo:
         """Fuses units that need no halo with the previous unit, which costs nothing."""
         held: Slot | None = None
         for slot in slots:
-            nodes = self.network.nodes(slot.start, slot.end)
-            local = all(w.reach == 1 and w.stride == 1 for node in nodes for w in node.windows)
+            local = not any(map(self._reaches, self.network.units[slot.start : slot.end]))
             if held is not None and slot.form.devices and held.form == slot.form and local:
                 held = replace(held, end=slot.end)
                 continue
@@ -161,6 +163,15 @@ class _Halo:
             held = slot
         assert held is not None
         yield held
+
+    def _reaches(self, unit: Unit) -> bool:
+        """Whether a unit reads other rows than its own."""
+        if any(w.reach > 1 or w.stride > 1 for node in unit.nodes for w in node.windows):
+            return True
+        if any(operator(node).heavy and operator(node).kind is Kind.LAYOUT for node in unit.nodes):
+            return True
+        read = [each for k in range(unit.start, unit.stop) for each in self._rows.of(k).reads]
+        return any(each is not None and each.is_everything for each in read)
 
     def _on_fewer(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
         """Tries the last blocks, whose maps are small, on fewer devices, from the end."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from coordinator.costs.affine import Costs
 from coordinator.costs.devices import Device
-from coordinator.planning.box_arrays import Ints, common, stacked, volumes
+from coordinator.planning.box_arrays import MAP_AXES, Ints, common, stacked, volumes
 from coordinator.planning.layouts import Layout, Layouts, UnitTile, divider_of
 from models.boxes import Box
 from models.units import Network
@@ -103,7 +103,7 @@ def _by_device(
         for each in layouts
         for d in range(devices)
     ]
-    boxes = stacked(found)
+    boxes = stacked(found, max([MAP_AXES, *(len(each) for each in found if each is not None)]))
     return boxes.reshape(len(layouts), devices, *boxes.shape[1:])
 
 

@@ -116,7 +116,8 @@ def _tile_json(tile: Tile, network: Network, start: int, stop: int) -> dict[str,
 
 
 def _range(box: Box, axis: int | None) -> list[int]:
-    return [box[axis].start, box[axis].stop] if len(box) > axis else [0, 1]
+    span = Span(0, 1) if axis is None or axis >= len(box) else box[axis]
+    return [span.start, span.stop]
 
 
 def _ranges(box: Box) -> list[list[int]]:

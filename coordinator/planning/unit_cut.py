@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.planning.box_arrays import Ints, common, stacked, volumes
+from coordinator.planning.box_arrays import MAP_AXES, Ints, common, stacked, volumes
 from coordinator.planning.layered import Floats, makers
 from coordinator.planning.layouts import Divider, UnitTile, divider_of
 from coordinator.planning.partition import channel_step, cut_span, owned_boxes
@@ -55,6 +55,12 @@ class Setting:
         made, units = makers(network), network.units
         steps = {name: channel_step(network.graph, units[unit]) for name, unit in made.items()}
         return cls(network, divider_of(network), made, steps)
+
+    @cached_property
+    def axes(self) -> int:
+        """The most dimensions of a tensor."""
+        tensors = self.network.graph.tensors.values()
+        return max(MAP_AXES, *(len(each.shape) for each in tensors))
 
     def itemsize(self, tensor: str) -> int:
         """Bytes per element on the wire."""
@@ -223,11 +229,13 @@ class Cut:
         where = np.array([places[self._lie(name)] for _, _, name, _ in asked])
         makes = np.array([made for *_, made in asked])[:, None, None]
         items = np.array([float(self.setting.itemsize(name)) for _, _, name, _ in asked])
-        lies = stacked([box for box, *_ in self._owned])[where, None, None]
-        tilings = stacked([box for by in self._owned.values() for each in by for box in each])
+        axes = self.setting.axes
+        lies = stacked([box for box, *_ in self._owned], axes)[where, None, None]
+        every = [box for by in self._owned.values() for each in by for box in each]
+        tilings = stacked(every, axes)
         tilings = tilings.reshape(len(places), TILINGS, len(self.shares), -1, 2)[where]
-        before = _missing(stacked(groups)[:, None, None], lies, makes).sum(axis=2)
-        each = stacked(halves).reshape(len(asked), 1, len(self.shares), -1, 2)
+        before = _missing(stacked(groups, axes)[:, None, None], lies, makes).sum(axis=2)
+        each = stacked(halves, axes).reshape(len(asked), 1, len(self.shares), -1, 2)
         after = _missing(each, tilings, makes).sum(axis=2)
         moved = (after - before) * items[:, None]
         for (kind, form, name, made), found in zip(asked, moved, strict=True):

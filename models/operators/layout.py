@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from models.boxes import Box, Span
 from models.graph import ROWS
 from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.operators.roll import write_joined
 
 if TYPE_CHECKING:
     from models.graph import Graph, Node
@@ -36,12 +37,7 @@ def _concat(graph: Graph, node: Node, box: Box) -> Boxes:
 
 
 def _build_concat(piece: Piece, program: Emitter) -> None:
-    axis = _concat_axis(piece.node, piece.output)
-    read = [name for name in piece.inputs if name]
-    if len(read) == 1:
-        program.emit("Identity", read, piece.name)
-    else:
-        program.emit("Concat", read, piece.name, axis=axis)
+    write_joined(piece, program, _concat_axis(piece.node, piece.output))
 
 
 def _concat_yields(graph: Graph, node: Node, box: Box) -> Box:

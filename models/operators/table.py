@@ -32,6 +32,7 @@ from models.operators.product import PRODUCT
 from models.operators.quantised import QUANTISED, dequantises
 from models.operators.reshape import RESHAPE
 from models.operators.resize import RESIZE
+from models.operators.roll import ROLL
 from models.operators.transposed import TRANSPOSED
 from models.operators.windowed import WINDOWED
 
@@ -60,6 +61,7 @@ TABLE: Mapping[str, Operator] = {
     **MIXING,
     **QUANTISED,
     **RESHAPE,
+    **ROLL,
     **PRODUCT,
 }
 
@@ -67,8 +69,8 @@ TABLE: Mapping[str, Operator] = {
 # Planners hold a number for each row of each node's map; longer maps would take gigabytes.
 MOST_LINES = 1 << 16
 
-# For nodes that neither have a window nor are aligned, planners ask what the node reads for each row and
-# column: 0.2 ms each. YOLO networks have 2,000 such lines, a U-Net 600.
+# For nodes that neither have a window nor are aligned, planners ask what the node reads for each
+# row and column: 0.2 ms each. YOLO networks have 2,000 such lines, a U-Net 600.
 MOST_LINES_ASKED = 1 << 16
 
 

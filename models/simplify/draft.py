@@ -16,13 +16,16 @@ from models.shapes import TensorInfo
 
 @dataclass
 class Draft:
-    """Nodes in order, written one after the other; `tensors` knows those of the model."""
+    """Nodes in order, written one after the other; `tensors` knows those of the model. `gathered`
+    are small tensors that one device is to have whole.
+    """
 
     opset: int
     tensors: Mapping[str, TensorInfo]
     constants: dict[str, np.ndarray]
     outputs: frozenset[str]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
+    gathered: set[str] = field(default_factory=set)
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """The shape of a tensor of the model."""

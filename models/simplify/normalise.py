@@ -52,6 +52,7 @@ def _of_map(draft: Draft, x: str, made: str, *, channels: bool) -> Statistics:
     kept, height = 1 if channels else draft.shape(x)[1], draft.shape(x)[2]
     both = draft.emit("Concat", [means, variances], f"{made}__rows", axis=1)
     flat = draft.reshape(both, f"{made}__flat", [1, 2 * kept, 1, height])
+    draft.gathered.add(flat)
     rows = Statistics(
         draft.part(flat, f"{made}__means", 1, 0, kept),
         draft.part(flat, f"{made}__variances", 1, kept, 2 * kept),

@@ -23,8 +23,10 @@ def simplified(
     constants: Mapping[str, np.ndarray],
     outputs: Iterable[str],
     opset: int,
-) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray]]:
-    """The nodes and constants of the same network in simpler operators."""
+) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray], frozenset[str]]:
+    """The nodes and constants of the same network in simpler operators, and the tensors that one
+    device is to have whole.
+    """
     draft = Draft(opset, tensors, dict(constants), frozenset(outputs))
     nodes = list(nodes)
     read = {name for node in nodes for name in node.input} | draft.outputs
@@ -39,7 +41,8 @@ def simplified(
         rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         if rule is None or node.op_type in exact or not rule(draft, node):
             draft.nodes.append(node)
-    return narrow_between(draft.nodes, draft.outputs), draft.constants
+    narrow = narrow_between(draft.nodes, draft.outputs)
+    return narrow, draft.constants, frozenset(draft.gathered)
 
 
 def _is_quantised(node: onnx.NodeProto) -> bool:

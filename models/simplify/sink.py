@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
@@ -38,9 +37,10 @@ def joined_last(
     constants: dict[str, np.ndarray],
     outputs: frozenset[str],
     opset: int,
+    gathered: Container[str] = (),
 ) -> list[onnx.NodeProto]:
     """The nodes in which every Concat of rows comes as late as possible."""
-    rows = row_axes(nodes, tensors, frozenset(constants))
+    rows = row_axes(nodes, tensors, frozenset(constants), gathered)
     sinking = _Sinking(Draft(opset, tensors, constants, outputs), rows)
     for node in nodes:
         sinking.add(node)
@@ -191,13 +191,9 @@ def _transpose(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -
     parts = _first(draft, node, read)
     if parts is None:
         return None
-    order = _perm(draft, node)
+    rank = len(draft.shape(node.input[0]))
+    order = list(attributes_of(node).get("perm") or reversed(range(rank)))
     return _Change(order.index(parts.axis), {})
-
-
-def _perm(draft: Draft, node: onnx.NodeProto) -> list[int]:
-    given: Any = attributes_of(node).get("perm")
-    return list(given or reversed(range(len(draft.shape(node.input[0])))))
 
 
 def _slice(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
@@ -221,12 +217,12 @@ def _along_another(
         return None
     rank, given = len(draft.shape(node.input[0])), attributes_of(node)
     if node.op_type == "Softmax":
-        axes = [given.get("axis", -1 if draft.opset >= 13 else 1)]
+        axes: list[int] = [given.get("axis", -1 if draft.opset >= 13 else 1)]
         if draft.opset < 13:
             axes = list(range(axes[0] % rank, rank))
     else:
-        axes = given.get("axes")
-        if axes is None and len(node.input) > 1 and node.input[1]:
+        axes = given.get("axes") or []
+        if not axes and len(node.input) > 1 and node.input[1]:
             axes = draft.constants[node.input[1]].tolist()
         if not axes or not given.get("keepdims", 1):
             return None
@@ -254,37 +250,12 @@ def _conv(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Ch
     return _Change(parts.axis, {}) if plain else None
 
 
+_ELEMENTWISE = (
+    "Abs Add Cast Ceil Clip Div Exp Floor HardSigmoid HardSwish Identity LeakyRelu Log Max Min Mul "
+    "Neg Pow Reciprocal Relu Sigmoid Softplus Sqrt Sub Tanh"
+)
 _RULES: Mapping[str, _Rule] = {
-    **dict.fromkeys(
-        [
-            "Abs",
-            "Add",
-            "Cast",
-            "Ceil",
-            "Clip",
-            "Div",
-            "Exp",
-            "Floor",
-            "HardSigmoid",
-            "HardSwish",
-            "Identity",
-            "LeakyRelu",
-            "Log",
-            "Max",
-            "Min",
-            "Mul",
-            "Neg",
-            "Pow",
-            "Reciprocal",
-            "Relu",
-            "Sigmoid",
-            "Softplus",
-            "Sqrt",
-            "Sub",
-            "Tanh",
-        ],
-        _elementwise,
-    ),
+    **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
     **dict.fromkeys(["Reshape", "Unsqueeze", "Squeeze", "Flatten"], _reshape),
     **dict.fromkeys(["Softmax", "ReduceMean", "ReduceSum", "ReduceMax"], _along_another),
     **dict.fromkeys(["MatMul", "LayerNormalization"], _by_row),

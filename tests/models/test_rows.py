@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
 import pytest
 
+from models.boxes import Box
 from models.check import CheckReport, check, fused
-from models.geometry import extent
 from models.graph import ROWS
 from models.importer import load_graph
-from models.tiles import grid, tile_boxes
-from models.units import Network, divide
-from models.work import works
+from models.tiles import grid, tile_boxes, whole_map
+from models.units import Network, Unit, divide
+from models.work import tile_works
 from tests.models.attention import detector, vit, windows, yolo_attention
 
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
@@ -36,27 +36,16 @@ def largest_shares(network: Network, tiles: int = 4) -> list[tuple[str, int, flo
     """For each unit its name, its FLOPs, and the largest tile's share of them."""
     found = []
     for k, unit in enumerate(network.units):
-        parts = [
-            sum(
-                w.flop
-                for w in works(network.graph, unit.nodes, extent(network.graph, unit.nodes, boxes))
-            )
-            for tile in grid(network, k, k + 1, tiles if unit.splits else 1, 1)
-            if (boxes := tile_boxes(network, k, k + 1, tile))
-        ]
-        whole = {name: _whole(network, name) for name in unit.outputs}
-        every = sum(
-            w.flop
-            for w in works(network.graph, unit.nodes, extent(network.graph, unit.nodes, whole))
-        )
-        found.append((unit.name, every, max(parts) / max(1, every)))
+        parts = grid(network, k, k + 1, tiles if unit.splits else 1, 1)
+        demands = [tile_boxes(network, k, k + 1, part) for part in parts]
+        flops = [_flop(network, unit, each) for each in demands if each]
+        whole = _flop(network, unit, tile_boxes(network, k, k + 1, whole_map(network, k, k + 1)))
+        found.append((unit.name, whole, max(flops) / max(1, whole)))
     return found
 
 
-def _whole(network: Network, name: str):  # type: ignore[no-untyped-def]
-    from models.boxes import Box
-
-    return Box.whole(network.graph.shape(name))
+def _flop(network: Network, unit: Unit, demand: Mapping[str, Box]) -> int:
+    return sum(each.flop for each in tile_works(network.graph, unit.nodes, demand))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -76,10 +65,12 @@ def test_nearly_all_is_split(name: str) -> None:
 
 def test_where_rows_lie() -> None:
     graph = load_graph(yolo_attention())
-    lies = {graph.shape(node.outputs[0]): graph.axis(node.outputs[0], ROWS) for node in graph.nodes}
-    assert lies[1, 2, 16, 48] == 3
-    assert lies[1, 2, 48, 48] == 2
-    assert lies[1, 16, 8, 6] == 2
+    softmax = next(node for node in graph.nodes if node.op == "Softmax")
+    places = [node.inputs[0] for node in graph.nodes if node.op == "Reshape"]
+    assert graph.axis(softmax.outputs[0], ROWS) == 2
+    assert {graph.axis(name, ROWS) for name in places} == {2, 3}
+    assert {graph.shape(name)[3] for name in graph.rows} == {48}
+    assert graph.axis(graph.outputs[0], ROWS) == 2
 
 
 @pytest.mark.parametrize("name", NETWORKS)
