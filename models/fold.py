@@ -20,8 +20,11 @@ _LOOPED_ELEMENTS = 1 << 12
 _VECTORISED = frozenset(
     {"Add", "Cast", "Concat", "Constant", "ConstantOfShape", "Div", "Expand", "Gather", "Mul"}
     | {"Neg", "Reciprocal", "Reshape", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile"}
-    | {"Transpose", "Unsqueeze"}
+    | {"Transpose", "Unsqueeze", "Abs", "And", "Ceil", "Clip", "Cos", "Equal", "Exp", "Floor"}
+    | {"Greater", "Less", "Log", "MatMul", "Max", "Min", "Not", "Or", "Pow", "Sin", "Where"}
 )
+# Multiplications of a product of matrices: 0.1 s.
+_MULTIPLIED = 1 << 28
 _TRANSPARENT = frozenset({"Identity", "Dropout"})
 
 
@@ -93,7 +96,8 @@ def _evaluate(
         return None  # of unknown, possibly unbounded size
     size = sum(math.prod(tensors[name].shape) for name in made)
     most = _FOLDED_ELEMENTS if node.op_type in _VECTORISED else _LOOPED_ELEMENTS
-    if size > min(most, max(0, most_elements)):
+    multiplied = size * feeds[node.input[0]].shape[-1] if node.op_type == "MatMul" else 0
+    if size > min(most, max(0, most_elements)) or multiplied > _MULTIPLIED:
         return None
     model = helper.make_model(
         helper.make_graph(

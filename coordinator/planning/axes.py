@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from models.boxes import Box, Span
 from models.graph import ROWS, Graph, Node
-from models.operators import Kind, operator
-from models.operators.constants import setting
+from models.operators import Kind, keeps_lines, operator
 from models.windows import Window
 
 Ints = NDArray[np.int64]
@@ -95,10 +94,16 @@ def _node_ranges(graph: Graph, node: Node, which: int) -> NodeRanges:
     if windowed and graph.axis(node.inputs[0], which) == axis:
         return _windowed_ranges(graph, node, which, size)
     given = [bool(name) and name not in graph.constants for name in node.inputs]
-    if _keeps(graph, node, which):
+    if keeps_lines(graph, node, which):
         same = Ranges.identity(size)
         return NodeRanges(None, tuple(same if is_read else None for is_read in given))
-    if operator(node).kind is Kind.OPAQUE:
+    parts = operator(node).in_parts
+    if parts is not None and which == ROWS and axis is not None:
+        found = parts(graph, node)
+        if found is not None:
+            computed, read = _in_parts(size, *found)
+            return NodeRanges(computed, (read, *(None for _ in given[1:])))
+    if operator(node).kind is Kind.OPAQUE or parts is not None:
         everything = (graph.size(name, which) for name in node.inputs)
         return NodeRanges(
             None if size == 1 else Ranges.constant(size, size),
@@ -110,20 +115,6 @@ def _node_ranges(graph: Graph, node: Node, which: int) -> NodeRanges:
     if operator(node).aligned and axis is not None:
         return _aligned(graph, node, which, size, given)
     return _probed(graph, node, which, size, given)
-
-
-def _keeps(graph: Graph, node: Node, which: int) -> bool:
-    """Whether each row (or column) depends only on the same one of every input, although the
-    operator is not aligned.
-    """
-    made = node.outputs[0]
-    shape, axis = graph.shape(made), graph.axis(made, which)
-    if node.op == "Slice":
-        axes = setting(graph, node, "axes", 3)
-        return axes is not None and axis not in [int(each) % len(shape) for each in axes]
-    if node.op == "Concat":
-        return axis is not None and axis != node.int("axis", 1) % len(shape)
-    return False
 
 
 def _windowed_ranges(graph: Graph, node: Node, which: int, size: int) -> NodeRanges:
@@ -166,6 +157,16 @@ def _aligned(graph: Graph, node: Node, which: int, size: int, given: Sequence[bo
         follows = apart and lines == size and place is not None and len(read[place]) == 1
         reads.append(Ranges.identity(size) if follows else Ranges.constant(size, lines))
     return NodeRanges(None if apart else Ranges.constant(size, size), tuple(reads))
+
+
+@lru_cache(maxsize=512)
+def _in_parts(size: int, made: int, read: int) -> tuple[Ranges | None, Ranges]:
+    if made == read == 1:
+        return None, Ranges.identity(size)
+    marks = np.arange(size + 1)
+    below, above = marks // made, -(-marks // made)
+    computed = None if made == 1 else Ranges(below * made, above * made)
+    return computed, Ranges(below * read, above * read)
 
 
 def _probed(graph: Graph, node: Node, which: int, size: int, given: Sequence[bool]) -> NodeRanges:

@@ -109,7 +109,9 @@ class Operator:
     multiply-add. `refuses(graph, node)` says why a node cannot use the declaration and is opaque
     (empty: it can). `layer_type` names the cost regression that predicts it. `heavy` operators
     begin a layer; the others belong to the layer before them. `aligned`: along any axis a part of
-    the output needs the same part of an input, or all of it, whichever part it is.
+    the output needs the same part of an input, or all of it, whichever part it is. `in_parts(graph,
+    node)`, if given: rows come in parts of so many of the output's, which are computed together
+    from so many of the first input's; None if any row needs everything.
     """
 
     kind: Kind
@@ -121,3 +123,4 @@ class Operator:
     refuses: Callable[[Graph, Node], str] = lambda graph, node: ""
     heavy: bool = False
     aligned: bool = False
+    in_parts: Callable[[Graph, Node], tuple[int, int] | None] | None = None

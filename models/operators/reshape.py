@@ -83,7 +83,12 @@ def _transposed(graph: Graph, node: Node, box: Box) -> Boxes:
     return (Box([span for _, span in spans]),)
 
 
-_RESHAPE = Operator(Kind.LAYOUT, "concat", _reads, yields=_yields, build=_build)
+def _in_parts(graph: Graph, node: Node) -> tuple[int, int] | None:
+    same = same_rows(graph, node)
+    return None if same is None else (same.made, same.read)
+
+
+_RESHAPE = Operator(Kind.LAYOUT, "concat", _reads, yields=_yields, build=_build, in_parts=_in_parts)
 
 RESHAPE = {
     **dict.fromkeys(["Flatten", "Reshape", "Squeeze", "Unsqueeze"], _RESHAPE),

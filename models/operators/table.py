@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from models.boxes import Box, Span
 from models.graph import COLS, ROWS
 from models.operators.arrange import ARRANGE
+from models.operators.constants import setting
 from models.operators.declaration import Boxes, Kind, Operator
 from models.operators.indexing import INDEXING
 from models.operators.layout import LAYOUT
@@ -33,6 +34,7 @@ from models.operators.quantised import QUANTISED, dequantises
 from models.operators.reshape import RESHAPE
 from models.operators.resize import RESIZE
 from models.operators.roll import ROLL
+from models.operators.sample import SAMPLE
 from models.operators.transposed import TRANSPOSED
 from models.operators.windowed import WINDOWED
 
@@ -62,6 +64,7 @@ TABLE: Mapping[str, Operator] = {
     **QUANTISED,
     **RESHAPE,
     **ROLL,
+    **SAMPLE,
     **PRODUCT,
 }
 
@@ -92,9 +95,21 @@ def refusal(graph: Graph, node: Node) -> str:
 def lines_asked(graph: Graph, node: Node) -> int:
     """The number of rows and columns for which planners will ask what the node reads."""
     declared, made = operator(node), node.outputs[0]
-    if declared.kind in (Kind.OPAQUE, Kind.WINDOWED) or declared.aligned:
+    if declared.kind in (Kind.OPAQUE, Kind.WINDOWED) or declared.aligned or declared.in_parts:
         return 0
-    return graph.size(made, ROWS) + graph.size(made, COLS)
+    asked = (which for which in (ROWS, COLS) if not keeps_lines(graph, node, which))
+    return sum(graph.size(made, which) for which in asked)
+
+
+def keeps_lines(graph: Graph, node: Node, which: int) -> bool:
+    """Whether each row (or column) depends only on the same one of every input, as where another
+    axis is cut or joined.
+    """
+    shape, axis = graph.shape(node.outputs[0]), graph.axis(node.outputs[0], which)
+    if node.op == "Slice":
+        axes = setting(graph, node, "axes", 3)
+        return axes is not None and axis not in [int(each) % len(shape) for each in axes]
+    return node.op == "Concat" and axis is not None and axis != node.int("axis", 1) % len(shape)
 
 
 def depends_on_constants(graph: Graph, node: Node) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 from onnx import helper
 
+from models.graph import ROWS
 from models.operators.arrange import DOMAIN
 from models.operators.roll import OP
 from models.shapes import TensorInfo
@@ -55,45 +57,46 @@ def _rolls(
     rows: Mapping[str, int],
 ) -> tuple[str, int, int] | None:
     """The tensor that a Concat rolls, the axis of its rows, and by how many."""
-    if node.op_type != "Concat" or len(node.input) != 2:
+    makers = [maker[name] for name in node.input if name in maker]
+    if node.op_type != "Concat" or len(node.input) != 2 or len(makers) != 2:
         return None
-    made = node.output[0]
+    last, first = (slice_of(each, tensors, constants) for each in makers)
+    if last is None or first is None:
+        return None
+    source, made = makers[0].input[0], node.output[0]
     axis = attributes_of(node)["axis"] % len(tensors[made].shape)
-    parts = [_part(maker.get(name), tensors, constants, axis) for name in node.input]
-    if axis != rows.get(made, 2) or None in parts:
+    fits = last.axis == first.axis == axis == rows.get(made, ROWS)
+    whole = tensors[source].shape == tensors[made].shape
+    together = first.start == 0 and first.stop == last.start
+    if makers[1].input[0] != source or not (fits and whole and together):
         return None
-    (source, start, stop), (other, first, last) = (part for part in parts if part)
-    whole = source in tensors and tensors[source].shape == tensors[made].shape
-    if source != other or not whole or first != 0 or start != last:
-        return None
-    return (source, axis, start) if stop == tensors[source].shape[axis] else None
+    return (source, axis, last.start) if last.stop == tensors[source].shape[axis] else None
 
 
-def _part(
-    node: onnx.NodeProto | None,
-    tensors: Mapping[str, TensorInfo],
-    constants: Mapping[str, np.ndarray],
-    axis: int,
-) -> tuple[str, int, int] | None:
-    """What a Slice takes along one axis alone: the tensor, start and stop."""
-    if node is None or node.op_type != "Slice" or node.input[0] not in tensors:
+class Slice(NamedTuple):
+    """Elements [start, stop) along one axis."""
+
+    axis: int
+    start: int
+    stop: int
+
+
+def slice_of(
+    node: onnx.NodeProto, tensors: Mapping[str, TensorInfo], constants: Mapping[str, np.ndarray]
+) -> Slice | None:
+    """What a Slice takes, if that is a range along one axis alone."""
+    if node.op_type != "Slice" or node.input[0] not in tensors:
         return None
-    given, settings = attributes_of(node), ("starts", "ends", "axes", "steps")
-    values = {
-        key: given.get(key) if key in given else _constant(node, place, constants)
-        for place, key in enumerate(settings, start=1)
-    }
-    rank, size = len(tensors[node.input[0]].shape), tensors[node.input[0]].shape[axis]
-    axes, steps = values["axes"] or [0], values["steps"] or [1]
-    if len(axes) != 1 or axes[0] % rank != axis or steps != [1]:
-        return None
-    if not values["starts"] or not values["ends"]:
-        return None
-    start, stop = (
-        min(max(each + size if each < 0 else each, 0), size)
-        for each in (values["starts"][0], values["ends"][0])
+    shape, given = tensors[node.input[0]].shape, attributes_of(node)
+    starts, ends, axes, steps = (
+        given.get(key) or _constant(node, place, constants)
+        for place, key in enumerate(("starts", "ends", "axes", "steps"), start=1)
     )
-    return node.input[0], start, stop
+    if not starts or not ends or len(starts) != 1 or (steps or [1]) != [1]:
+        return None
+    axis = (axes or [0])[0] % len(shape)
+    ends = [min(max(each + shape[axis] * (each < 0), 0), shape[axis]) for each in (*starts, *ends)]
+    return Slice(axis, *ends)
 
 
 def _constant(

@@ -19,6 +19,9 @@ from models.simplify.draft import attributes_of
 
 # The axes of a node's inputs (None: constant, or without rows) to that of its output.
 _Axes = Sequence[int | None]
+# How many tensors are followed to see what a list is.
+_FOLLOWED = 16
+_OF_TOKENS = frozenset({"MatMul", "Gemm", "LayerNormalization", "RMSNormalization"})
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 # Operators whose output has its rows where its inputs have them, counted from the end.
 _KEEPING = frozenset(
@@ -43,6 +46,10 @@ def row_axes(
     has no rows of a map.
     """
     found: dict[str, int] = {}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in nodes:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
 
     def axis_of(name: str) -> int | None:
         if not name or name in constants or name not in tensors:
@@ -51,16 +58,44 @@ def row_axes(
         return axis if axis < len(tensors[name].shape) else None
 
     for node in nodes:
-        if node.domain not in ("", "ai.onnx") or node.output[0] not in tensors:
-            continue
-        if node.output[0] in gathered:
+        made = node.output[0] if node.output else ""
+        if node.domain not in ("", "ai.onnx") or made not in tensors or made in gathered:
             continue
         shapes = [tensors[name].shape if name in tensors else () for name in node.input]
-        out = tensors[node.output[0]].shape
-        axis = _rule(node.op_type)(node, shapes, out, [axis_of(name) for name in node.input])
+        out = tensors[made].shape
+        axis = None
+        if node.op_type != "Gather" or node.input[1] in constants:
+            axes = [axis_of(name) for name in node.input]
+            # Of inputs that disagree, those whose rows were followed here.
+            followed = [
+                axis if name in found else None for name, axis in zip(node.input, axes, strict=True)
+            ]
+            rule = _rule(node.op_type)
+            axis = rule(node, shapes, out, followed)
+            axis = rule(node, shapes, out, axes) if axis is None else axis
+        if axis is None and _are_tokens(made, out, readers):
+            axis = len(out) - 2
         if axis is not None and axis != ROWS:
             found |= dict.fromkeys(filter(None, node.output), axis)
     return found
+
+
+def _are_tokens(
+    name: str, shape: Sequence[int], readers: Mapping[str, Sequence[onnx.NodeProto]]
+) -> bool:
+    """Whether what reads a list that is not made from a map's rows takes its elements for tokens:
+    a product with weights or a normalisation of each.
+    """
+    if len(shape) not in (2, 3) or shape[-2] < 2:
+        return False
+    names = [name]
+    for each in names:
+        for node in readers.get(each, ()):
+            if node.op_type in _OF_TOKENS and node.input[0] == each:
+                return True
+            if node.op_type in _KEEPING and len(names) < _FOLLOWED:
+                names += node.output
+    return False
 
 
 _Rule = Callable[[onnx.NodeProto, Sequence[Sequence[int]], Sequence[int], _Axes], int | None]
@@ -124,7 +159,15 @@ def _windowed(
     return axes[0] if axes[0] is not None and axes[0] >= ROWS else None
 
 
+def _sampled(
+    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
+) -> int | None:
+    """Where the grid's rows become the output's."""
+    return axes[1] + 1 if axes[1] and axes[1] < len(out) - 1 else None
+
+
 _RULES: Mapping[str, _Rule] = {
+    "GridSample": _sampled,
     **dict.fromkeys(["Conv", "MaxPool", "AveragePool"], _windowed),
     "Transpose": _transposed,
     "MatMul": _product,

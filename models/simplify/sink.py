@@ -19,6 +19,7 @@ from onnx import helper
 from models.graph import ROWS
 from models.shapes import TensorInfo
 from models.simplify.draft import Draft, attributes_of
+from models.simplify.roll import slice_of
 from models.simplify.rows import row_axes
 
 
@@ -44,6 +45,7 @@ def joined_last(
     sinking = _Sinking(Draft(opset, tensors, constants, outputs), rows)
     for node in nodes:
         sinking.add(node)
+    sinking.flush()
     return sinking.draft.nodes
 
 
@@ -53,9 +55,16 @@ class _Sinking:
         self._rows = rows
         self._parts: dict[str, _Parts] = {}
         self._waiting: dict[str, onnx.NodeProto] = {}
+        # What is done to each map's rows, one map after the other, so that it makes layers.
+        self._chains: dict[int, list[onnx.NodeProto]] = {}
+        self._taken_parts: set[str] = set()
 
     def add(self, node: onnx.NodeProto) -> None:
         """Writes a node, or its parts if it reads some and can be divided."""
+        if (part := self._taken(node)) is not None:
+            self._chains.setdefault(part[0], []).append(part[1])
+            self._taken_parts.update(node.output)
+            return
         parts = self._divided(node)
         if parts is not None:
             self._parts[node.output[0]] = parts
@@ -67,13 +76,36 @@ class _Sinking:
             return
         for name in node.input:
             self._join(name)
+            if name in self._taken_parts:
+                self.flush()
         self.draft.nodes.append(node)
+
+    def _taken(self, node: onnx.NodeProto) -> tuple[int, onnx.NodeProto] | None:
+        """Which part a Slice takes, and the node that takes it."""
+        parts = self._parts.get(node.input[0]) if node.op_type == "Slice" else None
+        taken = slice_of(node, self.draft.tensors, self.draft.constants) if parts else None
+        if parts is None or taken is None or taken.axis != parts.axis:
+            return None
+        starts = itertools.accumulate(parts.sizes, initial=0)
+        for k, (start, size) in enumerate(zip(starts, parts.sizes, strict=False)):
+            if (taken.start, taken.stop) == (start, start + size):
+                name = node.name or node.output[0]
+                return k, helper.make_node("Identity", [parts.names[k]], list(node.output), name)
+        return None
 
     def _join(self, name: str) -> None:
         """Writes the Concat of a tensor's parts, if it is not there yet."""
         waiting = self._waiting.pop(name, None)
         if waiting is not None:
+            self.flush()
             self.draft.nodes.append(waiting)
+
+    def flush(self) -> None:
+        """Writes the parts that were not needed before."""
+        for chain in self._chains.values():
+            self.draft.nodes += chain
+        self._chains.clear()
+        self._taken_parts.clear()
 
     def _divided(self, node: onnx.NodeProto) -> _Parts | None:
         if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
@@ -124,7 +156,7 @@ class _Sinking:
                 one.op_type = "Reshape"
                 del one.attribute[:]
                 one.input[:] = [one.input[0], self.draft.ints(f"{name}__shape", shape)]
-            self.draft.nodes.append(one)
+            self._chains.setdefault(k, []).append(one)
         return _Parts(names, change.axis, sizes)
 
 
