@@ -219,7 +219,7 @@ class Cut:
                         asked.append((kind, form, name, made))
                         groups.append(_boxes(tile, made)[name])
                         halves += [
-                            None if half is None else _boxes(half, made)[name] for half in parts
+                            None if half is None else _boxes(half, made).get(name) for half in parts
                         ]
         if not asked:
             return
@@ -249,7 +249,8 @@ class Cut:
         added = 0
         for name, box in tile.reads.items():
             if name not in self.own:
-                read = sum(half.reads[name].volume for half in halves if half is not None)
+                boxes = (half.reads.get(name) for half in halves if half is not None)
+                read = sum(box.volume for box in boxes if box is not None)
                 added += (read - box.volume) * self.setting.itemsize(name)
         return np.array([added], dtype=np.float64)
 

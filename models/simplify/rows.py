@@ -46,6 +46,7 @@ def row_axes(
     has no rows of a map.
     """
     found: dict[str, int] = {}
+    lost: set[str] = set()
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes:
         for name in node.input:
@@ -65,16 +66,14 @@ def row_axes(
         out = tensors[made].shape
         axis = None
         if node.op_type != "Gather" or node.input[1] in constants:
-            axes = [axis_of(name) for name in node.input]
-            # Of inputs that disagree, those whose rows were followed here.
-            followed = [
-                axis if name in found else None for name, axis in zip(node.input, axes, strict=True)
-            ]
-            rule = _rule(node.op_type)
-            axis = rule(node, shapes, out, followed)
+            rule, axes = _rule(node.op_type), [axis_of(name) for name in node.input]
+            # Of inputs that disagree, one that is made from a map's rows.
+            pairs = zip(node.input, axes, strict=True)
+            axis = rule(node, shapes, out, [None if name in lost else axis for name, axis in pairs])
             axis = rule(node, shapes, out, axes) if axis is None else axis
-        if axis is None and _are_tokens(made, out, readers):
-            axis = len(out) - 2
+        if axis is None:
+            lost.update(node.output)
+            axis = len(out) - 2 if _are_tokens(made, out, readers) else None
         if axis is not None and axis != ROWS:
             found |= dict.fromkeys(filter(None, node.output), axis)
     return found

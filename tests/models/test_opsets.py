@@ -60,7 +60,8 @@ MAKERS = {
     "product": "Gemm MatMul Flatten",
     "split": "Split",
     "statistics": "InstanceNormalization GroupNormalization MeanVarianceNormalization",
-    "layer norm": "LayerNormalization",
+    "layer norm": "LayerNormalization RMSNormalization",
+    "grid sample": "GridSample",
 }
 GRAPHS, TRIES = 10, 20
 # What ONNX has no more, and what onnxruntime has no kernel for.

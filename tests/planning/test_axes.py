@@ -66,10 +66,10 @@ def assert_covers_the_definition(network: Network, tile: MapTile, start: int, en
         spans = splits.inputs.ranges(t, tile)
         for axis, (first, last) in zip((ROWS, COLS), spans, strict=True):
             assert first <= last, (name, spans)
-            box = reach.inputs.get(name)
-            if box is not None and len(box) > axis:
-                assert first <= box[axis].start, (name, axis, spans, box)
-                assert box[axis].stop <= last, (name, axis, spans, box)
+            box, place = reach.inputs.get(name), network.graph.axis(name, axis)
+            if box is not None and place is not None:
+                assert first <= box[place].start, (name, axis, spans, box)
+                assert box[place].stop <= last, (name, axis, spans, box)
     assert set(reach.inputs) <= set(names)
     assert (splits.groups.tiles([tile]) >= 0).all()
 

@@ -40,7 +40,7 @@ def test_towers_run_side_by_side() -> None:
     plan = branches(net, some)
     check_plan(plan, net, some)
     assert len(plan.devices) == 3
-    assert plan.predicted_latency_s < 0.5 * base.predicted_latency_s
+    assert plan.predicted_latency_s < 0.6 * base.predicted_latency_s
     assert plan.predicted_latency_s == simulate(plan, net, some).latency_s
     assert difference(model, plan, net).max_rel_error <= 1e-5
     assert "branches on different devices" in plan.notes[0]

@@ -4,7 +4,8 @@ from tests.models.proposals.elementwise import ELEMENTWISE
 from tests.models.proposals.indexing import INDEXING
 from tests.models.proposals.layout import LAYOUT
 from tests.models.proposals.mixing import MIXING
+from tests.models.proposals.rows import ROWS
 from tests.models.proposals.windowed import WINDOWED
 from tests.models.random_graphs import Proposal
 
-PROPOSALS: dict[str, Proposal] = {**WINDOWED, **ELEMENTWISE, **INDEXING, **LAYOUT, **MIXING}
+PROPOSALS: dict[str, Proposal] = {**WINDOWED, **ELEMENTWISE, **INDEXING, **LAYOUT, **MIXING, **ROWS}

@@ -47,6 +47,8 @@ def layer_norm(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
     shape = drawing.values[source].shape[axis:]
     inputs = [source, drawing.floats(*shape), drawing.floats(*shape)]
     more = {"axis": axis, "epsilon": 1e-2}
+    if drawing.opset >= 23 and draw(st.booleans()):
+        return Proposed("RMSNormalization", inputs[:2], more)
     return Proposed("LayerNormalization", inputs[: draw(st.integers(2, 3))], more)
 
 
