@@ -113,7 +113,7 @@ def check(
         for index, (start, stop) in enumerate(blocking):
             progress(label, index / len(blocking))
             run.block(start, stop, grid(network, start, stop, *grid_shape))
-        worst = worst.worse(truth.judge(run.tensors))
+        worst = worst.worse(truth.judge(run.answer()))
     return CheckReport(
         model=network.name,
         grid=grid_shape,

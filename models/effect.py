@@ -10,6 +10,7 @@ import numpy as np
 
 from models.boxes import Box
 from models.cutter import CutTile, cut
+from models.graph import answer
 from models.program import BlobSource
 from models.quantised_inputs import as_they_travel
 from models.reference import ProgramRunner, compare
@@ -62,7 +63,7 @@ class Encoded:
             }
             names = list(block.yields)
             tensors.update(zip(names, self._runner.run(block.program, inputs, names), strict=True))
-        return {name: tensors[name] for name in self._graph.outputs}
+        return answer(self._graph.outputs, self._graph.joined, tensors)
 
 
 class Differences:

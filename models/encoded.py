@@ -43,7 +43,7 @@ def encodes(graph: Graph, name: str) -> bool:
     """Whether a tensor may be encoded."""
     info = graph.tensors[name]
     is_map = info.data_type == TensorProto.FLOAT and len(info.shape) == _MAP_DIMS
-    return is_map and name in graph.producer and name not in graph.outputs
+    return is_map and name in graph.producer and name not in graph.results
 
 
 def with_wire(graph: Graph, wire: Wire, ranges: Ranges) -> Graph:

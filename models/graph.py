@@ -9,10 +9,11 @@ where a tensor's rows lie, so that a device keeps its part of them all the way.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -51,12 +52,40 @@ class Node:
         return int(self.attributes.get(name, default))
 
 
+class Joined(NamedTuple):
+    """An output that no device computes: its parts, one after the other along an axis."""
+
+    axis: int
+    parts: tuple[str, ...]
+
+
+def results_of(outputs: Iterable[str], joined: Mapping[str, Joined]) -> tuple[str, ...]:
+    """What nodes have to make for these outputs: themselves, or their parts."""
+    parts = (joined[each].parts if each in joined else (each,) for each in outputs)
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(parts)))
+
+
+def answer(
+    outputs: Iterable[str], joined: Mapping[str, Joined], arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The outputs of a network from what was computed of them."""
+    found = {}
+    for name in outputs:
+        if name in joined:
+            axis, parts = joined[name]
+            found[name] = np.concatenate([arrays[part] for part in parts], axis=axis)
+        else:
+            found[name] = arrays[name]
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A network with static shapes. `constants` holds every initialiser; `tensors` describes
     inputs, constants and everything that a node produces. `written`: the operators of the model
     as it was written, before some became simpler ones. `rows`: the axis along which a tensor's rows
-    lie, where that is not axis 2; such a tensor has neither columns nor channels.
+    lie, where that is not axis 2; such a tensor has neither columns nor channels. `joined`: the
+    outputs that are made of others when the answer is put together.
     """
 
     name: str
@@ -69,6 +98,7 @@ class Graph:
     constants: Mapping[str, np.ndarray]
     written: frozenset[str] = frozenset()
     rows: Mapping[str, int] = field(default_factory=dict)
+    joined: Mapping[str, Joined] = field(default_factory=dict)
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
@@ -95,7 +125,12 @@ class Graph:
         of nodes.
         """
         last = {name: readers[-1] for name, readers in self.consumers.items()}
-        return last | dict.fromkeys(self.outputs, len(self.nodes))
+        return last | dict.fromkeys(self.results, len(self.nodes))
+
+    @cached_property
+    def results(self) -> tuple[str, ...]:
+        """What nodes have to make for the outputs: these, or their parts."""
+        return results_of(self.outputs, self.joined)
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Static shape of a tensor."""

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from models.fitting import fitting, require_fitting
 from models.fold import fold_constants
-from models.graph import OPSETS, Graph, Node
+from models.graph import OPSETS, Graph, Joined, Node, results_of
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.runtime_shapes import told_shapes
 from models.shapes import TensorInfo, infer, info_of, light_model
@@ -65,6 +65,7 @@ def load_graph(
     inputs = _bound_inputs(model, constants)
     told: dict[str, TensorInfo] = {}
     rows: dict[str, int] = {}
+    joined: dict[str, Joined] = {}
     asks = True
     for _ in range(_MOST_FOLDINGS):
         light = light_model(model, nodes, inputs, constants)
@@ -83,11 +84,11 @@ def load_graph(
         nodes, constants, gathered = simplified(nodes, tensors, constants, outputs, opset)
         told |= dequantised_shapes(nodes, tensors)
         tensors |= infer(light_model(model, nodes, inputs, constants), constants, told)
-        nodes = joined_last(nodes, tensors, constants, frozenset(outputs), opset, gathered)
+        nodes, joined = joined_last(nodes, tensors, constants, frozenset(outputs), opset, gathered)
         tensors |= infer(light_model(model, nodes, inputs, constants), constants, told)
         rows = row_axes(nodes, tensors, frozenset(constants), gathered)
-        nodes = rolled(nodes, tensors, constants, rows, frozenset(outputs))
-        nodes = arranged(nodes, tensors, outputs, rows)
+        nodes = rolled(nodes, tensors, constants, rows, frozenset(results_of(outputs, joined)))
+        nodes = arranged(nodes, tensors, results_of(outputs, joined), rows)
     for key, array in constants.items():
         tensors[key] = info_of(array)
     graph = Graph(
@@ -101,6 +102,7 @@ def load_graph(
         constants=constants,
         written=frozenset(node.op_type for node in model.graph.node),
         rows=rows,
+        joined=joined,
     )
     _require_shapes(graph)
     _require_computed(graph)
@@ -219,7 +221,7 @@ def _require_shapes(graph: Graph) -> None:
 
 
 def _require_computed(graph: Graph) -> None:
-    for name in graph.outputs:
+    for name in graph.results:
         if name not in graph.producer:
             raise BadRequest(
                 cause=f"the output {name!r} does not depend on the input",
@@ -229,7 +231,7 @@ def _require_computed(graph: Graph) -> None:
     for node in graph.nodes:
         if reached.intersection(node.inputs):
             reached.update(node.outputs)
-    if not reached.intersection(graph.outputs):
+    if not reached.intersection(graph.results):
         raise BadRequest(
             cause="no output depends on an input: the answer is always the same",
             cure="Export the model with its input as a variable, not as a constant.",

@@ -98,7 +98,7 @@ def _quantised(graph: Graph, name: str) -> Quantised | None:
     """The quantisation of this input, if the network only quantises it."""
     readers = [graph.nodes[index] for index in graph.consumers.get(name, ())]
     ways = {_encoding(graph, node, name) for node in readers}
-    if graph.tensors[name].data_type != TensorProto.FLOAT or name in graph.outputs:
+    if graph.tensors[name].data_type != TensorProto.FLOAT or name in graph.results:
         return None
     return ways.pop() if len(ways) == 1 else None
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from models.boxes import Box
 from models.cutter import CutTile, cut
+from models.graph import answer
 from models.program import BlobSource
 from models.quantised_inputs import as_they_travel
 from models.reference import ProgramRunner
@@ -51,6 +52,11 @@ class TileRun:
             if boxes:
                 piece = cut(graph, network.nodes(start, stop), boxes, self._blobs)
                 self._run_tile(runner, piece, boxes)
+
+    def answer(self) -> dict[str, np.ndarray]:
+        """The network's outputs, once all blocks ran."""
+        graph = self._network.graph
+        return answer(graph.outputs, graph.joined, self.tensors)
 
     def _run_tile(self, runner: ProgramRunner, piece: CutTile, boxes: Mapping[str, Box]) -> None:
         tensors = {**self._feeds, **self.tensors}

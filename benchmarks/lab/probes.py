@@ -161,7 +161,7 @@ def _convolutions() -> tuple[Program, list[pb.TensorSpec]]:
     """VGG-16's convolutions as a program whose weights each device makes up."""
     model = vgg16(_SIDE, classifier=False).complete()
     graph = load_graph(model, model.graph.name)
-    everything = {name: Box.whole(graph.shape(name)) for name in graph.outputs}
+    everything = {name: Box.whole(graph.shape(name)) for name in graph.results}
     made = cut(graph, graph.nodes, everything, BlobSource(), static=True).program
     made_up = tuple(type(ref)(ref.name, "", ref.data_type, ref.dims) for ref in made.weights)
     inputs = [

@@ -221,7 +221,7 @@ def _entrance() -> tuple[Question, Mapping[str, np.ndarray]]:
     x = x.add("sum", x.conv("deep", 8, square(3), groups=8)).max_pool("pool", square(2, 2))
     x = x.conv("point", 16, square(1)).norm().relu().conv("wide", 8, square(3), groups=8)
     graph, blobs = load_graph(net.model(x)), BlobSource()
-    everything = {name: Box.whole(graph.shape(name)) for name in graph.outputs}
+    everything = {name: Box.whole(graph.shape(name)) for name in graph.results}
     piece = cut(graph, graph.nodes, everything, blobs, static=True)
     assert not piece.program.weights, "all weights are small enough to be embedded"
     rng = np.random.default_rng(1)

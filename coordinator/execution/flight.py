@@ -13,6 +13,7 @@ from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId, TrafficBytes
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.boxes import Box
+from models.graph import answer
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ class Flight:
         """The answer for the caller."""
         return Answer(
             request_id=request,
-            outputs={name: self.arrays[name] for name in self.graph.outputs},
+            outputs=answer(self.graph.outputs, self.graph.joined, self.arrays),
             timing=self.timeline.timing(),
             plan_version=self.graph.plan.version,
             devices=tuple(dict.fromkeys(self.attempts.values())),

@@ -45,7 +45,7 @@ class Loaded:
     def whole(self) -> tuple[CutTile, BlobSource]:
         """The unsplit model as one program: the baseline of every plan."""
         graph, blobs = without_pixels(self.served.network.graph), self.blobs()
-        everything = {name: Box.whole(graph.shape(name)) for name in graph.outputs}
+        everything = {name: Box.whole(graph.shape(name)) for name in graph.results}
         return cut(graph, graph.nodes, everything, blobs, static=True), blobs
 
 

@@ -172,7 +172,7 @@ class UnitGraph:
                     transfers.append(Transfers(maker[name], unit, *moved))
                 else:
                     transfers.append(Transfers(-1, unit, nothing, need.volumes[None] * item))
-        for name in graph.outputs:
+        for name in graph.results:
             if name in maker:
                 sent = own[name].volumes[:, None] * graph.tensors[name].wire_itemsize
                 transfers.append(Transfers(maker[name], len(layouts), sent, nothing))

@@ -68,7 +68,7 @@ class Stages:
         self._costs: dict[Draft, float] = {}
         self._known: dict[object, Sequence[Step]] = {}
         self._capped = any(device.memory_bytes for device in cluster.devices)
-        self._outputs = frozenset(network.graph.outputs)
+        self._outputs = frozenset(network.graph.results)
         self._places = {device.id: d for d, device in enumerate(cluster.devices)}
 
     def stage(

@@ -13,6 +13,7 @@ from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent, til
 from coordinator.tasks.timeline import Passed, Sketch
 from models.boxes import Box
 from models.cutter import cut
+from models.graph import Joined
 from models.partial import cut_partial
 from models.program import BlobSource, Program
 from models.shapes import TensorInfo
@@ -93,7 +94,9 @@ class TaskGraph:
     blobs: BlobSource = field(repr=False)
     tensors: Mapping[str, TensorInfo]
     inputs: tuple[str, ...]
+    results: tuple[str, ...]
     outputs: tuple[str, ...]
+    joined: Mapping[str, Joined]
     works: tuple[Sequence[Work], ...] = field(default=(), repr=False)
     tolerance: float = PLAIN
 
@@ -104,14 +107,14 @@ class TaskGraph:
 
     @cached_property
     def ends(self) -> tuple[tuple[int, str], ...]:
-        """Tasks and their outputs that belong to the network's outputs: once merged, the answer is
+        """Tasks and their outputs that belong to the network's results: once merged, the answer is
         complete.
         """
         return tuple(
             (task.id, output.tensor)
             for task in self.tasks
             for output in task.outputs
-            if output.tensor in self.outputs
+            if output.tensor in self.results
         )
 
     def programs_of(self, device: DeviceId) -> list[Program]:
@@ -160,12 +163,14 @@ def outline_plan(plan: Plan, network: Network) -> TaskGraph:
     names |= {each.tensor for task in outliner.tasks for each in task.outputs}
     return TaskGraph(
         plan=plan,
-        tasks=tuple(routed(outliner.tasks, graph.outputs)),
+        tasks=tuple(routed(outliner.tasks, graph.results)),
         programs={},
         blobs=BlobSource(),
         tensors={name: graph.tensors[name].on_wire for name in names},
         inputs=graph.inputs,
+        results=graph.results,
         outputs=graph.outputs,
+        joined=graph.joined,
         works=tuple(
             tile_works(network, block, tile) for block in plan.blocks for tile in block.tiles
         ),

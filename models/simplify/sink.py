@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from models.graph import ROWS
+from models.graph import ROWS, Joined
 from models.shapes import TensorInfo
 from models.simplify.draft import Draft, attributes_of
 from models.simplify.roll import slice_of
@@ -39,25 +39,31 @@ def joined_last(
     outputs: frozenset[str],
     opset: int,
     gathered: Container[str] = (),
-) -> list[onnx.NodeProto]:
-    """The nodes in which every Concat of rows comes as late as possible."""
+) -> tuple[list[onnx.NodeProto], dict[str, Joined]]:
+    """The nodes in which every Concat of rows comes as late as possible, and the outputs that
+    remain to be joined.
+    """
     rows = row_axes(nodes, tensors, frozenset(constants), gathered)
-    sinking = _Sinking(Draft(opset, tensors, constants, outputs), rows)
+    read = {name for node in nodes for name in node.input}
+    sinking = _Sinking(Draft(opset, tensors, constants, outputs), rows, outputs - read)
     for node in nodes:
         sinking.add(node)
     sinking.flush()
-    return sinking.draft.nodes
+    return sinking.draft.nodes, sinking.joined
 
 
 class _Sinking:
-    def __init__(self, draft: Draft, rows: Mapping[str, int]) -> None:
+    def __init__(self, draft: Draft, rows: Mapping[str, int], ends: frozenset[str]) -> None:
         self.draft = draft
+        # Outputs that no node reads, and those of them that are joined by nobody here.
+        self._ends, self.joined = ends, dict[str, Joined]()
         self._rows = rows
         self._parts: dict[str, _Parts] = {}
         self._waiting: dict[str, onnx.NodeProto] = {}
         # What is done to each map's rows, one map after the other, so that it makes layers.
         self._chains: dict[int, list[onnx.NodeProto]] = {}
         self._taken_parts: set[str] = set()
+        self._made: set[str] = set()
 
     def add(self, node: onnx.NodeProto) -> None:
         """Writes a node, or its parts if it reads some and can be divided."""
@@ -71,7 +77,10 @@ class _Sinking:
             join = helper.make_node("Concat", list(parts.names), [node.output[0]], axis=parts.axis)
             join.name = node.name or node.output[0]
             self._waiting[node.output[0]] = join
-            if node.output[0] in self.draft.outputs:
+            if node.output[0] in self._ends and self._made.issuperset(parts.names):
+                self.joined[node.output[0]] = Joined(parts.axis, parts.names)
+                del self._waiting[node.output[0]]
+            elif node.output[0] in self.draft.outputs:
                 self._join(node.output[0])
             return
         for name in node.input:
@@ -79,6 +88,7 @@ class _Sinking:
             if name in self._taken_parts:
                 self.flush()
         self.draft.nodes.append(node)
+        self._made.update(node.output)
 
     def _taken(self, node: onnx.NodeProto) -> tuple[int, onnx.NodeProto] | None:
         """Which part a Slice takes, and the node that takes it."""
@@ -157,6 +167,7 @@ class _Sinking:
                 del one.attribute[:]
                 one.input[:] = [one.input[0], self.draft.ints(f"{name}__shape", shape)]
             self._chains.setdefault(k, []).append(one)
+            self._made.add(name)
         return _Parts(names, change.axis, sizes)
 
 

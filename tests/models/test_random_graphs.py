@@ -50,7 +50,7 @@ def split_error(data: st.DataObject, model: onnx.ModelProto) -> float:
     for start, stop in data.draw(blockings(network)):
         tiles = data.draw(uneven(network, start, stop))
         run.block(start, stop, tiles)
-    return compare(run.tensors, WholeModel(model, threads=1).run(feeds)).max_rel_error
+    return compare(run.answer(), WholeModel(model, threads=1).run(feeds)).max_rel_error
 
 
 def tolerance(model: onnx.ModelProto) -> float:

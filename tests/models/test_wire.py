@@ -15,6 +15,7 @@ from models.calibration import ranges_of
 from models.cutter import cut
 from models.effect import Differences, Encoded
 from models.encoded import encodes
+from models.graph import answer
 from models.importer import load_graph
 from models.program import BlobSource
 from models.reference import EQUAL, ProgramRunner, WholeModel, compare, random_inputs
@@ -57,7 +58,7 @@ def tiled(net: Network, feeds: dict[str, np.ndarray], rows: int) -> dict[str, np
                 assert made.dtype == merged.dtype
                 merged[box.slices()] = made[box.slices(inside=tile.yields[name])]
             tensors[name] = merged
-    return {name: tensors[name] for name in net.graph.outputs}
+    return answer(net.graph.outputs, net.graph.joined, tensors)
 
 
 @pytest.mark.parametrize(("wire", "bytes_each"), [("exact", 4), ("fp16", 2), ("int8", 1)])
