@@ -86,7 +86,7 @@ def tiles(network: Network, count: int, seed: int) -> list[tuple[tuple[int, int]
         last = min(len(marks) - 1, first + rng.randint(1, 4))
         block = marks[first], marks[last]
         strip = rng.choice(grid(network, *block, rng.choice(STRIPS), 1))
-        if network.splits(*block) and max(len(strip.rows), len(strip.cols)) > 1:
+        if network.is_divisible(*block) and max(len(strip.rows), len(strip.cols)) > 1:
             found.append((block, strip))
     return found
 

@@ -115,7 +115,7 @@ def _random_tile(network: Network, rng: random.Random, blobs: BlobSource) -> Fus
         first = rng.randrange(len(marks) - 1)
         last = min(len(marks) - 1, first + rng.choice((1, 1, 2, 3, 4, 6)))
         start, stop = marks[first], marks[last]
-        if network.splits(start, stop):
+        if network.is_divisible(start, stop):
             break
     height, _ = map_size(network, start, stop)
     strips = [rows for rows in even_spans(height, rng.choice((1, 2, 3, 4, 8))) if len(rows)]

@@ -37,7 +37,7 @@ def measure(name: str, devices: int) -> dict[str, Any]:
         rows = [
             _block(network, start, stop, devices, as_on_arm=as_on_arm)
             for start, stop in zip(network.marks, network.marks[1:], strict=False)
-            if network.splits(start, stop)
+            if network.is_divisible(start, stop)
         ]
         flop = sum(row["gflop"] for row in rows)
         # As if every device computed at the rate of its strip.

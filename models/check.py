@@ -127,10 +127,10 @@ def check(
 
 
 def fused(network: Network) -> Blocking:
-    """The blocking with every run of splittable units in one block."""
+    """The blocking with every run of divisible units in one block."""
     blocks: list[tuple[int, int]] = []
     for index, unit in enumerate(network.units):
-        if blocks and unit.splits and network.units[index - 1].splits:
+        if blocks and unit.is_divisible and network.units[index - 1].is_divisible:
             blocks[-1] = (blocks[-1][0], index + 1)
         else:
             blocks.append((index, index + 1))

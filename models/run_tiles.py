@@ -41,7 +41,7 @@ class TileRun:
     def block(self, start: int, stop: int, tiles: Sequence[MapTile]) -> None:
         """Runs units [start, stop) in these tiles, or whole where they can't be split."""
         network, graph = self._network, self._network.graph
-        if not network.splits(start, stop):
+        if not network.is_divisible(start, stop):
             tiles = (whole_map(network, start, stop),)
         runner = ProgramRunner(self._blobs)
         self.tensors.update(

@@ -52,7 +52,7 @@ class Ranges:
     def is_everything(self) -> bool:
         """Whether every tile needs all of several rows."""
         most = self.last.max()
-        return len(self.last) > 2 and most > 1 and self.first.max() == 0 and self.last.min() == most
+        return bool(most > 1 and self.first.max() == 0 and self.last.min() == most)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -144,8 +144,11 @@ def _lowest(network: Network, marks: Sequence[int], axis: int) -> list[int]:
     """For every mark, the earliest mark such that all nodes between can be split along `axis`."""
     lowest = [0]
     for end, (start, stop) in enumerate(itertools.pairwise(marks), start=1):
-        nodes = network.nodes(start, stop)
-        splits = all(splits_along(network.graph, node, axis) for node in nodes)
+        splits = all(
+            unit.is_replicable
+            or all(splits_along(network.graph, node, axis) for node in unit.nodes)
+            for unit in network.units[start:stop]
+        )
         lowest.append(lowest[-1] if splits else end)
     return lowest
 

@@ -9,6 +9,7 @@ simulator's rules predict a gain:
 * fuse a block with the next (fewer messages, some redundant computation);
 * compute edge rows before the interior, or a strip of two rows in two tasks: a neighbour gets the
   first while the second is computed;
+* exchange a little earlier or later;
 * divide a block among fewer devices, down to one (small maps have fewer rows than devices);
 * where rows cannot be divided evenly, give the longer strips to other devices than in earlier
   blocks.
@@ -50,6 +51,8 @@ EFFORT = 46_000
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
 _FAR = 1 - 1 / 1.1
+# By how many units an exchange is moved.
+_SHIFTS = (-1, 1, -2, 2)
 # Edge rows: a neighbour's 3x3 window reads one; two also cover a pool between.
 _EDGE_ROWS = (2, 1)
 
@@ -115,7 +118,7 @@ class _Halo:
         """An exchange wherever one is needed, over the `count` fastest devices."""
         divided, alone = self._on(count), Form(())
         slots = [
-            Slot(i, i + 1, divided if unit.splits else alone, peers=True)
+            Slot(i, i + 1, divided if unit.is_divisible else alone, peers=True)
             for i, unit in enumerate(self.network.units)
         ]
         return tuple(self._without_idle_cuts(slots))
@@ -133,6 +136,7 @@ class _Halo:
         slots, best = search.climb(slots, best, _merged)
         slots, best = self._on_fewer(slots, best)
         slots, best = search.climb(slots, best, _merged)
+        slots, best = search.sweep(slots, best, _shifted)
         slots, best = search.sweep(slots, best, self._connected)
         slots, best = search.sweep(slots, best, _edges)
         slots, best = search.take(slots, best, self._turned(slots))
@@ -261,6 +265,17 @@ def _merged(slots: Slots, index: int) -> Iterator[Slots]:
         if one.form.how == other.form.how == "rows":
             fused = replace(other, start=one.start, peers=one.peers)
             yield (*slots[:index], fused, *slots[index + 2 :])
+
+
+def _shifted(slots: Slots, index: int) -> Iterator[Slots]:
+    """Tries exchanging a little earlier or later."""
+    if index + 1 < len(slots):
+        one, other = slots[index : index + 2]
+        for step in _SHIFTS if one.form.how == other.form.how == "rows" else ():
+            if one.start < one.end + step < other.end:
+                cut = one.end + step
+                moved = (replace(one, end=cut), replace(other, start=cut))
+                yield (*slots[:index], *moved, *slots[index + 2 :])
 
 
 def _at_most(slot: Slot, devices: tuple[int, ...]) -> Slot:

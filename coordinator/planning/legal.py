@@ -105,7 +105,7 @@ def _check_boxes(index: int, k: int, tile: Tile, network: Network, outputs: Sequ
 
 def _check_rows(index: int, block: Block, network: Network) -> None:
     """No tile is a part of the rows or columns of a map that can't be divided."""
-    whole = [unit.name for unit in network.units[block.start : block.stop] if not unit.splits]
+    whole = [unit.name for unit in network.units[block.start : block.stop] if not unit.is_divisible]
     for k, tile in enumerate(block.tiles if whole else ()):
         for name, box in tile.boxes.items():
             axes = (network.graph.axis(name, which) for which in (ROWS, COLS))

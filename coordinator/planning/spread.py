@@ -133,7 +133,7 @@ class _Spreading:
         rows, cols = (network.graph.axis(name, which) for which in (ROWS, COLS))
         if tile.part is not None or main is None or rows is None:
             return None
-        if not network.splits(start, stop):
+        if not network.is_divisible(start, stop):
             return None
         found = MapTile(main[rows], Span(0, 1) if cols is None else main[cols])
         return found if tile.boxes == tile_boxes(network, start, stop, found) else None
