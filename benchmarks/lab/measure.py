@@ -6,6 +6,7 @@ import asyncio
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,13 +59,15 @@ class Seen:
 
 
 def ask(lab: Lab, model: str) -> Question:
-    """Loads a model, one that takes a picture if it can, and runs it whole, here."""
-    path = installed(model, lab.models)
-    loaded = load_whole(path, model)
+    """Loads a model of the catalogue or an .onnx file, one that takes a picture if it can, and runs
+    it whole, here.
+    """
+    path, name = installed(model, lab.models), Path(model).stem if model.endswith(".onnx") else model
+    loaded = load_whole(path, name)
     graph = loaded.served.network.graph
     feeds = random_inputs(graph)
     expected = WholeModel(catalogue.load(path).proto).run(as_values(graph, feeds))
-    return Question(model, loaded, write_tensors(feeds), expected)
+    return Question(name, loaded, write_tensors(feeds), expected)
 
 
 def chosen(name: str) -> Choice:

@@ -6,6 +6,8 @@ by a scale alone, so that a picture travels as bytes, for every strategy alike.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from models import catalogue
 from models.catalogue import LoadedModel
 from models.guess import takes_pictures
@@ -16,18 +18,19 @@ from models.vision.sidecar import Sidecar
 
 
 def installed(name: str, store: Store) -> str:
-    """Where the model `name` is: in `store`, with a sidecar, if it takes a picture and had none;
-    else under its own name.
+    """Where the model `name`, or of that .onnx file, is: in `store`, with a sidecar, if it takes a
+    picture and had none; else under its own name.
     """
-    found = store.find(name)
+    short = Path(name).stem if name.endswith(".onnx") else name
+    found = store.find(short)
     if found is not None:
         return str(found.latest)
     loaded = catalogue.load(name)
     sidecar = for_pictures(loaded)
     if sidecar is None or sidecar is loaded.sidecar:
         return name
-    store.add(name, loaded.proto.SerializeToString(), sidecar)
-    return installed(name, store)
+    store.add(short, loaded.proto.SerializeToString(), sidecar)
+    return installed(short, store)
 
 
 def for_pictures(loaded: LoadedModel) -> Sidecar | None:
