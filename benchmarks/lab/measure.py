@@ -62,7 +62,8 @@ def ask(lab: Lab, model: str) -> Question:
     """Loads a model of the catalogue or an .onnx file, one that takes a picture if it can, and runs
     it whole, here.
     """
-    path, name = installed(model, lab.models), Path(model).stem if model.endswith(".onnx") else model
+    name = Path(model).stem if model.endswith(".onnx") else model
+    path = installed(model, lab.models)
     loaded = load_whole(path, name)
     graph = loaded.served.network.graph
     feeds = random_inputs(graph)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -180,3 +182,38 @@ def detector(sides: tuple[int, ...] = (16, 8, 4)) -> onnx.ModelProto:
     low, high = net.add("Sub", anchors, low), net.add("Add", anchors, high)
     boxes = net.add("Mul", net.add("Concat", low, high, axis=1), net.floats(1, count))
     return net.model(net.add("Concat", boxes, net.add("Sigmoid", scores), axis=1))
+
+
+def gated(side: int = 16) -> onnx.ModelProto:
+    """Two layers with a squeeze-and-excitation each."""
+    net, width = Net(1, 3, side, side), 8
+    x = net.conv("x", 3, width, 3)
+    for _ in range(2):
+        mean = net.add("GlobalAveragePool", net.conv(x, width, width, 3))
+        gate = net.add("Relu", net.conv(mean, width, 4))
+        gate = net.add("Sigmoid", net.conv(gate, 4, width))
+        x = net.conv(net.add("Mul", x, gate), width, width, 3)
+    return net.model(x)
+
+
+def sampled(side: int = 8, queries: int = 12) -> onnx.ModelProto:
+    """Deformable attention's core: places that are computed, in maps that are."""
+    net, width = Net(1, 3, side, side), 8
+    x = net.conv("x", 3, width, 3)
+    places = net.conv(net.conv("x", 3, 4, 3), 4, 2)
+    places = net.add("Slice", places, net.ints(0), net.ints(queries // 2), net.ints(2))
+    places = net.add("Tanh", net.add("Transpose", places, perm=[0, 2, 3, 1]))
+    found = net.add("GridSample", x, places, align_corners=0)
+    return net.model(net.conv(found, width, 4))
+
+
+NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "class token": vit,
+    "tokens": lambda: vit(class_token=False),
+    "attention on a map": yolo_attention,
+    "windows": windows,
+    "shifted windows": lambda: windows(shift=2),
+    "detector": detector,
+    "gates": gated,
+    "sampled": sampled,
+}

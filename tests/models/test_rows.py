@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
 
-from models.boxes import Box
+from models import fold
+from models.boxes import Box, Span
 from models.check import CheckReport, check, fused
-from models.graph import ROWS
+from models.graph import ROWS, Graph, Node, answer
 from models.importer import load_graph
+from models.operators import TABLE
+from models.simplify.rows import reshaped_axis
 from models.tiles import grid, tile_boxes, whole_map
 from models.units import Network, Unit, divide
 from models.work import tile_works
-from tests.models.attention import detector, vit, windows, yolo_attention
-
-NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
-    "class token": vit,
-    "tokens": lambda: vit(class_token=False),
-    "attention on a map": yolo_attention,
-    "windows": windows,
-    "shifted windows": lambda: windows(shift=2),
-    "detector": detector,
-}
+from tests.models.attention import NETWORKS, Net, detector, gated, windows, yolo_attention
 
 
 def checked(model: onnx.ModelProto, shape: tuple[int, int] = (3, 1)) -> CheckReport:
@@ -82,3 +77,100 @@ def test_a_damaged_tile_is_found(name: str) -> None:
         return {key: part + np.float32(0.01) for key, part in parts.items()}
 
     assert not check(model, network, (3, 1), fused(network), fault=damaged).ok
+
+
+# Operators whose declaration forgets a row, and networks that have them.
+FORGETFUL = {
+    "Reshape": "tokens",
+    "Transpose": "attention on a map",
+    "MatMul": "class token",
+    "LayerNormalization": "class token",
+    "Concat": "class token",
+    "Softmax": "attention on a map",
+    "imbrex.Roll": "shifted windows",
+    "GridSample": "sampled",
+}
+
+
+@pytest.mark.parametrize("op", FORGETFUL)
+def test_a_forgotten_row_is_noticed(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = TABLE[op]
+
+    def one_short(graph: Graph, node: Node, box: Box) -> tuple[Box | None, ...]:
+        reads = list(declared.reads(graph, node, box))
+        for k, (name, read) in enumerate(zip(node.inputs, reads, strict=True)):
+            axis = graph.axis(name, ROWS) if name and name not in graph.constants else None
+            if read is not None and axis is not None and len(read[axis]) > 1:
+                reads[k] = read.replace(axis, Span(read[axis].start, read[axis].stop - 1))
+                break
+        return tuple(reads)
+
+    monkeypatch.setitem(TABLE, op, replace(declared, reads=one_short))
+    try:
+        report = checked(NETWORKS[FORGETFUL[op]]())
+    except Exception:  # the program may not even run: sizes do not fit
+        return
+    assert not report.ok
+
+
+def test_an_output_is_joined_last() -> None:
+    graph = load_graph(detector())
+    (output,) = graph.outputs
+    assert graph.joined[output].axis == 2
+    assert [graph.shape(part)[2] for part in graph.results] == [256, 64, 16]
+    assert not any(node.op == "Concat" and node.outputs[0] == output for node in graph.nodes)
+    arrays = {part: np.full(graph.shape(part), k) for k, part in enumerate(graph.results)}
+    assert answer(graph.outputs, graph.joined, arrays)[output].shape == graph.shape(output)
+
+
+def test_an_output_that_is_also_read_is_computed() -> None:
+    net = Net(1, 3, 8, 8)
+    flat = [net.reshape(net.conv("x", 3, 4), 1, 4, 64) for _ in range(2)]
+    joined = net.add("Concat", *flat, axis=2)
+    model = net.model(joined, net.add("Softmax", joined, axis=2))
+    assert not load_graph(model).joined
+    assert checked(model).ok
+
+
+def test_small_units_without_rows_are_computed_by_every_device() -> None:
+    network = divide(load_graph(gated()))
+    gates = [unit for unit in network.units if not unit.splits]
+    assert gates
+    assert all(unit.is_replicable for unit in gates)
+    assert len(fused(network)) == 1
+
+
+def test_rolled_rows_are_one_node() -> None:
+    nodes = load_graph(windows(shift=2)).nodes
+    assert sum(node.op == "imbrex.Roll" for node in nodes) == 2
+    assert not any(node.op == "Slice" for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "out", "found"),
+    [
+        ((1, 8, 6, 4), 2, (1, 8, 24), 2),  # a map's rows as tokens
+        ((1, 24, 8), 1, (1, 24, 2, 4), 1),  # heads
+        ((1, 8, 6, 4), 2, (1, 2, 4, 24), 3),  # heads of tokens that come last
+        ((1, 12, 12, 3), 1, (1, 4, 3, 4, 3, 3), 1),  # windows
+        ((1, 8, 6, 4), 2, (1, 192), None),  # a classifier's input
+        ((1, 8, 6, 4), 2, (1, 16, 3, 4), None),  # rows that wrap around
+        ((1, 8, 7, 4), 2, (1, 8, 28), 2),
+    ],
+)
+def test_the_axis_of_reshaped_rows(
+    shape: tuple[int, ...], axis: int, out: tuple[int, ...], found: int | None
+) -> None:
+    assert reshaped_axis(shape, axis, out) == found
+
+
+def test_a_large_product_of_constants_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folding takes bounded time, whatever a file holds."""
+    monkeypatch.setattr(fold, "_MULTIPLIED", 100)
+    net = Net(1, 3, 8, 8)
+    product = net.add("MatMul", net.floats(8, 20), net.floats(20, 8))
+    model = net.model(net.add("Add", net.conv("x", 3, 4), product))
+    assert {node.op for node in load_graph(model).nodes} == {"Conv", "Gemm", "Add"}
+    assert checked(model).ok
+    monkeypatch.setattr(fold, "_MULTIPLIED", 10_000)
+    assert {node.op for node in load_graph(model).nodes} == {"Conv", "Add"}
