@@ -74,10 +74,13 @@ class Unit:
     @cached_property
     def is_replicable(self) -> bool:
         """Whether every device may compute it for itself, as the gate of a squeeze-and-excitation:
-        it has no rows, and takes less time than another message.
+        it has no rows, takes less time than another message, and comes before something that is
+        split.
         """
         graph = self.graph
         if any(graph.size(name, ROWS) > 1 for name in self.outputs):
+            return False
+        if not any(splits_along(graph, node, ROWS) for node in graph.nodes[self.stop :]):
             return False
         touched = dict.fromkeys(name for node in self.nodes for name in node.inputs if name)
         read = sum(math.prod(graph.shape(name)) for name in touched)

@@ -13,7 +13,7 @@ from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent, til
 from coordinator.tasks.timeline import Passed, Sketch
 from models.boxes import Box
 from models.cutter import cut
-from models.graph import Joined
+from models.graph import Joined, results_of
 from models.partial import cut_partial
 from models.program import BlobSource, Program
 from models.shapes import TensorInfo
@@ -94,11 +94,15 @@ class TaskGraph:
     blobs: BlobSource = field(repr=False)
     tensors: Mapping[str, TensorInfo]
     inputs: tuple[str, ...]
-    results: tuple[str, ...]
     outputs: tuple[str, ...]
-    joined: Mapping[str, Joined]
     works: tuple[Sequence[Work], ...] = field(default=(), repr=False)
     tolerance: float = PLAIN
+    joined: Mapping[str, Joined] = field(default_factory=dict)
+
+    @cached_property
+    def results(self) -> tuple[str, ...]:
+        """What tasks have to make for the network's outputs."""
+        return results_of(self.outputs, self.joined)
 
     @cached_property
     def is_direct(self) -> bool:
@@ -168,7 +172,6 @@ def outline_plan(plan: Plan, network: Network) -> TaskGraph:
         blobs=BlobSource(),
         tensors={name: graph.tensors[name].on_wire for name in names},
         inputs=graph.inputs,
-        results=graph.results,
         outputs=graph.outputs,
         joined=graph.joined,
         works=tuple(

@@ -41,7 +41,7 @@ def test_the_passthrough_lives_across_boundaries(networks: dict[str, Network]) -
 def test_tiles_cover_every_output_of_a_block_exactly(networks: dict[str, Network]) -> None:
     for network in networks.values():
         shape = network.graph.shape
-        stops = [i for i in network.marks if i > 0 and network.splits(0, i)]
+        stops = [i for i in network.marks if i > 0 and network.is_divisible(0, i)]
         for stop in stops:
             tiles = grid(network, 0, stop, 3, 2)
             owned = [tile_boxes(network, 0, stop, tile) for tile in tiles]

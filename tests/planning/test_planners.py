@@ -103,7 +103,7 @@ def test_lw_splits_every_unit_over_all_devices() -> None:
     assert len(plan.blocks) == len(network.marks) - 1
     for block in plan.blocks:
         # Of 7 rows, 7 equal strips are better than a grid of 8 uneven tiles.
-        splits = network.splits(block.start, block.stop)
+        splits = network.is_divisible(block.start, block.stop)
         assert len(block.tiles) in ((7, 8) if splits else (1,))
 
 
