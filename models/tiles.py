@@ -71,7 +71,9 @@ def whole_map(network: Network, start: int, stop: int) -> MapTile:
 
 
 def tile_boxes(network: Network, start: int, stop: int, tile: MapTile) -> Mapping[str, Box]:
-    """The box of each of the block's outputs that belongs to `tile`; empty ones left out."""
+    """The box of each of the block's outputs that belongs to `tile`; empty ones left out. What has
+    no rows, or no columns, belongs to one tile as if it had one.
+    """
     graph = network.graph
     height, width = map_size(network, start, stop)
     boxes = {}
@@ -81,9 +83,11 @@ def tile_boxes(network: Network, start: int, stop: int, tile: MapTile) -> Mappin
             (graph.axis(name, ROWS), tile.rows, height),
             (graph.axis(name, COLS), tile.cols, width),
         ):
-            if axis is not None:
-                box = box.replace(axis, _scaled(part, size, len(box[axis])))
-        if not box.is_empty:
+            own = _scaled(part, size, 1 if axis is None else len(box[axis]))
+            if not len(own):
+                break
+            box = box if axis is None else box.replace(axis, own)
+        else:
             boxes[name] = box
     return boxes
 

@@ -106,8 +106,7 @@ class AxisSweep:
             stop = bisect_right(nodes, graph.last_reader.get(name, -1)) - 1
             if stop <= begin:
                 continue
-            place = graph.axis(name, self.axis.which)
-            along = None if place is None else graph.shape(name)[place]
+            along = graph.size(name, self.axis.which)
             shares = [_own_ranges(size, along) for size in self.sizes[begin:stop]]
             own = _Demand(
                 begin,
@@ -222,15 +221,13 @@ def _gaps(shares: Sequence[Ranges]) -> NDArray[np.bool_] | None:
 
 
 @lru_cache(maxsize=512)
-def _own_ranges(size: int, along: int | None) -> Ranges:
-    """Each tile's share of an output, for tiles of a map of `size`, as `tile_boxes` divides it.
-    `along`: the rows or columns of the output, None if it has none.
+def _own_ranges(size: int, along: int) -> Ranges:
+    """Each tile's share of an output with `along` rows or columns, for tiles of a map of `size`, as
+    `tile_boxes` divides it.
 
     A tile too small to own a row of a smaller tensor gets an empty range of it; its demand is then
     rounded up by at most the window's reach, so such a tile's cost is never underestimated.
     """
-    if along is None:
-        return Ranges.constant(size, 1)
     if along == size:
         return Ranges.identity(size)
     marks = np.array([scaled_mark(mark, size, along) for mark in range(size + 1)])

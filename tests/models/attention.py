@@ -196,6 +196,19 @@ def gated(side: int = 16) -> onnx.ModelProto:
     return net.model(x)
 
 
+def gated_by_vectors(side: int = 16) -> onnx.ModelProto:
+    """The same as vectors, one of which is used again later."""
+    net, width = Net(1, 3, side, side), 8
+    x, last = net.conv("x", 3, width, 3), ""
+    for _ in range(2):
+        mean = net.reshape(net.add("GlobalAveragePool", net.conv(x, width, width, 3)), 1, width)
+        gate = net.add("Gemm", mean, net.floats(width, width), net.floats(width))
+        gate = net.add("Sigmoid", net.add("Add", gate, last) if last else gate)
+        x = net.conv(net.add("Mul", x, net.reshape(gate, 1, width, 1, 1)), width, width, 3)
+        last = gate
+    return net.model(net.add("Add", x, net.reshape(last, 1, width, 1, 1)))
+
+
 def sampled(side: int = 8, queries: int = 12) -> onnx.ModelProto:
     """Deformable attention's core: places that are computed, in maps that are."""
     net, width = Net(1, 3, side, side), 8
@@ -215,5 +228,6 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "shifted windows": lambda: windows(shift=2),
     "detector": detector,
     "gates": gated,
+    "vectors as gates": gated_by_vectors,
     "sampled": sampled,
 }
