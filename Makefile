@@ -92,4 +92,4 @@ dist: setup ## wheel and source distribution
 	$(BIN)/python -m build
 
 clean: ## remove what was generated
-	rm -rf $(VENV) .venv-deploy $(TRITON) .venv-train build dist site *.egg-info
+	rm -rf $(VENV) .venv-deploy $(TRITON) .venv-train .venv-exports build dist site *.egg-info

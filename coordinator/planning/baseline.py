@@ -9,8 +9,9 @@ from coordinator.costs.devices import Device
 from coordinator.planning.memory import weight_room_bytes
 from coordinator.tasks.plan import Block, DeviceId, Tile, tile_extent, tile_works
 from models.boxes import Box
+from models.operators import operator
 from models.units import Network
-from models.work import Work
+from models.work import Work, node_work
 from protos.errors import Infeasible
 
 
@@ -39,15 +40,27 @@ def whole_works(network: Network) -> Sequence[Work]:
     return tile_works(network, block, block.tiles[0])
 
 
+def unsplit_works(network: Network) -> Sequence[Work]:
+    """The work of every node as onnxruntime does it, which computes what nobody reads, too: all
+    tokens of a transformer's last layer, for example, where the classifier reads the first.
+    """
+    graph = network.graph
+    found = []
+    for node in graph.nodes:
+        whole = Box.whole(graph.shape(node.outputs[0]))
+        found.append(node_work(graph, node, whole, operator(node).reads(graph, node, whole)))
+    return found
+
+
 def computing_s(network: Network, devices: Sequence[Device]) -> list[float]:
-    """Seconds of computation for the whole network, per device.
+    """Seconds of computation for the unsplit network, per device.
 
     Raises:
         Infeasible: there is no device.
     """
     if not devices:
         raise Infeasible(cause="there is no device to plan for", cure="Start a worker.")
-    work = whole_works(network)
+    work = unsplit_works(network)
     known: dict[int, float] = {}
     for device in devices:
         if id(device.costs) not in known:

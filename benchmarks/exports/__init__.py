@@ -1,0 +1,1 @@
+"""Networks that people run today, as public packages export them."""

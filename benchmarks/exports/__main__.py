@@ -1,0 +1,154 @@
+"""Today's networks, exported from public packages: what is split, how exactly, and how much faster.
+
+    python -m benchmarks.exports [--networks yolo11n,vit_b_16.script] [--folder FOLDER] [--json]
+                                 [--no-check]
+
+The first run makes an environment with PyTorch for the exports (gigabytes) and keeps the files.
+Weights are seeded: nothing is downloaded but packages. For each network: seconds of CPU to load it,
+the share of all FLOPs in units that are split (each of four devices computes at most 60 % of such a
+unit), the largest difference from the whole network in onnxruntime when all of it is cut in four,
+and the speed-up of `auto` on emulated clusters, by the event simulator with the lab's presets.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import platformdirs
+
+from benchmarks.hardware import cluster_of
+from benchmarks.lab.pictures import for_pictures
+from benchmarks.lab.presets import load_kind
+from benchmarks.report import ROOT, command_line, emit
+from coordinator.planning.auto import auto
+from models import catalogue
+from models.boxes import Box
+from models.check import check, fused
+from models.loading import network_of
+from models.tiles import grid, tile_boxes, whole_map
+from models.units import Network, Unit, divide
+from models.work import tile_works
+
+ENVIRONMENT = ROOT / ".venv-exports"
+EXPORTER = ROOT / "benchmarks" / "exports" / "exporter.py"
+TILES = 4
+# A unit is split if no device computes more of it.
+LARGEST_SHARE = 0.6
+CLUSTERS = (("pi4-gbe", 4), ("pi4-gbe", 8), ("pi5-gbe", 4))
+NETWORKS = (
+    *("yolov8n", "yolov8n-seg", "yolo11n", "yolo11s", "yolo26n", "rtdetr-l"),
+    *("vit_b_16.script", "vit_b_16.dynamo", "deit_tiny.script", "swin_t.script", "swin_t.dynamo"),
+    *("repvit_m0_9.script", "mobilenetv4_conv_small.script", "mobilenetv4_hybrid.script"),
+    *("fastvit_t8.script", "efficientvit_b0.script", "edgenext.script", "convnextv2_atto.script"),
+    *("levit_128.script", "mobilevit.script", "lraspp.script", "lraspp.dynamo"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a row for each network; 1 if an answer differs."""
+    parser = command_line(__doc__)
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--folder", type=Path, default=_default_folder())
+    parser.add_argument("--no-check", action="store_true", help="only load and simulate")
+    given = parser.parse_args(arguments)
+    names = given.networks.split(",")
+    _export([name for name in names if not (given.folder / f"{name}.onnx").exists()], given.folder)
+    rows = []
+    for name in names:
+        rows.append(_row(given.folder / f"{name}.onnx", checks=not given.no_check))
+        print(_line(rows[-1]), file=sys.stderr, flush=True)
+    agree = all(row.get("ok", True) for row in rows)
+    emit({"rows": rows}, given, "all agree" if agree else "an answer DIFFERS")
+    return 0 if agree else 1
+
+
+def _default_folder() -> Path:
+    return platformdirs.user_cache_path("imbrex") / "exports"
+
+
+def _export(names: Sequence[str], folder: Path) -> None:
+    if not names:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    python = ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
+        wanted = EXPORTER.with_name("requirements.txt")
+        subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(wanted)], check=True)
+    # Its packages write beside where they run.
+    subprocess.run([str(python), str(EXPORTER), str(folder), *names], check=True, cwd=folder)
+
+
+def _row(path: Path, *, checks: bool) -> dict[str, Any]:
+    began_s = time.process_time()
+    loaded = catalogue.load(str(path))
+    network = network_of(replace(loaded, sidecar=for_pictures(loaded)))
+    row: dict[str, Any] = {
+        "network": path.stem,
+        "load_cpu_s": time.process_time() - began_s,
+        "units": len(network.units),
+        "split_share": split_share(network),
+        "clusters": list(_simulated(network)),
+    }
+    if checks:
+        proto = onnx.load(path)
+        plain = divide(network_of(loaded).graph)
+        report = check(proto, plain, (TILES, 1), fused(plain))
+        row |= {"ok": report.ok, "max_rel_error": report.comparison.max_rel_error}
+    return row
+
+
+def _simulated(network: Network) -> Iterator[dict[str, Any]]:
+    for kind, count in CLUSTERS:
+        cluster, began_s = cluster_of(load_kind(kind).preset, count), time.process_time()
+        plan = auto(network, cluster)
+        moved = plan.traffic
+        yield {
+            "preset": kind,
+            "devices": count,
+            "speedup": plan.single_device_latency_s / plan.predicted_latency_s,
+            "devices_used": len(plan.devices),
+            "moved_bytes": moved.scatter + moved.gather + moved.halo,
+            "search_cpu_s": time.process_time() - began_s,
+        }
+
+
+def split_share(network: Network, tiles: int = TILES) -> float:
+    """The share of all FLOPs in units of which no tile computes more than `LARGEST_SHARE`."""
+    parts = [largest_part(network, index, tiles) for index in range(len(network.units))]
+    total = sum(flop for flop, _ in parts)
+    return sum(flop for flop, share in parts if share <= LARGEST_SHARE) / max(1, total)
+
+
+def largest_part(network: Network, index: int, tiles: int = TILES) -> tuple[int, float]:
+    """A unit's FLOPs, and the largest tile's share of them."""
+    unit = network.units[index]
+    parts = grid(network, index, index + 1, tiles if unit.splits else 1, 1)
+    demands = (tile_boxes(network, index, index + 1, part) for part in parts)
+    largest = max(_flop(unit, each) for each in demands if each)
+    whole = tile_boxes(network, index, index + 1, whole_map(network, index, index + 1))
+    flop = _flop(unit, whole)
+    return flop, largest / max(1, flop)
+
+
+def _flop(unit: Unit, demand: Mapping[str, Box]) -> int:
+    return sum(each.flop for each in tile_works(unit.graph, unit.nodes, demand))
+
+
+def _line(row: dict[str, Any]) -> str:
+    speeds = "  ".join(
+        f"{each['devices']} x {each['preset']} {each['speedup']:.2f}" for each in row["clusters"]
+    )
+    error = f"  {row['max_rel_error']:.1e}" if "ok" in row else ""
+    return f"{row['network']:30} {row['split_share']:.3f}{error}  {speeds}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

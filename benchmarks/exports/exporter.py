@@ -1,0 +1,104 @@
+"""Run in an environment with PyTorch (`benchmarks.exports` makes one): writes networks as ONNX.
+
+    python exporter.py FOLDER NAME [NAME ...]
+
+A name is a network's, and after a dot how it is exported: `script` (TorchScript) or `dynamo`.
+Weights are random, the same each time: nothing is downloaded, and what is measured does not depend
+on them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SEED = 0
+
+
+def _without_kernels() -> None:
+    """torchvision's kernels of its own are built for another PyTorch than the one for CPUs alone:
+    what it asks for when it is imported is declared here; only `nms` is ever called.
+    """
+    torch.library.define("torchvision::nms", "(Tensor dets, Tensor scores, float iou) -> Tensor")
+    torch.library.define("torchvision::qnms", "(Tensor dets, Tensor scores, float iou) -> Tensor")
+
+    @torch.library.impl("torchvision::nms", "CPU")
+    def nms(dets: torch.Tensor, scores: torch.Tensor, iou: float) -> torch.Tensor:
+        kept, left = [], scores.argsort(descending=True)
+        while left.numel():
+            best, left = left[0], left[1:]
+            kept.append(best)
+            low = torch.maximum(dets[best, :2], dets[left, :2])
+            high = torch.minimum(dets[best, 2:], dets[left, 2:])
+            shared = (high - low).clamp(min=0).prod(dim=-1)
+            sizes = (dets[:, 2:] - dets[:, :2]).prod(dim=-1)
+            left = left[shared <= iou * (sizes[best] + sizes[left] - shared)]
+        return torch.stack(kept) if kept else torch.empty(0, dtype=torch.long)
+
+
+_without_kernels()
+import timm  # noqa: E402
+import torchvision  # noqa: E402
+from ultralytics import RTDETR, YOLO  # noqa: E402
+
+_TIMM = {
+    "deit_tiny": "deit_tiny_patch16_224",
+    "repvit_m0_9": "repvit_m0_9",
+    "mobilenetv4_conv_small": "mobilenetv4_conv_small",
+    "mobilenetv4_hybrid": "mobilenetv4_hybrid_medium",
+    "fastvit_t8": "fastvit_t8",
+    "efficientvit_b0": "efficientvit_b0",
+    "edgenext": "edgenext_xx_small",
+    "convnextv2_atto": "convnextv2_atto",
+    "levit_128": "levit_128",
+    "mobilevit": "mobilevit_xxs",
+}
+_SEGMENTATION = torchvision.models.segmentation
+_DETECTION = torchvision.models.detection
+_NO_WEIGHTS = {"weights": None, "weights_backbone": None}
+_TORCHVISION: dict[str, tuple[Callable[[], Any], int]] = {
+    "vit_b_16": (lambda: torchvision.models.vit_b_16(weights=None), 224),
+    "swin_t": (lambda: torchvision.models.swin_t(weights=None), 224),
+    "shufflenet_v2": (lambda: torchvision.models.shufflenet_v2_x1_0(weights=None), 224),
+    "lraspp": (lambda: _SEGMENTATION.lraspp_mobilenet_v3_large(**_NO_WEIGHTS), 320),
+    "ssdlite320": (lambda: _DETECTION.ssdlite320_mobilenet_v3_large(**_NO_WEIGHTS), 320),
+}
+_ULTRALYTICS = ("yolov8n", "yolov8n-seg", "yolov9t", "yolo11n", "yolo11s", "yolo26n", "rtdetr-l")
+NAMES = (*_TIMM, *_TORCHVISION, *_ULTRALYTICS)
+
+
+def export(name: str, folder: Path) -> None:
+    """One network as one file."""
+    network, _, how = name.partition(".")
+    target = folder / f"{name}.onnx"
+    torch.manual_seed(SEED)
+    if network in _ULTRALYTICS:
+        made = (RTDETR if network.startswith("rtdetr") else YOLO)(f"{network}.yaml")
+        # It writes beside where the weights would have been: here.
+        shutil.move(made.export(format="onnx", imgsz=640, simplify=False), target)
+        return
+    if network in _TIMM:
+        model = timm.create_model(_TIMM[network], pretrained=False, exportable=True)
+        size = model.default_cfg["input_size"][-1]
+    else:
+        make, size = _TORCHVISION[network]
+        model = make()
+    picture = torch.rand(1, 3, size, size)
+    torch.onnx.export(
+        model.eval(),
+        (picture,),
+        str(target),
+        dynamo=how == "dynamo",
+        external_data=False,
+        input_names=["images"],
+    )
+
+
+if __name__ == "__main__":
+    for each in sys.argv[2:]:
+        export(each, Path(sys.argv[1]))
