@@ -49,8 +49,10 @@ class Search:
 
     def cost(self, draft: Draft) -> Cost:
         """Bytes that exceed memory, then seconds; smaller is better."""
-        self.left -= sum(len(stage.shares) for stage in draft)
-        return self.stages.overflow_bytes(draft), self.stages.latency_s(draft)
+        before = self.stages.crowded
+        seconds = self.stages.latency_s(draft)
+        self.left -= sum(len(stage.shares) for stage in draft) + self.stages.crowded - before
+        return self.stages.overflow_bytes(draft), seconds
 
     def cost_of(self, slots: Slots) -> Cost:
         """The cost of slots whose forms are known to be possible."""

@@ -53,6 +53,9 @@ Draft = tuple[Stage, ...]
 # A tensor: (tile, bytes) of its makers, whether these are partial sums, its place among outputs.
 _Piece = tuple[str, tuple[tuple[int, int], ...], bool, int]
 
+# Pieces that a task usually reads: its own, and of two neighbours.
+_PIECES = 3
+
 
 class Stages:
     """Makes the stages of one network on one cluster, and costs drafts of them."""
@@ -65,6 +68,8 @@ class Stages:
         self._shares: dict[object, Shares] = {}
         self._blocks_met: dict[int, tuple[Block, Stage]] = {}
         self._pieces: dict[tuple[Stage, Stage], list[list[_Piece]]] = {}
+        # Tasks that would have taken as long to simulate as messages beyond the usual few did.
+        self.crowded = 0
         self._costs: dict[Draft, float] = {}
         self._known: dict[object, Sequence[Step]] = {}
         self._capped = any(device.memory_bytes for device in cluster.devices)
@@ -133,7 +138,12 @@ class Stages:
         """The event simulator's prediction for a draft, by the rules of `pipeline`."""
         found = self._costs.get(draft)
         if found is None:
-            found = self._costs[draft] = latency_s(self._all_steps(draft), self.cluster)
+            steps = self._all_steps(draft)
+            pieces = sum(
+                len(read.pieces) for block in steps for step in block for read in step.reads
+            )
+            self.crowded += max(0, pieces // _PIECES - sum(map(len, steps)))
+            found = self._costs[draft] = latency_s(steps, self.cluster)
         return found
 
     def earliest_s(self, draft: Draft) -> dict[str, float]:
