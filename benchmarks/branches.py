@@ -4,10 +4,10 @@
                                   [--devices 2,4,8]
 
 An Inception module's branches depend on its input alone, so each may run on a device of its own;
-cutting the map in rows uses the same devices. `towers` is a network whose branches can't be cut in
-rows: two stacks of attention over channels, as in two-stream transformers. For each network and
-cluster of Raspberry Pis 3, speed-ups over one device by the event simulator: the best of `fused`
-and `halo`, and the same with branches where that is faster.
+cutting the map in rows uses the same devices. `towers` is a network of two branches from end to
+end: stacks of attention over channels, as in two-stream transformers. For each network and cluster
+of Raspberry Pis 3, speed-ups over one device by the event simulator: the best of `fused` and
+`halo`, and the same with branches where that is faster.
 """
 
 from __future__ import annotations

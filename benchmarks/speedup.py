@@ -30,6 +30,7 @@ from benchmarks.lab.cluster import Say
 from benchmarks.lab.crowd import crowd
 from benchmarks.lab.measure import ask, chosen, measure, steps
 from benchmarks.lab.network import MOST_DEVICES, require_tools
+from benchmarks.lab.pictures import short_name
 from benchmarks.lab.presets import load_kind, names
 from benchmarks.lab.tables import crowd_line, heading
 from benchmarks.report import ROOT, provenance
@@ -105,7 +106,7 @@ def run(setting: Setting, wish: Wish) -> Document:
     """Measures what is missing in one cluster; writes after each model."""
     path = wish.output / f"speedup-{setting.name}.json"
     done = _before(path) if wish.resume else {}
-    missing = [model for model in wish.models if model not in done.get("models", {})]
+    missing = [model for model in wish.models if short_name(model) not in done.get("models", {})]
     if not missing and (not wish.crowd or "crowd" in done):
         return done
     with terminal.progress_bar() as bar:
@@ -126,7 +127,7 @@ def run(setting: Setting, wish: Wish) -> Document:
             document.setdefault("models", {})
             say("\n".join(running.lines()))
             for model in missing:
-                document["models"][model] = _measured(running, model, wish, step)
+                document["models"][short_name(model)] = _measured(running, model, wish, step)
                 _write(path, document)
             if wish.crowd:
                 found = crowd(running.lab, ask(running.lab, wish.crowd), CROWD_S, say)

@@ -88,6 +88,9 @@ def export(name: str, folder: Path) -> None:
     else:
         make, size = _TORCHVISION[network]
         model = make()
+    for weights in model.parameters():
+        if not weights.any():  # as some heads begin: the answer would always be zero
+            torch.nn.init.normal_(weights, std=0.02)
     picture = torch.rand(1, 3, size, size)
     torch.onnx.export(
         model.eval(),

@@ -6,14 +6,13 @@ import asyncio
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.lab.cluster import SECRET, Lab, Say
-from benchmarks.lab.pictures import installed
+from benchmarks.lab.pictures import installed, short_name
 from benchmarks.lab.where import where
 from coordinator.cluster.programs import Programs, program_message
 from coordinator.control.choice import Choice
@@ -62,7 +61,7 @@ def ask(lab: Lab, model: str) -> Question:
     """Loads a model of the catalogue or an .onnx file, one that takes a picture if it can, and runs
     it whole, here.
     """
-    name = Path(model).stem if model.endswith(".onnx") else model
+    name = short_name(model)
     path = installed(model, lab.models)
     loaded = load_whole(path, name)
     graph = loaded.served.network.graph

@@ -17,11 +17,16 @@ from models.usual import image_input
 from models.vision.sidecar import Sidecar
 
 
+def short_name(model: str) -> str:
+    """What a model of the catalogue, or of an .onnx file, is called in results."""
+    return Path(model).stem if model.endswith(".onnx") else model
+
+
 def installed(name: str, store: Store) -> str:
     """Where the model `name`, or of that .onnx file, is: in `store`, with a sidecar, if it takes a
     picture and had none; else under its own name.
     """
-    short = Path(name).stem if name.endswith(".onnx") else name
+    short = short_name(name)
     found = store.find(short)
     if found is not None:
         return str(found.latest)

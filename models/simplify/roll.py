@@ -64,7 +64,7 @@ def _rolls(
     if last is None or first is None:
         return None
     source, made = makers[0].input[0], node.output[0]
-    axis = attributes_of(node)["axis"] % len(tensors[made].shape)
+    axis = attributes_of(node).get("axis", 1) % len(tensors[made].shape)
     fits = last.axis == first.axis == axis == rows.get(made, ROWS)
     whole = tensors[source].shape == tensors[made].shape
     together = first.start == 0 and first.stop == last.start
@@ -86,6 +86,8 @@ def slice_of(
 ) -> Slice | None:
     """What a Slice takes, if that is a range along one axis alone."""
     if node.op_type != "Slice" or node.input[0] not in tensors:
+        return None
+    if any(name and name not in constants for name in node.input[1:]):
         return None
     shape, given = tensors[node.input[0]].shape, attributes_of(node)
     starts, ends, axes, steps = (

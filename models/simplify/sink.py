@@ -22,6 +22,10 @@ from models.simplify.draft import Draft, attributes_of
 from models.simplify.roll import slice_of
 from models.simplify.rows import row_axes
 
+# No detector has more scales, and what follows a list is written once for each of its maps.
+_MOST_PARTS = 8
+_MOST_WRITTEN = 1 << 13
+
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
@@ -64,6 +68,7 @@ class _Sinking:
         self._chains: dict[int, list[onnx.NodeProto]] = {}
         self._taken_parts: set[str] = set()
         self._made: set[str] = set()
+        self._written = 0
 
     def add(self, node: onnx.NodeProto) -> None:
         """Writes a node, or its parts if it reads some and can be divided."""
@@ -123,11 +128,13 @@ class _Sinking:
         if any(name and name not in self.draft.tensors for name in (*node.input, *node.output)):
             return None
         if self._is_list(node):
-            axis = attributes_of(node)["axis"] % len(self.draft.shape(node.output[0]))
+            axis = attributes_of(node).get("axis", 1) % len(self.draft.shape(node.output[0]))
             sizes = tuple(self.draft.shape(name)[axis] for name in node.input)
             return _Parts(tuple(node.input), axis, sizes)
         read = {name: self._parts[name] for name in node.input if name in self._parts}
         if not read or len({each.sizes for each in read.values()}) > 1:
+            return None
+        if self._written > _MOST_WRITTEN:
             return None
         rule = _RULES.get(node.op_type)
         change = rule(self.draft, node, read) if rule else None
@@ -137,10 +144,10 @@ class _Sinking:
         """Whether a node joins rows of several maps: tensors with fewer dimensions, or with their
         rows elsewhere, than maps.
         """
-        if node.op_type != "Concat" or len(node.input) < 2:
+        if node.op_type != "Concat" or not 2 <= len(node.input) <= _MOST_PARTS:
             return False
         shape = self.draft.shape(node.output[0])
-        axis = attributes_of(node)["axis"] % len(shape)
+        axis = attributes_of(node).get("axis", 1) % len(shape)
         made = any(name in self.draft.constants or name in self._parts for name in node.input)
         return not made and len(shape) == 3 and axis == self._rows.get(node.output[0], ROWS)
 
@@ -156,11 +163,7 @@ class _Sinking:
                 if source in read:
                     one.input[place] = read[source].names[k]
                 elif place in change.sliced:
-                    axis = change.sliced[place]
-                    part = np.take(
-                        self.draft.constants[source], range(start, start + size), axis=axis
-                    )
-                    one.input[place] = self.draft.constant(f"{name}__{place}", part)
+                    one.input[place] = self._cut(source, change.sliced[place], start, size)
             if change.shape is not None:
                 shape = [size if d == change.axis else s for d, s in enumerate(change.shape)]
                 one.op_type = "Reshape"
@@ -168,7 +171,16 @@ class _Sinking:
                 one.input[:] = [one.input[0], self.draft.ints(f"{name}__shape", shape)]
             self._chains.setdefault(k, []).append(one)
             self._made.add(name)
+        self._written += len(names)
         return _Parts(names, change.axis, sizes)
+
+    def _cut(self, source: str, axis: int, start: int, size: int) -> str:
+        """A part of a constant, which keeps its memory."""
+        name = f"{source}__rows{axis}_{start}_{size}"
+        if name not in self.draft.constants:
+            part = (slice(None),) * axis + (slice(start, start + size),)
+            self.draft.constant(name, self.draft.constants[source][part])
+        return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +217,7 @@ def _elementwise(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts])
 
 def _concat(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
     axes = {each.axis for each in read.values()}
-    along = attributes_of(node)["axis"] % len(draft.shape(node.output[0]))
+    along = attributes_of(node).get("axis", 1) % len(draft.shape(node.output[0]))
     if len(axes) > 1 or along in axes or any(name not in read for name in node.input):
         return None
     return _Change(axes.pop(), {})

@@ -17,6 +17,7 @@ from models.importer import load_graph
 from models.operators import TABLE
 from models.simplify.rows import reshaped_axis
 from models.units import divide
+from protos.errors import BadRequest
 from tests.models.attention import NETWORKS, Net, detector, gated, windows, yolo_attention
 
 
@@ -59,6 +60,7 @@ def test_a_damaged_tile_is_found(name: str) -> None:
     assert not check(model, network, (3, 1), fused(network), fault=damaged).ok
 
 
+INT64 = onnx.TensorProto.INT64
 # Operators whose declaration forgets a row, and networks that have them.
 FORGETFUL = {
     "Reshape": "tokens",
@@ -154,3 +156,25 @@ def test_a_large_product_of_constants_stays(monkeypatch: pytest.MonkeyPatch) -> 
     assert checked(model).ok
     monkeypatch.setattr(fold, "_MULTIPLIED", 10_000)
     assert {node.op for node in load_graph(model).nodes} == {"Conv", "Add"}
+
+
+def test_lists_of_many_maps_stay_joined() -> None:
+    """What follows a list is written once for each of its maps: not a thousand times."""
+    net = Net(1, 3, 8, 8)
+    flat = [net.reshape(net.conv("x", 3, 4), 1, 4, 64) for _ in range(9)]
+    model = net.model(net.add("Sigmoid", net.add("Concat", *flat, axis=2)))
+    assert not load_graph(model).joined
+    assert checked(model).ok
+
+
+def test_a_roll_by_computed_rows_is_none() -> None:
+    net = Net(1, 3, 8, 8)
+    x = net.conv("x", 3, 4, 3)
+    axes = net.add("Cast", net.add("ReduceMax", net.add("Relu", "x"), keepdims=0), to=INT64)
+    axes = net.add("Reshape", net.add("Min", axes, net.ints(0)), net.ints(1))
+    parts = [
+        net.add("Slice", x, net.ints(start), net.ints(stop), net.add("Add", axes, net.ints(2)))
+        for start, stop in ((3, 8), (0, 3))
+    ]
+    with pytest.raises(BadRequest, match="is not known"):
+        load_graph(net.model(net.add("Concat", *parts, axis=2)))
