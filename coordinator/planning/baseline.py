@@ -52,15 +52,17 @@ def unsplit_works(network: Network) -> Sequence[Work]:
     return found
 
 
-def computing_s(network: Network, devices: Sequence[Device]) -> list[float]:
-    """Seconds of computation for the unsplit network, per device.
+def computing_s(
+    network: Network, devices: Sequence[Device], works: Sequence[Work] = ()
+) -> list[float]:
+    """Seconds of computation for the unsplit network, or for these `works` of it, per device.
 
     Raises:
         Infeasible: there is no device.
     """
     if not devices:
         raise Infeasible(cause="there is no device to plan for", cure="Start a worker.")
-    work = unsplit_works(network)
+    work = works or unsplit_works(network)
     known: dict[int, float] = {}
     for device in devices:
         if id(device.costs) not in known:
@@ -103,8 +105,8 @@ def best_alone(network: Network, devices: Sequence[Device]) -> Alone:
     return min(found, key=lambda each: (not each.fits, each.seconds, not each.device.host))
 
 
-def alone_s(network: Network, devices: Sequence[Device]) -> list[float]:
-    """Seconds for everything, transfers included, per device."""
+def alone_s(network: Network, devices: Sequence[Device], works: Sequence[Work] = ()) -> list[float]:
+    """Seconds for everything, or for these `works` of it, transfers included, per device."""
     block = everything(network, DeviceId(""))
     (tile,) = block.tiles
     sizes = [
@@ -112,7 +114,7 @@ def alone_s(network: Network, devices: Sequence[Device]) -> list[float]:
     ]
     return [
         seconds + sum(map(device.link.transfer_s, sizes))
-        for device, seconds in zip(devices, computing_s(network, devices), strict=True)
+        for device, seconds in zip(devices, computing_s(network, devices, works), strict=True)
     ]
 
 

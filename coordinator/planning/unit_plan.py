@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.baseline import alone_s, best_alone, bytes_of
+from coordinator.planning.baseline import alone_s, best_alone, bytes_of, whole_works
 from coordinator.planning.finish import block_of, finished
 from coordinator.planning.layouts import Configuration, Layout, divider_of
 from coordinator.tasks.plan import Block, Plan, Tile, TrafficBytes, tile_extent
@@ -50,7 +50,8 @@ def plan_of(
         read += bytes_of(network, tile_extent(network, block, block.tiles[0]).inputs)
         cost_s -= (stop - start - 1) * device.costs.task_s
     if len(blocks) == 1 and len(blocks[0].tiles) == 1:
-        (cost_s,) = alone_s(network, [cluster.device(blocks[0].tiles[0].device)])
+        device = cluster.device(blocks[0].tiles[0].device)
+        (cost_s,) = alone_s(network, [device], whole_works(network))
     made = sum(bytes_of(network, tile.boxes) for block in blocks for tile in block.tiles)
     traffic = TrafficBytes(scatter=read, gather=made)
     reason = "no layer is faster with it, transfers included"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.exhaustive import enumerate_strategies
 from coordinator.costs.devices import Cluster
-from coordinator.planning.baseline import fastest_first, rates_of
+from coordinator.planning.baseline import alone_s, fastest_first, rates_of, whole_works
 from coordinator.planning.elimination import Layers, elimination
 from coordinator.planning.graphsearch.elimination import find_strategy
 from coordinator.planning.kcut import kcut
@@ -72,8 +72,10 @@ def test_cost_is_the_least_of_all_strategies(model, rates) -> None:
     network, devices = network_of(model), cluster(*rates)
     graph = layers_of(network, devices).graph()
     plan = elimination(network, devices)
-    least = min(enumerate_strategies(graph).cost, plan.single_device_latency_s)
-    assert plan.predicted_latency_s == pytest.approx(least)
+    least = enumerate_strategies(graph).cost
+    alone = min(alone_s(network, devices.devices, whole_works(network)))
+    assert plan.predicted_latency_s <= least * (1 + 1e-9)
+    assert any(plan.predicted_latency_s == pytest.approx(each) for each in (least, alone))
 
 
 @pytest.mark.parametrize("credit", [True, False])
@@ -106,7 +108,8 @@ def test_slow_links_leave_everything_on_one_device() -> None:
     network = network_of(classifier())
     plan = elimination(network, cluster(1.0, 1.0, 1.0, mbps=0.1))
     assert [len(block.tiles) for block in plan.blocks] == [1], "one block, one tile"
-    assert plan.predicted_latency_s == pytest.approx(plan.single_device_latency_s)
+    # A program leaves out the rows that nobody reads; onnxruntime computes them.
+    assert 0.95 < plan.predicted_latency_s / plan.single_device_latency_s <= 1.0
     assert {each.device for each in plan.unused} == {"d1", "d2"}
 
 
@@ -114,7 +117,8 @@ def test_runs_that_are_joined_are_not_paid_twice() -> None:
     network = network_of(classifier())
     one = Cluster((device("a", run_s=0.01),))
     plan = elimination(network, one)
-    assert plan.predicted_latency_s == pytest.approx(plan.single_device_latency_s)
+    # A program leaves out the rows that nobody reads; onnxruntime computes them.
+    assert 0.95 < plan.predicted_latency_s / plan.single_device_latency_s <= 1.0
 
 
 def weights(network: Network, plan: Plan) -> dict[str, int]:
