@@ -14,6 +14,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 import onnx
 
 from models.graph import ROWS
+from models.operators import REDUCING
+from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo
 from models.simplify.draft import attributes_of
 
@@ -24,16 +26,11 @@ _FOLLOWED = 16
 _OF_TOKENS = frozenset({"MatMul", "Gemm", "LayerNormalization", "RMSNormalization"})
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 # Operators whose output has its rows where its inputs have them, counted from the end.
-_KEEPING = frozenset(
-    (  # noqa: SIM905 - one name per line would be half of this file
-        "Abs Add And Cast Ceil Clip Concat Cos Div Dropout Elu Equal Erf Exp Expand Floor Gather "
-        "Gelu Greater HardSigmoid HardSwish Identity LayerNormalization LeakyRelu Less Log "
-        "LogSoftmax Max Mean Min Mish Mod Mul Neg Not Or PRelu Pad Pow RMSNormalization Reciprocal "
-        "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
-        "Relu Round Selu Sigmoid Sign Sin Slice Softmax Softplus Softsign Sqrt Sub Sum Tanh Tile "
-        "Where"
-    ).split()
-)
+_KEEPING = BROADCASTING | {
+    *("Concat", "Expand", "Gather", "Pad", "Slice", "Tile"),
+    *("LayerNormalization", "LogSoftmax", "RMSNormalization", "Softmax"),
+    *REDUCING,
+}
 
 
 def row_axes(

@@ -17,6 +17,7 @@ import onnx
 from onnx import helper
 
 from models.graph import ROWS, Joined
+from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo
 from models.simplify.draft import Draft, attributes_of
 from models.simplify.roll import slice_of
@@ -305,12 +306,8 @@ def _conv(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Ch
     return _Change(parts.axis, {}) if plain else None
 
 
-_ELEMENTWISE = (
-    "Abs Add Cast Ceil Clip Div Exp Floor HardSigmoid HardSwish Identity LeakyRelu Log Max Min Mul "
-    "Neg Pow Reciprocal Relu Sigmoid Softplus Sqrt Sub Tanh"
-)
 _RULES: Mapping[str, _Rule] = {
-    **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
+    **dict.fromkeys(BROADCASTING, _elementwise),
     **dict.fromkeys(["Reshape", "Unsqueeze", "Squeeze", "Flatten"], _reshape),
     **dict.fromkeys(["Softmax", "ReduceMean", "ReduceSum", "ReduceMax"], _along_another),
     **dict.fromkeys(["MatMul", "LayerNormalization"], _by_row),
