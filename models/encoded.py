@@ -46,6 +46,13 @@ def encodes(graph: Graph, name: str) -> bool:
     return is_map and name in graph.producer and name not in graph.results
 
 
+def _is_multiplied(graph: Graph, name: str) -> bool:
+    """Whether a product of matrices reads a tensor: onnxruntime takes its decoding into the product,
+    and refuses values of more than one scale there.
+    """
+    return any(graph.nodes[index].op == "MatMul" for index in graph.consumers.get(name, ()))
+
+
 def with_wire(graph: Graph, wire: Wire, ranges: Ranges) -> Graph:
     """The graph with its maps in this encoding. With `int8`, maps without `ranges` stay exact."""
 
@@ -55,7 +62,7 @@ def with_wire(graph: Graph, wire: Wire, ranges: Ranges) -> Graph:
         encoding: Encoding | None = None
         if wire == "fp16":
             encoding = Half()
-        elif wire == "int8" and name in ranges:
+        elif wire == "int8" and name in ranges and not _is_multiplied(graph, name):
             found = ranges[name]
             encoding = PerChannel.covering(found.least * MARGIN, found.most * MARGIN)
         return replace(info, wire=encoding)

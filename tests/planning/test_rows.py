@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx
 import pytest
 
 from coordinator.planning.legal import check_plan
 from coordinator.planning.strategies import STRATEGIES
+from models.calibration import ranges_of
 from models.importer import load_graph
+from models.reference import random_inputs
 from models.units import divide
+from models.wire import Wire
 from tests.models.attention import NETWORKS, gated, vit
 from tests.planning.clusters import SLOW, cluster
 from tests.planning.run_plan import difference
@@ -24,6 +29,16 @@ def test_every_plan_gives_the_right_answer(name: str, strategy: str) -> None:
     plan = STRATEGIES[strategy](network, SOME)
     check_plan(plan, network, SOME)
     assert difference(model, plan, network).max_rel_error <= 1e-5
+
+
+@pytest.mark.parametrize("wire", ["fp16", "int8"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_encoded_rows(name: str, wire: Wire) -> None:
+    model = NETWORKS[name]()
+    graph = load_graph(model)
+    network = divide(graph, lambda: ranges_of(graph, [random_inputs(graph, k) for k in range(4)]))
+    plan = replace(STRATEGIES["halo"](network.wired(wire), SOME), wire=wire)
+    assert difference(model, plan, network).max_rel_error <= (0.01 if wire == "fp16" else 0.1)
 
 
 @pytest.mark.parametrize("model", [vit(), gated()], ids=["attention", "gates"])
