@@ -47,8 +47,8 @@ def encodes(graph: Graph, name: str) -> bool:
 
 
 def _is_multiplied(graph: Graph, name: str) -> bool:
-    """Whether a product of matrices reads a tensor: onnxruntime takes its decoding into the product,
-    and refuses values of more than one scale there.
+    """Whether a product of matrices reads a tensor: onnxruntime takes its decoding into the
+    product, and refuses values of more than one scale there.
     """
     return any(graph.nodes[index].op == "MatMul" for index in graph.consumers.get(name, ()))
 

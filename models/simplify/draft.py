@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -79,3 +79,43 @@ class Draft:
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     """The attributes of a node by name."""
     return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+
+
+def joined_axis(node: onnx.NodeProto, rank: int) -> int:
+    """The axis along which a Concat joins tensors of so many dimensions."""
+    return int(attributes_of(node).get("axis", 1)) % rank
+
+
+class Slice(NamedTuple):
+    """Elements [start, stop) along one axis."""
+
+    axis: int
+    start: int
+    stop: int
+
+
+def slice_of(
+    node: onnx.NodeProto, tensors: Mapping[str, TensorInfo], constants: Mapping[str, np.ndarray]
+) -> Slice | None:
+    """What a Slice takes, if that is a range along one axis alone."""
+    if node.op_type != "Slice" or node.input[0] not in tensors:
+        return None
+    if any(name and name not in constants for name in node.input[1:]):
+        return None
+    shape, given = tensors[node.input[0]].shape, attributes_of(node)
+    starts, ends, axes, steps = (
+        given.get(key) or _constant(node, place, constants)
+        for place, key in enumerate(("starts", "ends", "axes", "steps"), start=1)
+    )
+    if not starts or not ends or len(starts) != 1 or (steps or [1]) != [1]:
+        return None
+    axis = (axes or [0])[0] % len(shape)
+    ends = [min(max(each + shape[axis] * (each < 0), 0), shape[axis]) for each in (*starts, *ends)]
+    return Slice(axis, *ends)
+
+
+def _constant(
+    node: onnx.NodeProto, place: int, constants: Mapping[str, np.ndarray]
+) -> list[int] | None:
+    name = node.input[place] if len(node.input) > place else ""
+    return constants[name].reshape(-1).tolist() if name in constants else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -13,7 +12,7 @@ from models.graph import ROWS
 from models.operators.arrange import DOMAIN
 from models.operators.roll import OP
 from models.shapes import TensorInfo
-from models.simplify.draft import attributes_of
+from models.simplify.draft import joined_axis, slice_of
 
 
 def rolled(
@@ -64,45 +63,10 @@ def _rolls(
     if last is None or first is None:
         return None
     source, made = makers[0].input[0], node.output[0]
-    axis = attributes_of(node).get("axis", 1) % len(tensors[made].shape)
+    axis = joined_axis(node, len(tensors[made].shape))
     fits = last.axis == first.axis == axis == rows.get(made, ROWS)
     whole = tensors[source].shape == tensors[made].shape
     together = first.start == 0 and first.stop == last.start
     if makers[1].input[0] != source or not (fits and whole and together):
         return None
     return (source, axis, last.start) if last.stop == tensors[source].shape[axis] else None
-
-
-class Slice(NamedTuple):
-    """Elements [start, stop) along one axis."""
-
-    axis: int
-    start: int
-    stop: int
-
-
-def slice_of(
-    node: onnx.NodeProto, tensors: Mapping[str, TensorInfo], constants: Mapping[str, np.ndarray]
-) -> Slice | None:
-    """What a Slice takes, if that is a range along one axis alone."""
-    if node.op_type != "Slice" or node.input[0] not in tensors:
-        return None
-    if any(name and name not in constants for name in node.input[1:]):
-        return None
-    shape, given = tensors[node.input[0]].shape, attributes_of(node)
-    starts, ends, axes, steps = (
-        given.get(key) or _constant(node, place, constants)
-        for place, key in enumerate(("starts", "ends", "axes", "steps"), start=1)
-    )
-    if not starts or not ends or len(starts) != 1 or (steps or [1]) != [1]:
-        return None
-    axis = (axes or [0])[0] % len(shape)
-    ends = [min(max(each + shape[axis] * (each < 0), 0), shape[axis]) for each in (*starts, *ends)]
-    return Slice(axis, *ends)
-
-
-def _constant(
-    node: onnx.NodeProto, place: int, constants: Mapping[str, np.ndarray]
-) -> list[int] | None:
-    name = node.input[place] if len(node.input) > place else ""
-    return constants[name].reshape(-1).tolist() if name in constants else None

@@ -19,8 +19,7 @@ from onnx import helper
 from models.graph import ROWS, Joined
 from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo
-from models.simplify.draft import Draft, attributes_of
-from models.simplify.roll import slice_of
+from models.simplify.draft import Draft, attributes_of, joined_axis, slice_of
 from models.simplify.rows import row_axes
 
 # No detector has more scales, and what follows a list is written once for each of its maps.
@@ -129,7 +128,7 @@ class _Sinking:
         if any(name and name not in self.draft.tensors for name in (*node.input, *node.output)):
             return None
         if self._is_list(node):
-            axis = attributes_of(node).get("axis", 1) % len(self.draft.shape(node.output[0]))
+            axis = joined_axis(node, len(self.draft.shape(node.output[0])))
             sizes = tuple(self.draft.shape(name)[axis] for name in node.input)
             return _Parts(tuple(node.input), axis, sizes)
         read = {name: self._parts[name] for name in node.input if name in self._parts}
@@ -148,7 +147,7 @@ class _Sinking:
         if node.op_type != "Concat" or not 2 <= len(node.input) <= _MOST_PARTS:
             return False
         shape = self.draft.shape(node.output[0])
-        axis = attributes_of(node).get("axis", 1) % len(shape)
+        axis = joined_axis(node, len(shape))
         made = any(name in self.draft.constants or name in self._parts for name in node.input)
         return not made and len(shape) == 3 and axis == self._rows.get(node.output[0], ROWS)
 
@@ -218,7 +217,7 @@ def _elementwise(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts])
 
 def _concat(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
     axes = {each.axis for each in read.values()}
-    along = attributes_of(node).get("axis", 1) % len(draft.shape(node.output[0]))
+    along = joined_axis(node, len(draft.shape(node.output[0])))
     if len(axes) > 1 or along in axes or any(name not in read for name in node.input):
         return None
     return _Change(axes.pop(), {})
