@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # clients import this module, too, and do not need networks
     from coordinator.costs.regression import Profile
     from coordinator.tasks.plan import TrafficBytes
     from coordinator.tasks.timeline import Timing
+    from models.selection import Selections
     from models.units import Network
     from models.vision.sidecar import Sidecar
 
@@ -55,6 +56,15 @@ class ServedModel:
     network: Network
     sidecar: Sidecar | None
     trained: bool
+
+    @property
+    def selections(self) -> Selections:
+        """What is read of its outputs to make predictions, where that is not everything."""
+        if self.sidecar is None or self.sidecar.head is None:
+            return {}
+        graph = self.network.graph
+        shapes = {name: graph.shape(name) for name in graph.outputs}
+        return self.sidecar.head.selections(shapes, len(self.sidecar.labels))
 
 
 @dataclass(frozen=True, slots=True)

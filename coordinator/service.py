@@ -253,10 +253,13 @@ class Coordinator:
         feeds: Arrays | Reading,
         request_id: str | None = None,
         choice: Choice = IN_FORCE,
+        *,
+        raw: bool = True,
     ) -> Answer:
         """One request: input tensors in, output tensors out, by the plan in force or a chosen one.
         `model` is a result of `served.get`, or a name for it. `feeds` may be a `Reading`, which is
-        read when the request's turn has come.
+        read when the request's turn has come. Unless `raw`, the outputs serve only to make the
+        predictions that the model's sidecar describes; what these do not need may be zeros.
 
         Raises:
             BadRequest: tensors that the model does not take.
@@ -275,7 +278,9 @@ class Coordinator:
                 async with self._controller.turn(source, choice) as turn:
                     graph, sent = await self._entrances.fitting(turn, served.network, given)
                     started_s = time.monotonic()
-                    answer, times = await self._driver.run(graph, sent, request)
+                    answer, times = await self._driver.run(
+                        graph, sent, request, {} if raw else served.selections
+                    )
         except BadRequest:
             raise  # an error of the caller says nothing about the cluster
         except ImbrexError as error:

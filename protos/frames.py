@@ -5,7 +5,8 @@
     payloads            the bytes of every tensor, ping and pong, in the order of their items;
                         each begins at the next multiple of 16 bytes from the message's start
 
-A tensor's payload is exactly its box, little-endian and row-major. The padding lets a receiver use
+A tensor's payload is exactly its box, or the entries of it that are kept, little-endian and
+row-major. The padding lets a receiver use
 the payload in place as an array of any type on the wire: a message is read into memory that begins
 16-aligned, as CPython's `bytes` and numpy's arrays do.
 """
@@ -141,7 +142,11 @@ def _header(data: Buffer, most_bytes: int) -> tuple[Sequence[pb.Item], int]:
 
 def _array(tensor: pb.Tensor, payload: memoryview) -> np.ndarray:
     dtype = dtype_of(tensor.data_type)
-    shape = tuple(stop - start for start, stop in ranges(tensor.box))
+    shape = [stop - start for start, stop in ranges(tensor.box)]
+    if tensor.HasField("kept"):
+        if tensor.kept.axis >= len(shape):
+            raise _violation(f"kept entries along axis {tensor.kept.axis} of {len(shape)}")
+        shape[tensor.kept.axis] = len(tensor.kept.entries)
     size = dtype.itemsize
     for extent in shape:
         size *= extent

@@ -390,7 +390,7 @@ class Task(_message.Message):
         box: Box
         def __init__(self, device: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ...) -> None: ...
     class Output(_message.Message):
-        __slots__ = ("tensor", "box", "yields", "to", "address", "to_task", "to_attempt")
+        __slots__ = ("tensor", "box", "yields", "to", "address", "to_task", "to_attempt", "selection")
         TENSOR_FIELD_NUMBER: _ClassVar[int]
         BOX_FIELD_NUMBER: _ClassVar[int]
         YIELDS_FIELD_NUMBER: _ClassVar[int]
@@ -398,6 +398,7 @@ class Task(_message.Message):
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
         TO_TASK_FIELD_NUMBER: _ClassVar[int]
         TO_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+        SELECTION_FIELD_NUMBER: _ClassVar[int]
         tensor: str
         box: Box
         yields: Box
@@ -405,7 +406,8 @@ class Task(_message.Message):
         address: str
         to_task: int
         to_attempt: int
-        def __init__(self, tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., yields: _Optional[_Union[Box, _Mapping]] = ..., to: _Optional[str] = ..., address: _Optional[str] = ..., to_task: _Optional[int] = ..., to_attempt: _Optional[int] = ...) -> None: ...
+        selection: Selection
+        def __init__(self, tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., yields: _Optional[_Union[Box, _Mapping]] = ..., to: _Optional[str] = ..., address: _Optional[str] = ..., to_task: _Optional[int] = ..., to_attempt: _Optional[int] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ...) -> None: ...
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -424,8 +426,31 @@ class Task(_message.Message):
     sources_named: bool
     def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., program: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Task.Input, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Task.Output, _Mapping]]] = ..., sources_named: _Optional[bool] = ...) -> None: ...
 
+class Selection(_message.Message):
+    __slots__ = ("axis", "across", "start", "stop", "least", "factor")
+    AXIS_FIELD_NUMBER: _ClassVar[int]
+    ACROSS_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    axis: int
+    across: int
+    start: int
+    stop: int
+    least: float
+    factor: int
+    def __init__(self, axis: _Optional[int] = ..., across: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., least: _Optional[float] = ..., factor: _Optional[int] = ...) -> None: ...
+
 class Tensor(_message.Message):
-    __slots__ = ("request", "plan_version", "task", "attempt", "tensor", "box", "data_type", "payload_bytes")
+    __slots__ = ("request", "plan_version", "task", "attempt", "tensor", "box", "data_type", "payload_bytes", "kept")
+    class Kept(_message.Message):
+        __slots__ = ("axis", "entries")
+        AXIS_FIELD_NUMBER: _ClassVar[int]
+        ENTRIES_FIELD_NUMBER: _ClassVar[int]
+        axis: int
+        entries: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, axis: _Optional[int] = ..., entries: _Optional[_Iterable[int]] = ...) -> None: ...
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -434,6 +459,7 @@ class Tensor(_message.Message):
     BOX_FIELD_NUMBER: _ClassVar[int]
     DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     request: str
     plan_version: int
     task: int
@@ -442,7 +468,8 @@ class Tensor(_message.Message):
     box: Box
     data_type: int
     payload_bytes: int
-    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., payload_bytes: _Optional[int] = ...) -> None: ...
+    kept: Tensor.Kept
+    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., kept: _Optional[_Union[Tensor.Kept, _Mapping]] = ...) -> None: ...
 
 class TaskDone(_message.Message):
     __slots__ = ("request", "task", "attempt", "ready_s", "start_s", "stop_s", "peer_bytes")

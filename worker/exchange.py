@@ -191,7 +191,7 @@ class Exchange:
                 last = [done_item(done)] if done is not None else []
                 outbox = self._streams.get(stream)
                 if pieces or not more:
-                    self._on_loop(self._write, stream, messages(pieces, last))
+                    self._on_loop(self._write, stream, list(messages(pieces, last)))
                 elif outbox is not None:
                     outbox.hold(last)
                     self._on_loop(outbox.flush_soon)

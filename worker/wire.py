@@ -1,11 +1,13 @@
 """Conversion between messages on the wire and the types of the task state."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from models.boxes import Box
+from models.boxes import Box, Span
+from models.selection import Selection
 from protos import imbrex_pb2 as pb
 from protos.convert import box_message, data_type_of, dtype_of, ranges
 from protos.frames import MAX_TENSOR_BYTES, Payload, pieces
@@ -70,9 +72,16 @@ def output_specs(messages: Sequence[pb.Task.Output]) -> tuple[OutputSpec, ...]:
             entry.address,
             entry.to_task,
             entry.to_attempt,
+            _selection(entry.selection) if entry.HasField("selection") else None,
         )
         for entry in messages
     )
+
+
+def _selection(message: pb.Selection) -> Selection:
+    scores = Span(message.start, message.stop)
+    factor = message.factor - 1 if message.factor else None
+    return Selection(message.axis, message.across, scores, message.least, factor)
 
 
 def piece_of(message: pb.Tensor, array: np.ndarray, sender: str = "") -> Piece:
@@ -86,13 +95,13 @@ def key_of(message: pb.Task | pb.Tensor | pb.Resend | pb.Show) -> TaskKey:
 
 
 def messages(parts: Sequence[Piece], last: Sequence[pb.Item] = ()) -> Iterator[Message]:
-    """Pieces coalesced into messages of about `MAX_TENSOR_BYTES`, larger pieces split by box; the
-    items `last` go with the final message.
+    """Pieces, or of those with a selection its entries, coalesced into messages of about
+    `MAX_TENSOR_BYTES`; larger pieces are split by box. The items `last` go with the final message.
     """
     items: list[pb.Item] = []
     payloads: list[Payload] = []
     held = 0
-    for part in _split(parts):
+    for part in _split(map(_narrowed, parts)):
         if items and held + part.array.nbytes > MAX_TENSOR_BYTES:
             yield items, payloads
             items, payloads, held = [], [], 0
@@ -132,9 +141,20 @@ def failed_item(failed: Failed) -> pb.Item:
     )
 
 
-def _split(parts: Sequence[Piece]) -> Iterator[Piece]:
+def _narrowed(part: Piece) -> Piece:
+    """The entries of its selection, if they are few."""
+    if part.selection is None:
+        return part
+    axis, chosen = part.selection.axis, part.selection.chosen(part.array)
+    size = part.array.nbytes * len(chosen) // part.array.shape[axis]
+    if size > min(MAX_TENSOR_BYTES, part.array.nbytes // 2):
+        return part
+    return replace(part, array=part.array.take(chosen, axis), kept=chosen)
+
+
+def _split(parts: Iterable[Piece]) -> Iterator[Piece]:
     for part in parts:
-        if part.array.nbytes <= MAX_TENSOR_BYTES:
+        if part.kept is not None or part.array.nbytes <= MAX_TENSOR_BYTES:
             yield part
             continue
         for cut in pieces(part.box.spans, part.array.itemsize):
@@ -143,6 +163,9 @@ def _split(parts: Sequence[Piece]) -> Iterator[Piece]:
 
 
 def _tensor(part: Piece) -> pb.Tensor:
+    kept = None
+    if part.selection is not None and part.kept is not None:
+        kept = pb.Tensor.Kept(axis=part.selection.axis, entries=part.kept.tolist())
     return pb.Tensor(
         request=part.key.request,
         plan_version=part.key.plan_version,
@@ -151,4 +174,5 @@ def _tensor(part: Piece) -> pb.Tensor:
         tensor=part.tensor,
         box=box_message(part.box),
         data_type=data_type_of(part.array.dtype),
+        kept=kept,
     )

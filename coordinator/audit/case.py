@@ -179,7 +179,11 @@ class _Builder:
         if output.to_host or not flight.direct:
             held = flight.partials.get((case.task, output.tensor))
             array = flight.arrays[output.tensor] if held is None else held
-            yield Received(output.tensor, output.box, output.yields, array[output.box.slices()])
+            arrived = array[output.box.slices()]
+            selection = flight.selections.get(output.tensor)
+            if selection is not None and not selection.fits(output.box):
+                selection = None
+            yield Received(output.tensor, output.box, output.yields, arrived, selection)
         for route in output.routes if flight.direct else ():
             number, reader = self._attempts[route.reader]
             if reader == case.device or route.box.is_empty or not self._peers.shows(reader):

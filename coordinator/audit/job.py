@@ -12,6 +12,7 @@ import numpy as np
 
 from models.boxes import Box
 from models.mapped import Place
+from models.selection import Selection
 
 _LENGTH = struct.Struct("<Q")
 
@@ -28,12 +29,28 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What arrived of an output: a box of the tensor; the program yields `yields`."""
+    """What arrived of an output: a box of the tensor, or its entries of a selection; the program
+    yields `yields`.
+    """
 
     tensor: str
     box: Box
     yields: Box
     array: np.ndarray = field(repr=False)
+    selection: Selection | None = None
+
+    def read(self, expected: np.ndarray, tolerance: float) -> np.ndarray:
+        """What should have arrived: `expected`, except where neither has an entry to select."""
+        selection = self.selection
+        if selection is None:
+            return expected
+        margin = tolerance * float(np.abs(expected).max(initial=0))
+        ignored = selection.best(self.array) < selection.least
+        ignored &= selection.best(expected) < selection.least + margin
+        expected = expected.copy()
+        axis = selection.axis
+        np.moveaxis(expected, axis, 0)[ignored] = np.moveaxis(self.array, axis, 0)[ignored]
+        return expected
 
 
 @dataclass(frozen=True, slots=True)

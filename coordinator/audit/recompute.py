@@ -28,7 +28,8 @@ def recompute(job: Job) -> Found:
     """The worst difference among all that arrived."""
     names = list(dict.fromkeys(each.tensor for each in job.received))
     made = _run(job, names, exact=False)
-    worst = max((_difference(each, made[each.tensor]) for each in job.received), key=_severity)
+    found = [_difference(each, made[each.tensor], job.tolerance) for each in job.received]
+    worst = max(found, key=_severity)
     if not worst.is_wrong(job.tolerance):
         return worst
     again = _run(job, names, exact=True)
@@ -40,8 +41,8 @@ def _severity(found: Found) -> float:
     return found.difference
 
 
-def _difference(received: Received, made: np.ndarray) -> Found:
-    expected = made[received.box.slices(received.yields)]
+def _difference(received: Received, made: np.ndarray, tolerance: float) -> Found:
+    expected = received.read(made[received.box.slices(received.yields)], tolerance)
     return Found(received.tensor, relative(received.array, expected, made))
 
 

@@ -50,6 +50,7 @@ from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.scheduler import Scheduler
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.finite import is_finite
+from models.selection import NO_SELECTION, Selections
 from protos import imbrex_pb2 as pb
 from protos.convert import dtype_of
 from protos.errors import BadRequest, ImbrexError
@@ -129,9 +130,14 @@ class Driver:
                 flight.done.set_exception(_Distrusted())
 
     async def run(
-        self, graph: TaskGraph, feeds: Mapping[str, np.ndarray], request_id: str | None = None
+        self,
+        graph: TaskGraph,
+        feeds: Mapping[str, np.ndarray],
+        request_id: str | None = None,
+        selections: Selections = NO_SELECTION,
     ) -> tuple[Answer, list[TaskTimes]]:
-        """Runs one request, from its input tensors to its output tensors.
+        """Runs one request, from its input tensors to its output tensors; of outputs with a
+        selection, entries outside it may be zeros.
 
         Raises:
             BadRequest: its id is already in use.
@@ -146,7 +152,7 @@ class Driver:
         tried = request
         while True:
             try:
-                answer, times = await self._run(graph, feeds, tried)
+                answer, times = await self._run(graph, feeds, tried, selections)
                 if not self._distrusted.isdisjoint(answer.devices):
                     raise _Distrusted
             except _Distrusted:
@@ -158,7 +164,11 @@ class Driver:
                 return replace(answer, request_id=request), times
 
     async def _run(
-        self, graph: TaskGraph, feeds: Mapping[str, np.ndarray], request: RequestId
+        self,
+        graph: TaskGraph,
+        feeds: Mapping[str, np.ndarray],
+        request: RequestId,
+        selections: Selections,
     ) -> tuple[Answer, list[TaskTimes]]:
         arrays = {
             name: np.empty(info.shape, dtype_of(info.data_type))
@@ -168,6 +178,7 @@ class Driver:
         arrays.update({name: np.ascontiguousarray(feeds[name]) for name in graph.inputs})
         done = asyncio.get_running_loop().create_future()
         flight = Flight(graph, arrays, done, Timeline(time.monotonic()))
+        flight.selections = graph.selectable(selections)
         for other in self._flights.values():
             flight.meet(other)
         self._flights[request] = flight
@@ -296,7 +307,7 @@ class Driver:
             return  # the attempt ended in the same step
         flight.direct = run.direct
         letter = letters.setdefault(action.device, Letter())
-        letter.items.append(task_item(action, run, self._transport.address))
+        letter.items.append(task_item(action, run, self._transport.address, flight.selections))
         letter.attempts[action.request, action.task, action.attempt] = None
         program = graph.programs[graph.tasks[action.task].program]
         letter.programs.append((program, graph.blobs))

@@ -14,6 +14,7 @@ from coordinator.tasks.plan import DeviceId, TrafficBytes
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.boxes import Box
 from models.graph import answer
+from models.selection import NO_SELECTION, Selections
 
 
 @dataclass(slots=True)
@@ -21,7 +22,7 @@ class Flight:
     """One request. `arrays` holds every tensor that passes through the host, by name; `done`
     completes with the request; `told` is set when every task has been reported. `partials` are
     partial sums by task and tensor; `direct`: devices pass tensors to each other. `shared` are
-    devices of its plan that other requests used meanwhile.
+    devices of its plan that other requests used meanwhile. `selections`: what is read of results.
     """
 
     graph: TaskGraph
@@ -39,6 +40,7 @@ class Flight:
     direct: bool = False
     summed: set[str] = field(default_factory=set)
     shared: set[DeviceId] = field(default_factory=set)
+    selections: Selections = field(default_factory=lambda: NO_SELECTION)
 
     def __post_init__(self) -> None:
         self.untold = {task.id for task in self.graph.tasks}

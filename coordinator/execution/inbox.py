@@ -14,7 +14,7 @@ import numpy as np
 import structlog
 
 from coordinator.execution.flight import Flight
-from coordinator.execution.results import mismatch
+from coordinator.execution.results import NoResult, whole
 from coordinator.tasks.events import Event, Failed, Finished, Received, Refused, RequestId
 from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.timeline import TaskTimes
@@ -79,17 +79,18 @@ class Inbox:
         if flight.attempts.get((header.task, header.attempt)) != device:
             self._dropped["stranger"] += 1
             return
-        cause = mismatch(header, payload, flight)
-        if cause:
+        size, finite = payload.nbytes, is_finite(payload)
+        try:
+            payload = whole(header, payload, flight)
+        except NoResult as error:
+            cause = str(error)
             log.warning("result refused", device=device, task=header.task, cause=cause)
             self._step(Refused(request, header.task, header.attempt, cause), None)
             return
-        flight.gather_bytes += payload.nbytes
-        flight.timeline.received(header.task, header.attempt, payload.nbytes, time.monotonic())
+        flight.gather_bytes += size
+        flight.timeline.received(header.task, header.attempt, size, time.monotonic())
         box = Box.of(*ranges(header.box))
-        event = Received(
-            request, header.task, header.attempt, header.tensor, box, is_finite(payload)
-        )
+        event = Received(request, header.task, header.attempt, header.tensor, box, finite)
         self._step(event, payload)
 
     def _done(self, device: DeviceId, done: pb.TaskDone) -> None:

@@ -12,6 +12,7 @@ from coordinator.tasks.graph import TaskGraph, TaskOutput, TaskSpec
 from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.runs import RequestRun
 from models.boxes import Box
+from models.selection import NO_SELECTION, Selection, Selections
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST
 from protos.convert import box_message
@@ -21,9 +22,10 @@ from protos.frames import pieces
 _Reader = tuple[DeviceId, str, int]
 # The source of a box of its input: tensor, device, box.
 _Source = tuple[str, DeviceId, Box]
-# A task and the location of its neighbours: the addresses of the plan's devices if all is as
-# planned; otherwise its readers and sources; nothing if everything goes through the host.
-_Key = tuple[int, Hashable]
+# A task, what the host reads of its results, and the location of its neighbours: the addresses of
+# the plan's devices if all is as planned; otherwise its readers and sources; nothing if everything
+# goes through the host.
+_Key = tuple[int, Hashable, Hashable]
 
 # Encoded tasks, kept while their plan is in use. After faults a task has other neighbours, and such
 # a combination seldom occurs again.
@@ -31,8 +33,15 @@ _DESCRIBED: WeakKeyDictionary[TaskGraph, dict[_Key, pb.Task]] = WeakKeyDictionar
 _MOST_PER_TASK = 4
 
 
-def task_item(action: Assign, run: RequestRun, address: Callable[[DeviceId], str]) -> pb.Item:
-    """The task of an assignment as an item; `address` gives where peers reach a device."""
+def task_item(
+    action: Assign,
+    run: RequestRun,
+    address: Callable[[DeviceId], str],
+    selections: Selections = NO_SELECTION,
+) -> pb.Item:
+    """The task of an assignment as an item; `address` gives where peers reach a device,
+    `selections` what the host reads of results.
+    """
     graph, spec = run.graph, run.graph.tasks[action.task]
     readers: tuple[_Reader, ...] | None = None
     sources: tuple[_Source, ...] | None = None
@@ -41,15 +50,17 @@ def task_item(action: Assign, run: RequestRun, address: Callable[[DeviceId], str
         where = tuple(map(address, run.touched))
     elif run.direct:
         where = readers, sources = tuple(_readers(spec, run, address)), tuple(_sources(spec, run))
+    asked = tuple((each.tensor, selections.get(each.tensor)) for each in spec.outputs)
+    key = action.task, where, asked
     known = _DESCRIBED.setdefault(graph, {})
-    task = known.get((action.task, where))
+    task = known.get(key)
     if task is None:
         if len(known) >= _MOST_PER_TASK * len(graph.tasks):
             known.clear()
         if run.direct and readers is None:
             readers, sources = tuple(_readers(spec, run, address)), tuple(_sources(spec, run))
-        task = _described(graph, action.task, run.direct, readers or (), sources or ())
-        known[action.task, where] = task
+        task = _described(graph, action.task, run.direct, readers or (), sources or (), selections)
+        known[key] = task
     item = pb.Item(task=task)
     item.task.request = action.request
     item.task.attempt = action.attempt
@@ -83,6 +94,7 @@ def _described(
     direct: bool,
     readers: Sequence[_Reader],
     sources: Sequence[_Source],
+    selections: Selections,
 ) -> pb.Task:
     """The part of a task's message that is the same for all requests."""
     spec = graph.tasks[number]
@@ -104,16 +116,22 @@ def _described(
         task=number,
         program=spec.program,
         inputs=inputs,
-        outputs=_outputs(spec, direct, iter(readers)),
+        outputs=_outputs(spec, direct, iter(readers), selections),
         sources_named=True,
     )
 
 
-def _outputs(spec: TaskSpec, direct: bool, readers: Iterator[_Reader]) -> Iterator[pb.Task.Output]:
+def _outputs(
+    spec: TaskSpec, direct: bool, readers: Iterator[_Reader], selections: Selections
+) -> Iterator[pb.Task.Output]:
     """Where each output goes: to the host, and directly to the peers that read it."""
     for output in spec.outputs:
         if output.to_host or not direct:
-            yield output_message(output, output.box)
+            message = output_message(output, output.box)
+            selection = selections.get(output.tensor)
+            if selection is not None and selection.fits(output.box):
+                message.selection.CopyFrom(_selection_message(selection))
+            yield message
         for route in output.routes if direct else ():
             device, address, attempt = next(readers)
             yield pb.Task.Output(
@@ -125,6 +143,17 @@ def _outputs(spec: TaskSpec, direct: bool, readers: Iterator[_Reader]) -> Iterat
                 to_task=route.reader,
                 to_attempt=attempt,
             )
+
+
+def _selection_message(selection: Selection) -> pb.Selection:
+    return pb.Selection(
+        axis=selection.axis,
+        across=selection.across,
+        start=selection.scores.start,
+        stop=selection.scores.stop,
+        least=selection.least,
+        factor=0 if selection.factor is None else 1 + selection.factor,
+    )
 
 
 def output_message(output: TaskOutput, box: Box) -> pb.Task.Output:

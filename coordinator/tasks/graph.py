@@ -16,6 +16,7 @@ from models.cutter import cut
 from models.graph import Joined, results_of
 from models.partial import cut_partial
 from models.program import BlobSource, Program
+from models.selection import Selection, Selections
 from models.shapes import TensorInfo
 from models.tolerance import PLAIN, between_devices
 from models.units import Network
@@ -120,6 +121,19 @@ class TaskGraph:
             for output in task.outputs
             if output.tensor in self.results
         )
+
+    def selectable(self, selections: Selections) -> Selections:
+        """Of selections by output those that devices can make, by result: no task reads it, and it
+        is no sum.
+        """
+        found: dict[str, Selection] = {}
+        for name, selection in selections.items():
+            axis, parts = self.joined.get(name, (selection.axis, (name,)))
+            if axis == selection.axis:
+                found |= dict.fromkeys(parts, selection)
+        used = {each.tensor for task in self.tasks for each in task.inputs}
+        used |= {each.tensor for task in self.tasks for each in task.outputs if each.reduce}
+        return {name: each for name, each in found.items() if name not in used}
 
     def programs_of(self, device: DeviceId) -> list[Program]:
         """Programs that a device runs in this plan."""

@@ -7,7 +7,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
+from models.boxes import Span
 from models.documents import DOCUMENT, Share
+from models.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector
 from models.vision.head import ANY, Outputs, Shapes, Size, first
 
@@ -25,6 +27,10 @@ class EndToEnd(Detector):
     def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
         """The rows."""
         return {first(shapes): (1, ANY, 6)}
+
+    def selections(self, shapes: Shapes, classes: int) -> Selections:
+        """The likely boxes."""
+        return {first(shapes): Selection(1, 2, Span(4, 5), self.min_score)}
 
     def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
         """The rows; those outside `classes` are not boxes."""

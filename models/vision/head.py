@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from models.selection import NO_SELECTION, Selections
 from models.vision.placement import Placement
 
 Task = Literal["classification", "detection", "segmentation", "image-to-image", "tensor"]
@@ -42,6 +43,12 @@ class Reader:
         (height, width); `shapes` are those of the model's outputs, at least one.
         """
         raise NotImplementedError
+
+    def selections(self, shapes: Shapes, classes: int) -> Selections:
+        """What it reads of the model's outputs, where that is not everything: zeros instead of the
+        rest change no prediction.
+        """
+        return NO_SELECTION
 
     def read(self, outputs: Outputs, view: View) -> Sequence[Any]:
         """Predictions, best first, of outputs of the wanted shapes."""

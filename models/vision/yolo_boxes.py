@@ -6,7 +6,9 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from models.boxes import Span
 from models.documents import DOCUMENT, Share
+from models.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector, likeliest
 from models.vision.head import ANY, Outputs, Shapes, Size, first
 
@@ -27,6 +29,12 @@ class YoloBoxes(Detector):
         """The boxes."""
         rows = (1, ANY, 5 + classes) if self.type == "yolov5" else (1, 4 + classes, ANY)
         return {first(shapes): rows}
+
+    def selections(self, shapes: Shapes, classes: int) -> Selections:
+        """The likely boxes."""
+        if self.type == "yolov5":
+            return {first(shapes): Selection(1, 2, Span(5, 5 + classes), self.min_score, factor=4)}
+        return {first(shapes): Selection(2, 1, Span(4, 4 + classes), self.min_score)}
 
     def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
         """The boxes, with their likeliest classes."""

@@ -8,7 +8,9 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from models.boxes import Span
 from models.documents import DOCUMENT, MOST_ITEMS, Share
+from models.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector, cells, grown, likeliest
 from models.vision.head import Outputs, Shapes, Size, first
 from models.vision.image_input import Side
@@ -32,6 +34,10 @@ class YoloX(Detector):
     def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
         """A row for each cell."""
         return {first(shapes): (1, self.cells(size), 5 + classes)}
+
+    def selections(self, shapes: Shapes, classes: int) -> Selections:
+        """The likely boxes."""
+        return {first(shapes): Selection(1, 2, Span(5, 5 + classes), self.min_score, factor=4)}
 
     def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
         """A box for every cell of every grid.

@@ -14,13 +14,14 @@ from coordinator.audit.case import Case
 from coordinator.audit.job import Received
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.plan import DeviceId
-from models.boxes import Box
+from models.boxes import Box, Span
 from models.catalogue import LoadedModel
 from models.cutter import cut
 from models.loading import network_of
 from models.mapped import MappedWeights, place_of
 from models.program import BlobSource, Program
 from models.reference import ProgramRunner
+from models.selection import Selection, dense
 from models.stored import in_memory
 from models.tolerance import PLAIN
 from models.zoo.builder import Network, square
@@ -92,6 +93,48 @@ async def test_mapped_weights_are_read_from_their_file(
     assert not (await arbiter.judge(right)).is_wrong(PLAIN)
     right.received[0].array[...] = 0
     assert (await arbiter.judge(right)).is_wrong(PLAIN)
+
+
+def selecting(least: float, kept: bool) -> Case:
+    """The whole output as boxes: columns of one row are entries, its channels their scores."""
+    net = Network("net", seed=1)
+    x = net.input("x", (1, 16, 1, 24)).conv("conv", 32, square(3))
+    graph = network_of(LoadedModel("net", net.stored(x), None, False)).graph
+    (name,) = graph.outputs
+    box, blobs = Box.whole(graph.shape(name)), BlobSource()
+    piece = cut(graph, graph.nodes, {name: box}, blobs, static=True)
+    rng = np.random.default_rng(2)
+    inputs = {
+        key: rng.standard_normal(each.shape, np.float32) for key, each in piece.inputs.items()
+    }
+    (made,) = ProgramRunner(blobs, threads=1).run(piece.program, inputs, [name])
+    selection = Selection(axis=3, across=1, scores=Span(0, 32), least=least)
+    if kept:
+        chosen = selection.chosen(made)
+        assert 0 < len(chosen) < made.shape[3]
+        made = dense(made.take(chosen, 3), chosen.tolist(), 3, made.shape)
+    received = [Received(name, box, box, made, selection)]
+    return Case(
+        RequestId("r"), "net", DeviceId("d"), 0, PLAIN, piece.program, blobs, inputs, received
+    )
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_selected_entries_are_right_alone_or_with_all_others(
+    arbiter: Arbiter, kept: bool
+) -> None:
+    assert not (await arbiter.judge(selecting(2.0, kept))).is_wrong(PLAIN)
+
+
+async def test_an_entry_that_was_left_out_or_made_up_is_wrong(arbiter: Arbiter) -> None:
+    hidden, invented = selecting(2.0, kept=True), selecting(2.0, kept=True)
+    array = hidden.received[0].array
+    likely = np.flatnonzero(array.any(axis=(0, 1, 2)))
+    array[..., likely[0]] = 0
+    assert (await arbiter.judge(hidden)).is_wrong(PLAIN)
+    unlikely = np.flatnonzero(~invented.received[0].array.any(axis=(0, 1, 2)))
+    invented.received[0].array[0, 0, 0, unlikely[0]] = 2.5
+    assert (await arbiter.judge(invented)).is_wrong(PLAIN)
 
 
 async def test_what_cannot_be_computed_here_says_nothing_of_the_device(arbiter: Arbiter) -> None:

@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.boxes import Box
+from models.selection import Selection
 
 HOST = "host"
 
@@ -52,7 +54,9 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """A box that a task sends. `yields` is the box of this tensor that the program computes."""
+    """A box that a task sends, or of it the entries of a selection. `yields` is the box of this
+    tensor that the program computes.
+    """
 
     tensor: str
     box: Box
@@ -61,6 +65,7 @@ class OutputSpec:
     address: str = ""
     to_task: int = 0
     to_attempt: int = 0
+    selection: Selection | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +108,8 @@ class TaskForm:
                 return f"output {entry.tensor!r} yields two different boxes"
             if len(entry.box) != len(entry.yields) or not entry.yields.contains(entry.box):
                 return f"output {entry.tensor!r} is to send {entry.box} of {entry.yields}"
+            if entry.selection and not entry.selection.fits(entry.box):
+                return f"output {entry.tensor!r} has no entries for {entry.selection}"
         return ""
 
 
@@ -118,7 +125,8 @@ class TaskSpec:
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
     """A box of a tensor, addressed to a task's input or, towards the host, from its output.
-    `sender` is the peer that sent it; empty: the host, or this device itself.
+    `sender` is the peer that sent it; empty: the host, or this device itself. `selection`: the host
+    reads no other entries; `kept`: the array is of these alone.
     """
 
     key: TaskKey
@@ -126,6 +134,8 @@ class Piece:
     box: Box
     array: np.ndarray
     sender: str = ""
+    selection: Selection | None = None
+    kept: NDArray[np.int64] | None = None
 
 
 @dataclass(slots=True, eq=False)

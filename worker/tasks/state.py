@@ -290,7 +290,7 @@ class Tasks:
             if entry.to != HOST:
                 target = TaskKey(key.request, key.plan_version, entry.to_task, entry.to_attempt)
             part = task.outputs[entry.tensor][entry.box.slices(entry.yields)]
-            piece = Piece(target, entry.tensor, entry.box, part)
+            piece = Piece(target, entry.tensor, entry.box, part, selection=entry.selection)
             groups.setdefault((entry.to, entry.address), []).append(piece)
         actions: list[Action] = []
         for (to, address), pieces in groups.items():

@@ -70,9 +70,12 @@ async def answered(
     served: ServedModel,
     read: Callable[[], Read],
     choice: Choice = IN_FORCE,
+    *,
+    raw: bool = True,
 ) -> tuple[Read, Answer, float]:
     """The result of `read`, the answer, and the seconds from the body to the model's input. The
-    body is read `beside` when the request's turn has come; until then only the body is kept.
+    body is read `beside` when the request's turn has come; until then only the body is kept. Unless
+    `raw`, the answer is only for `found`.
 
     Raises:
         ImbrexError: as `read`, and `Coordinator.infer`.
@@ -87,7 +90,7 @@ async def answered(
         seconds = time.perf_counter() - started_s
         return sent.feeds
 
-    answer = await coordinator.infer(served, feeds, choice=choice)
+    answer = await coordinator.infer(served, feeds, choice=choice, raw=raw)
     assert sent is not None, "infer reads the feeds before it returns"
     return sent, answer, seconds
 

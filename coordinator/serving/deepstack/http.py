@@ -118,7 +118,8 @@ async def _answer(
 ) -> Response:
     served = await coordinator.served.get(source)
     _require_detector(served)
-    asked, answer, _ = await answered(coordinator, served, partial(asked_of, picture, served))
+    read = partial(asked_of, picture, served)
+    asked, answer, _ = await answered(coordinator, served, read, raw=False)
     seen = await asyncio.to_thread(found, served, asked, answer)
     listed = rows([each for each in seen if isinstance(each, Detection)], least)
     command = "detect" if coco else "custom"

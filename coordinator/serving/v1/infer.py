@@ -83,7 +83,13 @@ async def infer(
     accepted = bodies.chosen_type(request, offered)
     all_answered = await _all(
         [
-            answered(coordinator, served, partial(asked_of, each, served), chosen)
+            answered(
+                coordinator,
+                served,
+                partial(asked_of, each, served),
+                chosen,
+                raw=accepted == names.NPZ,
+            )
             for each in pictures
         ]
     )

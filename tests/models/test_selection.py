@@ -1,0 +1,99 @@
+"""A reader finds the same among the selected entries as among all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.boxes import Box, Span
+from models.selection import Selection, dense
+from models.vision.end_to_end import EndToEnd
+from models.vision.heads import Head
+from models.vision.placement import Placement
+from models.vision.predictions import predictions
+from models.vision.yolo_boxes import YoloBoxes
+from models.vision.yolox import YoloX
+from tests.models.test_heads import LABELS, sidecar
+
+LEAST = 0.25
+VIEW = Placement(width=64, height=64, scale_x=1.0, scale_y=1.0, left=0, top=0)
+HEADS: dict[str, tuple[Head, tuple[int, ...]]] = {
+    "yolov5": (YoloBoxes("yolov5", LEAST, 0.45), (1, 40, 8)),
+    "yolov8": (YoloBoxes("yolov8", LEAST, 0.45), (1, 7, 40)),
+    "end2end": (EndToEnd("end2end", LEAST), (1, 40, 6)),
+    "yolox": (YoloX("yolox", (16, 32), LEAST, 0.45), (1, 20, 8)),
+}
+
+
+def output(seed: int, kind: str) -> np.ndarray:
+    """Random values, with scores at the threshold, ties, and values that are not finite."""
+    rng, shape = np.random.default_rng(seed), HEADS[kind][1]
+    values = rng.choice([0, LEAST, np.nextafter(np.float32(LEAST), 0), 0.5, 1, 30], shape)
+    values = np.where(rng.random(shape) < 0.5, rng.random(shape) * 2, values)
+    values[rng.random(shape) < 0.01] = np.nan
+    return values.astype(np.float32)
+
+
+def read(kind: str, values: np.ndarray) -> list[Any]:
+    described = sidecar("detection", HEADS[kind][0])
+    described = replace(described, input=replace(described.input, size=(64, 64)))
+    return [each.as_json() for each in predictions(described, {"y": values}, VIEW)]
+
+
+def narrowed(selection: Selection, values: np.ndarray) -> np.ndarray:
+    chosen = selection.chosen(values)
+    entries = chosen.tolist()
+    return dense(values.take(chosen, selection.axis), entries, selection.axis, values.shape)
+
+
+def selection_of(kind: str) -> Selection:
+    head, shape = HEADS[kind]
+    (selection,) = head.selections({"y": shape}, len(LABELS)).values()
+    return selection
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@given(seed=st.integers(0, 2**32))
+def test_predictions_are_the_same(kind: str, seed: int) -> None:
+    values, selection = output(seed, kind), selection_of(kind)
+    assert selection.fits(Box.whole(values.shape))
+    assert read(kind, narrowed(selection, values)) == read(kind, values)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_selection_by_other_scores_would_be_seen(kind: str) -> None:
+    right = selection_of(kind)
+    wrong = replace(right, scores=Span(right.scores.start, right.scores.stop - 1))
+    if not len(wrong.scores):
+        wrong = replace(right, scores=Span(0, 1))
+    seen = [
+        read(kind, narrowed(wrong, values)) != read(kind, values)
+        for values in (output(seed, kind) for seed in range(20))
+    ]
+    assert any(seen)
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        Box.of((0, 1), (0, 6), (0, 40)),  # one class is missing
+        Box.of((0, 1), (1, 8), (0, 40)),
+        Box.of((0, 2), (0, 7), (0, 40)),
+        Box.of((0, 1), (0, 7)),
+    ],
+)
+def test_it_does_not_fit_a_box_without_all_scores(box: Box) -> None:
+    assert not selection_of("yolov8").fits(box)
+
+
+@pytest.mark.parametrize(
+    ("entries", "axis"), [([1, 1], 2), ([2, 1], 2), ([0, 40], 2), ([0, 1], 3), ([-1, 3], 2)]
+)
+def test_entries_that_cannot_be_are_refused(entries: list[int], axis: int) -> None:
+    with pytest.raises(ValueError, match="entries"):
+        dense(np.ones((1, 7, 2), np.float32), entries, axis, (1, 7, 40))
