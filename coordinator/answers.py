@@ -60,11 +60,9 @@ class ServedModel:
     @property
     def selections(self) -> Selections:
         """What is read of its outputs to make predictions, where that is not everything."""
-        if self.sidecar is None or self.sidecar.head is None:
+        if self.sidecar is None:
             return {}
-        graph = self.network.graph
-        shapes = {name: graph.shape(name) for name in graph.outputs}
-        return self.sidecar.head.selections(shapes, len(self.sidecar.labels))
+        return self.sidecar.selections(self.network.graph.output_shapes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,15 @@ def infer(
 
 
 def outputs(
-    model: str, source: Source, media_type: str = "", choice: Choice = IN_FORCE
+    model: str,
+    source: Source,
+    media_type: str = "",
+    choice: Choice = IN_FORCE,
+    *,
+    sparse: bool = False,
 ) -> Call[Outputs]:
-    """The model's raw outputs for a picture or tensors, as `infer` takes them.
+    """The model's raw outputs for a picture or tensors, as `infer` takes them. With `sparse`,
+    entries that the model's head does not read may be zeros: they need not travel.
 
     Raises:
         NotFound, BadRequest: no such file, or it cannot be read.
@@ -83,7 +89,7 @@ def outputs(
         return Outputs(load_tensors(response.content), answers.Origin.model_validate_json(told))
 
     body, kind = _sent(source, media_type)
-    path = f"/v1/models/{model}/infer{_query(choice)}"
+    path = f"/v1/models/{model}/infer{_query(choice, sparse=sparse)}"
     return Call("POST", path, read, body, kind, names.NPZ)
 
 
@@ -232,13 +238,14 @@ def _device(device: str) -> str:
     return f"/v1/devices/{quote(device, safe='')}"
 
 
-def _query(choice: Choice) -> str:
+def _query(choice: Choice, *, sparse: bool = False) -> str:
     """A choice as a URL's query; empty for the plan in force."""
     fields = {
         "strategy": choice.strategy,
         "devices": choice.devices,
         "plan": choice.plan,
         "wire": choice.wire,
+        "sparse": "true" if sparse else "",
     }
     asked = {key: value for key, value in fields.items() if value}
     return f"?{urlencode(asked)}" if asked else ""

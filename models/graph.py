@@ -132,6 +132,11 @@ class Graph:
         """What nodes have to make for the outputs: these, or their parts."""
         return results_of(self.outputs, self.joined)
 
+    @cached_property
+    def output_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the outputs, by name and in order."""
+        return {name: self.shape(name) for name in self.outputs}
+
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Static shape of a tensor."""
         return self.tensors[tensor].shape

@@ -19,6 +19,7 @@ from models.importer import graph_of
 from models.pixels import with_pixels
 from models.quantised_inputs import as_they_travel, with_quantised_inputs
 from models.reference import random_inputs
+from models.selected import with_selections
 from models.stored import Room, in_memory
 from models.units import Network, divide
 from models.vision.image_input import ImageInput
@@ -39,6 +40,8 @@ def network_of(
     graph = graph_of(loaded.stored, shown or loaded.name, room)
     graph = with_pixels(graph, loaded.sidecar)
     graph = with_quantised_inputs(graph)
+    if loaded.sidecar is not None:
+        graph = with_selections(graph, loaded.sidecar.selections(graph.output_shapes))
 
     form = loaded.sidecar.input if loaded.sidecar and loaded.name == MODEL.stem else None
 

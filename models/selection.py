@@ -57,6 +57,20 @@ class Selection:
         return np.flatnonzero(self.best(array) >= self.least)
 
 
+def as_read(
+    selection: Selection, actual: np.ndarray, expected: np.ndarray, tolerance: float
+) -> np.ndarray:
+    """`expected`, with the `actual` values where neither has an entry to select. A score counts as
+    the threshold's equal within `tolerance` of the largest magnitude.
+    """
+    margin = tolerance * float(np.abs(expected).max(initial=0))
+    ignored = selection.best(actual) < selection.least
+    ignored &= selection.best(expected) < selection.least + margin
+    expected, axis = expected.copy(), selection.axis
+    np.moveaxis(expected, axis, 0)[ignored] = np.moveaxis(actual, axis, 0)[ignored]
+    return expected
+
+
 # By output.
 Selections = Mapping[str, Selection]
 NO_SELECTION: Selections = MappingProxyType({})

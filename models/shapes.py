@@ -27,11 +27,14 @@ MAX_TENSOR_BYTES = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Static shape and ONNX element type of a tensor. `wire`: its encoding; None: unencoded."""
+    """Static shape and ONNX element type of a tensor. `wire`: its encoding; None: unencoded.
+    `read_share`: how much of it the host probably reads, where devices send it no more than that.
+    """
 
     shape: tuple[int, ...]
     data_type: int
     wire: Encoding | Pixels | Quantised | None = None
+    read_share: float = 1.0
 
     @property
     def dtype(self) -> np.dtype[Any]:

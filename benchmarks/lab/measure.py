@@ -71,7 +71,7 @@ def ask(lab: Lab, model: str) -> Question:
 
 
 def chosen(name: str) -> Choice:
-    """A strategy by its name, with a wire after a plus: `halo+fp16`.
+    """A strategy by its name, with a wire or `boxes` after a plus: `halo+fp16`.
 
     Raises:
         NotFound: there is no such strategy.
@@ -91,7 +91,11 @@ def measure(
 ) -> dict[str, Any]:
     """Rounds of the baseline and each strategy, after every plan is warm: a b c a b c."""
     rounds = Rounds(lab.client, question.name, question.body, question.expected)
-    cases = [Case(name, lab.devices, chosen(name)) for name in strategies]
+    boxes = question.loaded.served.selections
+    cases = [
+        Case(name, lab.devices, chosen(name), selections=boxes if name.endswith("+boxes") else {})
+        for name in strategies
+    ]
     rounds.warm_up(cases, say)
     able = [case for case in cases if not case.reason]
     seen: dict[str, list[Seen]] = {case.label: [] for case in able}

@@ -1,20 +1,31 @@
 """Networks of the catalogue, asked as a camera would ask them.
 
 The untrained ones take tensors: nothing says how a picture becomes one. In the lab their pixels do
-by a scale alone, so that a picture travels as bytes, for every strategy alike.
+by a scale alone, so that a picture travels as bytes, for every strategy alike. A detector's random
+weights find nothing: its threshold is set so that of its boxes one in a hundred passes.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from models import catalogue
 from models.catalogue import LoadedModel
-from models.guess import takes_pictures
+from models.graph import Graph
+from models.guess import guess, metadata, takes_pictures
 from models.importer import load_graph
 from models.installed import Store
-from models.usual import image_input
+from models.loading import network_of
+from models.pixels import as_values
+from models.reference import WholeModel, random_inputs
+from models.usual import head_for, image_input
 from models.vision.sidecar import Sidecar
+from models.vision.yolo_boxes import YoloBoxes
+
+PASSING = 0.01
 
 
 def short_name(model: str) -> str:
@@ -45,7 +56,7 @@ def for_pictures(loaded: LoadedModel) -> Sidecar | None:
     graph = load_graph(loaded.proto, loaded.name)
     if not takes_pictures(graph):
         return None
-    return Sidecar(
+    plain = Sidecar(
         name=loaded.name,
         task="tensor",
         description="of the catalogue, for pictures",
@@ -56,3 +67,19 @@ def for_pictures(loaded: LoadedModel) -> Sidecar | None:
         input=image_input(graph, "tensor", "unit", "stretch"),
         head=None,
     )
+    return _detector(loaded, graph, plain) or plain
+
+
+def _detector(loaded: LoadedModel, graph: Graph, plain: Sidecar) -> Sidecar | None:
+    told = metadata(loaded.proto)
+    found = guess(graph, told, "detection", 0)
+    head = head_for(graph, "detection", found.labels, "unit", told) if found.labels else None
+    if not isinstance(head, YoloBoxes) or found.labels is None:
+        return None
+    network = network_of(replace(loaded, sidecar=plain))
+    feeds = as_values(network.graph, random_inputs(network.graph))
+    outputs = WholeModel(loaded.proto).run(feeds)
+    ((name, selection),) = head.selections(graph.output_shapes, len(found.labels)).items()
+    least = float(np.quantile(selection.best(outputs[name]), 1 - PASSING))
+    chosen = replace(head, min_score=least)
+    return replace(plain, task="detection", labels=found.labels, head=chosen)

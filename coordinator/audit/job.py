@@ -12,7 +12,7 @@ import numpy as np
 
 from models.boxes import Box
 from models.mapped import Place
-from models.selection import Selection
+from models.selection import Selection, as_read
 
 _LENGTH = struct.Struct("<Q")
 
@@ -41,16 +41,9 @@ class Received:
 
     def read(self, expected: np.ndarray, tolerance: float) -> np.ndarray:
         """What should have arrived: `expected`, except where neither has an entry to select."""
-        selection = self.selection
-        if selection is None:
+        if self.selection is None:
             return expected
-        margin = tolerance * float(np.abs(expected).max(initial=0))
-        ignored = selection.best(self.array) < selection.least
-        ignored &= selection.best(expected) < selection.least + margin
-        expected = expected.copy()
-        axis = selection.axis
-        np.moveaxis(expected, axis, 0)[ignored] = np.moveaxis(self.array, axis, 0)[ignored]
-        return expected
+        return as_read(self.selection, self.array, expected, tolerance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,7 @@ def load(name: str, shown: str, folder: Path | None = None) -> Loaded:
     loaded = catalogue.load(name)
     network = network_of(loaded, shown, _room(loaded, folder))
     if loaded.sidecar is not None:
-        graph = network.graph
-        check_outputs(loaded.sidecar, {each: graph.shape(each) for each in graph.outputs})
+        check_outputs(loaded.sidecar, network.graph.output_shapes)
     return Loaded(ServedModel(shown, name, network, loaded.sidecar, loaded.trained))
 
 

@@ -55,7 +55,8 @@ class Loads:
         self._left: dict[tuple[int, int], Sequence[int]] = {}
         self._rates: dict[int, tuple[Floats, Floats]] = {}
         self._wholes: dict[tuple[int, int], tuple[UnitTile, int]] = {}
-        self._itemsize = {name: info.wire_itemsize for name, info in network.graph.tensors.items()}
+        tensors = network.graph.tensors
+        self._itemsize = {n: info.wire_itemsize * info.read_share for n, info in tensors.items()}
 
     def whole(self, start: int, end: int) -> Part:
         """The tile that is the whole block."""
@@ -190,7 +191,7 @@ class Loads:
             if length <= 0:
                 return 0
             size *= length
-        return size
+        return int(size)
 
 
 def _shortened(graph: Graph, name: str, ranges: Iterable[tuple[int, int]]) -> Ranges:

@@ -184,7 +184,7 @@ class _Request:
             finished = Finished(_REQUEST, task, arrival.attempt)
             self.media.at(self.media.now + device.link.latency_s, self._news, finished)
             return
-        size = sum(self._size(output.tensor, output.box) for output in outputs)
+        size = sum(self._read_bytes(output.tensor, output.box) for output in outputs)
         self.media.up(d, size, self._home, self._message("gather", d, (task,), [], size))
 
     def _pass_on(self, task: int, d: int) -> None:
@@ -226,3 +226,7 @@ class _Request:
 
     def _size(self, tensor: str, box: Box) -> int:
         return box.volume * self.graph.tensors[tensor].itemsize
+
+    def _read_bytes(self, tensor: str, box: Box) -> int:
+        """Bytes that the host reads of an output."""
+        return int(self._size(tensor, box) * self.graph.tensors[tensor].read_share)

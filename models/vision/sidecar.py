@@ -21,7 +21,8 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from models.documents import DOCUMENT, MOST_ITEMS, Flag, Problem, String, Text, read, wrong
-from models.vision.head import Task
+from models.selection import NO_SELECTION, Selections
+from models.vision.head import Shapes, Task
 from models.vision.heads import HEADS, Head
 from models.vision.image_input import ImageInput
 from models.wire import Wire
@@ -60,6 +61,10 @@ class Sidecar:
         default=None, validate_default=True
     )
     wire: Wire = "exact"
+
+    def selections(self, shapes: Shapes) -> Selections:
+        """What its head reads of outputs of these shapes, where that is not everything."""
+        return NO_SELECTION if self.head is None else self.head.selections(shapes, len(self.labels))
 
     @field_validator("labels")
     @classmethod

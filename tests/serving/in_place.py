@@ -138,6 +138,8 @@ class InPlace:
         feeds: Arrays | Reading,
         request_id: str | None = None,
         choice: Choice = IN_FORCE,
+        *,
+        raw: bool = True,
     ) -> Answer:
         model = model.source if isinstance(model, ServedModel) else model
         if self.fails_with is not None:

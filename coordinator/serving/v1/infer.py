@@ -6,10 +6,10 @@ import asyncio
 import json
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from coordinator.answers import Answer, ServedModel
@@ -58,7 +58,16 @@ _ANSWERS: dict[str, Any] = {
 @router.post("/v1/models/{model}/infer", openapi_extra=_BODIES, **_ANSWERS)
 @asks
 async def infer(
-    model: ModelName, request: Request, coordinator: TheCoordinator, chosen: Chosen
+    model: ModelName,
+    request: Request,
+    coordinator: TheCoordinator,
+    chosen: Chosen,
+    sparse: Annotated[
+        bool,
+        Query(
+            description="Of raw outputs, entries that the model's head does not read may be zeros."
+        ),
+    ] = False,
 ) -> Response:
     """Runs pictures, or one set of tensors (.npz), through a model.
 
@@ -76,7 +85,7 @@ async def infer(
         body = await bodies.read_body(request, limit_bytes)
     served = await coordinator.served.get(coordinator.names.source(model))
     if sent == names.NPZ or (served.sidecar is None and sent in ("", names.OCTETS)):
-        return await _tensors(request, body, served, coordinator, chosen)
+        return await _tensors(request, body, served, coordinator, chosen, sparse)
     pictures = _pictures(sent, body, form, served)
     several = len(pictures) > 1
     offered = (names.JSON,) if several else (names.JSON, names.PNG, names.JPEG, names.NPZ)
@@ -88,7 +97,7 @@ async def infer(
                 served,
                 partial(asked_of, each, served),
                 chosen,
-                raw=accepted == names.NPZ,
+                raw=accepted == names.NPZ and not sparse,
             )
             for each in pictures
         ]
@@ -105,6 +114,7 @@ async def _tensors(
     served: ServedModel,
     coordinator: TheCoordinator,
     chosen: Choice,
+    sparse: bool,
 ) -> Response:
     accepted = bodies.chosen_type(request, (names.JSON, names.NPZ, names.PNG, names.JPEG))
     if accepted.startswith("image/"):
@@ -116,7 +126,7 @@ async def _tensors(
     def read() -> Asked:
         return Asked(read_tensors(body, served.network.graph))
 
-    asked, answer, decode_s = await answered(coordinator, served, read, chosen)
+    asked, answer, decode_s = await answered(coordinator, served, read, chosen, raw=not sparse)
     return await asyncio.to_thread(_response, accepted, served, asked, answer, decode_s)
 
 
