@@ -11,6 +11,7 @@ import onnx
 from models.agreement import Judgement, Truth
 from models.graph import ROWS, Graph, Node
 from models.operators import Kind, operator, splits_along
+from models.operators.tail import BODY
 from models.pixels import as_values
 from models.program import BlobSource
 from models.reference import Comparison, WholeModel, random_inputs
@@ -150,8 +151,12 @@ def refusals(network: Network) -> tuple[Refusal, ...]:
 
 
 def _reason(graph: Graph, node: Node) -> str:
-    if node.refusal:
-        return f"{node.refusal}, so it runs whole on one device"
+    why = node.refusal
+    if BODY in node.attributes:
+        first = node.attributes[BODY].node[0].op_type
+        why = f"from this {first} on shapes depend on values"
+    if why:
+        return f"{why}, so it runs whole on one device"
     match operator(node).kind:
         case Kind.OPAQUE:
             return f"{node.op} needs all of its input, so it runs whole on one device"

@@ -246,6 +246,8 @@ class TileBuilder:
 
     def _value(self, name: str, box: Box) -> onnx.ValueInfoProto:
         info = self.graph.tensors[name].on_wire
+        if info.is_dynamic:
+            return helper.make_tensor_value_info(name, info.data_type, None)
         dims: list[int | str] = list(box.shape)
         first = self.graph.axis(name, ROWS)
         if not self.static and first is not None:

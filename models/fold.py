@@ -11,6 +11,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from models.shapes import TensorInfo, infer_node, info_of
+from models.soundness import outer_names, reads
 
 # Folding must not blow up a model: beyond this total, 64 MB of 8-byte numbers, nodes stay.
 _FOLDED_ELEMENTS = 1 << 20
@@ -39,13 +40,14 @@ def fold_constants(
 
     Removes Identity and inference-time Dropout, turns Constant and Shape into constants, and
     evaluates nodes all of whose inputs are constant. Also drops nodes whose outputs are not read.
-    Nodes that make an output of the model always stay.
+    Nodes that make an output of the model, or what a graph inside a node reads, always stay.
     """
     known, shapes = dict(constants), dict(tensors)
     renamed: dict[str, str] = {}
     opsets = list(model.opset_import)
     outputs = {value.name for value in model.graph.output}
-    read = {name for node in model.graph.node for name in node.input} | outputs
+    inside = {name for node in model.graph.node for name in outer_names(node)}
+    read = {name for node in model.graph.node for name in node.input} | outputs | inside
     kept: list[onnx.NodeProto] = []
     left = _FOLDED_ELEMENTS_IN_ALL - grown
     for original in model.graph.node:
@@ -55,7 +57,7 @@ def fold_constants(
         if not all(name in shapes for name in node.output if name):
             # Sizes that were folded before it may have made them known.
             shapes.update(infer_node(node, shapes, known, opsets))
-        if outputs.intersection(node.output):
+        if outputs.intersection(node.output) or inside.intersection(node.output):
             kept.append(node)
         elif node.op_type in _TRANSPARENT and not read.intersection(node.output[1:]):
             renamed[node.output[0]] = node.input[0]
@@ -70,7 +72,7 @@ def fold_constants(
     alive: list[onnx.NodeProto] = []
     for node in reversed(kept):
         if any(name in needed for name in node.output):
-            needed.update(node.input)
+            needed.update(reads(node))
             alive.append(node)
     alive.reverse()
     return alive, {k: v for k, v in known.items() if k in needed}

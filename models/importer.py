@@ -16,6 +16,7 @@ from models.fitting import fitting, require_fitting
 from models.fold import fold_constants
 from models.graph import OPSETS, Graph, Joined, Node, results_of
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
+from models.operators.arrange import DOMAIN
 from models.runtime_shapes import told_shapes
 from models.shapes import TensorInfo, infer, info_of, light_model
 from models.simplify import (
@@ -29,6 +30,7 @@ from models.simplify import (
 from models.sizes import bind
 from models.soundness import is_numeric, require_schema, sound_nodes
 from models.stored import Room, StoredModel, filled, in_memory
+from models.tail import part
 from models.windows import (
     Window,
     explicit_windows,
@@ -80,15 +82,21 @@ def load_graph(
         if stuck:
             told, asks = told_shapes(filled(model, weights), inputs, tensors, unknown), False
     outputs = tuple(value.name for value in model.graph.output)
-    if not unknown:
-        nodes, constants, gathered = simplified(nodes, tensors, constants, outputs, opset)
-        told |= dequantised_shapes(nodes, tensors)
-        tensors |= infer(light_model(model, nodes, inputs, constants), constants, told)
-        nodes, joined = joined_last(nodes, tensors, constants, frozenset(outputs), opset, gathered)
-        tensors |= infer(light_model(model, nodes, inputs, constants), constants, told)
-        rows = row_axes(nodes, tensors, frozenset(constants), gathered)
-        nodes = rolled(nodes, tensors, constants, rows, frozenset(results_of(outputs, joined)))
-        nodes = arranged(nodes, tensors, results_of(outputs, joined), rows)
+    parted = part(model, nodes, tensors, constants)
+    tensors |= parted.made
+
+    def inferred() -> dict[str, TensorInfo]:
+        planned = [node for node in nodes if node.domain != DOMAIN]
+        return infer(light_model(model, planned, inputs, constants), constants, told)
+
+    nodes, constants, gathered = simplified(parted.nodes, tensors, constants, outputs, opset)
+    told |= dequantised_shapes(nodes, tensors)
+    tensors |= inferred()
+    nodes, joined = joined_last(nodes, tensors, constants, frozenset(outputs), opset, gathered)
+    tensors |= inferred()
+    rows = row_axes(nodes, tensors, frozenset(constants), gathered)
+    nodes = rolled(nodes, tensors, constants, rows, frozenset(results_of(outputs, joined)))
+    nodes = arranged(nodes, tensors, results_of(outputs, joined), rows)
     for key, array in constants.items():
         tensors[key] = info_of(array)
     graph = Graph(

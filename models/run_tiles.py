@@ -66,6 +66,9 @@ class TileRun:
         }
         results = runner.run(piece.program, self._fault(parts), list(boxes))
         for (name, box), result in zip(boxes.items(), results, strict=True):
+            if self._network.graph.tensors[name].is_dynamic:
+                self.tensors[name] = result
+                continue
             own = result[box.slices(inside=piece.yields[name])]
             self.tensors[name][box.slices()] = own
 

@@ -29,12 +29,14 @@ MAX_TENSOR_BYTES = 2**31 - 1
 class TensorInfo:
     """Static shape and ONNX element type of a tensor. `wire`: its encoding; None: unencoded.
     `read_share`: how much of it the host probably reads, where devices send it no more than that.
+    `is_dynamic`: its shape is known only once it is computed, and stands here as (1,).
     """
 
     shape: tuple[int, ...]
     data_type: int
     wire: Encoding | Pixels | Quantised | None = None
     read_share: float = 1.0
+    is_dynamic: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -50,6 +52,11 @@ class TensorInfo:
     def nbytes(self) -> int:
         """Bytes of the whole tensor."""
         return self.itemsize * math.prod(self.shape)
+
+    @property
+    def told_shape(self) -> tuple[int, ...]:
+        """Its shape as people and protocols are told it: (-1,) if it is dynamic."""
+        return (-1,) if self.is_dynamic else self.shape
 
     @property
     def on_wire(self) -> TensorInfo:
@@ -85,7 +92,8 @@ def light_model(
     constants: Mapping[str, np.ndarray],
 ) -> onnx.ModelProto:
     """The model with these nodes and inputs, and without the bytes of large weights: inference
-    needs only their shapes. Shapes of outputs are removed, to be inferred again.
+    needs only their shapes. Shapes of outputs are removed, to be inferred again; outputs that none
+    of these nodes makes are left out.
     """
     light = onnx.ModelProto()
     # Before version 4 initialisers had to be inputs too; many files leave them out of these, which
@@ -95,7 +103,8 @@ def light_model(
     light.graph.name = model.graph.name or "network"
     light.graph.node.extend(nodes)
     light.graph.input.extend(inputs)
-    light.graph.output.extend(model.graph.output)
+    made = {name for node in nodes for name in node.output}
+    light.graph.output.extend(value for value in model.graph.output if value.name in made)
     for key, array in constants.items():
         if array.size <= _STEERING_ELEMENTS:
             light.graph.initializer.append(numpy_helper.from_array(array, key))

@@ -21,7 +21,7 @@ def sound_nodes(graph: GraphProto) -> list[NodeProto]:
 
     Raises:
         BadRequest: a name that is undefined or defined twice, a cycle, an input that is not a
-            numeric tensor, a nested graph that reads outer names.
+            numeric tensor.
     """
     if graph.sparse_initializer:
         raise BadRequest(
@@ -116,7 +116,7 @@ def _require_once(names: Iterable[str]) -> None:
 
 
 def _require_known(node: NodeProto, known: set[str]) -> None:
-    for name in node.input:
+    for name in reads(node):
         if name not in known:
             raise BadRequest(
                 cause=f"node {_called(node)} reads {name!r}, which is not an input, initialiser "
@@ -125,12 +125,25 @@ def _require_known(node: NodeProto, known: set[str]) -> None:
             )
     if not any(node.output):
         raise BadRequest(cause=f"node {_called(node)} has no outputs", cure=_AGAIN)
-    for inner in _nested(node):
-        for name in _free_names(inner):
-            raise BadRequest(
-                cause=f"a graph inside node {_called(node)} reads {name!r} from outside of it",
-                cure="Simplify the model so that no such control flow remains.",
-            )
+
+
+def reads(node: NodeProto) -> list[str]:
+    """The tensors that a node reads, by its inputs or in the graphs inside it."""
+    return [*(name for name in node.input if name), *outer_names(node)]
+
+
+def outer_names(node: NodeProto) -> Iterator[str]:
+    """The tensors that graphs inside a node read from outside of it."""
+    for inner in nested(node):
+        yield from _free_names(inner)
+
+
+def nested(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs inside a node: branches of an If, the body of a Loop."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def _free_names(graph: GraphProto) -> Iterator[str]:
@@ -138,16 +151,8 @@ def _free_names(graph: GraphProto) -> Iterator[str]:
     own |= {name for node in graph.node for name in node.output} | {""}
     for node in graph.node:
         yield from (name for name in node.input if name not in own)
-        for inner in _nested(node):
-            yield from (name for name in _free_names(inner) if name not in own)
+        yield from (name for name in outer_names(node) if name not in own)
     yield from (each.name for each in graph.output if each.name not in own)
-
-
-def _nested(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _ordered(nodes: Sequence[NodeProto], given: set[str]) -> list[NodeProto]:
@@ -156,7 +161,7 @@ def _ordered(nodes: Sequence[NodeProto], given: set[str]) -> list[NodeProto]:
     readers: list[list[int]] = [[] for _ in nodes]
     waiting = []
     for index, node in enumerate(nodes):
-        makers = {maker[name] for name in node.input if name and name not in given}
+        makers = {maker[name] for name in reads(node) if name not in given}
         waiting.append(len(makers))
         for each in makers:
             readers[each].append(index)

@@ -18,7 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from protos import imbrex_pb2 as pb
-from protos.convert import Ranges, SpanLike, dtype_of, ranges
+from protos.convert import MAX_DIMS, Ranges, SpanLike, dtype_of, ranges
 from protos.errors import PeerViolation
 
 Buffer = bytes | memoryview
@@ -143,6 +143,10 @@ def _header(data: Buffer, most_bytes: int) -> tuple[Sequence[pb.Item], int]:
 def _array(tensor: pb.Tensor, payload: memoryview) -> np.ndarray:
     dtype = dtype_of(tensor.data_type)
     shape = [stop - start for start, stop in ranges(tensor.box)]
+    if tensor.HasField("shape"):
+        shape = list(tensor.shape.dims)
+        if len(shape) > MAX_DIMS:
+            raise _violation(f"sent a tensor of {len(shape)} dimensions")
     if tensor.HasField("kept"):
         if tensor.kept.axis >= len(shape):
             raise _violation(f"kept entries along axis {tensor.kept.axis} of {len(shape)}")

@@ -390,7 +390,7 @@ class Task(_message.Message):
         box: Box
         def __init__(self, device: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ...) -> None: ...
     class Output(_message.Message):
-        __slots__ = ("tensor", "box", "yields", "to", "address", "to_task", "to_attempt", "selection")
+        __slots__ = ("tensor", "box", "yields", "to", "address", "to_task", "to_attempt", "selection", "dynamic")
         TENSOR_FIELD_NUMBER: _ClassVar[int]
         BOX_FIELD_NUMBER: _ClassVar[int]
         YIELDS_FIELD_NUMBER: _ClassVar[int]
@@ -399,6 +399,7 @@ class Task(_message.Message):
         TO_TASK_FIELD_NUMBER: _ClassVar[int]
         TO_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
         SELECTION_FIELD_NUMBER: _ClassVar[int]
+        DYNAMIC_FIELD_NUMBER: _ClassVar[int]
         tensor: str
         box: Box
         yields: Box
@@ -407,7 +408,8 @@ class Task(_message.Message):
         to_task: int
         to_attempt: int
         selection: Selection
-        def __init__(self, tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., yields: _Optional[_Union[Box, _Mapping]] = ..., to: _Optional[str] = ..., address: _Optional[str] = ..., to_task: _Optional[int] = ..., to_attempt: _Optional[int] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ...) -> None: ...
+        dynamic: bool
+        def __init__(self, tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., yields: _Optional[_Union[Box, _Mapping]] = ..., to: _Optional[str] = ..., address: _Optional[str] = ..., to_task: _Optional[int] = ..., to_attempt: _Optional[int] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ..., dynamic: _Optional[bool] = ...) -> None: ...
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -443,7 +445,7 @@ class Selection(_message.Message):
     def __init__(self, axis: _Optional[int] = ..., across: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., least: _Optional[float] = ..., factor: _Optional[int] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("request", "plan_version", "task", "attempt", "tensor", "box", "data_type", "payload_bytes", "kept")
+    __slots__ = ("request", "plan_version", "task", "attempt", "tensor", "box", "data_type", "payload_bytes", "kept", "shape")
     class Kept(_message.Message):
         __slots__ = ("axis", "entries")
         AXIS_FIELD_NUMBER: _ClassVar[int]
@@ -451,6 +453,11 @@ class Tensor(_message.Message):
         axis: int
         entries: _containers.RepeatedScalarFieldContainer[int]
         def __init__(self, axis: _Optional[int] = ..., entries: _Optional[_Iterable[int]] = ...) -> None: ...
+    class Shape(_message.Message):
+        __slots__ = ("dims",)
+        DIMS_FIELD_NUMBER: _ClassVar[int]
+        dims: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, dims: _Optional[_Iterable[int]] = ...) -> None: ...
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -460,6 +467,7 @@ class Tensor(_message.Message):
     DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
     request: str
     plan_version: int
     task: int
@@ -469,7 +477,8 @@ class Tensor(_message.Message):
     data_type: int
     payload_bytes: int
     kept: Tensor.Kept
-    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., kept: _Optional[_Union[Tensor.Kept, _Mapping]] = ...) -> None: ...
+    shape: Tensor.Shape
+    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., kept: _Optional[_Union[Tensor.Kept, _Mapping]] = ..., shape: _Optional[_Union[Tensor.Shape, _Mapping]] = ...) -> None: ...
 
 class TaskDone(_message.Message):
     __slots__ = ("request", "task", "attempt", "ready_s", "start_s", "stop_s", "peer_bytes")

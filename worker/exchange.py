@@ -217,8 +217,7 @@ class Exchange:
         return ready
 
     def _bound(self, run: Run) -> Ready[dict[str, np.ndarray]]:
-        shapes = {name: box.shape for name, box in run.yields.items()}
-        bound = self._sessions.get(run.program).bound(run.inputs, shapes)
+        bound = self._sessions.get(run.program).bound(run.inputs, run.shapes)
         return replace(bound, check=lambda made: _require_finite(made, run.passed))
 
     def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> None:

@@ -73,6 +73,7 @@ def output_specs(messages: Sequence[pb.Task.Output]) -> tuple[OutputSpec, ...]:
             entry.to_task,
             entry.to_attempt,
             _selection(entry.selection) if entry.HasField("selection") else None,
+            entry.dynamic,
         )
         for entry in messages
     )
@@ -143,7 +144,7 @@ def failed_item(failed: Failed) -> pb.Item:
 
 def _narrowed(part: Piece) -> Piece:
     """The entries of its selection, if they are few."""
-    if part.selection is None:
+    if part.selection is None or part.dynamic:
         return part
     axis, chosen = part.selection.axis, part.selection.chosen(part.array)
     size = part.array.nbytes * len(chosen) // part.array.shape[axis]
@@ -154,7 +155,8 @@ def _narrowed(part: Piece) -> Piece:
 
 def _split(parts: Iterable[Piece]) -> Iterator[Piece]:
     for part in parts:
-        if part.kept is not None or part.array.nbytes <= MAX_TENSOR_BYTES:
+        is_whole = part.dynamic or part.kept is not None
+        if is_whole or part.array.nbytes <= MAX_TENSOR_BYTES:
             yield part
             continue
         for cut in pieces(part.box.spans, part.array.itemsize):
@@ -175,4 +177,5 @@ def _tensor(part: Piece) -> pb.Tensor:
         box=box_message(part.box),
         data_type=data_type_of(part.array.dtype),
         kept=kept,
+        shape=pb.Tensor.Shape(dims=part.array.shape) if part.dynamic else None,
     )

@@ -267,6 +267,9 @@ class Driver:
             case Merge(request, task, tensor, box, aside):
                 assert payload is not None
                 merging = self._flights[request]
+                if merging.graph.tensors[tensor].is_dynamic:
+                    merging.arrays[tensor] = payload
+                    return
                 target = merging.partial(task, tensor) if aside else merging.arrays[tensor]
                 target[box.slices()] = payload
             case Add(request, task, tensor, box):

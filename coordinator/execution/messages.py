@@ -159,7 +159,11 @@ def _selection_message(selection: Selection) -> pb.Selection:
 def output_message(output: TaskOutput, box: Box) -> pb.Task.Output:
     """A box of an output, to be sent to the host."""
     return pb.Task.Output(
-        tensor=output.tensor, box=box_message(box), yields=box_message(output.yields), to=HOST
+        tensor=output.tensor,
+        box=box_message(box),
+        yields=box_message(output.yields),
+        to=HOST,
+        dynamic=output.dynamic,
     )
 
 

@@ -31,6 +31,8 @@ def whole(header: pb.Tensor, payload: np.ndarray, flight: Flight) -> np.ndarray:
         raise NoResult(f"it is of {header.tensor!r}, which no task yields")
     if payload.dtype != array.dtype:
         raise NoResult(f"it is {payload.dtype}, but {header.tensor!r} is {array.dtype}")
+    if header.HasField("shape") != flight.graph.tensors[header.tensor].is_dynamic:
+        raise NoResult(f"it is not of the shape of {header.tensor!r}")
     if not header.HasField("kept"):
         return payload
     selection = flight.selections.get(header.tensor)

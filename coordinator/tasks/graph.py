@@ -54,7 +54,8 @@ class Route:
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
     """A box that a task owns among its program's outputs. `to_host`: the host merges it, or
-    (`reduce`) adds it to others. `routes`: the parts that peers read.
+    (`reduce`) adds it to others. `routes`: the parts that peers read. If it is `dynamic` it is sent
+    whole, whatever the boxes say.
     """
 
     tensor: str
@@ -63,6 +64,7 @@ class TaskOutput:
     reduce: bool = False
     to_host: bool = True
     routes: tuple[Route, ...] = ()
+    dynamic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +281,13 @@ class _Outliner:
                 program="",
                 inputs=tuple(self._input(name, box) for name, box in reach.inputs.items()),
                 outputs=tuple(
-                    TaskOutput(name, box, reach.computed[name], tile.reduce)
+                    TaskOutput(
+                        name,
+                        box,
+                        reach.computed[name],
+                        tile.reduce,
+                        dynamic=self.network.graph.tensors[name].is_dynamic,
+                    )
                     for name, box in tile.boxes.items()
                 ),
                 barrier=block.barrier,

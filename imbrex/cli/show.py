@@ -68,7 +68,7 @@ def _json(loaded: LoadedModel, graph: Graph, summary: Summary) -> dict[str, Any]
 
 
 def _tensor(name: str, info: TensorInfo) -> dict[str, Any]:
-    return {"name": name, "shape": list(info.shape), "type": _type(info)}
+    return {"name": name, "shape": list(info.told_shape), "type": _type(info)}
 
 
 def _type(info: TensorInfo) -> str:
@@ -102,7 +102,8 @@ def _show(loaded: LoadedModel, graph: Graph, summary: Summary, console: Console)
     for what, names in (("input", graph.inputs), ("output", graph.outputs)):
         for name in names:
             info = graph.tensors[name]
-            console.print(f"{what:6} {name}: {_type(info)} {_shape(info.shape)}")
+            shape = "known when computed" if info.is_dynamic else _shape(info.shape)
+            console.print(f"{what:6} {name}: {_type(info)} {shape}")
     console.print()
     made = terminal.table(
         "unit", "operators", ">MFLOP", ">weights", "output", ">live behind it", "", "split"

@@ -35,6 +35,7 @@ from models.operators.reshape import RESHAPE
 from models.operators.resize import RESIZE
 from models.operators.roll import ROLL
 from models.operators.sample import SAMPLE
+from models.operators.tail import TAIL
 from models.operators.transposed import TRANSPOSED
 from models.operators.windowed import WINDOWED
 
@@ -65,6 +66,7 @@ TABLE: Mapping[str, Operator] = {
     **RESHAPE,
     **ROLL,
     **SAMPLE,
+    **TAIL,
     **PRODUCT,
 }
 
@@ -87,7 +89,7 @@ def refusal(graph: Graph, node: Node) -> str:
     declared = TABLE.get(node.op)
     if declared is None:
         return ""
-    if len(node.outputs) > 1:
+    if len(node.outputs) > 1 and declared.kind is not Kind.OPAQUE:
         return f"{node.op} has several outputs"
     return declared.refuses(graph, node)
 

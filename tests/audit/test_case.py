@@ -107,7 +107,7 @@ def graph_of(*arrays: np.ndarray) -> SimpleNamespace:
         str(number): Program(b"", (WeightRef("w", blobs.add(array), 1, array.shape),))
         for number, array in enumerate(arrays)
     }
-    tasks = tuple(SimpleNamespace(program=name) for name in programs)
+    tasks = tuple(SimpleNamespace(program=name, outputs=()) for name in programs)
     return SimpleNamespace(tasks=tasks, programs=programs, blobs=blobs)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -61,13 +61,16 @@ class Net:
         product = self.add("MatMul", source, self.floats(inputs, outputs))
         return self.add("Add", product, self.floats(outputs))
 
-    def model(self, *outputs: str) -> onnx.ModelProto:
-        """The whole."""
+    def model(self, *outputs: str, integers: Sequence[str] = ()) -> onnx.ModelProto:
+        """The whole; `integers` are its outputs of INT64."""
+        kinds = dict.fromkeys(outputs, TensorProto.FLOAT) | dict.fromkeys(
+            integers, TensorProto.INT64
+        )
         graph = helper.make_graph(
             self.nodes,
             "net",
             [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+            [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()],
             self.weights,
         )
         opsets = [helper.make_opsetid("", OPSET)]

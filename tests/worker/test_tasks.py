@@ -48,9 +48,9 @@ def plain(actions):
     shown = []
     for action in actions:
         match action:
-            case Run(key, program, inputs, yields):
+            case Run(key, program, inputs, shapes):
                 arrays = {name: array.tolist() for name, array in inputs.items()}
-                shown.append(("run", key, program, arrays, dict(yields)))
+                shown.append(("run", key, program, arrays, dict(shapes)))
             case SendToHost(stream, pieces, done, more):
                 sent = ("host", stream, [shape(p) for p in pieces], done)
                 shown.append((*sent, "more to come") if more else sent)
@@ -88,7 +88,7 @@ def test_a_task_runs_when_its_pieces_have_come_and_its_output_goes_to_the_host(t
     assert tasks.add_task(spec(), 0.0) == []
     assert tasks.add_piece(piece(bottom, 2.0), 1.0) == []
     assert plain(tasks.add_piece(piece(top, 1.0), 2.0)) == [
-        ("run", KEY, "p", {"x": [[1, 1, 1, 1], [2, 2, 2, 2]]}, {"y": OUT})
+        ("run", KEY, "p", {"x": [[1, 1, 1, 1], [2, 2, 2, 2]]}, {"y": OUT.shape})
     ]
     assert plain(tasks.finished(KEY, {"y": np.arange(4, dtype=F32)}, 3.0, 4.0)) == [
         ("host", 7, [(KEY, "y", OUT, [0, 1, 2, 3])], Done(KEY, 2.0, 3.0, 4.0))
@@ -99,7 +99,7 @@ def test_pieces_may_overtake_their_task(tasks):
     assert tasks.add_piece(piece(IN), 0.0) == []
     assert tasks.early_bytes > 32
     assert plain(tasks.add_task(spec(), 1.0)) == [
-        ("run", KEY, "p", {"x": [[1] * 4] * 2}, {"y": OUT})
+        ("run", KEY, "p", {"x": [[1] * 4] * 2}, {"y": OUT.shape})
     ]
     assert tasks.early_bytes == 0
 
@@ -130,7 +130,11 @@ def test_while_the_first_runs_the_others_of_its_request_are_set_up(tasks):
     first, set_up = tasks.add_piece(piece(IN), 1.0)
     assert isinstance(set_up, SetUp)
     assert first.key == KEY
-    assert (set_up.run.key, set_up.run.program, set_up.run.yields) == (later(1), "p", {"y": OUT})
+    assert (set_up.run.key, set_up.run.program, set_up.run.shapes) == (
+        later(1),
+        "p",
+        {"y": OUT.shape},
+    )
     sent = piece(IN, 3.0, later(1))
     (run,) = tasks.add_piece(sent, 2.0)
     assert run is set_up.run  # with what was set up in it
@@ -166,7 +170,7 @@ def test_only_what_waits_is_set_up_and_once(tasks):
 def test_empty_inputs_are_full(tasks):
     empty = Box.of((0, 2), (4, 4))
     assert plain(tasks.add_task(spec(inputs=(("x", empty),)), 0.0)) == [
-        ("run", KEY, "p", {"x": [[], []]}, {"y": OUT})
+        ("run", KEY, "p", {"x": [[], []]}, {"y": OUT.shape})
     ]
 
 
@@ -185,7 +189,7 @@ def test_one_action_per_destination_and_outputs_to_itself_stay_here(tasks):
     assert plain(run_one(tasks, spec(outputs=outputs))) == [
         ("peer", "pi-2", "a:1", peer, KEY, 7),
         ("host", 7, [(KEY, "y", OUT, [0, 1, 2, 3])], Done(KEY, 1.0, 2.0, 3.0, 16), "more to come"),
-        ("run", next_key, "p", {"y": [2, 3]}, {"y": OUT}),
+        ("run", next_key, "p", {"y": [2, 3]}, {"y": OUT.shape}),
     ]
 
 

@@ -92,9 +92,10 @@ class Runnable(ABC):
         self.blobs = blobs
 
     def bound(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
-        """A run that computes the outputs named in `shapes` into fresh arrays of those shapes.
+        """A run that computes the outputs named in `shapes` into fresh arrays; a shape of None is
+        known only afterwards.
 
         `inputs` are C-contiguous, and stay untouched until it has ended.
 
@@ -120,7 +121,7 @@ class Runnable(ABC):
 
     @abstractmethod
     def _bind(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
         """Like `bound`, with inputs that fit. Everything but the kernels is done before this
         returns.

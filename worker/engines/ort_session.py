@@ -125,19 +125,21 @@ class Session(Runnable):
         self._weight_bytes = sum(value.tensor_size_in_bytes() for value in self._weights)
 
     def _bind(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
+        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
         try:
             binding = self._inference.io_binding()
             for name, array in inputs.items():
                 binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
             results: dict[str, np.ndarray] = {}
-            for name, shape in shapes.items():
-                results[name] = aligned_empty(shape, self.outputs[name].dtype)
-                value = ort.OrtValue.ortvalue_from_numpy(results[name])
-                binding.bind_ortvalue_output(name, value)
-            for name in self.outputs.keys() - shapes.keys():
+            dynamic = [name for name, shape in shapes.items() if shape is None]
+            for name in (*dynamic, *(self.outputs.keys() - shapes.keys())):
                 binding.bind_output(name, "cpu")
+            for name, shape in shapes.items():
+                if shape is not None:
+                    results[name] = aligned_empty(shape, self.outputs[name].dtype)
+                    value = ort.OrtValue.ortvalue_from_numpy(results[name])
+                    binding.bind_ortvalue_output(name, value)
         except Exception as error:
             raise from_runtime(error, "running a program") from error
 
@@ -146,7 +148,10 @@ class Session(Runnable):
                 self._inference.run_with_iobinding(binding)
             except Exception as error:
                 raise from_runtime(error, "running a program") from error
-            return results
+            if not dynamic:
+                return results
+            made = binding.get_outputs()  # in the order in which they were bound
+            return results | {name: made[k].numpy() for k, name in enumerate(dynamic)}
 
         sizes = (inputs[name].shape for name in self.inputs)
         return Ready(compute, self._weight_bytes, (self._name, *sizes))

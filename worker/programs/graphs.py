@@ -7,12 +7,11 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
+from models.graph import OPSETS
 from models.program import Program, WeightRef
 from protos import imbrex_pb2 as pb
 from protos.convert import DTYPES
 from protos.errors import BadRequest
-
-OPSETS = range(7, 24)
 
 # Domains of onnxruntime's own operators. Others would need an extra library.
 _DOMAINS = (
@@ -46,8 +45,8 @@ def checked_model(program: Program) -> onnx.ModelProto:
     """The program's graph, without its weights.
 
     Raises:
-        BadRequest: not ONNX, an opset outside 7-23, custom operators or functions, a reference
-            to a file, weights that clash or have impossible sizes.
+        BadRequest: not ONNX, an unknown opset, custom operators or functions, a reference to a
+            file, weights that clash or have impossible sizes.
     """
     model = onnx.ModelProto()
     try:

@@ -55,7 +55,8 @@ class InputSpec:
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
     """A box that a task sends, or of it the entries of a selection. `yields` is the box of this
-    tensor that the program computes.
+    tensor that the program computes. If it is `dynamic` the boxes say nothing: its shape is known
+    only once it is computed, and it is sent whole.
     """
 
     tensor: str
@@ -66,6 +67,7 @@ class OutputSpec:
     to_task: int = 0
     to_attempt: int = 0
     selection: Selection | None = None
+    dynamic: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +82,11 @@ class TaskForm:
     def yields(self) -> dict[str, Box]:
         """The boxes that the program computes."""
         return {entry.tensor: entry.yields for entry in self.outputs}
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...] | None]:
+        """The shapes of what it computes; None for one that is not known yet."""
+        return {e.tensor: None if e.dynamic else e.yields.shape for e in self.outputs}
 
     @cached_property
     def passed(self) -> frozenset[str]:
@@ -106,6 +113,8 @@ class TaskForm:
         for entry in self.outputs:
             if self.yields[entry.tensor] != entry.yields:
                 return f"output {entry.tensor!r} yields two different boxes"
+            if entry.dynamic and entry.to != HOST:
+                return f"output {entry.tensor!r} is dynamic and not for the host"
             if len(entry.box) != len(entry.yields) or not entry.yields.contains(entry.box):
                 return f"output {entry.tensor!r} is to send {entry.box} of {entry.yields}"
             if entry.selection and not entry.selection.fits(entry.box):
@@ -126,7 +135,8 @@ class TaskSpec:
 class Piece:
     """A box of a tensor, addressed to a task's input or, towards the host, from its output.
     `sender` is the peer that sent it; empty: the host, or this device itself. `selection`: the host
-    reads no other entries; `kept`: the array is of these alone.
+    reads no other entries; `kept`: the array is of these alone. The array is the whole tensor if
+    that is `dynamic`.
     """
 
     key: TaskKey
@@ -136,19 +146,20 @@ class Piece:
     sender: str = ""
     selection: Selection | None = None
     kept: NDArray[np.int64] | None = None
+    dynamic: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Run:
     """Run the program now; `inputs` are contiguous and stay untouched until it has finished.
-    `passed` are the outputs that go to peers and that the host never sees. `ready` holds the
-    prepared run.
+    `shapes` are those of its outputs, None where that is not known before. `passed` are the outputs
+    that go to peers and that the host never sees. `ready` holds the prepared run.
     """
 
     key: TaskKey
     program: str
     inputs: Mapping[str, np.ndarray]
-    yields: Mapping[str, Box]
+    shapes: Mapping[str, tuple[int, ...] | None]
     passed: frozenset[str] = frozenset()
     ready: Any = None
 

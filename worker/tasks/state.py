@@ -89,7 +89,7 @@ class _Task:
                 name: each.array for name, each in self.inputs.items() if each.array is not None
             }
             form = self.spec.form
-            self.run = Run(self.spec.key, form.program, inputs, form.yields, form.passed)
+            self.run = Run(self.spec.key, form.program, inputs, form.shapes, form.passed)
         return self.run
 
 
@@ -289,8 +289,17 @@ class Tasks:
             target = key
             if entry.to != HOST:
                 target = TaskKey(key.request, key.plan_version, entry.to_task, entry.to_attempt)
-            part = task.outputs[entry.tensor][entry.box.slices(entry.yields)]
-            piece = Piece(target, entry.tensor, entry.box, part, selection=entry.selection)
+            part = task.outputs[entry.tensor]
+            if not entry.dynamic:
+                part = part[entry.box.slices(entry.yields)]
+            piece = Piece(
+                target,
+                entry.tensor,
+                entry.box,
+                part,
+                selection=entry.selection,
+                dynamic=entry.dynamic,
+            )
             groups.setdefault((entry.to, entry.address), []).append(piece)
         actions: list[Action] = []
         for (to, address), pieces in groups.items():

@@ -199,14 +199,14 @@ class Service:
 
 def _tensor(graph: Graph, name: str) -> dict[str, Any]:
     info = graph.tensors[name]
-    return {"name": name, "datatype": datatype_of(info), "shape": list(info.shape)}
+    return {"name": name, "datatype": datatype_of(info), "shape": list(info.told_shape)}
 
 
 def _config_tensor(graph: Graph, name: str) -> dict[str, Any]:
     info = graph.tensors[name]
     datatype = datatype_of(info)
     kind = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
-    return {"name": name, "data_type": kind, "dims": list(info.shape)}
+    return {"name": name, "data_type": kind, "dims": list(info.told_shape)}
 
 
 def _row(name: str, version: str, state: str, reason: str) -> dict[str, str]:

@@ -1,0 +1,57 @@
+"""The tail of a network as one operator of imbrex: nodes whose shapes depend on values, such as
+non-maximum suppression, and all that follows them. It runs whole, on one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from onnx import NodeProto
+
+from models.boxes import Box
+from models.operators.arrange import DOMAIN
+from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.soundness import nested
+
+if TYPE_CHECKING:
+    from models.graph import Graph, Node
+
+OP = "Tail"
+# The attribute that holds the nodes, as a graph with the node's own inputs.
+BODY = "body"
+
+
+def rename_inputs(node: NodeProto, names: Mapping[str, str]) -> None:
+    """Renames what a node reads, in the graphs inside it, too."""
+    node.input[:] = [names.get(name, name) for name in node.input]
+    for inner in nested(node):
+        for each in inner.node:
+            rename_inputs(each, names)
+        for output in inner.output:
+            output.name = names.get(output.name, output.name)
+
+
+def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
+    return tuple(Box.whole(graph.shape(name)) for name in node.inputs)
+
+
+def _yields(graph: Graph, node: Node, box: Box) -> Box:
+    return Box.whole(graph.shape(node.outputs[0]))
+
+
+def _build(piece: Piece, program: Emitter) -> None:
+    body = piece.node.attributes[BODY]
+    names = {given.name: name for given, name in zip(body.input, piece.inputs, strict=True)}
+    for each in body.node:
+        proto = NodeProto()
+        proto.CopyFrom(each)
+        rename_inputs(proto, names)
+        program.append(proto)
+
+
+TAIL = {
+    f"{DOMAIN}.{OP}": Operator(
+        Kind.OPAQUE, "opaque", _reads, yields=_yields, build=_build, heavy=True
+    )
+}

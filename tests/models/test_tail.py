@@ -1,0 +1,67 @@
+"""What cannot be planned runs whole, behind a backbone that is split."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from models.check import CheckReport, check, fused
+from models.importer import load_graph
+from models.units import divide
+from protos.errors import BadRequest
+from tests.models.tails import NETWORKS, backbone, suppression
+
+
+def checked(model: onnx.ModelProto) -> CheckReport:
+    network = divide(load_graph(model))
+    return check(model, network, (3, 1), fused(network))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_backbone_is_split_and_the_answer_the_same(name: str) -> None:
+    report = checked(NETWORKS[name]())
+    assert report.ok, report
+    assert report.partitioned_flop_share > 0.95
+    assert any("shapes depend on values" in each.reason for each in report.refusals)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_damaged_tile_is_found(name: str) -> None:
+    model = NETWORKS[name]()
+    network = divide(load_graph(model))
+
+    def damaged(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {key: array[..., ::-1].copy() for key, array in feeds.items()}
+
+    assert not check(model, network, (3, 1), fused(network), fault=damaged).ok
+
+
+def test_a_name_that_is_read_inside_is_kept() -> None:
+    """The branch reads an Identity, which is folded away elsewhere."""
+    net, x = backbone()
+    same = net.add("Identity", x)
+    mean = net.add("ReduceMean", x, keepdims=0, axes=[0, 1, 2, 3])
+    yes = net.add("Greater", mean, net.constant(np.array(0.1, np.float32)))
+    output = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    branch = helper.make_graph([helper.make_node("Abs", [same], ["y"])], "b", [], output)
+    assert checked(net.model(net.add("If", yes, then_branch=branch, else_branch=branch))).ok
+
+
+def test_an_output_that_is_no_tensor_of_numbers_is_refused() -> None:
+    net, x = backbone()
+    parts = net.add("SplitToSequence", x, axis=1)
+    model = net.model()
+    model.graph.output.append(
+        helper.make_tensor_sequence_value_info(parts, onnx.TensorProto.FLOAT, None)
+    )
+    with pytest.raises(BadRequest, match="not a valid ONNX graph|no tensor of numbers"):
+        load_graph(model)
+
+
+def test_inputs_of_a_tail_are_not_parted() -> None:
+    """The Concat of scales before a suppression stays a node: the tail reads it whole."""
+    graph = load_graph(suppression())
+    assert not graph.joined
+    assert [name for name in graph.outputs if graph.tensors[name].is_dynamic]
