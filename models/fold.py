@@ -38,12 +38,14 @@ def fold_constants(
     """The remaining nodes and the constants they use; `model`'s nodes are in topological order.
     `grown`: elements folded so far.
 
-    Removes Identity and inference-time Dropout, turns Constant and Shape into constants, and
-    evaluates nodes all of whose inputs are constant. Also drops nodes whose outputs are not read.
-    Nodes that make an output of the model, or what a graph inside a node reads, always stay.
+    Removes Identity and inference-time Dropout, turns Constant, Shape and what has no elements into
+    constants, and evaluates nodes all of whose inputs are constant. Also drops nodes whose outputs
+    are not read.
+    Nodes that make an output of the model always stay.
     """
     known, shapes = dict(constants), dict(tensors)
     renamed: dict[str, str] = {}
+    empty = {name for name, array in constants.items() if not array.size}
     opsets = list(model.opset_import)
     outputs = {value.name for value in model.graph.output}
     inside = {name for node in model.graph.node for name in outer_names(node)}
@@ -54,15 +56,24 @@ def fold_constants(
         node = onnx.NodeProto()
         node.CopyFrom(original)
         node.input[:] = [renamed.get(name, name) for name in node.input]
+        if node.op_type == "Concat" and not empty.issuperset(node.input):
+            node.input[:] = [name for name in node.input if name not in empty]
         if not all(name in shapes for name in node.output if name):
             # Sizes that were folded before it may have made them known.
             shapes.update(infer_node(node, shapes, known, opsets))
-        if outputs.intersection(node.output) or inside.intersection(node.output):
+        if outputs.intersection(node.output):
             kept.append(node)
-        elif node.op_type in _TRANSPARENT and not read.intersection(node.output[1:]):
+        elif (
+            node.op_type in _TRANSPARENT
+            and node.output[0] not in inside
+            and not read.intersection(node.output[1:])
+        ):
             renamed[node.output[0]] = node.input[0]
-        elif (values := _evaluate(node, shapes, known, opsets, left)) is not None:
+        elif (
+            values := _empty(node, shapes) or _evaluate(node, shapes, known, opsets, left)
+        ) is not None:
             known.update(values)
+            empty.update(name for name, value in values.items() if not value.size)
             shapes.update((name, info_of(value)) for name, value in values.items())
             if node.op_type != "Constant":  # its values are in the file
                 left -= sum(value.size for value in values.values())
@@ -76,6 +87,14 @@ def fold_constants(
             alive.append(node)
     alive.reverse()
     return alive, {k: v for k, v in known.items() if k in needed}
+
+
+def _empty(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> dict[str, np.ndarray]:
+    """The node's outputs, if none of them has elements."""
+    made = [name for name in node.output if name]
+    if not all(name in tensors and 0 in tensors[name].shape for name in made):
+        return {}
+    return {name: np.empty(tensors[name].shape, tensors[name].dtype) for name in made}
 
 
 def _evaluate(

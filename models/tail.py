@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from models.shapes import TensorInfo
 from models.soundness import is_numeric, outer_names, reads
 from protos.errors import BadRequest
 
+# Elements that are not worth a task: SSD makes a list of this length for each of 90 classes.
+_SMALL = 1 << 14
+_MULTIPLIES = ("Conv", "Gemm", "MatMul")
 # In place of a shape that is known only once its tensor is computed.
 _ONE = (1,)
 
@@ -40,39 +44,48 @@ def part(
     constants: Mapping[str, object],
 ) -> Parted:
     """Puts nodes in topological order into the tail if the shape of an output is not in `tensors`,
-    if a graph inside them reads tensors from outside of it, or if they read from the tail.
+    if a graph inside them reads tensors from outside of it, or if they read from the tail; and such
+    as make something small for the tail alone.
 
     Raises:
         BadRequest: an output of the tail is no tensor of numbers.
     """
-    planned: list[NodeProto] = []
-    body: list[NodeProto] = []
+    outputs = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
     made: set[str] = set()
+    behind: list[bool] = []
     for node in nodes:
         unknown = any(name and name not in tensors for name in node.output)
-        if unknown or any(outer_names(node)) or not made.isdisjoint(reads(node)):
-            body.append(node)
-            made.update(name for name in node.output if name)
-        else:
-            planned.append(node)
-    if not body:
-        return Parted(planned, None, {})
+        behind.append(unknown or any(outer_names(node)) or not made.isdisjoint(reads(node)))
+        made.update(name for name in node.output if name and behind[-1])
+    if not made:
+        return Parted([*nodes], None, {})
+    ahead = set(outputs)  # what is read before the tail, or must be made there
+    for k in reversed(range(len(nodes))):
+        size = sum(math.prod(tensors[n].shape) for n in nodes[k].output if n in tensors)
+        light = size <= _SMALL and not any(op in nodes[k].op_type for op in _MULTIPLIES)
+        if not behind[k] and light and ahead.isdisjoint(nodes[k].output):
+            behind[k] = True
+        if not behind[k]:
+            ahead.update(reads(nodes[k]))
+    body = [node for node, late in zip(nodes, behind, strict=True) if late]
+    planned = [node for node, late in zip(nodes, behind, strict=True) if not late]
+    made = {name for node in body for name in node.output if name}
     read = dict.fromkeys(name for node in body for name in reads(node) if name not in made)
     ordered = sorted(read, key=lambda name: name in constants)
-    outputs = {
-        value.name: TensorInfo(_ONE, value.type.tensor_type.elem_type, is_dynamic=True)
-        for value in model.graph.output
-        if value.name in made
-    }
-    for name, info in outputs.items():
-        if not is_numeric(info.data_type):
+    for name in made.intersection(outputs):
+        if not is_numeric(outputs[name]):
             raise BadRequest(
                 cause=f"the output {name!r} is no tensor of numbers",
                 cure="Export the model without that output.",
             )
+    found = {
+        name: TensorInfo(_ONE, kind, is_dynamic=True)
+        for name, kind in outputs.items()
+        if name in made
+    }
     name = body[0].name or body[0].op_type
-    tail = helper.make_node(OP, ordered, list(outputs), name=name, domain=DOMAIN)
+    tail = helper.make_node(OP, ordered, list(found), name=name, domain=DOMAIN)
     given = [ValueInfoProto(name=name) for name in ordered]
     inner = GraphProto(name=BODY, input=given, node=body)
     tail.attribute.append(helper.make_attribute(BODY, inner))
-    return Parted(planned, tail, outputs)
+    return Parted(planned, tail, found)

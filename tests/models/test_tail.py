@@ -56,7 +56,7 @@ def test_an_output_that_is_no_tensor_of_numbers_is_refused() -> None:
     model.graph.output.append(
         helper.make_tensor_sequence_value_info(parts, onnx.TensorProto.FLOAT, None)
     )
-    with pytest.raises(BadRequest, match="not a valid ONNX graph|no tensor of numbers"):
+    with pytest.raises(BadRequest, match=r"not a valid ONNX graph|no tensor of numbers"):
         load_graph(model)
 
 
@@ -65,3 +65,29 @@ def test_inputs_of_a_tail_are_not_parted() -> None:
     graph = load_graph(suppression())
     assert not graph.joined
     assert [name for name in graph.outputs if graph.tensors[name].is_dynamic]
+
+
+def test_parts_without_elements_are_no_part_of_a_concat() -> None:
+    """Ultralytics' suppression takes columns 84 to the end, of which there are none."""
+    net, x = backbone()
+    flat = net.reshape(net.conv(x, 16, 6), 1, 6, -1)
+    parts = [
+        net.add("Slice", flat, net.ints(a), net.ints(b), net.ints(1)) for a, b in ((0, 6), (6, 9))
+    ]
+    model = net.model(net.add("Sigmoid", net.add("Concat", *parts, axis=1)))
+    report = checked(model)
+    assert report.ok, report
+    assert not report.refusals
+
+
+def test_small_steps_before_the_tail_are_part_of_it() -> None:
+    """SSD selects among the scores of each class: no device waits for each of these."""
+    net, x = backbone()
+    scores = net.reshape(net.conv(x, 16, 20), 1, 20, -1)
+    kept = []
+    for number in range(20):
+        one = net.add("Slice", scores, net.ints(number), net.ints(number + 1), net.ints(1))
+        kept.append(net.add("NonZero", net.add("Relu", one)))
+    graph = load_graph(net.model(integers=kept))
+    assert [node.op for node in graph.nodes].count("Slice") == 0
+    assert checked(net.model(integers=kept)).ok
