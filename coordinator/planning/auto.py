@@ -5,7 +5,8 @@ simulator itself. `single` is always among these, so that no plan is predicted s
 device. Slow searches run only where they can win: `halo` unless a plan is already close to the
 ideal of all devices together; `elimination` and `kcut`, which divide every layer and exchange
 through the host, only if `lw`, the simplest of that family, is not far behind the best. The best
-plans are also tried with branches on different devices.
+plans are also tried with branches on different devices, and over fewer devices where all of them
+leave much unused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from coordinator.costs.devices import Cluster
+import numpy as np
+
+from coordinator.costs.devices import Cluster, fastest
 from coordinator.planning.branches import by_branches
 from coordinator.planning.candidates import CANDIDATES, When
 from coordinator.planning.simulator import simulate
@@ -34,6 +37,9 @@ _CLOSE = 1.03
 _BRANCHED = 2
 # A plan this close to the sum of all devices' rates leaves no noticeable gain.
 _IDEAL = 1.03
+# Fewer devices are tried if the plan takes this much longer than their ideal: their own best plan
+# takes about so long.
+_WASTEFUL = 1.25
 
 
 def auto(network: Network, cluster: Cluster) -> Plan:
@@ -44,6 +50,7 @@ def auto(network: Network, cluster: Cluster) -> Plan:
         candidates.add("below ideal")
     if candidates.per_layer_s <= candidates.best_s * _BEHIND:
         candidates.add("near lw")
+    candidates.add_fewer()
     candidates.add_branches()
     return candidates.chosen()
 
@@ -88,6 +95,26 @@ class _Candidates:
             latency_s = self.stages.latency_s(self.stages.without_barriers(draft))
             yield _Candidate(f"{name} without barriers", replace(plan, blocks=blocks), latency_s)
 
+    def add_fewer(self) -> None:
+        """Tries the best strategy over 4, then 2 of the fastest devices, or whichever powers of two
+        are fewer than all (maps usually have so many rows that these divide them evenly), as long
+        as that is better and there is something to gain.
+        """
+        count = 1 << max(0, (len(self.cluster.devices) - 1).bit_length() - 1)
+        while count > 1 and self.best_s > self._ideal_s(count) * _WASTEFUL:
+            best = min(self.found, key=lambda each: each.latency_s)
+            strategy = best.name.partition(" ")[0]
+            found = len(self.found)
+            fewer = fastest(self.cluster, count)
+            try:
+                plan = CANDIDATES[strategy].planner(self.network, fewer)
+            except Infeasible:  # their memory is too small
+                return
+            self.found += self._variants(f"{strategy} on {count}", plan)
+            if min(each.latency_s for each in self.found[found:]) >= best.latency_s:
+                return
+            count //= 2
+
     def add_branches(self) -> None:
         """Tries the best plans with branches on different devices, and adds those that are
         faster.
@@ -114,7 +141,11 @@ class _Candidates:
         """The time that all devices would take together without transfers and redundant
         computation.
         """
-        alone_s = self.tables.compute_s[:, 0, -1]
+        return self._ideal_s(len(self.cluster.devices))
+
+    def _ideal_s(self, count: int) -> float:
+        """The same of the `count` fastest."""
+        alone_s = np.sort(self.tables.compute_s[:, 0, -1])[:count]
         return float(1.0 / (1.0 / alone_s).sum())
 
     def chosen(self) -> Plan:

@@ -47,6 +47,14 @@ def test_never_slower_than_one_device(medium: Medium, count: int) -> None:
     never_slower(real("digits"), pis(count, medium))
 
 
+@pytest.mark.parametrize("count", [5, 6, 7, 8])
+def test_more_devices_are_not_slower_than_four(count: int) -> None:
+    """Small maps: four devices are nearly as many as help."""
+    preset = presets.load_kind("pi4-gbe").preset
+    four, more = (auto(real("mobilenetv2"), cluster_of(preset, n)) for n in (4, count))
+    assert more.predicted_latency_s <= four.predicted_latency_s * (1 + 1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", presets.names())
 @pytest.mark.parametrize("count", range(1, 9))
