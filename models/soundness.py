@@ -7,6 +7,7 @@ crash, so errors are looked for here first.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, defs, helper
@@ -14,14 +15,15 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoPr
 from protos.errors import BadRequest
 
 _AGAIN = "Export or download the model again."
+_ADDED = re.compile("__(?=[a-z])")
 
 
 def sound_nodes(graph: GraphProto) -> list[NodeProto]:
     """The graph's nodes in topological order.
 
     Raises:
-        BadRequest: a name that is undefined or defined twice, a cycle, an input that is not a
-            numeric tensor.
+        BadRequest: a name that is undefined, defined twice, or imbrex's own, a cycle, an input that
+            is not a numeric tensor.
     """
     if graph.sparse_initializer:
         raise BadRequest(
@@ -35,6 +37,7 @@ def sound_nodes(graph: GraphProto) -> list[NodeProto]:
         _require_tensor(value)
     _require_once((*given, *(name for node in graph.node for name in node.output if name)))
     known = {*given, *(name for node in graph.node for name in node.output), ""}
+    _require_free(known)
     for node in graph.node:
         _require_known(node, known)
     for output in graph.output:
@@ -113,6 +116,18 @@ def _require_once(names: Iterable[str]) -> None:
         if name in seen:
             raise BadRequest(cause=f"the tensor {name!r} is made twice", cure=_AGAIN)
         seen.add(name)
+
+
+def _require_free(known: set[str]) -> None:
+    """Names of tensors that imbrex adds are those of the model's, two underscores and a word."""
+    for name in known:
+        for mark in _ADDED.finditer(name):
+            if name[: mark.start()] in known and mark.start():
+                raise BadRequest(
+                    cause=f"the tensor {name!r} has a name that imbrex gives to a step of "
+                    f"{name[: mark.start()]!r}",
+                    cure="Rename it.",
+                )
 
 
 def _require_known(node: NodeProto, known: set[str]) -> None:

@@ -134,6 +134,10 @@ def captured(model: ModelProto) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
 
 
+def taken(model: ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Abs", ["conv1"], ["conv1__rows0"]))
+
+
 def sparse(model: ModelProto) -> None:
     model.graph.sparse_initializer.add()
 
@@ -177,6 +181,7 @@ def from_the_future(model: ModelProto) -> None:
         (from_the_future, "onnxruntime cannot run the model .*max supported IR version"),
         (captured, "'chosen' .*reads 'nowhere', which is not an input"),
         (sparse, "sparse initialisers"),
+        (taken, "'conv1__rows0' has a name that imbrex gives to a step of 'conv1'"),
     ],
 )
 def test_what_is_wrong_is_said(
