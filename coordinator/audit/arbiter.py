@@ -76,8 +76,10 @@ class Arbiter:
 
     def _asked(self, case: Case) -> object:
         with self._speaking:
+            if self._process is not None and self._process.poll() is not None:
+                self._end()
             process = self._process
-            if process is None or process.poll() is not None:
+            if process is None:
                 process = self._process = subprocess.Popen(
                     _COMMAND,
                     stdin=subprocess.PIPE,
