@@ -1,7 +1,7 @@
 """What so many Pis of a kind would do with a network, simulated: the page on choosing hardware.
 
 Every kind is a preset of the lab: its numbers, and where they come from, are in
-`benchmarks/lab/presets`. Nothing here is measured on a Pi.
+`imbrex/demo/emulation/presets`. Nothing here is measured on a Pi.
 
     python -m benchmarks.hardware             writes docs/hardware.md's table and pictures
 """
@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.lab.pictures import for_pictures
-from benchmarks.lab.presets import Preset, load_kind
 from benchmarks.lab.tables import between_marks
 from benchmarks.report import ROOT, provenance
 from coordinator.costs.devices import Cluster
@@ -22,6 +21,7 @@ from coordinator.planning.auto import auto
 from coordinator.planning.baseline import whole_works
 from coordinator.planning.cluster_file import parse_cluster
 from imbrex.cli.chart import speedup_svg
+from imbrex.demo.emulation.presets import Preset, load_kind
 from models.catalogue import load
 from models.loading import network_of
 

@@ -73,7 +73,7 @@ def test_pipx_installs_it_and_a_demo_runs(built: Path, tmp_path: Path) -> None:
     assert run(imbrex, "--version", **where).split() == ["imbrex", PROJECT["version"]]
     checked = json.loads(run(imbrex, "check", "digits", "--json", **where))
     assert checked["ok"] is True
-    quick = ("--workers", "2", "--no-throttle", "--no-profile", "--json")
+    quick = ("--workers", "2", "--native", "--no-profile", "--json")
     shown = json.loads(run(imbrex, "demo", *quick, XDG_STATE_HOME=str(tmp_path / "state"), **where))
     assert len(shown["predictions"]) > 5
     assert shown["max_rel_error"] < 1e-5
