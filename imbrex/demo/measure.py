@@ -17,9 +17,9 @@ from models.reference import EQUAL, Comparison, compare
 from protos.errors import Unavailable
 
 # What requests show of messages and tasks: estimates settle within ten.
-LEARNING_REQUESTS = 8
+LEARNING_REQUESTS = 6
 # The first request of a plan loads sessions; others show how its tasks compare with the profile.
-FIRST_REQUESTS = 5
+FIRST_REQUESTS = 4
 WARM_REQUESTS = 7
 # Devices are measured one at a time, each for a bounded time.
 PROFILE_TIMEOUT_S = 300.0
