@@ -65,9 +65,9 @@ def _run(like: str, *, beside: bool) -> dict[str, Any]:
     command = [sys.executable, "-m", "imbrex", "demo", "--like", like, "--json"]
     with _busy_core(beside):
         ended = subprocess.run(command, capture_output=True, check=False)
-    if not ended.stdout:
+    told = json.loads(ended.stdout or "{}")
+    if "speedup" not in told:
         raise SystemExit(ended.stderr.decode())
-    told = json.loads(ended.stdout)
     return {
         "beside_a_busy_core": beside,
         "gain": told["speedup"],
