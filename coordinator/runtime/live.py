@@ -138,7 +138,7 @@ class LiveCluster:
         now = time.monotonic()
         ready = self._pool.ready()
         devices = tuple(
-            self._device(device, each, graph)
+            self._device(each.facts, graph)
             for device, each in ready.items()
             if self.aside.of(device, now) is None and self.examiner.may_compute(each.facts)
         )
@@ -198,24 +198,21 @@ class LiveCluster:
     def _known(self, device: DeviceId) -> Device | None:
         """A device that can be used now."""
         connection = self._connection(device)
-        return self._device(device, connection) if connection else None
+        return self._device(connection.facts) if connection else None
 
     def _has(self, device: DeviceId, program: str) -> bool:
         connection = self._connection(device)
         return connection is not None and program in connection.programs
 
-    def _device(
-        self, device: DeviceId, connection: Connection, graph: TaskGraph | None = None
-    ) -> Device:
-        facts = connection.facts
+    def _device(self, facts: Facts, graph: TaskGraph | None = None) -> Device:
         return Device(
-            id=device,
+            id=facts.id,
             name=facts.name,
             costs=self._measured.costs(facts, self._profiler.profile(facts), graph),
-            link=self._measured.link(device),
+            link=self._measured.link(facts.id),
             speed=facts.mhz_max * facts.cores * facts.pace,
             memory_bytes=facts.memory_bytes,
-            host=self._pool.is_host(device),
+            host=self._pool.is_host(facts.id),
             concurrency=facts.concurrency,
         )
 
