@@ -19,6 +19,7 @@ from coordinator.cluster.host_worker import HostWorker
 from coordinator.cluster.link_file import load_links, save_links
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.reach import Reach
+from coordinator.cluster.roster import Member
 from coordinator.cluster.trust import Trust
 from coordinator.control.aside import Aside
 from coordinator.control.plans import NO_WORKER
@@ -317,6 +318,11 @@ class LiveCluster:
                     self._profiler.want(connection)
         self._probing.ask_when_due(self._pool.ready())
         self._changed(cause)
+
+    def members(self) -> list[Member]:
+        """The members of the cluster; none if it has no authority."""
+        certified = self._trust.certified
+        return list(certified.roster.members().values()) if certified else []
 
     def statuses(self) -> list[DeviceStatus]:
         """Every known address, for people; ready devices first."""

@@ -1,4 +1,4 @@
-"""A device that goes keeps its name, what it is and its last rate, and nobody reads gRPC's report."""
+"""A device that goes keeps its name, what it is and its last rate."""
 
 from __future__ import annotations
 
