@@ -86,11 +86,7 @@ class Outcome:
             "wire": plan["wire"],
             "like": self.like.name if self.like else "",
             "scale": measured.scale,
-            **(
-                {"curve": {str(count): seconds for count, seconds in self.curve}}
-                if self.curve
-                else {}
-            ),
+            "curve": {str(count): round(seconds, 6) for count, seconds in self.curve},
         }
 
 

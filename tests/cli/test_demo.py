@@ -116,7 +116,8 @@ def test_rows_that_no_window_reads_are_in_nobodys_way(tmp_path: Path) -> None:
     x = net.input("image", (1, 3, 64, 64)).conv("conv1", 8, square(3, 2, pad=0)).relu()
     path = tmp_path / "strided.onnx"
     onnx.save(net.model(x.conv("conv2", 8, square(3))), path)
-    ran = imbrex("demo", "--model", path, "--workers", 1, "--json", "--no-profile", timeout_s=120)
+    alone = ("--workers", 1, "--native", "--no-profile")
+    ran = imbrex("demo", "--model", path, *alone, "--json", timeout_s=120)
     assert ran.code == 0, ran.err
     assert ran.json()["max_rel_error"] == 0
 
