@@ -1,7 +1,7 @@
 """What so many Pis of a kind would do with a network, simulated: the page on choosing hardware.
 
 Every kind is a preset of the lab: its numbers, and where they come from, are in
-`benchmarks/lab/presets`. Nothing here is measured on a Pi.
+`imbrex/demo/emulation/presets`. Nothing here is measured on a Pi.
 
     python -m benchmarks.hardware             writes docs/hardware.md's table and pictures
 """
@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.lab.pictures import for_pictures
-from benchmarks.lab.presets import Preset, load_kind
 from benchmarks.lab.tables import between_marks
 from benchmarks.report import ROOT, provenance
 from coordinator.costs.devices import Cluster
@@ -22,6 +21,7 @@ from coordinator.planning.auto import auto
 from coordinator.planning.baseline import whole_works
 from coordinator.planning.cluster_file import parse_cluster
 from imbrex.cli.chart import speedup_svg
+from imbrex.demo.emulation.presets import Preset, load_kind
 from models.catalogue import load
 from models.loading import network_of
 
@@ -33,15 +33,23 @@ KINDS = {
 }
 MODELS = ("digits", "mobilenetv2", "resnet50", "yolov2", "vgg16")
 COUNTS = (1, 2, 3, 4, 6, 8)
+# Files of docs/clusters, by their kind.
+EXAMPLES = {"four-pi3": "pi3b-ort", "four-pi4": "pi4-gbe", "four-pi5": "pi5-gbe"}
 RESULT = ROOT / "benchmarks" / "results" / "hardware.json"
 PAGE = ROOT / "docs" / "hardware.md"
 IMAGES = ROOT / "docs" / "images"
+CLUSTERS = ROOT / "docs" / "clusters"
 # Cluster files say what a weight costs, presets what a byte does.
 _WEIGHT_BYTES = 4
 
 
 def cluster_of(preset: Preset, count: int) -> Cluster:
     """The host's worker and `count - 1` more of the same kind."""
+    return parse_cluster(cluster_text(preset, count))
+
+
+def cluster_text(preset: Preset, count: int) -> str:
+    """The cluster file of `cluster_of`."""
     end = (
         f"endpoint_ms_per_message = {preset.message_ms}\nendpoint_ns_per_byte = {preset.byte_ns}\n"
     )
@@ -52,14 +60,21 @@ def cluster_of(preset: Preset, count: int) -> Cluster:
     )
     computes = f"gflops = {preset.gflops}\nweight_ns = {preset.weight_ns * _WEIGHT_BYTES}\n"
     text = (
-        f"[host]\n{computes}{end}endpoint_ms_per_task = {preset.describe_ms}\n"
-        f"[host.worker]\n{worker}"
+        f"[host]\n{computes}{end}endpoint_ms_per_task = {preset.describe_ms}\n\n"
+        f"[host.worker]\n{worker}\n"
         f'[network]\nmedium = "{preset.medium}"\n'
         f"mbps = {preset.mbps}\nlatency_ms = {preset.latency_ms}\n"
     )
     if count > 1:
-        text += f'[[device]]\nname = "pi"\ncount = {count - 1}\n{computes}{worker}'
-    return parse_cluster(text)
+        text += f'\n[[device]]\nname = "pi"\ncount = {count - 1}\n{computes}{worker}'
+    return text
+
+
+def example(kind: str) -> str:
+    """A cluster file of four such devices, for `plan` and `simulate`."""
+    source = f"the preset `{kind}`, which says where each number comes from"
+    head = f"# Four of: {KINDS[kind]}. From {source}.\n"
+    return head + cluster_text(load_kind(kind).preset, 4)
 
 
 def simulated() -> dict[str, Any]:
@@ -113,7 +128,9 @@ def charts(rows: dict[str, Any]) -> dict[str, str]:
 
 
 def write(rows: dict[str, Any]) -> None:
-    """The page's part, and its pictures."""
+    """The page's part and its pictures, and example cluster files."""
+    for stem, kind in EXAMPLES.items():
+        (CLUSTERS / f"{stem}.toml").write_text(example(kind))
     PAGE.write_text(between_marks(PAGE.read_text(), table(rows)))
     for kind, svg in charts(rows).items():
         (IMAGES / f"hardware-{kind}.svg").write_text(svg)

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hardware import cluster_of
-from benchmarks.lab import presets
 from benchmarks.report import command_line, emit
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import STRATEGIES
+from imbrex.demo.emulation import presets
 from models import catalogue
 from models.loading import network_of
 from models.units import Network

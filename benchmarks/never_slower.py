@@ -19,10 +19,10 @@ from typing import Any, get_args
 
 from benchmarks.lab.bench import Setting
 from benchmarks.lab.network import require_tools
-from benchmarks.lab.presets import names as presets
 from benchmarks.report import command_line, emit
 from benchmarks.speedup import LEAST_REPEAT, Wish, run
 from coordinator.costs.devices import Medium
+from imbrex.demo.emulation.presets import names as presets
 from models import catalogue
 from models.check import TOLERANCE
 

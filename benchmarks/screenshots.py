@@ -1,8 +1,8 @@
 """The README's pictures, from a running cluster: `python -m benchmarks.screenshots`.
 
 `docs/images/page.png` is the page while a request is being computed, in headless Chromium;
-`docs/images/answer.png` the annotated picture. The cluster is four slow workers on this machine;
-`--url` takes another one.
+`docs/images/answer.png` the annotated picture. The cluster is that of `imbrex demo --keep`; `--url`
+takes another one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from PIL import Image
 
 from coordinator.cluster import children
 from imbrex.demo.cluster import ClusterForm, DemoCluster
+from imbrex.demo.likeness import likeness
 from imbrex.demo.measure import wait_until_profiled
 from models.digits.examples import examples
 from protos.errors import Unavailable
@@ -25,8 +26,6 @@ from tests.serving.browser import browser
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 CACHE = Path.home() / ".cache/imbrex/screenshots"
-# Of a core: a request takes longer than its picture.
-PACE = 0.01
 WAIT_S = 120.0
 # The second request finds every program on its device.
 REQUESTS = 3
@@ -59,7 +58,9 @@ def _given(url: str) -> Iterator[str]:
 
 @contextmanager
 def _cluster() -> Iterator[str]:
-    with DemoCluster(ClusterForm("digits", 4, "auto", PACE, True, CACHE)) as cluster:
+    with DemoCluster(
+        ClusterForm("digits", 4, "auto", likeness("pi4", 4, CACHE), True, CACHE)
+    ) as cluster:
         cluster.wait_until_listening()
         cluster.wait_until_found(print)
         wait_until_profiled(cluster, print)

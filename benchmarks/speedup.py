@@ -31,10 +31,10 @@ from benchmarks.lab.crowd import crowd
 from benchmarks.lab.measure import ask, chosen, measure, steps
 from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.lab.pictures import short_name
-from benchmarks.lab.presets import load_kind, names
 from benchmarks.lab.tables import crowd_line, heading
 from benchmarks.report import ROOT, provenance
 from imbrex import terminal
+from imbrex.demo.emulation.presets import load_kind, names
 from models.check import TOLERANCE
 from protos.errors import ImbrexError
 

@@ -135,7 +135,7 @@ class DeviceStatus:
     unreachable: tuple[str, ...] = ()
     threads: int = 0
     concurrency: int = 0
-    facts: Mapping[str, str | float | bool] = field(default_factory=dict)
+    facts: Mapping[str, str | bool | int | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

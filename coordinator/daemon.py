@@ -23,6 +23,7 @@ from coordinator.service import WEIGHTS_FOLDER, Coordinator
 from coordinator.serving.app import create_app
 from coordinator.serving.common.connections import Connection
 from coordinator.serving.common.tls import WebTls
+from coordinator.serving.frigate.server import FrigateServer
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.settings import GRPC_PORT, CoordinatorSettings
 from models.mapped import remove_leftovers
@@ -85,12 +86,14 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     settings = coordinator.settings
+    frigate = FrigateServer(coordinator)
     rpc = RpcServer(app.state.oip, app.state.access, settings)
     keeping = asyncio.create_task(tls.keep()) if tls else None
     try:
         address = await rpc.start(
             settings.host, _grpc_port(settings), tls.of_grpc() if tls else None
         )
+        frigate.start(settings.frigate_zmq)
         told = {"url": url, "grpc": address, "pid": os.getpid()}
         with _ready_file(settings.state_dir, told):
             log.info("ready", url=url, grpc=address)
@@ -99,6 +102,7 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls 
     finally:
         if keeping is not None:
             keeping.cancel()
+        await frigate.stop()
         await rpc.stop()
 
 

@@ -21,6 +21,7 @@ from coordinator.answers import (
 )
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.verdict import Verdict
+from coordinator.cluster.roster import Member
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.given import adopt, plan_id
 from coordinator.costs.devices import Cluster
@@ -145,6 +146,10 @@ class Coordinator:
             )
 
         return list(map(counted, self._live.statuses()))
+
+    def members(self) -> list[Member]:
+        """The members of the cluster; none if it has no authority."""
+        return self._live.members()
 
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         """The plan in force for a model, or the chosen one, made if necessary. Its latency, and

@@ -58,13 +58,14 @@ class CoordinatorSettings(BaseSettings):
 
     `grpc_port` is that of the Open Inference Protocol; unset, it is the default port, or any free
     one if `port` is 0. A request that would wait for longer than `max_wait_s` is told to come back
-    later. `rate_per_s` is how often one API key, or one address without a key, may ask; 0: no
-    limit. A body slower than `min_body_bytes_per_s` loses its place to one that waits.
-    `max_json_bytes` bounds JSON: tensors as text take much memory, larger ones are sent as bytes.
-    At most `max_connections` of one address are open, except of this device itself, which may be a
-    proxy. `host_names` are names of this device that clients use beside its own. `tls` makes
-    clients use TLS: with a certificate of the cluster's authority for this device's names and
-    addresses and `tls_names`, or with `tls_cert` and `tls_key`, files in PEM.
+    later. `frigate_zmq` lists where Frigate's `zmq` detectors find this coordinator, as
+    `tcp://127.0.0.1:5555` or `ipc://PATH`. `rate_per_s` is how often one API key, or one address
+    without a key, may ask; 0: no limit. A body slower than `min_body_bytes_per_s` loses its place
+    to one that waits. `max_json_bytes` bounds JSON: tensors as text take much memory, larger ones
+    are sent as bytes. At most `max_connections` of one address are open, except of this device
+    itself, which may be a proxy. `host_names` are names of this device that clients use beside its
+    own. `tls` makes clients use TLS: with a certificate of the cluster's authority for this
+    device's names and addresses and `tls_names`, or with `tls_cert` and `tls_key`, files in PEM.
     """
 
     model_config = SettingsConfigDict(env_prefix="IMBREX_COORDINATOR_", extra="forbid", frozen=True)
@@ -83,6 +84,7 @@ class CoordinatorSettings(BaseSettings):
     models: tuple[str, ...] = ("digits",)
     model_repository: Path | None = None
     detector: str = ""
+    frigate_zmq: tuple[str, ...] = ()
     strategy: str = "auto"
     planners: tuple[str, ...] = ()
     wire: Wire | None = None

@@ -71,7 +71,8 @@ class _Coordinator:
     """The address of a coordinator, and the interpretation of its answers."""
 
     def __init__(self, url: str | None, key: str | None, answer_timeout_s: float) -> None:
-        self.url = (url or os.environ.get(URL_VARIABLE) or URL).rstrip("/")
+        given = (url or os.environ.get(URL_VARIABLE) or URL).rstrip("/")
+        self.url = given if "://" in given else f"http://{given}"
         self._key = key
         self._timeout = httpx.Timeout(answer_timeout_s, connect=CONNECT_TIMEOUT_S)
 
@@ -84,7 +85,7 @@ class _Coordinator:
         """
         try:
             if httpx.URL(self.url).scheme not in ("http", "https"):
-                raise httpx.InvalidURL("it does not begin with http://")
+                raise httpx.InvalidURL("it begins with neither http:// nor https://")
             # A proxy for the internet would not know devices of the local network.
             return kind(
                 base_url=self.url, timeout=self._timeout, trust_env=False, verify=_believed()
@@ -129,6 +130,11 @@ class _Coordinator:
             return NoCoordinator(
                 cause=f"no coordinator answers at {self.url} ({error})",
                 cure="Start one with `imbrex coordinator`, or give its address with --url",
+            )
+        if isinstance(error, httpx.RemoteProtocolError):
+            return NoCoordinator(
+                cause=f"what answers at {self.url} does not speak HTTP ({error})",
+                cure="Use the coordinator's HTTP port, by default 8460; 8461 is that of gRPC",
             )
         return NoCoordinator(
             cause=f"the coordinator at {self.url} gave no answer "

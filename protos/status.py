@@ -81,9 +81,15 @@ def error_from(failure: grpc.aio.AioRpcError, address: str) -> ImbrexError:
             cause=f"{address} does not know this call", cure="Run the same version everywhere"
         )
     return LostWorker(
-        cause=f"no answer from {address}: {details}",
+        cause=f"no answer from {address}: {_short(details)}",
         cure="Check that the device is on and that its worker is running",
     )
+
+
+def _short(details: str) -> str:
+    """gRPC's report without the attempts that led to it: `Connection refused (111)`."""
+    _, is_nested, last = details.rpartition("last error: ")
+    return last.rpartition(": ")[2] if is_nested else details
 
 
 _PROVE = "Set the same secret on every daemon, or enrol this one (`imbrex cluster invite`)"

@@ -25,9 +25,9 @@ import platformdirs
 
 from benchmarks.hardware import cluster_of
 from benchmarks.lab.pictures import for_pictures
-from benchmarks.lab.presets import load_kind
 from benchmarks.report import ROOT, command_line, emit
 from coordinator.planning.auto import auto
+from imbrex.demo.emulation.presets import load_kind
 from models import catalogue
 from models.boxes import Box
 from models.check import check, fused

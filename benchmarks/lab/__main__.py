@@ -18,11 +18,11 @@ from benchmarks.lab.bench import Setting, bench
 from benchmarks.lab.cluster import Lab
 from benchmarks.lab.measure import ask
 from benchmarks.lab.network import MOST_DEVICES, require_tools
-from benchmarks.lab.presets import names
 from benchmarks.report import command_line, emit
 from coordinator.control.choice import Choice
 from imbrex.calls import plain
 from imbrex.cli.rounds import Case, Rounds
+from imbrex.demo.emulation.presets import names
 from models.check import TOLERANCE
 from protos.errors import ImbrexError
 

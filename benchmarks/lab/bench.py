@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.lab import probes
 from benchmarks.lab.calibrate import Emulated, emulated, machine
 from benchmarks.lab.cluster import Lab, Say, lab, wait_until_measured
-from benchmarks.lab.presets import Preset, fitting_scale, load_kind
 from benchmarks.published import Case
 from coordinator.costs.devices import Medium
+from imbrex.demo.emulation.presets import Preset, fitting_scale, load_kind
+from imbrex.demo.emulation.rate import core_gflops
+
+# What others do beside them comes and goes.
+_CORE_RUNS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +88,10 @@ def bench(setting: Setting, say: Say) -> Iterator[Bench]:
     if setting.medium:
         preset = preset.model_copy(update={"medium": setting.medium})
     say("measuring this machine")
-    core_gflops = probes.core_gflops()
-    scale = setting.scale or fitting_scale(preset, setting.devices, core_gflops)
+    core = core_gflops(_CORE_RUNS)
+    scale = setting.scale or fitting_scale(preset, setting.devices, core)
     wanted = preset.scaled(scale)
-    fastest = machine(core_gflops, wanted).computer(wanted)
+    fastest = machine(core, wanted).computer(wanted)
     computers = [fastest.clocked(clock) for clock in setting.clocks]
     with lab(wanted, computers, say) as running:
         # The coordinator's own measurements would share the wires with ours.

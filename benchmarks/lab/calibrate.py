@@ -17,13 +17,14 @@ from typing import Any
 import uvloop
 
 from benchmarks.lab import probes
-from benchmarks.lab.cluster import SECRET, Computer, Lab
+from benchmarks.lab.cluster import SECRET, Lab
 from benchmarks.lab.network import HOST as HOST_ADDRESS
-from benchmarks.lab.presets import Preset
-from benchmarks.lab.software import software
 from coordinator.cluster import children
+from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.link import SlowEndpoint
+from imbrex.demo.emulation.presets import Preset
 from imbrex.demo.emulation.settings import command
+from imbrex.demo.emulation.software import SERVER
 from protos.channels import HOST, Caller
 from protos.errors import Unavailable
 
@@ -55,7 +56,7 @@ class Machine:
                 "ms per message) is slower than what it should emulate",
                 cure="Choose a smaller --scale",
             )
-        own = software()
+        own = SERVER
         return Computer(
             pace=pace,
             message_ms=round(message_ms, 4),

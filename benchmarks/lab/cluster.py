@@ -11,15 +11,16 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
-from benchmarks.lab.presets import Preset
 from coordinator.cluster import children
 from imbrex.client import ANSWER_TIMEOUT_S, Client
+from imbrex.demo.emulation.computer import Computer, settings_file
+from imbrex.demo.emulation.presets import Preset
 from imbrex.demo.emulation.settings import command
 from models.installed import VARIABLE, Store
 
@@ -32,31 +33,6 @@ _START_S = 120.0
 _PROFILE_S = 400.0
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Computer:
-    """What each daemon is told, so that device and preset agree: found by `calibrate`."""
-
-    pace: float
-    message_ms: float
-    byte_ns: float
-    task_ms: float
-    weight_ns: float = 0.0
-    peer_message_ms: float = 0.0
-    peer_byte_ns: float = 0.0
-
-    def clocked(self, clock: float) -> Computer:
-        """The same computer at another clock: kernels and Python are slower alike, memory isn't."""
-        return replace(
-            self,
-            pace=self.pace * clock,
-            message_ms=self.message_ms / clock,
-            byte_ns=self.byte_ns / clock,
-            task_ms=self.task_ms / clock,
-            peer_message_ms=self.peer_message_ms / clock,
-            peer_byte_ns=self.peer_byte_ns / clock,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +126,8 @@ def _worker(network: Network, number: int, computer: Computer, folder: Path) -> 
         "mdns": False,
         "pace": computer.pace,
     }
-    file = _settings_file(folder / f"{name}.toml", told)
-    emulation = _emulation(folder / f"{name}-emulation.toml", computer)
+    file = settings_file(folder / f"{name}.toml", told)
+    emulation = computer.write(folder / f"{name}-emulation.toml", folder / "turns")
     within = (*network.inside(network.device(number)), *command(emulation))
     state = folder / name
     return children.start(
@@ -184,9 +160,9 @@ def _coordinator(
         "max_wait_s": ANSWER_TIMEOUT_S,
         **settings,
     }
-    file = _settings_file(folder / "coordinator.toml", told)
+    file = settings_file(folder / "coordinator.toml", told)
     models = ("env", f"{VARIABLE}={_models(folder).root}")
-    emulation = _emulation(folder / "coordinator-emulation.toml", computer)
+    emulation = computer.write(folder / "coordinator-emulation.toml", folder / "turns")
     within = (*network.inside(network.host), *models, *command(emulation))
     arguments = ["coordinator", "--config", str(file)]
     return children.start("coordinator", arguments, state, state / "ready.json", within)
@@ -194,26 +170,3 @@ def _coordinator(
 
 def _models(folder: Path) -> Store:
     return Store(folder / "models")
-
-
-def _emulation(path: Path, computer: Computer) -> Path:
-    told = asdict(computer) | {"turns": path.parent / "turns", "as_on_arm": True}
-    del told["pace"]
-    return _settings_file(path, told)
-
-
-def _settings_file(path: Path, told: Mapping[str, object]) -> Path:
-    path.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in told.items()))
-    return path
-
-
-def _toml(value: object) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return repr(value)
-        case list():
-            return f"[{', '.join(map(_toml, value))}]"
-        case _:
-            return f"'{value}'"

@@ -11,28 +11,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 
-import onnxruntime as ort
-
 from benchmarks.lab.namespace import inside
 from coordinator.cluster.pings import Pinger
 from coordinator.cluster.programs import program_message
+from imbrex.demo.emulation.rate import GFLOP, SIDE
 from models.boxes import Box
 from models.cutter import cut
 from models.importer import load_graph
 from models.program import BlobSource, Program
-from models.reference import random_inputs
 from models.zoo.vgg import vgg16
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
-from worker.engines.ort_session import BLOCKED_LAYOUT, make_session
 
-# VGG-16's convolutions at this side run at the rate of those at 256 (measured: 111 and 112
-# GFLOP/s on x86-64), in a quarter of the time.
-_SIDE = 128
-_GFLOP = 40.09 * (_SIDE / 256) ** 2
 # Rates are the best of so many runs: what others do beside them comes and goes.
-_CORE_RUNS, _DEVICE_RUNS = 60, 5
+_DEVICE_RUNS = 5
 _PINGS, _LARGE_PINGS = 60, 3
 _PAYLOAD_BYTES = 1 << 20
 _TIMEOUT_S = 30.0
@@ -45,24 +38,6 @@ _CHUNK = 64 << 10
 _MESSAGES, _MESSAGE_BYTES, _GAP_S = 15, 64 << 10, 0.02
 
 
-def core_gflops() -> float:
-    """The rate of one of this machine's cores, by the least CPU time: as workers that take turns
-    count theirs.
-    """
-    chosen = ort.SessionOptions()
-    chosen.intra_op_num_threads = 1
-    model = vgg16(_SIDE, classifier=False).complete()
-    session = make_session(model.SerializeToString(), chosen, (BLOCKED_LAYOUT,))
-    feeds = random_inputs(load_graph(model, model.graph.name))
-    session.run(None, feeds)
-    seconds = []
-    for _ in range(_CORE_RUNS):
-        before = time.thread_time()
-        session.run(None, feeds)
-        seconds.append(time.thread_time() - before)
-    return _GFLOP / min(seconds)
-
-
 async def device_gflops(addresses: Sequence[str], caller: Caller) -> list[float]:
     """The rate of every device while all of them compute, by the least time, as `core_gflops`."""
 
@@ -73,7 +48,7 @@ async def device_gflops(addresses: Sequence[str], caller: Caller) -> list[float]
         )
         async with WorkerClient(address, caller) as client:
             reply = await client.measure(request)
-        return _GFLOP / min(reply.seconds)
+        return GFLOP / min(reply.seconds)
 
     return list(await asyncio.gather(*map(one, addresses)))
 
@@ -159,7 +134,7 @@ def _connection(
 @cache
 def _convolutions() -> tuple[Program, list[pb.TensorSpec]]:
     """VGG-16's convolutions as a program whose weights each device makes up."""
-    model = vgg16(_SIDE, classifier=False).complete()
+    model = vgg16(SIDE, classifier=False).complete()
     graph = load_graph(model, model.graph.name)
     everything = {name: Box.whole(graph.shape(name)) for name in graph.results}
     made = cut(graph, graph.nodes, everything, BlobSource(), static=True).program

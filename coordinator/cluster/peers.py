@@ -28,6 +28,16 @@ class PeerState(StrEnum):
 
 RETRIED = (PeerState.WAITING, PeerState.REFUSED)
 IDLE = (PeerState.ALIAS, *RETRIED)
+# Of a device that was there and gives no sign of life.
+SILENT = (PeerState.WAITING, PeerState.CONNECTING)
+
+
+def seconds_ago(seconds: float) -> str:
+    """For people: `40 s ago`, `5 min ago`, `3 h ago`."""
+    for limit_s, unit_s, unit in ((120, 1, "s"), (7200, 60, "min")):
+        if seconds < limit_s:
+            return f"{seconds / unit_s:.0f} {unit} ago"
+    return f"{seconds / 3600:.0f} h ago"
 
 
 @dataclass(slots=True)

@@ -30,11 +30,12 @@ from coordinator.cluster.events import (
     Tick,
     Withdrawn,
 )
-from coordinator.cluster.membership import Membership
+from coordinator.cluster.membership import MAX_DEVICES, Membership
 from coordinator.cluster.peers import Peer
 from coordinator.cluster.trust import Trust
 from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration, ImbrexError, LostWorker, NotFound, PeerViolation
+from protos.facts import Facts
 
 # How often membership checks whether an address is due for another attempt.
 TICK_S = 0.25
@@ -65,6 +66,7 @@ class Pool:
         self._membership = Membership(random.random)
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._met: dict[DeviceId, Facts] = {}
         self._knocking = asyncio.Semaphore(MOST_KNOCKING)
         self._closing: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
@@ -129,6 +131,16 @@ class Pool:
             raise LostWorker(cause=f"device {device} is not connected", cure="Try again.")
         return self._connections[address]
 
+    def last_facts(self, device: DeviceId | None) -> Facts | None:
+        """What a device said of itself when it last connected, since this process started."""
+        return self._met.get(device) if device else None
+
+    def _remember(self, facts: Facts) -> None:
+        self._met.pop(facts.id, None)
+        self._met[facts.id] = facts
+        if len(self._met) > MAX_DEVICES:
+            del self._met[next(iter(self._met))]
+
     def find(self, name: str) -> Connection:
         """The connection to the device with this id, or with this name if it is unique.
 
@@ -167,7 +179,8 @@ class Pool:
                 connection.start(lambda reason: self._lost(address, connection, reason))
                 self._changed(f"{device} joined")
             case Leave(device, address, reason):
-                log.warning("device left", device=device, address=address, reason=reason)
+                name = self._met[device].name if device in self._met else device
+                log.warning("device left", device=device, name=name, address=address, reason=reason)
                 self._changed(f"{device} left")
             case Problem(address, code, cause, cure):
                 log.warning("problem", address=address, code=code, cause=cause, cure=cure)
@@ -184,9 +197,10 @@ class Pool:
             cause = f"the worker at {address} cannot be used: {error.cause}"
             self._step(Denied(address, cause, error.cure))
         except ImbrexError as error:
-            self._step(Dropped(address, str(error)))
+            self._step(Dropped(address, error.cause))
         else:
             self._connections[address] = connection
+            self._remember(connection.facts)
             self._step(Greeted(address, connection.facts.id, connection.facts.boot_id))
         finally:
             if self._connecting.get(address) is asyncio.current_task():

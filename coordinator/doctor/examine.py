@@ -17,7 +17,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.discovery import Heard, hear
 from coordinator.cluster.events import Source
-from coordinator.cluster.peers import IDLE, Peer, PeerState
+from coordinator.cluster.peers import IDLE, PeerState, seconds_ago
 from coordinator.cluster.pool import Pool
 from coordinator.doctor import machines, networks
 from coordinator.doctor.findings import Absent, Examined, Finding, Patient
@@ -51,7 +51,7 @@ async def examine(pool: Pool, settings: CoordinatorSettings) -> Examined:
     return Examined(
         version=version("imbrex"),
         patients=tuple(replace(each, heard=each.id in announced) for each in patients),
-        absent=tuple(_absent(pool.peers, own_networks())),
+        absent=tuple(_absent(pool, own_networks(), time.monotonic())),
         strangers=tuple(peer.address for peer in pool.peers if peer.is_stranger),
         unexamined={
             connection.facts.name: result.cause
@@ -116,14 +116,15 @@ async def _patient(
     )
 
 
-def _absent(peers: Iterable[Peer], ours: Networks) -> Iterable[Absent]:
+def _absent(pool: Pool, ours: Networks, now: float) -> Iterable[Absent]:
     """Addresses that cannot be used; of strangers, at most as many as a home has devices."""
     strangers = 0
-    for peer in peers:
+    for peer in pool.peers:
         strangers += peer.is_stranger
         if peer.is_stranger and strangers > MOST_STRANGERS:
             continue
         if peer.state in IDLE and peer.state is not PeerState.ALIAS:
+            facts = pool.last_facts(peer.device_id)
             yield Absent(
                 address=peer.address,
                 source=peer.source,
@@ -131,6 +132,8 @@ def _absent(peers: Iterable[Peer], ours: Networks) -> Iterable[Absent]:
                 reason=peer.reason,
                 cure=peer.cure,
                 near=_is_near(peer.address, ours),
+                name=facts.name if facts else "",
+                seen=seconds_ago(now - peer.alive_s),
             )
 
 

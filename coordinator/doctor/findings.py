@@ -81,7 +81,8 @@ class Patient:
 @dataclass(frozen=True, slots=True)
 class Absent:
     """An address that cannot be used, and why. `code` is that of the refusal, if it was refused;
-    `near`: it is in a network of the coordinator.
+    `near`: it is in a network of the coordinator. `name` is that of the device that was there, and
+    `seen` when, if one was since the start of the coordinator.
     """
 
     address: str
@@ -90,6 +91,8 @@ class Absent:
     reason: str
     cure: str
     near: bool = True
+    name: str = ""
+    seen: str = ""
 
 
 @dataclass(frozen=True, slots=True)

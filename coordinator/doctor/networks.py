@@ -150,6 +150,10 @@ def _isolated(patient: Patient, other: Patient, why: str) -> Finding:
 
 def _absence(absent: Absent) -> Finding:
     where = absent.address
+    if absent.name and not absent.code:
+        cause = f"it is off or its worker has stopped; last seen {absent.seen} at {where}"
+        cure = "Switch it on, or start its worker: sudo systemctl start imbrex-worker"
+        return Finding("unreachable", "error", absent.name, cause, cure)
     if absent.code == "duplicate_id":
         return Finding("duplicate_identity", "error", where, absent.reason, absent.cure)
     if absent.code:

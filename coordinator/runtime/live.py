@@ -19,6 +19,7 @@ from coordinator.cluster.host_worker import HostWorker
 from coordinator.cluster.link_file import load_links, save_links
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.reach import Reach
+from coordinator.cluster.roster import Member
 from coordinator.cluster.trust import Trust
 from coordinator.control.aside import Aside
 from coordinator.control.plans import NO_WORKER
@@ -138,7 +139,7 @@ class LiveCluster:
         now = time.monotonic()
         ready = self._pool.ready()
         devices = tuple(
-            self._device(device, each, graph)
+            self._device(each.facts, graph)
             for device, each in ready.items()
             if self.aside.of(device, now) is None and self.examiner.may_compute(each.facts)
         )
@@ -198,24 +199,21 @@ class LiveCluster:
     def _known(self, device: DeviceId) -> Device | None:
         """A device that can be used now."""
         connection = self._connection(device)
-        return self._device(device, connection) if connection else None
+        return self._device(connection.facts) if connection else None
 
     def _has(self, device: DeviceId, program: str) -> bool:
         connection = self._connection(device)
         return connection is not None and program in connection.programs
 
-    def _device(
-        self, device: DeviceId, connection: Connection, graph: TaskGraph | None = None
-    ) -> Device:
-        facts = connection.facts
+    def _device(self, facts: Facts, graph: TaskGraph | None = None) -> Device:
         return Device(
-            id=device,
+            id=facts.id,
             name=facts.name,
             costs=self._measured.costs(facts, self._profiler.profile(facts), graph),
-            link=self._measured.link(device),
+            link=self._measured.link(facts.id),
             speed=facts.mhz_max * facts.cores * facts.pace,
             memory_bytes=facts.memory_bytes,
-            host=self._pool.is_host(device),
+            host=self._pool.is_host(facts.id),
             concurrency=facts.concurrency,
         )
 
@@ -320,6 +318,11 @@ class LiveCluster:
                     self._profiler.want(connection)
         self._probing.ask_when_due(self._pool.ready())
         self._changed(cause)
+
+    def members(self) -> list[Member]:
+        """The members of the cluster; none if it has no authority."""
+        certified = self._trust.certified
+        return list(certified.roster.members().values()) if certified else []
 
     def statuses(self) -> list[DeviceStatus]:
         """Every known address, for people; ready devices first."""

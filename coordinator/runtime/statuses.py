@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from coordinator.answers import DeviceStatus
 from coordinator.audit.examiner import Examiner
 from coordinator.cluster.connection import Connection
-from coordinator.cluster.peers import Peer, PeerState
+from coordinator.cluster.peers import SILENT, Peer, PeerState, seconds_ago
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.reach import Reach
 from coordinator.control.aside import Apart, Aside
@@ -21,8 +21,9 @@ from coordinator.runtime.probing import Probing
 from coordinator.runtime.profiler import Profiler
 from coordinator.tasks.plan import DeviceId
 from models.memory import megabytes
+from protos.facts import Facts
 
-AsDevice = Callable[[DeviceId, Connection], Device]
+AsDevice = Callable[[Facts], Device]
 
 
 class Statuses:
@@ -60,7 +61,7 @@ class Statuses:
             if peer.is_stranger and strangers > MOST_STRANGERS:
                 continue
             if connection is None:
-                found.append(self._away(peer, now))
+                found.append(self._away(peer, as_device, now))
             else:
                 found.append(self._here(peer, connection, as_device, now))
         return sorted(found, key=lambda status: (status.state != "ready", status.name))
@@ -69,35 +70,44 @@ class Statuses:
         self, peer: Peer, connection: Connection, as_device: AsDevice, now: float
     ) -> DeviceStatus:
         facts = connection.facts
-        device = as_device(facts.id, connection)
         apart = self._aside.of(facts.id, now)
         if apart is None and not self._examiner.may_compute(facts):
             apart = Apart("checking", self._examiner.reason(facts.id), "")
+        return replace(
+            self._known(peer, facts, as_device),
+            state=apart.state if apart else str(peer.state),
+            reason=_sentence(apart.reason, apart.cure) if apart else _note(connection),
+            profiled=bool(self._profiler.profile(facts)) and facts.id not in self._probing.unprobed,
+            last_seen_s=now - connection.last_seen_s,
+            mhz=facts.mhz_now,
+            celsius=facts.celsius,
+            throttled=facts.throttled,
+            unreachable=self._unreachable_names(facts.id),
+            shared_with=tuple(map(str, connection.coordinators)),
+        )
+
+    def _known(self, peer: Peer, facts: Facts, as_device: AsDevice) -> DeviceStatus:
+        """What stays known of a device that goes: its name, what it is, and its last rates."""
+        device = as_device(facts)
         return DeviceStatus(
             id=facts.id,
             name=facts.name,
             address=peer.address,
-            state=apart.state if apart else str(peer.state),
-            reason=_sentence(apart.reason, apart.cure) if apart else _note(connection),
+            state=str(peer.state),
+            reason="",
             source=peer.source,
             host=peer.source == "host",
+            last_seen_s=math.inf,
             cpu=facts.cpu,
             cores=facts.cores,
-            mhz=facts.mhz_now,
             memory_bytes=facts.memory_bytes,
             pace=facts.pace,
             gflops=self._measured.gflops(device),
             mbps=device.link.bytes_per_s * 8e-6,
-            profiled=bool(self._profiler.profile(facts)) and facts.id not in self._probing.unprobed,
             correction=self._measured.correction(facts.id),
-            last_seen_s=now - connection.last_seen_s,
             fingerprint=facts.fingerprint,
-            celsius=facts.celsius,
-            throttled=facts.throttled,
-            unreachable=self._unreachable_names(facts.id),
             threads=facts.threads,
             concurrency=facts.concurrency,
-            shared_with=tuple(map(str, connection.coordinators)),
             facts=asdict(facts),
         )
 
@@ -107,20 +117,38 @@ class Statuses:
         others = {each for pair in self._reach.apart if device in pair for each in pair - {device}}
         return tuple(sorted(ready[each].facts.name for each in others & ready.keys()))
 
-    def _away(self, peer: Peer, now: float) -> DeviceStatus:
+    def _away(self, peer: Peer, as_device: AsDevice, now: float) -> DeviceStatus:
+        facts = self._pool.last_facts(peer.device_id)
         apart = self._aside.of(peer.device_id, now) if peer.device_id else None
         told = apart is not None and peer.state is not PeerState.ALIAS
+        silent_s = now - peer.alive_s
         reason = _sentence(peer.reason, peer.cure)
-        return DeviceStatus(
-            id=peer.device_id or "",
-            name=peer.address,
-            address=peer.address,
-            state=str(peer.state),
+        if facts is None:
+            status = _stranger(peer)
+        else:
+            status = self._known(peer, facts, as_device)
+            if peer.state in SILENT:
+                reason = f"{facts.name} is off or its worker has stopped"
+                reason += f"; last seen {seconds_ago(silent_s)}"
+        return replace(
+            status,
             reason=f"{reason} ({apart.state})" if apart and told else reason,
-            source=peer.source,
-            host=peer.source == "host",
-            last_seen_s=now - peer.alive_s,
+            last_seen_s=silent_s,
         )
+
+
+def _stranger(peer: Peer) -> DeviceStatus:
+    """An address at which no device has answered since the start."""
+    return DeviceStatus(
+        id=peer.device_id or "",
+        name=peer.address,
+        address=peer.address,
+        state=str(peer.state),
+        reason="",
+        source=peer.source,
+        host=peer.source == "host",
+        last_seen_s=math.inf,
+    )
 
 
 def away(device: DeviceId) -> DeviceStatus:

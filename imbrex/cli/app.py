@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -105,19 +105,23 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     strategy: Strategy = None,
     plan: PlanFile = None,
     wire: WireOption = None,
-    throttle: Annotated[
-        bool,
-        typer.Option(
-            "--throttle/--no-throttle", help="Slow the workers down to a Raspberry Pi's pace."
-        ),
-    ] = True,
+    like: Annotated[
+        Literal["pi3", "pi4", "pi5"],
+        typer.Option(help="Emulate this Raspberry Pi, in slow motion."),
+    ] = "pi4",
+    native: Annotated[
+        bool, typer.Option("--native", help="Use this machine as it is instead.")
+    ] = False,
     profile: Annotated[
         bool,
-        typer.Option(
-            "--profile/--no-profile",
-            help="Measure the workers first: takes a minute, once; the result is kept.",
-        ),
+        typer.Option("--profile/--no-profile", help="Measure the workers before planning."),
     ] = True,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="Draw the time on 1, 2, ... devices.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show the workers, the plan and all times, too.")
+    ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the cluster running until Ctrl-C.")
     ] = False,
@@ -126,11 +130,13 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 ) -> None:
     """Start a whole cluster on this machine and run one image through it.
 
-    Its workers are real processes that are found over mDNS on loopback. Shows the answer, the
-    plan and where the time went, and compares with one device and with the whole model.
+    Its workers are real processes that are found over mDNS on loopback, slowed down to the pace of
+    a Raspberry Pi; messages and the network cost what they cost there. Shows how long one device
+    takes, how long all of them take together, and whether the answer is the same.
 
     \b
     imbrex demo
+    imbrex demo --like pi5 --curve
     imbrex demo --save answer.png
     imbrex demo --model vgg16 --strategy aofl --workers 4 --json
     imbrex demo --plan plan.json        (a plan for devices called worker-1, worker-2, ...)
@@ -140,8 +146,21 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     allowed = known_wire(wire)
     from imbrex.demo.run import Demo, run
 
+    emulated = "" if native else like
+    chosen = strategy or "auto"
     wanted = Demo(
-        image, model, workers, strategy or "auto", throttle, profile, keep, save, plan, allowed
+        image,
+        model,
+        workers,
+        chosen,
+        emulated,
+        profile,
+        keep,
+        save,
+        plan,
+        allowed,
+        curve,
+        explain,
     )
     raise typer.Exit(run(wanted, as_json=as_json))
 

@@ -53,6 +53,14 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     detector: Annotated[
         str | None, typer.Option(help="The model that answers Frigate and Blue Iris (DeepStack).")
     ] = None,
+    frigate_zmq: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--frigate-zmq",
+            metavar="tcp://ADDRESS:PORT",
+            help="Answer Frigate's zmq detectors there; repeatable.",
+        ),
+    ] = None,
     strategy: Strategy = None,
     planners: Annotated[
         list[str] | None,

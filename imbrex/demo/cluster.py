@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,33 +17,40 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from coordinator.cluster import children
 from imbrex.client import Client
+from imbrex.demo.emulation.computer import Computer, settings_file
+from imbrex.demo.emulation.settings import command
+from imbrex.demo.likeness import Likeness, turns_in
+from imbrex.demo.progress import Progress
+from protos.ports import holder_of
 
 LOOPBACK = "127.0.0.1"
 # The workers' names, before a dash and a number.
 WORKER = "worker"
 # All processes start Python, gRPC and onnxruntime on one machine.
 START_TIMEOUT_S = 90.0
+# What a short measurement leaves unknown, requests show.
+_PROFILE_S = 10.0
 # The folder for profiles in a coordinator's state directory.
 PROFILES = "profiles"
 # A demo's folder is named after its process id: a killed demo leaves weights behind.
 PREFIX = "imbrex-demo-"
 
-Progress = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterForm:
-    """What to start. `pace` is each worker's share of a core; with `profile`, devices are measured
-    before planning, and the profiles are kept in `cache` for the next time.
+    """What to start. `like` is what the computers are like, None for this machine as it is. With
+    `profile`, devices are measured before planning; profiles are kept in `cache` for the next
+    time. The coordinator listens on `port`, or on any free one if that is taken.
     """
 
     model: str
     workers: int
     strategy: str
-    pace: float
+    like: Likeness | None
     profile: bool
     cache: Path
     wire: str = ""
+    port: int = 0
 
 
 class DemoCluster:
@@ -126,31 +133,54 @@ class DemoCluster:
         children.wait_until(done, otherwise, self._children, timeout_s)
 
     def _start_worker(self, name: str) -> children.Child:
-        folder = self._folder / name
-        arguments = [
-            *("worker", "--name", name, "--cluster", self.name, "--pace", f"{self.form.pace:.6g}"),
-            *("--host", LOOPBACK, "--port", "0", "--interface", LOOPBACK),
-            *("--state-dir", str(folder)),
-        ]
-        return children.start(name, arguments, folder, folder / "ready.json")
+        like = self.form.like
+        told = {
+            "name": name,
+            "cluster": self.name,
+            "pace": like.worker.pace if like else 1.0,
+            "host": LOOPBACK,
+            "port": 0,
+            "mdns_interfaces": [LOOPBACK],
+            # An emulated pace leaves most of a core free, and has to be kept beside other programs.
+            **({"nice": 0} if like else {}),
+        }
+        return self._start("worker", name, told, like.worker if like else None)
 
     def _start_coordinator(self) -> children.Child:
-        folder = self._folder / "coordinator"
-        arguments = [
-            *("coordinator", "--cluster", self.name, "--host", LOOPBACK, "--port", "0"),
-            *("--interface", LOOPBACK, "--state-dir", str(folder), "--no-host-computes"),
-            *("--model", self.form.model, "--strategy", self.form.strategy),
-            "--profile" if self.form.profile else "--no-profile",
-            *(("--wire", self.form.wire) if self.form.wire else ()),
-        ]
-        self._share_profiles(folder)
-        return children.start("coordinator", arguments, folder, folder / "ready.json")
+        form = self.form
+        told = {
+            "cluster": self.name,
+            "host": LOOPBACK,
+            "port": form.port if holder_of(form.port) is None else 0,
+            "interfaces": [LOOPBACK],
+            "grpc_port": 0,
+            "host_computes": False,
+            "models": [form.model],
+            "strategy": form.strategy,
+            "profile": form.profile,
+            **({"profile_s": _PROFILE_S} if form.like else {}),
+            **({"wire": form.wire} if form.wire else {}),
+        }
+        self._share_profiles(self._folder / "coordinator")
+        computer = form.like.host if form.like else None
+        return self._start("coordinator", "coordinator", told, computer)
+
+    def _start(
+        self, daemon: str, name: str, told: Mapping[str, object], computer: Computer | None
+    ) -> children.Child:
+        folder = self._folder / name
+        file = settings_file(self._folder / f"{name}.toml", {**told, "state_dir": folder})
+        within: tuple[str, ...] = ()
+        if computer is not None:
+            emulation = self._folder / f"{name}-emulation.toml"
+            within = command(computer.write(emulation, turns_in(self.form.cache)))
+        arguments = [daemon, "--config", str(file)]
+        return children.start(name, arguments, folder, folder / "ready.json", within)
 
     def _share_profiles(self, folder: Path) -> None:
-        """Keeps profiles beyond a demo, by kind of machine and pace. If they cannot be stored,
-        every demo measures again.
-        """
-        kept = self.form.cache / PROFILES
+        """Keeps profiles beyond a demo. If they cannot be stored, every demo measures again."""
+        like = self.form.like
+        kept = self.form.cache / PROFILES / (f"{like.name}-{like.scale:g}" if like else "native")
         with suppress(OSError):
             kept.mkdir(parents=True, exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)

@@ -7,16 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.control.choice import IN_FORCE, Choice
 from imbrex.calls import plain
-from imbrex.demo.cluster import DemoCluster, Progress
+from imbrex.demo.cluster import DemoCluster
+from imbrex.demo.progress import Progress
 from imbrex.demo.question import Question
 from models.quality import Picture, Truth, exactly_right
 from models.reference import EQUAL, Comparison, compare
 from protos.errors import Unavailable
 
+# What requests show of messages and tasks: estimates settle within ten.
+LEARNING_REQUESTS = 6
+# The first request of a plan loads sessions; others show how its tasks compare with the profile.
+FIRST_REQUESTS = 4
 WARM_REQUESTS = 7
-# Devices are measured one at a time, each for a bounded time; an earlier plan would be based on
-# estimates.
+# Devices are measured one at a time, each for a bounded time.
 PROFILE_TIMEOUT_S = 300.0
 # A plan that is replaced while requests are timed makes their median meaningless.
 MOST_ROUNDS = 4
@@ -25,7 +30,8 @@ MOST_ROUNDS = 4
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One plan's requests. `cold` is the very first answer, `first` the first under this plan,
-    `answers` are the warm ones, without predictions, as their raw outputs are compared.
+    `answers` are the warm ones, without predictions, as their raw outputs are compared. Times of
+    the cluster are multiplied by `scale`, so that they are those of the emulated devices.
     """
 
     plan: Mapping[str, Any]
@@ -34,18 +40,29 @@ class Measured:
     answers: Sequence[Mapping[str, Any]]
     comparison: Comparison
     baseline: Mapping[str, Any]
+    scale: float = 1.0
 
     @property
     def latency_s(self) -> float:
         """Median of the warm requests, from input tensor to output tensors like the baseline:
         decoding a picture takes equally long on one device.
         """
-        return statistics.median(_tensors_ms(each["timing_ms"]) for each in self.answers) / 1000
+        return self.scale * _median_s(self.answers)
+
+    @property
+    def alone_s(self) -> float:
+        """The whole model on the best device alone, without any message."""
+        return self.scale * float(self.baseline["latency_s"])
+
+    @property
+    def predicted_s(self) -> float:
+        """Predicted for the plan, just before its requests were timed."""
+        return self.scale * float(self.plan["predicted_latency_s"])
 
     @property
     def speedup(self) -> float:
         """The speed-up against the best device running the whole model."""
-        return float(self.baseline["latency_s"]) / self.latency_s
+        return self.alone_s / self.latency_s
 
     @property
     def predictions(self) -> list[dict[str, Any]]:
@@ -57,28 +74,35 @@ class Measured:
 
     def phase_ms(self, phase: str) -> float:
         """Median time of one phase over the warm requests."""
-        return statistics.median(float(each["timing_ms"][phase]) for each in self.answers)
+        return self.scale * statistics.median(
+            float(each["timing_ms"][phase]) for each in self.answers
+        )
 
 
-def _tensors_ms(timing: Mapping[str, float]) -> float:
-    return timing["total"] - timing["decode"]
+def measure(
+    cluster: DemoCluster, question: Question, progress: Progress, chosen: Choice
+) -> Measured:
+    """Sends requests until there are enough warm answers from one plan; compares every raw answer.
 
-
-def measure(cluster: DemoCluster, question: Question, progress: Progress) -> Measured:
-    """Sends requests until there are enough warm answers from one plan; compares every raw
-    answer.
+    With `chosen`, that plan is made after requests under the plan in force have shown what messages
+    and tasks cost.
     """
     client, model = cluster.client, question.model
     progress("planning, sending weights, first request")
-    cold: Mapping[str, Any] = {}
+    cold = plain(client.infer(model, question.body, question.media_type))
+    for number in range(LEARNING_REQUESTS if chosen != IN_FORCE else 0):
+        progress(f"learning what messages cost: request {number + 1} of {LEARNING_REQUESTS}")
+        client.outputs(model, question.body, question.media_type)
+    progress("planning for all devices")
     for _ in range(MOST_ROUNDS):
-        plan = plain(client.plan(model))
-        first = plain(client.infer(model, question.body, question.media_type))
-        cold = cold or first
+        first = plain(client.infer(model, question.body, question.media_type, chosen))
+        for _ in range(1, FIRST_REQUESTS):
+            client.outputs(model, question.body, question.media_type, chosen)
+        plan = plain(client.plan(model, chosen))
         answers, comparison = [], EQUAL
         for number in range(1, WARM_REQUESTS + 1):
             progress(f"request {number} of {WARM_REQUESTS}")
-            found = client.outputs(model, question.body, question.media_type)
+            found = client.outputs(model, question.body, question.media_type, chosen)
             comparison = comparison.worse(compare(found.arrays, question.expected))
             answers.append(plain(found.origin))
         if {each["plan_version"] for each in (first, *answers)} == {plan["version"]}:
@@ -88,9 +112,29 @@ def measure(cluster: DemoCluster, question: Question, progress: Progress) -> Mea
             cause="the plan was replaced repeatedly while requests were timed",
             cure="Stop other programs that keep this machine busy, and try again",
         )
-    progress("the whole model on the best device alone")
+    progress("the whole model on one device alone")
     baseline = plain(client.baseline(model))
-    return Measured(plan, cold, first, answers, comparison, baseline)
+    like = cluster.form.like
+    scale = like.scale if like else 1.0
+    return Measured(plan, cold, first, answers, comparison, baseline, scale)
+
+
+def curve(
+    cluster: DemoCluster, question: Question, progress: Progress, measured: Measured
+) -> list[tuple[int, float]]:
+    """(devices, seconds) from one device behind the coordinator to all of them but one, and then
+    what `measured` says of all.
+    """
+    client, model, found = cluster.client, question.model, []
+    for count in range(1, cluster.form.workers):
+        progress(f"{count} of {cluster.form.workers} devices")
+        chosen = Choice(cluster.form.strategy, devices=count)
+        answers = [
+            plain(client.outputs(model, question.body, question.media_type, chosen).origin)
+            for _ in range(FIRST_REQUESTS + WARM_REQUESTS)
+        ]
+        found.append((count, measured.scale * _median_s(answers[FIRST_REQUESTS:])))
+    return [*found, (cluster.form.workers, measured.latency_s)]
 
 
 def wait_until_profiled(cluster: DemoCluster, progress: Progress) -> None:
@@ -121,3 +165,8 @@ def all_right(question: Question, predictions: Sequence[Mapping[str, Any]]) -> b
 def labels(truth: Sequence[Truth]) -> str:
     """The labels in order."""
     return " ".join(sorted(each.label for each in truth))
+
+
+def _median_s(answers: Sequence[Mapping[str, Any]]) -> float:
+    timings = [each["timing_ms"] for each in answers]
+    return float(statistics.median(each["total"] - each["decode"] for each in timings)) / 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +12,21 @@ from rich.console import Console
 from rich.text import Text
 
 from imbrex import terminal
+from imbrex.demo.likeness import Likeness
 from imbrex.demo.measure import Measured, all_right, labels
 from imbrex.demo.question import Question
 from models.tolerance import STATISTICS, told
 
+_BAR_WIDTH = 44
 # Predictions are good to about 10 %; a larger error has another cause.
-SLOWER = 1.3
+_SLOWER = 1.3
+_WORTH_A_WORD_MS = 0.5
 
 PHASES = {
     "queue": "waiting for its turn",
     "decode": "picture to tensor",
-    "scatter": "sending parts",
-    "compute": "computing",
+    "scatter": "sending its parts",
+    "compute": "computing and exchanging",
     "gather": "fetching results",
 }
 
@@ -35,7 +38,9 @@ class Outcome:
     question: Question
     devices: Sequence[Mapping[str, Any]]
     measured: Measured
-    pace: float
+    like: Likeness | None = None
+    # (devices, seconds), if they were measured.
+    curve: Sequence[tuple[int, float]] = ()
 
     @property
     def right(self) -> bool | None:
@@ -69,21 +74,26 @@ class Outcome:
             "workers": len(self.devices),
             "predictions": measured.predictions,
             "latency_s": round(measured.latency_s, 6),
-            "single_device_latency_s": measured.baseline["latency_s"],
+            "single_device_latency_s": round(measured.alone_s, 6),
             "baseline_device": names.get(baseline, baseline),
             "speedup": round(measured.speedup, 3),
-            "predicted_latency_s": plan["predicted_latency_s"],
+            "predicted_latency_s": round(measured.predicted_s, 6),
             "max_abs_error": measured.comparison.max_abs_error,
             "max_rel_error": measured.comparison.max_rel_error,
             "bytes": measured.answers[-1]["bytes"],
             "planned_bytes": plan["bytes"],
             "plan_version": plan["version"],
             "wire": plan["wire"],
+            "like": self.like.name if self.like else "",
+            "scale": measured.scale,
+            "curve": {str(count): round(seconds, 6) for count, seconds in self.curve},
         }
 
 
-def show(outcome: Outcome, console: Console) -> None:
-    """The report as text, section by section."""
+def show(outcome: Outcome, console: Console, *, explain: bool) -> None:
+    """The first screen; with `explain`, every section of the report behind it."""
+    for line in _first_screen(outcome):
+        console.print(line)
     for title, part in (
         ("Answer", _answer),
         ("Workers", _workers),
@@ -91,9 +101,82 @@ def show(outcome: Outcome, console: Console) -> None:
         ("Where the time went", _time),
         ("Compared", _compared),
     ):
-        console.print()
-        console.print(terminal.heading(title))
-        part(outcome, console)
+        if explain:
+            console.print()
+            console.print(terminal.heading(title))
+            part(outcome, console)
+
+
+def _first_screen(outcome: Outcome) -> Iterator[Text | str]:
+    measured, count = outcome.measured, len(outcome.devices)
+    yield _what(outcome)
+    yield _found(outcome)
+    yield ""
+    rows = [("one alone", measured.alone_s), ("together", measured.latency_s)]
+    if outcome.curve:
+        rows = [rows[0], *((_devices(each), seconds) for each, seconds in outcome.curve)]
+    longest = max(seconds for _, seconds in rows)
+    for name, seconds in rows:
+        bar = terminal.bar(seconds / longest, _BAR_WIDTH)
+        yield f"{name:>10}  {bar:<{_BAR_WIDTH}}  {terminal.duration(seconds)}"
+    yield ""
+    predicted = terminal.duration(measured.predicted_s)
+    if measured.speedup >= 1:
+        yield Text(
+            f"{measured.speedup:.1f} times as fast as one alone (predicted: {predicted})", "bold"
+        )
+    else:
+        yield f"slower than one alone: {_why_slower(outcome)} (predicted: {predicted})"
+    yield _verdict(outcome)
+    yield "where the time went: " + ", ".join(
+        f"{meaning} {measured.phase_ms(phase):.0f} ms"
+        for phase, meaning in PHASES.items()
+        if measured.phase_ms(phase) >= _WORTH_A_WORD_MS
+    )
+    other = "pi5" if outcome.like and outcome.like.name == "pi4" else "pi4"
+    yield (
+        f"try next: --curve (1 to {count} devices), --like {other}, --explain (the plan and all "
+        "times), --keep (the page)"
+    )
+
+
+def _what(outcome: Outcome) -> str:
+    count, like = len(outcome.devices), outcome.like
+    if like is None:
+        return f"{count} workers on this machine as it is, found over mDNS; a coordinator"
+    slower = f", {1 / like.scale:g} times slower than real" if like.scale < 1 else ""
+    return (
+        f"{count} emulated {like.kind.title}s on {like.kind.network}, and one that coordinates"
+        f" (assumed: {like.gflops:g} GFLOP/s each{slower})"
+    )
+
+
+def _found(outcome: Outcome) -> str:
+    question, predictions = outcome.question, outcome.measured.predictions
+    named = f"{question.model} on {question.shown_as}"
+    if question.truth is not None:
+        right = "all correct" if outcome.right else "WRONG"
+        return f"{named}: {len(predictions)} digits found, {right}"
+    if question.trained and question.media_type.startswith("image/"):
+        return f"{named}: {len(predictions)} found"
+    return f"{named}" + ("" if question.trained else " (untrained: only times mean something)")
+
+
+def _why_slower(outcome: Outcome) -> str:
+    measured = outcome.measured
+    sending_ms = measured.phase_ms("scatter") + measured.phase_ms("gather")
+    saved_ms = 1e3 * measured.alone_s - measured.phase_ms("compute")
+    if measured.latency_s > _SLOWER * measured.predicted_s:
+        return "other programs keep this machine busy; try again when it is idle"
+    if saved_ms > 0:
+        return f"sending takes {sending_ms:.0f} ms, dividing the work saves {saved_ms:.0f} ms"
+    if outcome.like is None:
+        return f"{len(outcome.devices)} workers share {len(os.sched_getaffinity(0))} cores"
+    return "this network is too small to be divided on such devices"
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
 
 
 def _answer(outcome: Outcome, console: Console) -> None:
@@ -117,17 +200,19 @@ def _answer(outcome: Outcome, console: Console) -> None:
 
 def _workers(outcome: Outcome, console: Console) -> None:
     console.print(f"{len(outcome.devices)} found over mDNS on loopback")
-    if outcome.pace < 1:
+    if outcome.like is not None:
+        told = outcome.like.worker
         console.print(
-            f"each paced to {outcome.pace:.2f} of a core, so that together they leave some of "
-            "this machine free: each emulates a Raspberry Pi (--no-throttle turns this off)"
+            f"each paced to {told.pace:.3f} of a core, and charged {told.message_ms:.2g} ms per "
+            f"message, {told.task_ms:.2g} ms per task; rates and times of this table are those of "
+            "the emulation, not of the device"
         )
     made = terminal.table("worker", "address", ">pace", ">GFLOP/s measured", ">Mbit/s to it")
     for each in outcome.devices:
         made.add_row(
             each["name"],
             each["address"],
-            f"{each['pace']:.2f}",
+            f"{each['pace']:.3f}",
             terminal.number(each["gflops"]),
             terminal.number(each["mbps"]),
         )
@@ -154,7 +239,7 @@ def _time(outcome: Outcome, console: Console) -> None:
     console.print(made)
     console.print(
         f"medians of {len(measured.answers)} warm requests; the first took "
-        f"{measured.cold['timing_ms']['total']:.0f} ms"
+        f"{measured.scale * measured.cold['timing_ms']['total']:.0f} ms"
     )
     moved, planned = measured.answers[-1]["bytes"], measured.plan["bytes"]
     console.print(
@@ -170,32 +255,30 @@ def _time(outcome: Outcome, console: Console) -> None:
 def _compared(outcome: Outcome, console: Console) -> None:
     measured = outcome.measured
     names = {each["id"]: each["name"] for each in outcome.devices}
-    alone, together = float(measured.baseline["latency_s"]), measured.latency_s
     device = names.get(measured.baseline["device"], measured.baseline["device"])
     console.print(
-        f"one device:  {device} alone, whole model in plain onnxruntime: "
-        f"{terminal.duration(alone)}; together, without decoding, {terminal.duration(together)}: "
-        f"{measured.speedup:.2f}x as fast (predicted "
-        f"{terminal.duration(measured.plan['predicted_latency_s'])})"
+        f"{device} alone, the whole model in plain onnxruntime, without a message: "
+        f"{terminal.duration(measured.alone_s)}; together, without decoding the picture, "
+        f"{terminal.duration(measured.latency_s)}: {measured.speedup:.2f}x (predicted "
+        f"{terminal.duration(measured.predicted_s)})"
     )
-    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if together > SLOWER * measured.plan["predicted_latency_s"] and load > cores:
-        console.print(
-            f"slower than predicted: other programs keep this machine busy (load {load:.1f} on "
-            f"{cores} cores), and the workers' {outcome.pace * len(outcome.devices):.1f} cores "
-            "are not free; try again when it is idle"
-        )
-    error = measured.comparison
-    exact = error.max_rel_error <= STATISTICS
-    verdict = "the same answer" if exact else "an answer within the limit"
     limit = told(outcome.question.tolerance)
     if outcome.encoded:
-        verdict = limit = f"maps sent as {measured.plan['wire']}"
-    if not outcome.same:
-        verdict = "A DIFFERENT ANSWER"
+        limit = f"maps sent as {measured.plan['wire']}"
     console.print(
-        Text(
-            f"whole model: {verdict}: {error} ({limit}), over {len(measured.answers)} answers",
-            "green" if outcome.same else "red",
-        )
+        f"whole model: {measured.comparison} ({limit}), over {len(measured.answers)} answers"
     )
+
+
+def _verdict(outcome: Outcome) -> Text:
+    """Whether the answer is that of the whole model."""
+    if not outcome.same:
+        return Text(
+            f"A DIFFERENT ANSWER than the whole model's: {outcome.measured.comparison}", "red"
+        )
+    if outcome.encoded:
+        sent = outcome.measured.plan["wire"]
+        return Text(f"the answer with maps sent as {sent}: {outcome.measured.comparison}", "green")
+    exact = outcome.measured.comparison.max_rel_error <= STATISTICS
+    verdict = "the same answer as" if exact else "an answer within the limit of"
+    return Text(f"{verdict} the whole model in onnxruntime", "green")

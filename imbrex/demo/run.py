@@ -13,22 +13,22 @@ from types import FrameType
 
 import platformdirs
 
+from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.given import adopt
 from coordinator.planning.published import equal_cluster
 from coordinator.runtime.planners import strategy
 from coordinator.serving.common import names
+from coordinator.settings import HTTP_PORT
 from imbrex import terminal
 from imbrex.calls import plain, read_file
-from imbrex.demo.cluster import WORKER, ClusterForm, DemoCluster, Progress
-from imbrex.demo.measure import measure, wait_until_profiled
+from imbrex.demo.cluster import WORKER, ClusterForm, DemoCluster
+from imbrex.demo.likeness import likeness
+from imbrex.demo.measure import curve, measure, wait_until_profiled
+from imbrex.demo.progress import Progress, shown_progress
 from imbrex.demo.question import Question, prepare
 from imbrex.demo.report import Outcome, show
 from imbrex.described import find_planners_here, network_of
 from imbrex.pictures import save_annotated
-
-# Two cores run N workers, the coordinator and this process: the sum of the workers' paces leaves a
-# fifth of the machine to everything else.
-SHARED_CORES = 1.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +39,36 @@ class Demo:
     model: str
     workers: int
     strategy: str
-    throttle: bool
+    like: str
     profile: bool
     keep: bool
     save: Path | None
     plan: Path | None = None
     wire: str = ""
-
-    @property
-    def pace(self) -> float:
-        """Each worker's share of a core."""
-        return min(1.0, SHARED_CORES / self.workers) if self.throttle else 1.0
+    curve: bool = False
+    explain: bool = False
 
 
 def run(demo: Demo, *, as_json: bool) -> int:
     """Runs the demo; returns the exit code."""
     find_planners_here()
     strategy(demo.strategy)  # a wrong name is refused before anything starts
-    with _ended_by_signals(), _progress() as progress:
-        progress("running the whole model on this machine, for comparison")
+    with _ended_by_signals(), shown_progress() as progress:
+        progress("the whole model on this machine, for comparison")
         question = prepare(demo.model, demo.image)
         given = read_plan(demo) if demo.plan is not None else None
+        cache = platformdirs.user_cache_path("imbrex") / "demo"
+        if demo.like:
+            progress("measuring this machine's cores")
         form = ClusterForm(
             model=question.argument,
             workers=demo.workers,
             strategy=demo.strategy,
-            pace=demo.pace,
+            like=likeness(demo.like, demo.workers, cache) if demo.like else None,
             profile=demo.profile,
-            cache=platformdirs.user_cache_path("imbrex") / "demo",
+            cache=cache,
             wire=demo.wire,
+            port=HTTP_PORT if demo.keep else 0,
         )
         progress(f"starting {demo.workers} workers and a coordinator")
         with DemoCluster(form) as cluster:
@@ -75,22 +76,37 @@ def run(demo: Demo, *, as_json: bool) -> int:
             cluster.wait_until_found(progress)
             if demo.profile:
                 wait_until_profiled(cluster, progress)
-            if given is not None:
-                cluster.client.hold_plan(question.model, given)
-            measured = measure(cluster, question, progress)
-            devices = plain(cluster.client.devices())
-            outcome = Outcome(question, devices, measured, demo.pace)
+            outcome = _outcome(demo, cluster, question, given, progress)
             progress("")
             if demo.save is not None:
-                save_annotated(question.body, measured.first["predictions"], demo.save)
+                save_annotated(question.body, outcome.measured.first["predictions"], demo.save)
             if as_json:
                 terminal.print_json(outcome.as_json())
             else:
-                show(outcome, terminal.out())
-                _offer(demo, outcome)
+                show(outcome, terminal.out(), explain=demo.explain)
+                if demo.save is not None:
+                    print(f"annotated picture: {demo.save}")
             if demo.keep:
                 _keep(cluster.client.url, question)
     return 0 if outcome.ok else 1
+
+
+def _outcome(
+    demo: Demo,
+    cluster: DemoCluster,
+    question: Question,
+    given: bytes | None,
+    progress: Progress,
+) -> Outcome:
+    """Measures, by the given plan or by one that is made for all devices."""
+    if given is not None:
+        cluster.client.hold_plan(question.model, given)
+        chosen = IN_FORCE
+    else:
+        chosen = Choice(demo.strategy, devices=demo.workers)
+    measured = measure(cluster, question, progress, chosen)
+    points = curve(cluster, question, progress, measured) if demo.curve else []
+    return Outcome(question, plain(cluster.client.devices()), measured, cluster.form.like, points)
 
 
 def read_plan(demo: Demo) -> bytes:
@@ -106,17 +122,6 @@ def read_plan(demo: Demo) -> bytes:
     return text
 
 
-def _offer(demo: Demo, outcome: Outcome) -> None:
-    console = terminal.out()
-    console.print()
-    if demo.save is not None:
-        console.print(f"annotated picture: {demo.save}")
-    elif outcome.question.media_type.startswith("image/"):
-        console.print("see it: imbrex demo --save answer.png")
-    if not demo.keep:
-        console.print("use it: imbrex demo --keep leaves the cluster up")
-
-
 def _keep(url: str, question: Question) -> None:
     """Keeps the cluster running until Ctrl-C."""
     file = "INPUTS.npz" if question.media_type == names.NPZ else "IMAGE"
@@ -128,30 +133,6 @@ def _keep(url: str, question: Question) -> None:
         threading.Event().wait()
     except KeyboardInterrupt:
         print("stopping", file=sys.stderr)
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Shows progress: a spinner on a terminal, a line per change elsewhere."""
-    console, last = terminal.err(), [""]
-    if console.is_terminal:
-        with console.status("") as status:
-
-            def spin(text: str) -> None:
-                if text:
-                    status.update(text)
-                else:
-                    status.stop()
-
-            yield spin
-        return
-
-    def line(text: str) -> None:
-        if text and text != last[0]:
-            console.print(text)
-        last[0] = text
-
-    yield line
 
 
 @contextmanager

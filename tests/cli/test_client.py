@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import grpc
 import pytest
 
 from imbrex.client import Client, NoCoordinator
@@ -66,3 +68,22 @@ def test_strangers_are_named(client: Client) -> None:
 def test_nobody_is_no_reason_for_not_being_ready() -> None:
     with Client("http://127.0.0.1:9") as client, pytest.raises(NoCoordinator):
         client.not_ready_because()
+
+
+def test_an_address_without_a_scheme_is_one_of_http(client: Client) -> None:
+    with Client(client.url.removeprefix("http://")) as made:
+        assert made.url == client.url
+        with pytest.raises(NotFound):
+            made.plan("gone")
+
+
+def test_a_port_of_grpc_is_named_as_such() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with Client(f"127.0.0.1:{port}") as made, pytest.raises(NoCoordinator) as refused:
+            made.devices()
+        assert "8461" in refused.value.cure
+    finally:
+        server.stop(None).wait()

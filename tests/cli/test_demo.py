@@ -46,6 +46,9 @@ KEYS = {
     "planned_bytes",
     "plan_version",
     "wire",
+    "like",
+    "scale",
+    "curve",
 }
 
 
@@ -98,6 +101,7 @@ def test_the_demo_gives_the_whole_models_answer(tmp_path: Path) -> None:
     found = ran.json()
     assert set(found) == KEYS
     assert (found["model"], found["strategy"], found["workers"]) == ("tiny", "ofl", 2)
+    assert (found["like"], found["scale"] < 1) == ("pi4", True)
     assert found["max_rel_error"] <= 1e-5
     assert found["predictions"] == [{"name": "conv4", "shape": [1, 8, 32, 32]}]
     assert found["bytes"] == found["planned_bytes"]
@@ -112,7 +116,8 @@ def test_rows_that_no_window_reads_are_in_nobodys_way(tmp_path: Path) -> None:
     x = net.input("image", (1, 3, 64, 64)).conv("conv1", 8, square(3, 2, pad=0)).relu()
     path = tmp_path / "strided.onnx"
     onnx.save(net.model(x.conv("conv2", 8, square(3))), path)
-    ran = imbrex("demo", "--model", path, "--workers", 1, "--json", "--no-profile", timeout_s=120)
+    alone = ("--workers", 1, "--native", "--no-profile")
+    ran = imbrex("demo", "--model", path, *alone, "--json", timeout_s=120)
     assert ran.code == 0, ran.err
     assert ran.json()["max_rel_error"] == 0
 
@@ -137,7 +142,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     model = tiny(folder)
     # What runs in a shell's background ignores Ctrl-C, and so do its children.
     command = ["env", "--default-signal=INT", sys.executable, "-m", "imbrex", "demo"]
-    command += ["--model", str(model), "--workers", "2", "--no-throttle", "--no-profile", "--keep"]
+    command += ["--model", str(model), "--workers", "2", "--native", "--no-profile"]
+    command += ["--explain", "--curve", "--keep"]
     report = folder / "report.txt"
     with (
         report.open("w") as output,
@@ -181,7 +187,8 @@ def test_the_report_for_people(kept: Kept) -> None:
         "worker-1",
         "conv1",
         "scatter",
-        "x as fast",
+        "1 device ",
+        "one alone",
         "moved:",
     ):
         assert wanted in kept.report, kept.report
@@ -313,7 +320,7 @@ def test_folders_of_killed_demos_are_removed(
     nobodys, somebodys = (tmp_path / f"imbrex-demo-{pid}-x" for pid in (1 << 30, os.getpid()))
     nobodys.mkdir()
     somebodys.mkdir()
-    cluster = DemoCluster(ClusterForm("digits", 1, "auto", 1.0, False, tmp_path))
+    cluster = DemoCluster(ClusterForm("digits", 1, "auto", None, False, tmp_path))
     assert not nobodys.exists()
     assert somebodys.exists()
     cluster.stop()

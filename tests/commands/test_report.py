@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.presets import Preset, load_kind
 from coordinator.control.choice import Choice
+from imbrex.demo.emulation.presets import Preset, load_kind
 from imbrex.described import load_cluster
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex, refused

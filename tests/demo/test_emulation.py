@@ -56,6 +56,22 @@ def test_weights_are_charged_apart_from_kernels_with_warm_caches():
     assert timed.stop_s - timed.start_s == pytest.approx(1.0 / 0.1 + 2.0)
 
 
+def test_a_task_counts_as_its_quickest_try_while_the_pace_leaves_time_for_others():
+    clock, seconds = FakeClock(), [3.0, 1.0, 2.0, 1.0]
+
+    def compute():
+        taken = seconds.pop(0)
+        return clock.work(taken, taken)
+
+    throttle = EmulatedThrottle(0.05, Emulation(tries=3), clock)
+    timed = throttle.run(Ready(compute))
+    assert timed.stop_s - timed.start_s == pytest.approx(1.0 / 0.05)
+    assert seconds == [1.0]
+    hurried = EmulatedThrottle(0.5, Emulation(tries=3), clock)
+    timed = hurried.run(Ready(compute))
+    assert timed.stop_s - timed.start_s == pytest.approx(1.0 / 0.5)
+
+
 def test_workers_that_name_the_same_folder_compute_in_turns(tmp_path):
     emulation = Emulation(turns=tmp_path / "turns")
     computing, most = [], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -73,7 +74,28 @@ def test_pipx_installs_it_and_a_demo_runs(built: Path, tmp_path: Path) -> None:
     assert run(imbrex, "--version", **where).split() == ["imbrex", PROJECT["version"]]
     checked = json.loads(run(imbrex, "check", "digits", "--json", **where))
     assert checked["ok"] is True
-    quick = ("--workers", "2", "--no-throttle", "--no-profile", "--json")
+    quick = ("--workers", "2", "--native", "--no-profile", "--json")
     shown = json.loads(run(imbrex, "demo", *quick, XDG_STATE_HOME=str(tmp_path / "state"), **where))
     assert len(shown["predictions"]) > 5
     assert shown["max_rel_error"] < 1e-5
+
+
+README_INSTALL = re.findall(r"^pipx install .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", README_INSTALL)
+def test_readmes_lines_install_from_a_folder_with_the_wheel(
+    built: Path, tmp_path: Path, line: str
+) -> None:
+    pytest.importorskip("pipx", reason="pipx is not installed: `make setup`")
+    where = {"PIPX_HOME": str(tmp_path / "pipx"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
+    where |= {"PIPX_MAN_DIR": str(tmp_path / "man"), "PYTHONPATH": ""}
+    where["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    run("bash", "-e", "-c", f"cd {built} && {line}", **where)
+    daemon = "coordinator" if "coordinator" in line else "worker"
+    imbrex = tmp_path / "bin" / "imbrex"
+    assert "--host" in run(imbrex, daemon, "--help", **where, COLUMNS="200")
+
+
+def test_there_are_lines_for_the_coordinator_and_for_workers() -> None:
+    assert len(README_INSTALL) == 2

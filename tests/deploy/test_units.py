@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -9,8 +10,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from coordinator.settings import CoordinatorSettings
+from imbrex.cli.app import app
 from models.installed import VARIABLE as MODELS
 from tests.cli.run_cli import imbrex
 from worker.condition import POWER_FLAGS, VOLTAGE_ALARM
@@ -134,6 +137,29 @@ def test_verify_finds_a_misspelt_option(tmp_path: Path) -> None:
     copy.write_text("[Service]\nExecStart=/bin/true\nRestrt=always\n")
     _, said = verify(copy)
     assert "Restrt" in said
+
+
+WATCH = UNITS / "imbrex-watch@.service"
+
+
+def test_a_watch_is_what_the_page_says_and_comes_back_with_everything() -> None:
+    found = options(WATCH)
+    page = (UNITS.parents[1] / "docs" / "home-assistant.md").read_text()
+    (arguments,) = re.findall(r"^WATCH=(.*)$", page, re.M)
+    (start,) = found["ExecStart"]
+    words = shlex.split(start.replace("$WATCH", arguments).replace("%i", "yard"))
+    assert words[:2] == ["/opt/imbrex/venv/bin/imbrex", "watch"]
+    get_command(app).commands["watch"].make_context("imbrex", words[2:])
+    assert (found["Restart"], found["StartLimitIntervalSec"]) == (["always"], ["0"])
+    assert found["EnvironmentFile"] == ["/etc/imbrex/watch/%i.env"]
+    assert (found["User"], found["NoNewPrivileges"]) == (["imbrex"], ["yes"])
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
+def test_systemd_understands_a_watch(tmp_path: Path) -> None:
+    copy = tmp_path / "imbrex-watch@.service"
+    copy.write_text(WATCH.read_text().replace("/opt/imbrex/venv/bin/imbrex", "/bin/true"))
+    assert verify(copy) == (0, "")
 
 
 def test_the_drop_in_grows_the_pause() -> None:

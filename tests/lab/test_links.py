@@ -5,8 +5,8 @@ import os
 import pytest
 
 from benchmarks.lab.cluster import Computer, Lab, lab
-from benchmarks.lab.presets import Preset
 from coordinator.control.choice import Choice
+from imbrex.demo.emulation.presets import Preset
 from models.digits.examples import examples
 from tests.serving.processes import wait
 

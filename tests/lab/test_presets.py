@@ -3,11 +3,13 @@ import tomllib
 
 import pytest
 
-from benchmarks.lab.presets import FOLDER, fitting_scale, load_kind, names
-from benchmarks.lab.software import HANDOVER, MESSAGES
+from benchmarks.report import ROOT
+from imbrex.demo.emulation.presets import FOLDER, fitting_scale, load_kind, names
 from protos.errors import BadRequest, NotFound
 
-FOUR_GFLOPS = FOLDER.parent / "four-gflops.toml"
+FOUR_GFLOPS = ROOT / "benchmarks" / "lab" / "four-gflops.toml"
+RESULTS = ROOT / "benchmarks" / "results"
+MESSAGES, HANDOVER = RESULTS / "messages.json", RESULTS / "handover.json"
 
 
 def test_the_presets_of_the_papers_devices_are_there():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import PurePath
 
 import numpy as np
 from PIL import Image
 
 from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel
+from coordinator.cluster.roster import Member
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.library.naming import Names
 from coordinator.planning.aofl import aofl
@@ -17,7 +19,7 @@ from coordinator.planning.published import equal_cluster
 from coordinator.runtime.feeds import Arrays, Reading, read_feeds
 from coordinator.runtime.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings
-from coordinator.tasks.plan import Plan, TrafficBytes
+from coordinator.tasks.plan import DeviceId, Plan, TrafficBytes
 from coordinator.tasks.timeline import Timing
 from models.importer import load_graph
 from models.pixels import as_values, with_pixels
@@ -121,6 +123,9 @@ class InPlace:
 
     def is_loaded(self, model: str) -> bool:
         return model in self.settings.models
+
+    def members(self) -> list[Member]:
+        return [Member(DeviceId("a"), "pi", datetime.now(UTC), datetime.now(UTC))]
 
     async def made_plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         return await self.plan(model, choice)

@@ -31,6 +31,7 @@ LOOKING = {
     "is_loaded",
     "journal",
     "made_plan",
+    "members",
     "names",
     "profile_of",
     "queue_depth",

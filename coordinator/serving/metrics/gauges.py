@@ -44,6 +44,17 @@ class Gauges(Collector):
         )
         yield from self._models()
         yield from self._devices()
+        yield self._certificates()
+
+    def _certificates(self) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            "imbrex_device_certificate_end_timestamp_seconds",
+            "When the certificate of a member ends.",
+            labels=DEVICE,
+        )
+        for member in self._coordinator.members():
+            family.add_metric((member.id, member.name), member.expires.timestamp())
+        return family
 
     def _models(self) -> Iterator[GaugeMetricFamily]:
         version = GaugeMetricFamily(

@@ -21,6 +21,7 @@ from coordinator.settings import load_settings
 from imbrex.demo.emulation.link import SlowEndpoint
 from imbrex.demo.emulation.settings import Emulation, command, load_emulation
 from imbrex.demo.emulation.throttle import EmulatedThrottle
+from imbrex.described import find_planners_here
 from protos.logs import log_to_stderr
 from worker.daemon import serve as serve_worker
 from worker.engines.onnxruntime import OnnxRuntime
@@ -62,6 +63,7 @@ def main() -> int:
     if said.daemon == "worker":
         settings = load(said.config, {"concurrency": 1})
         return serve_worker(settings, worker_hardware(settings, emulation))
+    find_planners_here()
     settings_of_all = load_settings({}, said.config)
     log_to_stderr(as_json=settings_of_all.log == "json")
     own_worker = (*command(file), *WORKER)

@@ -22,8 +22,9 @@ class Emulation(BaseModel):
     worker `peer_message_ms` and `peer_byte_ns`; setting a task up
     takes `task_ms`, reading a byte of weights `weight_ns`. Workers that name the same folder
     `turns` compute in turns, and their kernels take the least CPU time that they have taken on any
-    of them: emulated computers share no caches and no cores. `as_on_arm` leaves out the layout that
-    onnxruntime has for x86-64 alone.
+    of them: emulated computers share no caches and no cores. A task counts as the quickest of
+    `tries` runs, if its pace leaves time for them: other programs come and go. `as_on_arm` leaves
+    out the layout that onnxruntime has for x86-64 alone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,6 +36,7 @@ class Emulation(BaseModel):
     task_ms: _Charge = 0.0
     weight_ns: _Charge = 0.0
     turns: Path | None = None
+    tries: int = Field(1, ge=1, le=10)
     as_on_arm: bool = False
 
 

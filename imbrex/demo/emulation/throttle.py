@@ -11,6 +11,8 @@ from worker.compute import REAL, Clock, Throttle, Work
 from worker.engines.base import Ready
 
 T = TypeVar("T")
+# A worker sleeps for most of its paced time; others want their turn meanwhile.
+_SPARE = 0.125
 
 
 class EmulatedThrottle(Throttle):
@@ -39,7 +41,13 @@ class EmulatedThrottle(Throttle):
         with self._turn():
             if self._emulation.weight_ns:
                 ready.compute()
+            until_s = self._clock.now_s()
             value, cpu_s = super().computed(ready)
+            until_s += _SPARE * cpu_s / self._pace
+            for _ in range(1, self._emulation.tries):
+                if self._clock.now_s() < until_s:
+                    value, again_s = super().computed(ready)
+                    cpu_s = min(cpu_s, again_s)
             if self._turns and ready.kernels:
                 cpu_s = self._turns.least(ready.kernels, cpu_s)
         return value, cpu_s

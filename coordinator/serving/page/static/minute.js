@@ -11,7 +11,8 @@ export function showMinute(state, model) {
   setText("answers", String(answers));
   setText("errors", String(errors));
   setText("median", milliseconds(median_ms));
-  setText("p99", milliseconds(p99_ms));
+  // Of a few answers it would be the slowest one.
+  setText("p99", answers < 20 ? "–" : milliseconds(p99_ms));
   setText("queue", String(state.queue));
   setText("capacity", model?.capacity_per_s ? `${model.capacity_per_s.toFixed(1)}/s` : "–");
   const chart = byId("chart");

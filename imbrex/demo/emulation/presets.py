@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from benchmarks.lab.software import software
 from coordinator.costs.devices import Medium
+from imbrex.demo.emulation.software import SERVER
 from protos.errors import BadRequest, NotFound
 
 FOLDER = Path(__file__).parent / "presets"
@@ -65,7 +65,7 @@ class Preset(BaseModel):
         if isinstance(values, dict) and "software" in values:
             times = TypeAdapter(_Positive).validate_python(values["software"])
             rest = {key: value for key, value in values.items() if key != "software"}
-            return {**software().slower(times), **rest}
+            return {**SERVER.slower(times), **rest}
         return values
 
     def scaled(self, scale: float) -> Preset:

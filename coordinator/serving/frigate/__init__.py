@@ -1,0 +1,1 @@
+"""Frigate's `zmq` detector: its tensors come over ZeroMQ, and so does the model."""

@@ -1,0 +1,125 @@
+"""The outputs of a network as Frigate's rows: class, score, y_min, x_min, y_max, x_max, in [0, 1].
+
+Each kind of Frigate's `model_type` is read as Frigate's own detectors read it, with thresholds of
+0.4; boxes in pixels of the model's input are divided by its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.serving.frigate.messages import COLUMNS, ROWS, ModelType
+from models.vision.detection import Candidates, best, likeliest, suppressed
+from models.vision.head import Size
+from models.vision.yolox import YoloX
+from protos.errors import BadRequest
+
+Array = NDArray[np.float32]
+Outputs = Sequence[np.ndarray]
+
+LEAST_SCORE = 0.4
+MOST_OVERLAP = 0.4
+_YOLOX = YoloX("yolox", (8, 16, 32), LEAST_SCORE, MOST_OVERLAP)
+
+
+def rows_of(kind: ModelType, outputs: Outputs, size: Size) -> Array:
+    """(n, 6) rows, best first, at most 20, of a model whose input has `size` (height, width).
+
+    Raises:
+        BadRequest: the outputs are not those of this kind of model.
+    """
+    try:
+        candidates = _KINDS[kind](outputs, size)
+    except (ValueError, IndexError, TypeError) as error:
+        shapes = ", ".join("x".join(map(str, each.shape)) for each in outputs)
+        raise BadRequest(
+            cause=f"the outputs ({shapes}) are not those of a {kind} model: {error}",
+            cure="Set `model_type` in Frigate's `model:` section to what the file is.",
+        ) from error
+    found = suppressed(best(candidates, LEAST_SCORE), MOST_OVERLAP)
+    found = found.take(np.arange(min(ROWS, len(found.scores))))
+    height, width = size
+    rows = np.zeros((len(found.scores), COLUMNS), np.float32)
+    rows[:, 0], rows[:, 1] = found.classes, found.scores
+    scale = np.array([height, width, height, width], np.float32)
+    rows[:, 2:] = np.clip(found.boxes[:, [1, 0, 3, 2]] / scale, 0.0, 1.0)
+    return rows
+
+
+def _yologeneric(outputs: Outputs, size: Size) -> Candidates:
+    """(1, 4 + classes, boxes): centre, width and height in pixels, then scores."""
+    del size
+    (raw,) = outputs
+    rows = _two(raw[0]).T
+    return likeliest(rows[:, 0:2], rows[:, 2:4], rows[:, 4:])
+
+
+def _yolox(outputs: Outputs, size: Size) -> Candidates:
+    """(1, cells, 5 + classes), undecoded."""
+    (raw,) = outputs
+    return _YOLOX.candidates({"output": raw}, raw.shape[-1] - 5, size)
+
+
+def _yolonas(outputs: Outputs, size: Size) -> Candidates:
+    """(boxes, 7) after suppression: picture, x_min, y_min, x_max, y_max in pixels, score, class."""
+    del size
+    rows = _two(outputs[0].reshape(-1, outputs[0].shape[-1]), columns=7)
+    rows = rows[rows[:, 6] >= 0]
+    return _candidates(rows[:, 1:5], rows[:, 6], rows[:, 5])
+
+
+def _rfdetr(outputs: Outputs, size: Size) -> Candidates:
+    """Boxes (1, n, 4) as shares of the input, and logits (1, n, classes + 1): the last is none."""
+    boxes, logits = _two(outputs[0][0], columns=4), _two(outputs[1][0])
+    shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shares = (shares / shares.sum(axis=-1, keepdims=True))[:, :-1]
+    height, width = size
+    pixels = boxes * np.array([width, height, width, height], np.float32)
+    return likeliest(pixels[:, 0:2], pixels[:, 2:4], shares)
+
+
+def _dfine(outputs: Outputs, size: Size) -> Candidates:
+    """Labels (1, n), boxes (1, n, 4) from corner to corner in pixels, scores (1, n)."""
+    del size
+    labels, boxes, scores = outputs
+    return _candidates(_two(boxes[0], columns=4), labels[0], scores[0])
+
+
+def _ssd(outputs: Outputs, size: Size) -> Candidates:
+    """(1, 1, n, 7): picture, class, score, x_min, y_min, x_max, y_max as shares of the input; or
+    TensorFlow's boxes (1, n, 4) from y_min on, classes (1, n), scores (1, n), count.
+    """
+    height, width = size
+    scale = np.array([width, height, width, height], np.float32)
+    if len(outputs) == 1:
+        rows = _two(outputs[0].reshape(-1, outputs[0].shape[-1]), columns=7)
+        rows = rows[rows[:, 0] >= 0]
+        return _candidates(rows[:, 3:7] * scale, rows[:, 1], rows[:, 2])
+    boxes, classes, scores = outputs[0][0], outputs[1][0], outputs[2][0]
+    return _candidates(_two(boxes, columns=4)[:, [1, 0, 3, 2]] * scale, classes, scores)
+
+
+_KINDS: Mapping[ModelType, Callable[[Outputs, Size], Candidates]] = {
+    "ssd": _ssd,
+    "yolox": _yolox,
+    "yolonas": _yolonas,
+    "yologeneric": _yologeneric,
+    "rfdetr": _rfdetr,
+    "dfine": _dfine,
+}
+
+
+def _candidates(boxes: np.ndarray, classes: np.ndarray, scores: np.ndarray) -> Candidates:
+    if not len(boxes) == len(classes) == len(scores):
+        raise ValueError(f"{len(boxes)} boxes, {len(classes)} classes, {len(scores)} scores")
+    return Candidates(boxes.astype(np.float32), classes.astype(np.int64), scores.astype(np.float32))
+
+
+def _two(array: np.ndarray, columns: int = 0) -> np.ndarray:
+    if array.ndim != 2 or (columns and array.shape[1] != columns):
+        wanted = f"{columns} columns" if columns else "two axes"
+        raise ValueError(f"an array of shape {array.shape} where {wanted} are expected")
+    return array

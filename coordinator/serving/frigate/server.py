@@ -1,0 +1,230 @@
+"""Serves Frigate's `zmq` detectors: one socket for each address, several detectors on each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import structlog
+import zmq
+import zmq.asyncio
+
+from coordinator.answers import ServedModel
+from coordinator.serving.frigate import messages
+from coordinator.serving.frigate.kept import Kept
+from coordinator.serving.frigate.messages import ModelSent, ModelWanted, Picture
+from coordinator.serving.frigate.outputs import rows_of
+from models.graph import Graph
+from models.vision.head import Size
+from protos.errors import BadConfiguration, BadRequest, ImbrexError
+
+if TYPE_CHECKING:
+    from coordinator.service import Coordinator
+
+FOLDER = "frigate"
+# Frigate waits 30 s for a model, and gives up if it is not loaded then; loading goes on.
+LOAD_S = 25.0
+# Frigate's default `request_timeout_ms`.
+TIMEOUT_S = 0.2
+# The slowest of many answers, beside the prediction of one on idle devices.
+_SLOWEST = 1.5
+# A home has a handful of detectors, each with one request at a time.
+MOST_AT_ONCE = 16
+# Messages that wait in the socket, each as large as a body.
+_WAITING = 4
+# A size for networks that ask for it (D-FINE): the second input, of two integers.
+_SIZE_SHAPE = (1, 2)
+_LOCAL = ("tcp://127.", "tcp://[::1]", "tcp://localhost", "ipc://")
+
+log = structlog.get_logger(__name__)
+
+
+class FrigateServer:
+    """The sockets of one coordinator."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._kept = Kept(coordinator.settings.state_dir / FOLDER)
+        self._context = zmq.asyncio.Context()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._free = asyncio.Semaphore(MOST_AT_ONCE)
+        self._source = ""
+        self._loading: asyncio.Task[None] | None = None
+        self._refused_s = 0.0
+
+    def start(self, endpoints: Sequence[str]) -> None:
+        """Listens on every endpoint, `tcp://ADDRESS:PORT` or `ipc://PATH`.
+
+        Raises:
+            BadConfiguration: one is not usable, taken, or open to every network.
+        """
+        for endpoint in endpoints:
+            socket = self._context.socket(zmq.ROUTER)
+            socket.setsockopt(zmq.MAXMSGSIZE, self._coordinator.settings.max_body_bytes)
+            socket.setsockopt(zmq.RCVHWM, _WAITING)
+            socket.setsockopt(zmq.LINGER, 0)
+            try:
+                if not endpoint.startswith(("tcp://", "ipc://")) or "://*" in endpoint:
+                    raise BadConfiguration(
+                        cause=f"frigate_zmq: {endpoint!r} names no address of this device",
+                        cure="Use tcp://127.0.0.1:5555, an address of this device, or ipc://PATH.",
+                    )
+                socket.bind(endpoint)
+            except zmq.ZMQError as error:
+                socket.close()
+                raise BadConfiguration(
+                    cause=f"cannot listen on {endpoint}: {error}",
+                    cure="Choose another address or port for frigate_zmq.",
+                ) from error
+            if not endpoint.startswith(_LOCAL):
+                log.warning("open without key or TLS", endpoint=endpoint, cure="docs/frigate.md")
+            log.info("frigate's detectors", endpoint=endpoint)
+            self._start(self._serve(socket))
+
+    async def stop(self) -> None:
+        """Closes every socket."""
+        for task in self._tasks | ({self._loading} if self._loading else set()):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._context.destroy(linger=0)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            await self._free.acquire()
+            frames = await socket.recv_multipart()
+            self._start(self._answer(socket, frames))
+
+    async def _answer(self, socket: zmq.asyncio.Socket, frames: list[bytes]) -> None:
+        """A peer's identity, an empty frame, and a message; the same for the answer."""
+        try:
+            answer = await self._answered(frames[2:])
+            # A peer that has given up is not there any more: ZeroMQ drops its answer.
+            await socket.send_multipart([*frames[:2], *answer])
+        finally:
+            self._free.release()
+
+    async def _answered(self, frames: list[bytes]) -> list[bytes]:
+        try:
+            message = messages.read(frames)
+            match message:
+                case ModelWanted(name):
+                    return await self._wanted(name)
+                case ModelSent(name, data):
+                    return await self._sent(name, data)
+                case Picture():
+                    return messages.detections(await self._detected(message))
+        except ImbrexError as error:
+            self._tell(error)
+        except Exception:
+            log.exception("a message of frigate cannot be answered")
+        return messages.NOTHING
+
+    async def _wanted(self, name: str) -> list[bytes]:
+        path = await asyncio.to_thread(self._kept.find, name)
+        if path is None:
+            return messages.availability(available=False, loaded=False)
+        return messages.availability(available=True, loaded=await self._loaded(path))
+
+    async def _sent(self, name: str, data: bytes) -> list[bytes]:
+        path = await asyncio.to_thread(self._kept.add, name, data)
+        loaded = await self._loaded(path)
+        log.info("frigate sent a model", model=name, bytes=len(data), loaded=loaded)
+        return messages.receipt(saved=True, loaded=loaded)
+
+    async def _loaded(self, path: Path) -> bool:
+        """Whether the model is ready in time. Loading goes on if not; a model that cannot be used
+        is removed.
+        """
+        if str(path) != self._source or self._loading is None:
+            if self._loading is not None:
+                self._loading.cancel()
+            self._source = str(path)
+            self._loading = asyncio.create_task(self._coordinator.served.load(str(path)))
+            self._loading.add_done_callback(lambda _: None)
+        try:
+            await asyncio.wait_for(asyncio.shield(self._loading), LOAD_S)
+        except TimeoutError:
+            log.warning("a model is still being loaded", model=path.name, after_s=LOAD_S)
+            return False
+        except BadRequest as error:
+            log.error("frigate's model cannot be used", cause=error.cause, cure=error.cure)
+            self._loading, self._source = None, ""
+            await asyncio.to_thread(self._kept.drop, path)
+            return False
+        except ImbrexError as error:
+            log.error("frigate's model is not ready", cause=error.cause, cure=error.cure)
+            self._loading = None
+            return False
+        await self._say_whether_in_time()
+        return True
+
+    async def _say_whether_in_time(self) -> None:
+        plan, _ = await self._coordinator.plan(self._source)
+        slowest_s = _SLOWEST * plan.predicted_latency_s
+        told = log.info if slowest_s <= TIMEOUT_S else log.warning
+        told(
+            "frigate's timeout",
+            predicted_ms=round(plan.predicted_latency_s * 1e3),
+            in_time=slowest_s <= TIMEOUT_S,
+            cure=f"set request_timeout_ms: {max(200, round(slowest_s * 1e3, -2)):.0f} or more",
+        )
+
+    async def _detected(self, picture: Picture) -> np.ndarray:
+        served = await self._served()
+        graph = served.network.graph
+        feeds, size = _feeds(graph, picture.tensor)
+        answer = await self._coordinator.infer(served, feeds)
+        outputs = [answer.outputs[name] for name in graph.results]
+        return await asyncio.to_thread(rows_of, picture.model_type, outputs, size)
+
+    async def _served(self) -> ServedModel:
+        """The model in use; after a restart of the coordinator, the latest that was sent."""
+        if not self._source:
+            path = await asyncio.to_thread(self._kept.find, "")
+            if path is None:
+                raise BadRequest(
+                    cause="a picture before any model", cure="Restart Frigate: it sends the model."
+                )
+            await self._loaded(path)
+        return await self._coordinator.served.get(self._source)
+
+    def _tell(self, error: ImbrexError) -> None:
+        """Logs an error, at most one a second: cameras ask many times."""
+        now = time.monotonic()
+        if now - self._refused_s >= 1.0:
+            self._refused_s = now
+            log.warning("frigate gets no answer", cause=error.cause, cure=error.cure)
+
+
+def _feeds(graph: Graph, tensor: np.ndarray) -> tuple[dict[str, np.ndarray], Size]:
+    """The network's inputs for a picture, and the picture's (height, width).
+
+    Raises:
+        BadRequest: the network takes something else.
+    """
+    name, *others = graph.inputs
+    info = graph.tensors[name]
+    if tensor.ndim == 4 and tensor.shape != info.shape:
+        turned = tensor.transpose((0, 3, 1, 2))
+        tensor = np.ascontiguousarray(turned) if turned.shape == info.shape else tensor
+    if tensor.shape != info.shape or tensor.dtype != info.dtype or len(info.shape) != 4:
+        raise BadRequest(
+            cause=f"Frigate sends {tensor.dtype} {tensor.shape}, the model takes {info.dtype} "
+            f"{info.shape}",
+            cure="Set width, height, input_tensor and input_dtype in Frigate's `model:` section.",
+        )
+    size = (info.shape[2], info.shape[3])
+    feeds = {name: tensor}
+    for each in others:
+        if graph.tensors[each].shape == _SIZE_SHAPE:
+            feeds[each] = np.array([size], graph.tensors[each].dtype)
+    return feeds, size

@@ -1,0 +1,57 @@
+"""What daemons are told so that they behave like another computer, and the files that tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Computer:
+    """A worker's `pace`, and the charges of `Emulation`."""
+
+    pace: float
+    message_ms: float
+    byte_ns: float
+    task_ms: float
+    weight_ns: float = 0.0
+    peer_message_ms: float = 0.0
+    peer_byte_ns: float = 0.0
+    tries: int = 1
+
+    def clocked(self, clock: float) -> Computer:
+        """The same computer at another clock: kernels and Python are slower alike, memory isn't."""
+        return replace(
+            self,
+            pace=self.pace * clock,
+            message_ms=self.message_ms / clock,
+            byte_ns=self.byte_ns / clock,
+            task_ms=self.task_ms / clock,
+            peer_message_ms=self.peer_message_ms / clock,
+            peer_byte_ns=self.peer_byte_ns / clock,
+        )
+
+    def write(self, path: Path, turns: Path) -> Path:
+        """The file that `imbrex.demo.emulation` runs a daemon by; `turns` as in `Emulation`."""
+        told = asdict(self) | {"turns": turns, "as_on_arm": True}
+        del told["pace"]
+        return settings_file(path, told)
+
+
+def settings_file(path: Path, told: Mapping[str, object]) -> Path:
+    """Settings of a daemon as TOML."""
+    path.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in told.items()))
+    return path
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return repr(value)
+        case list():
+            return f"[{', '.join(map(_toml, value))}]"
+        case _:
+            return f"'{value}'"

@@ -1,0 +1,36 @@
+"""What Python, gRPC and sockets need of a server's core, as measured: presets charge multiples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """Of one side: a message of the host and each of its bytes, a message between workers and each
+    of its bytes, a task on its device (taken in, set up, and from when its input is full until it
+    computes), and describing one at the host.
+    """
+
+    message_ms: float
+    byte_ns: float
+    peer_message_ms: float
+    peer_byte_ns: float
+    task_ms: float
+    describe_ms: float
+
+    def slower(self, times: float) -> dict[str, float]:
+        """The same on a computer whose software is so many times slower."""
+        return {name: round(getattr(self, name) * times, 4) for name in self.__slots__}
+
+
+# On a quiet machine, by `benchmarks.messages` and `benchmarks.handover`; a test compares them with
+# the results of these.
+SERVER = Software(
+    message_ms=0.14995,
+    byte_ns=0.24789,
+    peer_message_ms=0.1095,
+    peer_byte_ns=0.33017,
+    task_ms=0.1696,
+    describe_ms=0.0263,
+)

@@ -1,0 +1,120 @@
+"""What the demo's devices are like: Raspberry Pis, emulated in slow motion on this machine.
+
+Nothing is shaped and no root is needed: computing is paced, and messages, bytes, tasks, weights and
+the wire are charged as delays. At a scale of a quarter everything takes four times as long as on
+the devices, so that what this machine itself needs for a message hardly counts; times are shown as
+on the devices. Delays of the wire (its latency) are not emulated.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnxruntime
+
+from imbrex.demo.emulation.computer import Computer
+from imbrex.demo.emulation.presets import Preset, load_kind
+from imbrex.demo.emulation.rate import GFLOP, SIDE, core_gflops
+from imbrex.demo.emulation.software import SERVER
+from imbrex.demo.emulation.turns import Turns
+
+# What all devices together may take of one core: other programs run beside a demo.
+_MOST_OF_A_CORE = 0.4
+# Beside busy programs, what waits for a core gets it a millisecond or two late.
+_LEAST_MESSAGE_MS = 5.0
+# Two seconds: the least of them is that of an undisturbed run.
+_RUNS = 20
+# Of a task on a worker.
+_TRIES = 4
+_BITS = 8
+# A demo adds some thirty files of twenty bytes.
+_MOST_KERNELS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of device by its preset, and its name for people."""
+
+    preset: str
+    title: str
+    network: str
+
+
+KINDS = {
+    "pi3": Kind("pi3b-ort", "Raspberry Pi 3", "100 Mbit/s Ethernet"),
+    "pi4": Kind("pi4-gbe", "Raspberry Pi 4", "Gigabit Ethernet"),
+    "pi5": Kind("pi5-gbe", "Raspberry Pi 5", "Gigabit Ethernet"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """What workers and the coordinator are told. A device's second takes 1 / `scale` seconds."""
+
+    name: str
+    scale: float
+    gflops: float
+    worker: Computer
+    host: Computer
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of device."""
+        return KINDS[self.name]
+
+
+def likeness(name: str, devices: int, cache: Path) -> Likeness:
+    """So many devices of a kind on this machine, whose rate is measured: the best ever, as beside
+    other programs cores are slower for a while.
+    """
+    preset = load_kind(KINDS[name].preset).preset
+    turns = Turns(turns_in(cache))
+    with turns.turn():
+        core = GFLOP / turns.least(("this machine's core", SIDE), GFLOP / core_gflops(_RUNS))
+    turns.close()
+    return told(name, preset, scale_of(preset, devices, core), core)
+
+
+def turns_in(cache: Path) -> Path:
+    """Where emulated devices take turns, and keep the least time of each kernel for the next demo:
+    short kernels meet an undisturbed moment sooner than the whole model does.
+    """
+    kept = cache / f"kernels-{onnxruntime.__version__}"
+    if kept.is_dir() and sum(1 for _ in kept.iterdir()) > _MOST_KERNELS:
+        shutil.rmtree(kept)
+    return kept
+
+
+def told(name: str, preset: Preset, scale: float, core: float) -> Likeness:
+    """What daemons are told on a machine whose cores do `core` GFLOP/s."""
+    wanted = preset.scaled(scale)
+    # Every byte crosses one wire: the host's for its messages, the sender's between workers.
+    wire_ns = _BITS * 1e3 / wanted.mbps
+    message_ms = max(0.0, wanted.message_ms - SERVER.message_ms)
+    worker = Computer(
+        pace=round(wanted.gflops / core, 4),
+        message_ms=round(message_ms, 4),
+        byte_ns=round(wanted.byte_ns, 4),
+        task_ms=wanted.task_ms,
+        weight_ns=wanted.weight_ns,
+        peer_message_ms=round(max(0.0, wanted.peer_message_ms - SERVER.peer_message_ms), 4),
+        peer_byte_ns=round(wanted.peer_byte_ns + wire_ns, 4),
+        tries=_TRIES,
+    )
+    host = Computer(
+        pace=1.0, message_ms=worker.message_ms, byte_ns=worker.byte_ns + wire_ns, task_ms=0.0
+    )
+    return Likeness(name, scale, preset.gflops, worker, host)
+
+
+def scale_of(preset: Preset, devices: int, core: float) -> float:
+    """The largest power of two at which other programs do not disturb so many devices."""
+    most = min(
+        1.0,
+        _MOST_OF_A_CORE * core / (devices * preset.gflops),
+        preset.message_ms / _LEAST_MESSAGE_MS,
+    )
+    return float(2.0 ** math.floor(math.log2(most)))

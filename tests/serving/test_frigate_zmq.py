@@ -1,0 +1,221 @@
+"""Frigate's `zmq` detector on real processes, and what a stranger may send to its socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import zmq
+
+from coordinator.serving.frigate import messages
+from coordinator.serving.frigate.kept import MOST_MODELS, Kept
+from coordinator.serving.frigate.outputs import rows_of
+from models.reference import WholeModel
+from protos.errors import BadRequest
+from tests.cli.run_cli import imbrex
+from tests.serving.frigate_detector import ZEROS, Detector, save_detector
+from tests.serving.processes import Service, free_port, serving, wait
+
+LIMIT_BYTES = 4_000_000
+CROPS = 60
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_detector(tmp_path_factory.mktemp("frigate"))
+
+
+@pytest.fixture(scope="module")
+def endpoints() -> list[str]:
+    return [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, endpoints: list[str]) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("service")
+    config = folder / "coordinator.toml"
+    config.write_text(f"max_body_bytes = {LIMIT_BYTES}\n")
+    flags = ["--config", str(config)]
+    for each in endpoints:
+        flags += ["--frigate-zmq", each]
+    with serving(folder, flags) as running:
+        yield running
+
+
+@pytest.fixture
+def detector(service: Service, endpoints: list[str], model: Path) -> Iterator[Detector]:
+    made = Detector(endpoints[0], model)
+    yield made
+    made.close()
+
+
+def crops(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).random((count, 1, 3, 32, 32), np.float32) * 4
+
+
+def expected(model: Path, crop: np.ndarray) -> np.ndarray:
+    found = WholeModel(onnx.load(model)).run({"images": crop})
+    rows = rows_of("yologeneric", list(found.values()), (32, 32))
+    return np.vstack([rows, ZEROS])[:20]
+
+
+def test_frigate_sends_its_model_and_gets_rows(detector: Detector, model: Path) -> None:
+    assert detector.initialise()
+    seen = 0
+    for crop in crops(3):
+        rows = detector.detect(crop)
+        assert rows.shape == (20, 6)
+        np.testing.assert_allclose(rows, expected(model, crop), atol=1e-4)
+        seen += int((rows[:, 1] > 0).sum())
+    assert seen > 0
+    assert np.abs(expected(model, crops(2)[0]) - expected(model, crops(2)[1])).max() > 1e-3
+
+
+def test_a_picture_with_channels_last_is_turned(detector: Detector, model: Path) -> None:
+    assert detector.initialise()
+    (crop,) = crops(1)
+    rows = detector.detect(np.ascontiguousarray(crop.transpose(0, 2, 3, 1)))
+    np.testing.assert_allclose(rows, expected(model, crop), atol=1e-4)
+
+
+def test_two_detectors_and_a_worker_that_is_killed(
+    service: Service, endpoints: list[str], model: Path
+) -> None:
+    found = expected(model, crops(1)[0])
+    assert found.any()
+    (crop,) = crops(1)
+
+    def ask(endpoint: str) -> tuple[int, int]:
+        frigate = Detector(endpoint, model)
+        try:
+            assert frigate.initialise()
+            empty = 0
+            for number in range(CROPS):
+                if number == CROPS // 2 and endpoint == endpoints[0]:
+                    service.workers[1].process.kill()
+                empty += not np.allclose(frigate.detect(crop), found, atol=1e-4)
+            return empty, frigate.timeouts
+        finally:
+            frigate.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(ask, endpoints))
+    assert sum(empty for empty, _ in outcomes) <= 5
+    assert sum(timeouts for _, timeouts in outcomes) == 0
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (b"",),
+        (b"not JSON",),
+        (b"{}",),
+        (b"[" * 4000,),
+        (b"{" + b" " * 10_000 + b"}", b"data"),
+        (b'{"shape": [1, 3, 32, 32], "dtype": "float32"}', b"short"),
+        (b'{"shape": [65536, 65536, 65536], "dtype": "float32"}', b"short"),
+        (b'{"shape": [-1], "dtype": "uint8"}', b""),
+        (b'{"shape": [4], "dtype": "object"}', b"data"),
+        (b'{"shape": [4], "dtype": "uint8", "model_type": "other"}', b"data"),
+        (b'{"shape": [2, 2], "dtype": "uint8"}', b"data"),
+        (b'{"model_request": true, "model_name": "../../etc/passwd"}',),
+        (b'{"model_data": true, "model_name": "/tmp/x.onnx"}', b"x"),
+        (b'{"model_data": true, "model_name": "x.onnx"}',),
+        (b"{}", b"", b"", b""),
+    ],
+)
+def test_what_is_no_message_gets_zeros_and_the_service_goes_on(
+    detector: Detector, frames: tuple[bytes, ...]
+) -> None:
+    assert detector.raw(*frames) == messages.NOTHING
+    assert detector.initialise()
+
+
+def test_a_file_that_is_no_model_is_not_kept(detector: Detector, service: Service) -> None:
+    header = {"model_data": True, "model_name": "nonsense.onnx"}
+    (told,) = detector.raw(json.dumps(header).encode(), b"nonsense")
+    assert json.loads(told) == {"model_saved": True, "model_loaded": False}
+    asked = {"model_request": True, "model_name": "nonsense.onnx"}
+    (told,) = detector.raw(json.dumps(asked).encode())
+    assert json.loads(told) == {"model_available": False, "model_loaded": False}
+    assert detector.initialise()
+
+
+def test_a_message_beyond_the_limit_is_never_taken_in(
+    service: Service, endpoints: list[str], model: Path, detector: Detector
+) -> None:
+    stranger = Detector(endpoints[1], model, timeout_ms=300)
+    header = {"model_data": True, "model_name": "large.onnx"}
+    with pytest.raises(zmq.Again):
+        stranger.raw(json.dumps(header).encode(), bytes(LIMIT_BYTES + 1))
+    stranger.close()
+    assert detector.initialise()
+    wait(lambda: service.get("/readyz") or None)
+
+
+def test_only_the_latest_models_are_kept(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    paths = [kept.add(f"model-{number}.onnx", bytes([number])) for number in range(MOST_MODELS + 2)]
+    assert len(list(tmp_path.iterdir())) == MOST_MODELS
+    assert not paths[0].exists()
+    assert kept.find("model-0.onnx") is None
+    assert kept.find("") == paths[-1]
+
+
+def boxes(*rows: tuple[float, ...]) -> np.ndarray:
+    return np.array(rows, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "outputs"),
+    [
+        ("yologeneric", [np.pad(boxes((80, 40, 40, 40, 0.1, 0.2, 0.9)).T[None], ((0, 0),) * 3)]),
+        ("yolonas", [boxes((0, 60, 20, 100, 60, 0.9, 2), (0, 0, 0, 0, 0, 0.9, -1))]),
+        ("rfdetr", [boxes((0.5, 0.25, 0.25, 0.25))[None], boxes((-9, -9, 2.9, 0.0))[None]]),
+        ("dfine", [np.array([[2]]), boxes((60, 20, 100, 60))[None], boxes((0.9,))]),
+        ("ssd", [boxes((0, 2, 0.9, 0.375, 0.125, 0.625, 0.375))[None, None]]),
+        (
+            "ssd",
+            [
+                boxes((0.125, 0.375, 0.375, 0.625))[None],
+                boxes((2,)),
+                boxes((0.9,)),
+                boxes((1,)),
+            ],
+        ),
+    ],
+)
+def test_every_kind_of_output_becomes_rows(kind, outputs) -> None:
+    rows = rows_of(kind, outputs, (160, 160))
+    assert rows.shape == (1, 6)
+    assert rows[0, 0] == 2
+    assert rows[0, 1] == pytest.approx(0.9, abs=0.05)
+    np.testing.assert_allclose(rows[0, 2:], (0.125, 0.375, 0.375, 0.625), atol=1e-5)
+
+
+def test_yolox_is_decoded_from_its_cells() -> None:
+    raw = np.zeros((1, 4 * 4 + 2 * 2 + 1, 5 + 3), np.float32)
+    raw[0, 5] = (0.5, 0.5, np.log(2), np.log(2), 1.0, 0.1, 0.2, 0.9)
+    (row,) = rows_of("yolox", [raw], (32, 32))
+    np.testing.assert_allclose(row, (2, 0.9, 4 / 32, 4 / 32, 20 / 32, 20 / 32), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ssd", "yolox", "yolonas", "yologeneric", "rfdetr", "dfine"])
+def test_other_outputs_are_refused_with_the_setting_to_change(kind) -> None:
+    with pytest.raises(BadRequest, match=kind) as refused:
+        rows_of(kind, [np.zeros((1, 2, 3, 5), np.float32), np.zeros((1, 1), np.float32)], (32, 32))
+    assert "model_type" in refused.value.cure
+
+
+@pytest.mark.parametrize("endpoint", ["udp://127.0.0.1:5555", "tcp://*:5555", "tcp://127.0.0.1"])
+def test_an_address_that_cannot_be_used_is_named(tmp_path: Path, endpoint: str) -> None:
+    flags = ("--port", 0, "--no-mdns", "--no-host-computes", "--state-dir", tmp_path)
+    ran = imbrex("coordinator", *flags, "--frigate-zmq", endpoint)
+    assert ran.code == 1
+    assert endpoint in ran.err
+    assert "cure:" in ran.err
