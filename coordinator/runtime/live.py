@@ -73,7 +73,7 @@ class LiveCluster:
         self._enrolment = (
             Enrolment(certified, settings.enrol_host, settings.enrol_port) if certified else None
         )
-        self._pool = Pool(self._trust, sink, self._membership_changed)
+        self._pool = Pool(self._trust, sink, self._membership_changed, self._switched)
         near = replace(
             HOST_ENDPOINT,
             message_s=HOST_ENDPOINT.message_s + endpoint.message_s,
@@ -320,6 +320,15 @@ class LiveCluster:
                     self._profiler.want(connection)
         self._probing.ask_when_due(self._pool.ready())
         self._changed(cause)
+
+    def _switched(self, device: DeviceId) -> None:
+        """A connected device computes with another engine, and has compared it with onnxruntime."""
+        connection = self._pool.connection(device)
+        self.examiner.goes_on(connection.facts)
+        self._measured.profiled(device)
+        if self._settings.profile:
+            self._profiler.want(connection)
+        self._changed(f"{device} computes with {connection.facts.engine}")
 
     def statuses(self) -> list[DeviceStatus]:
         """Every known address, for people; ready devices first."""
