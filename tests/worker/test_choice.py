@@ -36,7 +36,7 @@ async def test_every_faulty_engine_is_refused_by_name_in_its_trial(tmp_path, mon
     feeds, whole = question(MODEL)
     state = tmp_path / "worker"
     async with (
-        in_process(state, engine="auto", memory_mb=900) as worker,
+        in_process(state, engine="auto", memory_mb=700) as worker,
         coordinator(tmp_path / "host", [worker.address], "lw") as host,
     ):
         assert_right(await host.infer(MODEL, feeds), whole)
