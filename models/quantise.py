@@ -59,6 +59,8 @@ class Quantiser:
         self._model = _folded(model, where)
         self._feeds = feeds
         _name_nodes(self._model)
+        self._named = where / "named.onnx"
+        onnx.save(self._model, self._named)
         self._tail = _tail(self._model)
         # The first network calibrates.
         self.made(())
@@ -72,7 +74,7 @@ class Quantiser:
         try:
             with _quietly():
                 quantize_static(
-                    self._model,
+                    self._named,
                     self._out,
                     _Reader(self._feeds),
                     quant_format=QuantFormat.QDQ,
@@ -160,9 +162,7 @@ def _folded(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
     options.optimized_model_filepath = str(where / "folded.onnx")
     options.log_severity_level = 3
     try:
-        ort.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return onnx.load(options.optimized_model_filepath)
     except Exception as error:
         raise NotQuantised(
@@ -173,8 +173,11 @@ def _folded(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
 
 def _name_nodes(model: onnx.ModelProto) -> None:
     """The quantiser tells nodes apart by their names."""
+    taken: set[str] = set()
     for number, node in enumerate(model.graph.node):
-        node.name = f"{node.op_type}_{number}"
+        if not node.name or node.name in taken:
+            node.name = f"{node.op_type}_{number}"
+        taken.add(node.name)
 
 
 def _tail(model: onnx.ModelProto) -> list[str]:

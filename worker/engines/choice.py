@@ -36,7 +36,7 @@ IDLE_S = 10.0
 # A trial of one engine: compiling four programs takes a Pi seconds.
 MOST_S = 120.0
 # An engine that is not faster by this is not worth its memory, nor the profile to be measured.
-_GAIN = 1.05
+GAIN = 1.05
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class Choice:
             return f"the plan's programs need {megabytes(needed)} of {megabytes(room)} with it"
         speedup = seen.onnxruntime_s / seen.engine_s
         _log.info("engine tried", engine=name, speedup=round(speedup, 2))
-        if speedup > max(_GAIN, self._chosen.speedup):
+        if speedup > max(GAIN, self._chosen.speedup):
             self._chosen.engine, self._chosen.speedup = name, speedup
         return ""
 
