@@ -55,6 +55,36 @@ async def test_every_faulty_engine_is_refused_by_name_in_its_trial(tmp_path, mon
         assert host.devices()[0].state == "ready"
 
 
+async def test_a_device_that_changes_its_engine_goes_on_and_is_examined_again(
+    tmp_path, monkeypatch
+):
+    plant(tmp_path, monkeypatch, "Sound")
+    tried = {"sound": BETTER, "openvino": "not for this test"}
+    monkeypatch.setattr(Choice, "_tried", lambda self, job: tried[job.engine])
+    monkeypatch.setattr("worker.engines.verdicts.SLOWER", 1000.0)
+    feeds, whole = question(MODEL)
+    async with (
+        in_process(tmp_path / "worker", engine="auto") as worker,
+        coordinator(tmp_path / "host", [worker.address], "lw", profile=True) as host,
+    ):
+        assert_right(await host.infer(MODEL, feeds), whole)
+        (before,) = host.devices()
+        await chosen(tmp_path / "worker")
+        async with asyncio.timeout(60):
+            while host.devices()[0].facts["engine_programs"] < 5:
+                assert_right(await host.infer(MODEL, feeds), whole)
+                for connection in host._live._pool.ready().values():
+                    connection.tell_members()
+                assert host.devices()[0].state == "ready"
+                await asyncio.sleep(0.01)
+        (after,) = host.devices()
+        assert (before.facts["engine"], after.facts["engine"]) == ("onnxruntime", "sound")
+        assert before.fingerprint != after.fingerprint
+        assert host.profile_of(worker.id).state in ("waiting", "measuring", "measured")
+        await until(lambda: not host._live.examiner._at_work)
+        assert host.devices()[0].state == "ready"
+
+
 class Given:
     """Programs that a choice can ask for."""
 

@@ -45,10 +45,9 @@ class BesideProgram(Runnable):
         # What has been offered, for which engine.
         self._offered: set[tuple[str, _Shapes]] = set()
 
-    def take(self, case: Case, runnable: Runnable) -> None:
-        """Has the engine compute runs like this one."""
-        name = self._owner.asks(self._sha256)
-        self._checked[name, self._shapes(case.inputs)] = runnable
+    def take(self, engine: str, case: Case, runnable: Runnable) -> None:
+        """Has the engine of this name compute runs like this one."""
+        self._checked[engine, self._shapes(case.inputs)] = runnable
 
     def _shapes(self, inputs: Mapping[str, np.ndarray]) -> _Shapes:
         return tuple(inputs[name].shape for name in self.inputs)

@@ -59,6 +59,7 @@ class Checked:
         self._suspects = Suspects(place.folder / "suspects")
         self._waiting: SimpleQueue[tuple[BesideProgram, Case]] = SimpleQueue()
         self._waiting_bytes = 0
+        self._lock = threading.Lock()
         self._busy_s = time.monotonic()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -123,19 +124,21 @@ class Checked:
         for nothing. Called with every task.
         """
         self._busy_s = time.monotonic()
-        if self._engine is None:
+        engine = self._engine
+        if engine is None:
             return "choice" if self._choice is not None and self._choice.is_open else ""
-        return "" if sha256 in self._verdicts.programs else self._engine.traits.name
+        return "" if self._verdicts.is_refused(sha256) else engine.traits.name
 
     def offer(self, program: BesideProgram, case: Case) -> bool:
         """Takes a run to compare; False if too many wait. Called in any thread."""
-        if self._waiting_bytes and self._waiting_bytes + case.size_bytes > _WAITING_BYTES:
-            return False
-        self._waiting_bytes += case.size_bytes
+        with self._lock:
+            if self._waiting_bytes and self._waiting_bytes + case.size_bytes > _WAITING_BYTES:
+                return False
+            self._waiting_bytes += case.size_bytes
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="engines", daemon=True)
+                self._thread.start()
         self._waiting.put((program, case))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="engines", daemon=True)
-            self._thread.start()
         return True
 
     def failed(self, sha256: str, error: Exception) -> None:
@@ -152,7 +155,8 @@ class Checked:
             except Empty:
                 self._choose_when_idle()
                 continue
-            self._waiting_bytes -= case.size_bytes
+            with self._lock:
+                self._waiting_bytes -= case.size_bytes
             if self._engine is not None:
                 self._check(self._engine, program, case)
             elif self._choice is not None:
@@ -166,7 +170,7 @@ class Checked:
                 self._follow(choice)
 
     def _follow(self, choice: Choice) -> None:
-        self._verdicts.engines |= choice.refused
+        self._verdicts.refuse_engines(choice.refused)
         try:
             make = choice.maker
             if make is not None:
@@ -177,9 +181,10 @@ class Checked:
     def _use(self, make: Callable[[Place], Engine]) -> None:
         engine = make(self._place)
         fingerprint = f"{engine.traits.fingerprint}|{self._reference.traits.fingerprint}"
-        for sha256 in self._suspects.found(fingerprint):
+        suspects = self._suspects.found(fingerprint)
+        for sha256 in suspects:
             self._verdicts.refuse(sha256, "ended the worker when it was prepared")
-        if len(self._verdicts.programs) >= MOST_WRONG:
+        if len(suspects) >= MOST_WRONG:
             self._refuse_engine(engine.traits.name, "it has ended the worker several times")
             return
         # onnxruntime takes what the engine does not: all types, with its own precision.
@@ -194,7 +199,7 @@ class Checked:
 
     def _check(self, engine: Engine, program: BesideProgram, case: Case) -> None:
         given = self._given.get(case.sha256)
-        if given is None or case.sha256 in self._verdicts.programs:
+        if given is None or self._verdicts.is_refused(case.sha256):
             return
         before = psutil.Process().memory_info().rss
         try:
@@ -210,7 +215,7 @@ class Checked:
             return
         grown = max(0, psutil.Process().memory_info().rss - before)
         if self._verdicts.judge(case.sha256, seen, grown):
-            program.take(case, loaded)
+            program.take(engine.traits.name, case, loaded)
         if why := self._verdicts.against_the_engine():
             self._refuse_engine(engine.traits.name, why)
 

@@ -1,6 +1,8 @@
 """What has been found of an engine: which programs it may compute, and what is refused, and why."""
 
+import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -9,8 +11,9 @@ from models.memory import megabytes
 from models.tolerance import PLAIN
 from worker.engines.comparison import Compared
 
-# Answers are promised within PLAIN, and the errors of a plan's blocks add up: this much for one.
-LIMIT = PLAIN / 4
+# Answers are promised within PLAIN. One program may be a whole network, where kernels of f32 differ
+# by up to 4e-6 (YOLOv8n); half precision or a wrong conversion differs by a hundred times as much.
+LIMIT = PLAIN / 2
 # So many programs with wrong results, more than right ones, are not the conversion of one.
 MOST_WRONG = 3
 # An engine chosen for its speed loses a program that takes it longer than this, in multiples of
@@ -34,14 +37,15 @@ class Standing:
 
 @dataclass(slots=True)
 class Verdicts:
-    """The findings. `room_bytes` is the memory that the engine's programs may take; `by_speed` says
-    whether it was chosen for its speed.
+    """The findings; may be used by any thread. `room_bytes` is the memory that the engine's programs
+    may take; `by_speed` says whether it was chosen for its speed.
     """
 
     room_bytes: int
     by_speed: bool
-    engines: dict[str, str] = field(default_factory=dict)
-    programs: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    _engines: dict[str, str] = field(default_factory=dict)
+    _programs: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _right: int = 0
     _wrong: int = 0
     _grown_bytes: int = 0
@@ -76,27 +80,38 @@ class Verdicts:
             )
         return ""
 
+    def is_refused(self, sha256: str) -> bool:
+        """Whether onnxruntime is to compute this program."""
+        return sha256 in self._programs
+
     def refuse(self, sha256: str, why: str) -> None:
         """onnxruntime is to compute this program."""
         _log.warning("onnxruntime computes a program", program=sha256[:12], cause=why)
-        while len(self.programs) >= _MOST_NAMED:
-            self.programs.popitem(last=False)
-        self.programs[sha256] = why
+        with self._lock:
+            while len(self._programs) >= _MOST_NAMED:
+                self._programs.popitem(last=False)
+            self._programs[sha256] = why
 
     def refuse_engine(self, name: str, why: str) -> None:
         """onnxruntime is to compute all programs."""
         _log.error("engine refused", engine=name, cause=why)
-        self.engines[name] = why
+        self.refuse_engines({name: why})
         self._right, self._engine_s, self._onnxruntime_s = 0, 0.0, 0.0
+
+    def refuse_engines(self, refused: Mapping[str, str]) -> None:
+        """These are not used."""
+        with self._lock:
+            self._engines |= refused
 
     def standing(self) -> Standing:
         """How the engine fares."""
-        refused = [f"{name} is refused: {why}" for name, why in self.engines.items()]
-        if self.programs:
-            sha256, why = next(reversed(self.programs.items()))
-            refused.append(
-                f"onnxruntime computes {len(self.programs)} of its programs, the last because "
-                f"{sha256[:12]} {why}"
-            )
+        with self._lock:
+            refused = [f"{name} is refused: {why}" for name, why in self._engines.items()]
+            if self._programs:
+                sha256, why = next(reversed(self._programs.items()))
+                refused.append(
+                    f"onnxruntime computes {len(self._programs)} of its programs, the last "
+                    f"because {sha256[:12]} {why}"
+                )
         speedup = self._onnxruntime_s / self._engine_s if self._engine_s else 0.0
         return Standing(self._right, speedup, "; ".join(refused))

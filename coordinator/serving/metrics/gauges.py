@@ -104,8 +104,8 @@ class Gauges(Collector):
                 seen.add_metric(labels, now - status.last_seen_s)
             if ready:
                 facts = status.facts
-                speedup = float(facts["speedup"]) or 1.0
-                engine.add_metric((*labels, str(facts["engine"])), speedup)
+                speedup = float(facts.get("speedup", 0.0)) or 1.0
+                engine.add_metric((*labels, str(facts.get("engine", ""))), speedup)
                 _add_measured(status, labels, (ratio, rate, link, celsius, throttled))
         yield from (up, seen, drained, quarantined, refused, audited, wrong)
         yield from (ratio, rate, link, celsius, throttled, engine)
