@@ -37,8 +37,8 @@ class Standing:
 
 @dataclass(slots=True)
 class Verdicts:
-    """The findings; may be used by any thread. `room_bytes` is the memory that the engine's programs
-    may take; `by_speed` says whether it was chosen for its speed.
+    """The findings; may be used by any thread. `room_bytes` is the memory that the programs of the
+    engine may take; `by_speed` says whether it was chosen for its speed.
     """
 
     room_bytes: int
