@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TRITON := .venv-triton
+comma := ,
+# Elsewhere its tests skip.
+OPENVINO := $(if $(filter x86_64,$(shell uname -m)),$(comma)openvino)
 
 .PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera clock test-deploy test-arm64 lint-deploy
 
@@ -14,7 +17,7 @@ setup: $(VENV)/ready ## make .venv with everything
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --editable ".[coordinator,watch,mqtt]" --group dev
+	$(BIN)/pip install --quiet --editable ".[coordinator,watch,mqtt$(OPENVINO)]" --group dev
 	touch $@
 
 demo: setup ## one image through a real cluster on this machine

@@ -130,7 +130,8 @@ def predictions_table(predictions: Sequence[Mapping[str, Any]]) -> Table:
 def devices_table(devices: Sequence[Mapping[str, Any]]) -> Table:
     """The devices of a coordinator."""
     made = table(
-        "device", "address", "state", ">pace", ">cores", ">GFLOP/s", ">Mbit/s", "found by", "note"
+        *("device", "address", "state", ">pace", ">cores", ">GFLOP/s", "engine", ">Mbit/s"),
+        *("found by", "note"),
     )
     for each in devices:
         concurrency = each.get("concurrency", 1)
@@ -142,11 +143,19 @@ def devices_table(devices: Sequence[Mapping[str, Any]]) -> Table:
             f"{each['pace']:.2f}",
             f"{each['cores']}{at_once}",
             number(each["gflops"]),
+            engine_of(each.get("facts", {})),
             number(each["mbps"]),
             each["source"],
             each["reason"],
         )
     return made
+
+
+def engine_of(facts: Mapping[str, Any]) -> str:
+    """The engine of a device, and how many times as fast as onnxruntime it was."""
+    name = str(facts.get("engine", ""))
+    speedup = facts.get("speedup", 0.0)
+    return f"{name} ({speedup:.2f}x)" if speedup else name
 
 
 def models_table(models: Sequence[Mapping[str, Any]]) -> Table:

@@ -86,6 +86,23 @@ def matched(picture: Picture, min_iou: float = 0.5) -> list[tuple[Detection, boo
     return outcome
 
 
+def boxes_agree(
+    pairs: Sequence[tuple[Sequence[Detection], Sequence[Detection]]], min_iou: float = 0.5
+) -> float:
+    """The share of boxes that two detectors both have, given what each found in every picture; 1 if
+    there are none.
+    """
+    every = sum(len(one) + len(other) for one, other in pairs)
+    both = sum(
+        hit
+        for one, other in pairs
+        for _, hit in matched(
+            Picture(one, [Truth(each.label, each.box) for each in other]), min_iou
+        )
+    )
+    return 2 * both / every if every else 1.0
+
+
 def exactly_right(pictures: Iterable[Picture], min_iou: float = 0.5) -> int:
     """The number of pictures in which every object, and nothing else, is found."""
     return sum(

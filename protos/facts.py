@@ -29,7 +29,9 @@ class Facts:
     unpaced), `boot_id` tells apart two machines with the same, copied id. Its `engine` of version
     `runtime` computes `concurrency` tasks at once, each with `threads` threads, on its `processor`;
     `gflops` is an estimate until it is measured, `tolerance` how far its results may be from
-    onnxruntime's, relative to the largest magnitude.
+    onnxruntime's, relative to the largest magnitude. An engine other than onnxruntime computes
+    `engine_programs` so far, `speedup` times as fast as onnxruntime did (0: not measured);
+    `refused` names what other engines do not compute, and why.
     """
 
     id: DeviceId
@@ -51,6 +53,9 @@ class Facts:
     processor: str = "cpu"
     gflops: float = 0.0
     tolerance: float = 1e-5
+    engine_programs: int = 0
+    speedup: float = 0.0
+    refused: str = ""
 
     @classmethod
     def of(cls, message: pb.DeviceFacts) -> Self:
@@ -66,6 +71,8 @@ class Facts:
             raise _violation(f"{message.cores} cores at a pace of {message.pace}")
         if message.concurrency > MOST_AT_ONCE:
             raise _violation(f"{message.concurrency} tasks at once")
+        if not 0 <= message.speedup < float("inf"):
+            raise _violation(f"an engine {message.speedup} times as fast as onnxruntime")
         if not 0 <= message.gflops < float("inf") or not 0 <= message.tolerance < float("inf"):
             raise _violation(f"{message.gflops} GFLOP/s within {message.tolerance}")
         told = {each.name: getattr(message, each.name) for each in fields(cls)}

@@ -43,6 +43,8 @@ def pytest_runtest_makereport(
 def _models_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("models") / "none"))
+        # Trials of engines would disturb the other tests, which all share a few cores.
+        patch.setenv("IMBREX_WORKER_ENGINE", "onnxruntime")
         yield
 
 

@@ -5,7 +5,6 @@ the GIL.
 
 import asyncio
 import ctypes
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import structlog
 
 from worker.engines.base import Ready
+from worker.engines.processor import yield_to_others
 
 _PR_SET_TIMERSLACK = 29
 # The kernel's default of 50 us would lengthen every paced run.
@@ -249,11 +249,3 @@ class Compute:
         if prctl is not None:
             prctl(_PR_SET_TIMERSLACK, _TIMER_SLACK_NS)
         yield_to_others(self._nice)
-
-
-def yield_to_others(nice: int) -> None:
-    """Sets the niceness of this thread, and of those that it starts later, to at least `nice`."""
-    thread = threading.get_native_id()
-    # A service manager may have set a higher niceness: only root may lower it.
-    if nice > os.getpriority(os.PRIO_PROCESS, thread):
-        os.setpriority(os.PRIO_PROCESS, thread, nice)

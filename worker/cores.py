@@ -23,8 +23,8 @@ from models.program import Program
 from models.tiles import even_spans
 from protos.files import write_atomically
 from protos.heap import give_back_memory
-from worker.compute import yield_to_others
 from worker.engines.base import Engine, Runnable
+from worker.engines.processor import yield_to_others
 from worker.settings import WorkerSettings
 
 FILE = "cores.json"

@@ -33,6 +33,7 @@ from worker.cores import settled
 from worker.data.listener import Listener
 from worker.data.offers import Offers
 from worker.engines.base import Engine, Place
+from worker.engines.checked import Checked
 from worker.exchange import Exchange
 from worker.hardware import Hardware
 from worker.hosts import Hosts
@@ -77,7 +78,7 @@ async def run(
         if credentials is not None:
             stack.callback(asyncio.create_task(watch_clock(credentials)).cancel)
         store = BlobStore(settings.state_dir, settings.disk_mb * 1_000_000)
-        settings, engine = await asyncio.to_thread(_engine, settings, store, hardware)
+        settings, engine = await asyncio.to_thread(_engine, settings, store, hardware, stack)
         compute = Compute(hardware.throttle, settings.nice, settings.concurrency)
         stack.callback(compute.close)
         memory_bytes = engine.memory_bytes(settings.memory_bytes)
@@ -183,15 +184,22 @@ def join_cluster(file: Path | None = None, overrides: Mapping[str, Any] | None =
 
 
 def _engine(
-    settings: WorkerSettings, store: BlobStore, hardware: Hardware
+    settings: WorkerSettings, store: BlobStore, hardware: Hardware, stack: AsyncExitStack
 ) -> tuple[WorkerSettings, Engine]:
-    """The engine, and the settings with the best threads and concurrency for it."""
+    """The engine, which `stack` closes, and the settings with the best threads and concurrency for
+    it.
+    """
 
     def made(threads: int) -> Engine:
-        return hardware.engine(Place(settings.state_dir / "optimised", store, threads))
+        folder = settings.state_dir / "optimised"
+        place = Place(folder, store, threads, settings.memory_bytes, settings.nice)
+        return hardware.engine(place)
 
     settings = settled(settings, made(1))
-    return settings, made(settings.task_threads)
+    engine = made(settings.task_threads)
+    if isinstance(engine, Checked):
+        stack.callback(engine.close)
+    return settings, engine
 
 
 async def _advertise(stack: AsyncExitStack, advertisement: Advertisement) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from protos.endpoint import Endpoint
+from protos.errors import BadConfiguration
 from worker.compute import Throttle
 from worker.engines.base import Maker
-from worker.engines.registry import engine_maker
+from worker.engines.registry import AUTO, DEFAULT, engine_maker
 from worker.settings import WorkerSettings
 
 
@@ -24,6 +25,14 @@ class Hardware:
         """The hardware of this machine.
 
         Raises:
-            BadConfiguration: no such engine.
+            BadConfiguration: no such engine, or one that cannot be paced.
         """
-        return cls(Throttle(settings.pace), engine_maker(settings.engine))
+        name = settings.engine
+        if settings.pace < 1 and name == AUTO:
+            name = DEFAULT
+        if settings.pace < 1 and name != DEFAULT:
+            raise BadConfiguration(
+                cause=f"the engine {name!r} cannot be slowed down to a pace of {settings.pace}",
+                cure=f"Set pace = 1, or engine = {DEFAULT}: the CPU time of others is not known",
+            )
+        return cls(Throttle(settings.pace), engine_maker(name))

@@ -15,7 +15,9 @@ from protos.facts import DeviceId, Facts
 from protos.files import write_atomically
 from worker.condition import celsius, throttled
 from worker.engines.base import Engine
+from worker.engines.checked import Checked
 from worker.engines.processor import cpu_model, mhz
+from worker.engines.verdicts import Standing
 from worker.settings import WorkerSettings
 
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -51,6 +53,7 @@ def device_id(state_dir: Path) -> DeviceId:
 def facts(settings: WorkerSettings, own_id: DeviceId, engine: Engine) -> Facts:
     """The present facts; frequency and free memory change."""
     now, most = mhz()
+    standing = engine.standing() if isinstance(engine, Checked) else Standing()
     return Facts(
         id=own_id,
         name=settings.shown_name,
@@ -71,6 +74,9 @@ def facts(settings: WorkerSettings, own_id: DeviceId, engine: Engine) -> Facts:
         processor=engine.traits.processor,
         gflops=engine.gflops(settings.task_threads, most) * settings.pace,
         tolerance=engine.traits.tolerance,
+        engine_programs=standing.programs,
+        speedup=standing.speedup,
+        refused=standing.refused,
     )
 
 

@@ -26,8 +26,8 @@ from protos.facts import Facts
 from protos.frames import Buffer
 from protos.serving import Context
 from protos.status import STREAM_ENDED, fail, own_cancellation
-from worker.compute import yield_to_others
 from worker.data.offers import Offers
+from worker.engines.processor import yield_to_others
 from worker.exchange import Exchange
 from worker.hosts import Hosts
 from worker.measure import Measurer, input_shape

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from models.memory import megabytes
 from models.program import Program
-from protos.failures import BadInput, NoProgram, OutOfMemory
+from protos.failures import NoProgram, OutOfMemory
 from protos.heap import give_back_memory
 from worker.engines.base import Engine, Runnable
 from worker.programs.store import BlobStore
@@ -63,17 +63,7 @@ class Sessions:
             self._prepared[sha256] = None
             while len(self._prepared) > _MAX_PREPARED:
                 self._loaded.pop(self._prepared.popitem(last=False)[0], None)
-        self._check_types(self.get(sha256))
-
-    def _check_types(self, runnable: Runnable) -> None:
-        traits = self._engine.traits
-        signatures = (*runnable.inputs.values(), *runnable.outputs.values())
-        odd = {str(each.dtype) for each in signatures} - traits.dtypes
-        if odd:
-            raise BadInput(
-                cause=f"the engine {traits.name!r} does not support {', '.join(sorted(odd))}",
-                cure="Plan this block on another device, or choose another engine there",
-            )
+        self.get(sha256)
 
     def get(self, sha256: str) -> Runnable:
         """The session of a prepared program.

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from protos.errors import BadConfiguration
-from worker.engines.registry import DEFAULT
+from worker.engines.registry import AUTO
 
 ENV_PREFIX = "IMBREX_WORKER_"
 DEFAULT_PORT = 8470
@@ -54,7 +54,10 @@ class WorkerSettings(BaseSettings):
         "", max_length=60, description="display name; default: the machine's host name"
     )
     pace: float = Field(1.0, gt=0, le=1, description="share of one core that computation may take")
-    engine: str = Field(DEFAULT, description="the engine that computes: see docs/architecture.md")
+    engine: str = Field(
+        AUTO,
+        description="the engine that computes; auto: the fastest, as measured (docs/engines.md)",
+    )
     cores: int = Field(0, ge=0, description="cores that computation may use; 0: all")
     threads: int = Field(
         0, ge=0, description="threads of one task; 0: as measured, with `concurrency`"

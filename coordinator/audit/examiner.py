@@ -81,6 +81,12 @@ class Examiner:
         """A device has connected. If it was allowed to compute before, it may go on."""
         self._start(self._enter(device))
 
+    def goes_on(self, facts: Facts) -> None:
+        """A device that may compute has changed its engine: it goes on, and repeats its exams."""
+        if facts.id in self._entered:
+            _remember(self._entered, facts.id, _key(facts))
+        self.joined(facts.id)
+
     def planned(self, graph: TaskGraph) -> None:
         """A plan is in force: each of its devices takes a task of it as an exam, once per
         network.

@@ -81,6 +81,7 @@ class Connection:
         self._ended: asyncio.Future[ImbrexError] = asyncio.get_running_loop().create_future()
         self._work: asyncio.Task[None] | None = None
         self._members_changed = asyncio.Event()
+        self._on_switched: Callable[[], None]
 
     def __repr__(self) -> str:
         return f"Connection({self.address!r}, device={self._facts and self._facts.id!r})"
@@ -112,8 +113,15 @@ class Connection:
             raise
         return connection
 
-    def start(self, on_lost: Callable[[ImbrexError], None]) -> None:
-        """Starts to exchange frames; `on_lost` gets the reason if the connection fails."""
+    def start(
+        self,
+        on_lost: Callable[[ImbrexError], None],
+        on_switched: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Starts to exchange frames. `on_lost` gets the reason if the connection fails;
+        `on_switched` is called when the device computes with another engine.
+        """
+        self._on_switched = on_switched
         self._work = asyncio.create_task(self._run(on_lost))
 
     async def close(self) -> None:
@@ -271,7 +279,10 @@ class Connection:
             self._members_changed.clear()
             # Only pings decide whether it is alive: a late answer here means nothing.
             with suppress(LostWorker):
+                before = self.facts.fingerprint
                 await self._greet(self._control)
+                if self.facts.fingerprint != before:
+                    self._on_switched()
                 await self._trust.keep_valid(self.facts.id, self._control)
 
     async def _greet(self, client: WorkerClient) -> None:

@@ -58,11 +58,19 @@ class Pool:
     code of the error: `lost_worker`, `peer_violation`.
     """
 
-    def __init__(self, trust: Trust, sink: Sink, changed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        trust: Trust,
+        sink: Sink,
+        changed: Callable[[str], None],
+        switched: Callable[[DeviceId], None] = lambda _: None,
+    ) -> None:
+        """`switched` gets a device that computes with another engine now."""
         self._trust = trust
         self._members, self._generation = trust.members(), trust.generation
         self._sink = sink
         self._changed = changed
+        self._switched = switched
         self._membership = Membership(random.random)
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
@@ -176,7 +184,10 @@ class Pool:
             case Join(device, address):
                 log.info("device joined", device=device, address=address)
                 connection = self._connections[address]
-                connection.start(lambda reason: self._lost(address, connection, reason))
+                connection.start(
+                    lambda reason: self._lost(address, connection, reason),
+                    lambda: self._switched(device),
+                )
                 self._changed(f"{device} joined")
             case Leave(device, address, reason):
                 name = self._met[device].name if device in self._met else device

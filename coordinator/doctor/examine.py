@@ -113,6 +113,7 @@ async def _patient(
         celsius=connection.facts.celsius,
         coordinators=connection.coordinators,
         newer_members=connection.newer_members,
+        refused_engines=connection.facts.refused,
     )
 
 

@@ -49,7 +49,7 @@ class Patient:
     coordinator's, plus or minus half of `round_trip_s`. `unreached`: the other devices that it
     cannot reach, and why. `heard`: whether its mDNS announcements arrive. `coordinators`: others
     that it works for. `newer_members`: the generation of its list of members, if newer than the
-    coordinator's.
+    coordinator's. `refused_engines`: what engines other than onnxruntime do not compute, and why.
     """
 
     id: DeviceId
@@ -65,6 +65,7 @@ class Patient:
     celsius: float = 0.0
     coordinators: tuple[Other, ...] = ()
     newer_members: int = 0
+    refused_engines: str = ""
 
     @property
     def is_loopback(self) -> bool:

@@ -33,6 +33,15 @@ def findings(patient: Patient, version: str) -> Iterator[Finding]:
     yield from _room(patient)
     yield from _clock(patient)
     yield from _network(patient)
+    if patient.refused_engines:
+        yield Finding(
+            "engine_refused",
+            "warning",
+            patient.name,
+            f"onnxruntime computes in place of another engine: {patient.refused_engines}",
+            "Install another version of that engine there, or set engine = onnxruntime in its "
+            "settings",
+        )
     if patient.version != version:
         yield Finding(
             "version_skew",

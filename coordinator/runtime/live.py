@@ -74,7 +74,7 @@ class LiveCluster:
         self._enrolment = (
             Enrolment(certified, settings.enrol_host, settings.enrol_port) if certified else None
         )
-        self._pool = Pool(self._trust, sink, self._membership_changed)
+        self._pool = Pool(self._trust, sink, self._membership_changed, self._switched)
         near = replace(
             HOST_ENDPOINT,
             message_s=HOST_ENDPOINT.message_s + endpoint.message_s,
@@ -323,6 +323,15 @@ class LiveCluster:
         """The members of the cluster; none if it has no authority."""
         certified = self._trust.certified
         return list(certified.roster.members().values()) if certified else []
+
+    def _switched(self, device: DeviceId) -> None:
+        """A connected device computes with another engine, and has compared it with onnxruntime."""
+        connection = self._pool.connection(device)
+        self.examiner.goes_on(connection.facts)
+        self._measured.profiled(device)
+        if self._settings.profile:
+            self._profiler.want(connection)
+        self._changed(f"{device} computes with {connection.facts.engine}")
 
     def statuses(self) -> list[DeviceStatus]:
         """Every known address, for people; ready devices first."""

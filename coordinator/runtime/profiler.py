@@ -37,6 +37,10 @@ SAMPLE_TIMEOUT_S = 60.0
 _MAX_KINDS = 256
 
 _FAULT = ImbrexError(cause="measuring it failed inside imbrex", cure="See the coordinator's log.")
+# The error if the device has begun to compute with another engine meanwhile.
+_SWITCHED = ImbrexError(
+    cause="it changed its engine while it was measured", cure="It is measured again by itself."
+)
 # The error if fewer samples came back than a useful profile needs.
 _NOTHING = ImbrexError(
     cause="too few samples came back in time",
@@ -160,7 +164,7 @@ class Profiler:
 
     async def _measure(self, connection: Connection) -> Profile:
         # Making samples and fitting take tens of milliseconds: too long for the event loop.
-        sampling = Sampling(self._budget_s)
+        sampling, kind = Sampling(self._budget_s), connection.facts.fingerprint
         while (sample := await asyncio.to_thread(sampling.next)) is not None:
             await self._idle()
             self.measuring = (connection.facts.id, sampling.progress)
@@ -175,6 +179,8 @@ class Profiler:
         profile = await asyncio.to_thread(sampling.profile, described)
         if not profile.fits:
             raise _NOTHING
+        if connection.facts.fingerprint != kind:
+            raise _SWITCHED
         return profile
 
     def _failed(self, device: DeviceId, error: ImbrexError) -> None:

@@ -181,7 +181,10 @@ def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameter
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The inference engine. [default: onnxruntime]"),
+        typer.Option(
+            metavar="NAME",
+            help="The inference engine; auto: the fastest that is right. [default: auto]",
+        ),
     ] = None,
     pace: Annotated[
         float | None,

@@ -20,6 +20,7 @@ def add_models(app: typer.Typer) -> None:
     _models.command("show")(show)
     _models.command("add")(add)
     _models.command("pull")(pull)
+    _models.command("quantise")(quantise)
     _models.command("remove")(remove)
     _models.command("default")(default)
     app.add_typer(_models, name="models")
@@ -142,6 +143,35 @@ def pull(
     from imbrex.cli import pulling as command
 
     raise typer.Exit(command.pull(name, base_url, manifest, default=default, as_json=as_json))
+
+
+def quantise(
+    model: ModelArgument,
+    images: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="Pictures such as the model will see, 100 or so."),
+    ],
+    name: Annotated[str | None, typer.Option(help="[default: MODEL-int8]")] = None,
+    at_most: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Time for finding layers that should stay in float."
+        ),
+    ] = 120.0,
+    as_json: Json = False,
+) -> None:
+    """Make a model of eight bits, which is faster on most processors and less exact.
+
+    It is calibrated on most of the pictures and compared with the float model on the others.
+    Layers that lose most stay in float.
+
+    \b
+    imbrex models quantise yard --images /var/lib/camera
+    imbrex models quantise yard --images pictures --name yard-fast --json
+    """
+    from imbrex.cli import quantising as command
+
+    raise typer.Exit(command.quantise(model, images, name, at_most, as_json=as_json))
 
 
 def remove(

@@ -32,6 +32,10 @@ REACHED_BY_WIFI = {"address": "192.168.1.30:8470"}
         ({"disk_free_bytes": 3 * MB}, "full_disk", "error", "3.0 MB are free"),
         ({"ahead_s": 5.0}, "clock_skew", "warning", "5 s ahead of"),
         ({"ahead_s": -3600.0}, "clock_skew", "error", "3600 s behind"),
+        (
+            {"refused_engines": "openvino is refused: it has a bug"},
+            *("engine_refused", "warning", "openvino is refused: it has a bug"),
+        ),
         ({"version": "1.2.2"}, "version_skew", "warning", f"1.2.2, the coordinator {VERSION}"),
         ({"interfaces": [cable(mbps=100)]}, "slow_cable", "warning", "at 100 Mbit/s but could"),
         ({"interfaces": [cable(mbps=10, port_mbps=100)]}, "slow_cable", "warning", "at 10 Mbit"),

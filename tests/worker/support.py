@@ -105,7 +105,7 @@ async def install(client, program, blobs):
     assert [entry.error for entry in reply.programs] == [""]
 
 
-def task_item(program, inputs, outputs, *, request="r", task=0, attempt=0):
+def task_item(program, inputs, outputs, *, request="r", task=0, attempt=0, data_type=1):
     """`inputs`: name -> box; `outputs`: dicts of Output fields, boxes as Box."""
     return pb.Item(
         task=pb.Task(
@@ -115,7 +115,7 @@ def task_item(program, inputs, outputs, *, request="r", task=0, attempt=0):
             attempt=attempt,
             program=program.sha256,
             inputs=[
-                pb.Task.Input(tensor=name, box=box_message(box), data_type=1)
+                pb.Task.Input(tensor=name, box=box_message(box), data_type=data_type)
                 for name, box in inputs.items()
             ],
             outputs=[
@@ -187,7 +187,7 @@ class Running:
 @contextlib.asynccontextmanager
 async def in_process(state_dir, **changes):
     """A worker on this event loop: real gRPC, real onnxruntime."""
-    values = {"port": 0, "mdns": False, "threads": 1} | changes
+    values = {"port": 0, "mdns": False, "threads": 1, "engine": "onnxruntime"} | changes
     settings = WorkerSettings(state_dir=state_dir, **values)
     stop = asyncio.Event()
     daemon = asyncio.create_task(run(settings, stop))
@@ -206,7 +206,8 @@ async def in_process(state_dir, **changes):
 
 
 def environment(state_dir, **changes):
-    values = {"PORT": "0", "MDNS": "false", "THREADS": "1", "STATE_DIR": str(state_dir)} | changes
+    values = {"PORT": "0", "MDNS": "false", "THREADS": "1", "ENGINE": "onnxruntime"}
+    values |= {"STATE_DIR": str(state_dir)} | changes
     ours = {f"IMBREX_WORKER_{key}": value for key, value in values.items()}
     return {key: v for key, v in os.environ.items() if not key.startswith("IMBREX_")} | ours
 

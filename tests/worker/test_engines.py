@@ -1,20 +1,22 @@
 """Engines: which there are, and a toy one that a real worker computes with."""
 
+import asyncio
+import sys
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
 from models.boxes import Box
-from models.program import Program
+from models.program import BlobSource, Program
 from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.errors import BadConfiguration
+from tests.worker.plugged import plug
 from tests.worker.support import (
-    ROOT,
     conv_program,
     install,
     joined,
-    message_of,
     picture,
     process,
     send,
@@ -22,22 +24,17 @@ from tests.worker.support import (
     until_done,
     whole,
 )
-from worker.engines.registry import DEFAULT, engine_maker, engine_names
+from worker.engines.base import Place
+from worker.engines.onnxruntime import OnnxRuntime
+from worker.engines.registry import AUTO, DEFAULT, engine_maker, engine_names, raw_maker
+from worker.programs.store import BlobStore
+
+TOY = "reference_engine"
 
 
 @pytest.fixture
 def plugged(tmp_path, monkeypatch):
-    """A package with one entry point, as `pip install` leaves it."""
-    package = tmp_path / "packages"
-    (package / "toy-0.dist-info").mkdir(parents=True)
-    (package / "toy-0.dist-info" / "METADATA").write_text("Name: toy\nVersion: 0\n")
-    (package / "toy-0.dist-info" / "entry_points.txt").write_text(
-        "[imbrex.engines]\n"
-        "reference = tests.worker.reference_engine:Reference\n"
-        "broken = tests.worker.reference_engine:Nothing\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", f"{package}:{ROOT}")
-    monkeypatch.syspath_prepend(str(package))
+    plug(tmp_path, monkeypatch, reference=f"{TOY}:Reference", broken=f"{TOY}:Nothing")
     return tmp_path / "state"
 
 
@@ -59,24 +56,52 @@ async def test_an_engine_is_one_file_and_one_row(plugged):
             assert np.abs(joined(pieces, box) - whole(picture())).max() < 1e-5
 
 
-async def test_what_an_engine_cannot_compute_is_refused_by_name(plugged):
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [1, 4]) for name in "xy"]
+async def test_what_an_engine_cannot_compute_is_computed_by_onnxruntime_and_named(plugged):
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [1, 4, 2, 2]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
     opset = [helper.make_opsetid("", 17)]
     model = helper.make_model(graph, opset_imports=opset, ir_version=8)
     program = Program(model.SerializeToString(), ())
+    box = Box.whole((1, 4, 2, 2))
+    x = np.linspace(-1, 1, 16).astype(np.float16).reshape(box.shape)
     with process(plugged, ENGINE="reference") as running:
         async with WorkerClient(running.address, Caller("host")) as client:
-            reply = await client.prepare([message_of(program)])
-            (prepared,) = reply.programs
-            assert "the engine 'reference' does not support float16" in prepared.error
+            await install(client, program, BlobSource())
+            stream = client.exchange()
+            output = {"tensor": "y", "box": box, "yields": box}
+            await stream.write([task_item(program, {"x": box}, [output], data_type=10)])
+            await send(stream, "x", box, x)
+            pieces, _ = await until_done(stream)
+            assert (joined(pieces, box) == np.maximum(x, 0)).all()
+
+            async def refused():
+                return (await client.hello("test")).facts.refused
+
+            while "does not support float16" not in await refused():
+                await asyncio.sleep(0.05)
 
 
 def test_the_engines_that_there_are(plugged):
-    assert engine_names() == [DEFAULT, "broken", "reference"]
+    assert engine_names() == [AUTO, DEFAULT, "openvino", "broken", "reference"]
     with pytest.raises(BadConfiguration, match="no engine 'abacus'"):
         engine_maker("abacus")
     with pytest.raises(
         BadConfiguration, match=r"'broken' of tests\.worker\.reference_engine:Nothing"
     ):
         engine_maker("broken")
+    with pytest.raises(BadConfiguration, match="no 'NoSuchExecutionProvider'"):
+        raw_maker("onnxruntime:NoSuchExecutionProvider")(None)
+
+
+def test_an_engine_whose_package_is_missing_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    monkeypatch.delitem(sys.modules, "worker.engines.openvino", raising=False)
+    with pytest.raises(BadConfiguration, match="not installed") as raised:
+        engine_maker("openvino")
+    assert "pip install 'imbrex[openvino]'" in raised.value.cure
+
+
+def test_a_version_of_onnxruntime_that_computes_wrongly_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("onnxruntime.__version__", "1.27.0")
+    with pytest.raises(BadConfiguration, match=r"onnxruntime 1\.27\.0 computes convolutions wrong"):
+        OnnxRuntime(Place(tmp_path, BlobStore(tmp_path, 1), 1))

@@ -75,6 +75,13 @@ def test_at_a_pace_tasks_are_computed_one_at_a_time():
     assert load(None, {"concurrency": 1, "pace": 0.5}, {}).concurrency == 1
 
 
+def test_a_pace_is_that_of_onnxruntime():
+    paced = {"pace": 0.5}
+    Hardware.of(load(None, paced, {}))
+    with pytest.raises(BadConfiguration, match=r"'openvino' cannot be slowed down"):
+        Hardware.of(load(None, paced | {"engine": "openvino"}, {}))
+
+
 def test_an_engine_that_nobody_has_is_named_with_those_that_there_are():
     with pytest.raises(BadConfiguration, match=r"no engine 'abacus'.*onnxruntime"):
         Hardware.of(load(None, {"engine": "abacus"}, {}))

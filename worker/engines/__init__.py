@@ -1,1 +1,1 @@
-"""Engines: their interface, their registry, and onnxruntime."""
+"""Engines: their interface, their registry, onnxruntime, and others beside it."""

@@ -173,13 +173,15 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an engine works with: a private folder for prepared programs, the store of weights, and
-    the threads of one task.
+    """What an engine works with: a private folder for prepared programs, the store of weights, the
+    threads of one task, the bytes that the worker may use, and the niceness of its threads.
     """
 
     folder: Path
     store: BlobStore
     threads: int
+    memory_bytes: int = 1 << 40
+    nice: int = 0
 
 
 Maker: TypeAlias = Callable[[Place], Engine]

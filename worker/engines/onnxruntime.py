@@ -9,7 +9,6 @@ about a millisecond, also after a restart. The optimised form belongs to this pr
 
 import hashlib
 import mmap
-import platform
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,14 +23,21 @@ from onnx import TensorProto
 from models.memory import PEAK_OVER_WEIGHTS, megabytes
 from models.program import Program, WeightRef, sha256_of
 from protos.convert import dtype_of
-from protos.errors import BadRequest
+from protos.errors import BadConfiguration, BadRequest
 from protos.failures import OutOfMemory
 from protos.files import write_atomically
 from protos.heap import give_back_memory
 from protos.memory import free_bytes
 from worker.engines.base import Place, Traits
-from worker.engines.ort_session import Session, SharedWeights, from_runtime, make_session, options
-from worker.engines.processor import cpu_fingerprint
+from worker.engines.ort_session import (
+    CPU,
+    Session,
+    SharedWeights,
+    from_runtime,
+    make_session,
+    options,
+)
+from worker.engines.processor import cpu_fingerprint, cpu_gflops
 from worker.programs.graphs import (
     EMBED_BELOW_BYTES,
     checked_model,
@@ -42,26 +48,32 @@ from worker.programs.graphs import (
 )
 
 NAME = "onnxruntime"
+# pyproject.toml excludes them, too, but not from what is already installed.
+WRONG_VERSIONS = ("1.27.0",)
 
 # Graphs without weights, a few kilobytes each.
 _MAX_KEPT = 4096
 _PLACEHOLDER = "given"
-
-# Sustained FLOPs per clock and core on 3x3 convolutions: a Pi 3's Cortex-A53 does 1.85,
-# out-of-order Arm cores about twice that; x86-64 with AVX2 an order of magnitude more.
-_FLOP_PER_CLOCK = {"aarch64": 2.5, "armv7l": 1.85, "x86_64": 24.0}
-_UNKNOWN_MACHINE = 1.85
-# The gain of each further core, on convolutions of the size of a tile.
-_CORE_EFFICIENCY = 0.85
 
 
 class OnnxRuntime:
     """onnxruntime on the CPU: the reference, and the engine that every device has.
 
     `without` names the optimiser passes to leave out.
+
+    Raises:
+        BadConfiguration: a version that computes wrong results.
     """
 
+    providers: Sequence[str] = (CPU,)
+
     def __init__(self, place: Place, without: Sequence[str] = ()) -> None:
+        if ort.__version__ in WRONG_VERSIONS:
+            raise BadConfiguration(
+                cause=f"onnxruntime {ort.__version__} computes convolutions wrongly on processors "
+                "with SME",
+                cure="Install another version: pip install 'onnxruntime!=1.27.0'",
+            )
         self._directory = place.folder
         self._store = place.store
         self._threads = place.threads
@@ -74,8 +86,7 @@ class OnnxRuntime:
 
     def gflops(self, cores: int, mhz: float) -> float:
         """Frequency x cores; an unknown frequency counts as 1 GHz."""
-        per_clock = _FLOP_PER_CLOCK.get(platform.machine(), _UNKNOWN_MACHINE)
-        return (mhz or 1000.0) * 1e-3 * per_clock * (1.0 + _CORE_EFFICIENCY * (cores - 1))
+        return cpu_gflops(cores, mhz)
 
     def memory_bytes(self, allowed_bytes: int) -> int:
         """All of the allowed memory, as the CPU has no memory of its own."""
@@ -104,7 +115,7 @@ class OnnxRuntime:
                 ),
             ):
                 chosen.add_session_config_entry(key, value)
-            make_session(model.SerializeToString(), chosen, self._without)
+            make_session(model.SerializeToString(), chosen, self._without, self.providers)
             del model
             graph = self._split(built)
         write_atomically(self._path(program.sha256), graph)
@@ -156,7 +167,9 @@ class OnnxRuntime:
                 except Exception as error:
                     raise from_runtime(error, "adding weights to a program") from error
                 values.append(value)
-            inference = make_session(model.SerializeToString(), chosen, self._without)
+            inference = make_session(
+                model.SerializeToString(), chosen, self._without, self.providers
+            )
         return Session(f"plain {program.sha256} on {threads}", inference, values)
 
     def _path(self, sha256: str) -> Path:

@@ -18,7 +18,7 @@ from worker.engines.base import Ready, Runnable, Signature
 from worker.programs.arrays import aligned_empty
 
 _LEVELS = ort.GraphOptimizationLevel
-_PROVIDERS = ["CPUExecutionProvider"]
+CPU = "CPUExecutionProvider"
 
 # The pass that lays out maps and weights of convolutions in blocks of channels. The wheels for
 # x86-64 have it; those for Arm do not.
@@ -75,9 +75,13 @@ def options(
 
 
 def make_session(
-    model: bytes, chosen: ort.SessionOptions, without: Sequence[str] = ()
+    model: bytes,
+    chosen: ort.SessionOptions,
+    without: Sequence[str] = (),
+    providers: Sequence[str] = (CPU,),
 ) -> ort.InferenceSession:
-    """A session of a serialised model, optimised `without` the passes of these names.
+    """A session of a serialised model, optimised `without` the passes of these names, on the first
+    of `providers` that has each kernel.
 
     Raises:
         ImbrexError: the graph is invalid, or memory is short.
@@ -86,7 +90,7 @@ def make_session(
         return ort.InferenceSession(
             model,
             chosen,
-            providers=_PROVIDERS,
+            providers=[*providers],
             disabled_optimizers=[*without],
         )
     except Exception as error:

@@ -1,35 +1,68 @@
 """The engines: those in this package, and those of packages with an entry point in
 `imbrex.engines`. Each is a function of a `Place`, imported on demand.
+
+A name may say more after a colon: `onnxruntime:` an execution provider, `openvino:` a device. All
+engines but onnxruntime on the CPU compute beside it (`worker.engines.checked`).
 """
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, version
+from importlib.util import find_spec
 
 from protos.errors import BadConfiguration
-from worker.engines.base import Maker
+from worker.engines.base import Engine, Maker, Place
+from worker.engines.checked import Checked
+from worker.engines.choice import Choice
+from worker.engines.processor import cpu_fingerprint
 
 GROUP = "imbrex.engines"
+AUTO = "auto"
 DEFAULT = "onnxruntime"
 
-_BUILT_IN = {DEFAULT: "worker.engines.onnxruntime:OnnxRuntime"}
+_BUILT_IN = {
+    DEFAULT: "worker.engines.onnxruntime:OnnxRuntime",
+    "openvino": "worker.engines.openvino:OpenVino",
+}
+_PROVIDER = "worker.engines.provider:Provider"
+# Providers in every wheel that compute on this CPU as the default does, or far away.
+_NO_CANDIDATES = frozenset({"CPUExecutionProvider", "AzureExecutionProvider"})
 
 
 def engine_names() -> list[str]:
-    """The names that `engine_maker` knows, sorted."""
-    return [*_BUILT_IN, *sorted({*_installed()} - {*_BUILT_IN})]
+    """The names that `engine_maker` knows, without what may follow a colon."""
+    return [AUTO, *_BUILT_IN, *sorted({*_installed()} - {*_BUILT_IN})]
 
 
 def engine_maker(name: str) -> Maker:
-    """The function that creates the engine of this name.
+    """The function that creates the engine of this name, checked against onnxruntime.
 
     Raises:
         BadConfiguration: there is none, or its package cannot be imported.
     """
-    where = _BUILT_IN.get(name)
-    if where is not None:
-        module, _, attribute = where.partition(":")
-        maker: Maker = getattr(import_module(module), attribute)
-        return maker
+    if name == DEFAULT:
+        return raw_maker(name)
+    reference = raw_maker(DEFAULT)
+    if name == AUTO:
+        names = candidates()
+        return partial(_chosen, reference, names) if names else reference
+    return partial(_beside, reference, raw_maker(name))
+
+
+def raw_maker(name: str) -> Maker:
+    """The function that creates the engine of this name, unchecked.
+
+    Raises:
+        BadConfiguration: there is none, or its package cannot be imported.
+    """
+    base, _, option = name.partition(":")
+    if base == DEFAULT and option:
+        return partial(_imported(name, _PROVIDER), provider=option)
+    if base == "openvino" and option:
+        return partial(_imported(name, _BUILT_IN[base]), device=option)
+    if name in _BUILT_IN:
+        return _imported(name, _BUILT_IN[name])
     found = _installed().get(name)
     if found is None:
         raise BadConfiguration(
@@ -44,6 +77,44 @@ def engine_maker(name: str) -> Maker:
             cure="Install what that package needs, or choose another engine",
         ) from error
     return plugged
+
+
+def candidates() -> dict[str, str]:
+    """The engines to choose from beside onnxruntime, each with the version of its package."""
+    import onnxruntime
+
+    found = {
+        f"{DEFAULT}:{provider}": onnxruntime.__version__
+        for provider in onnxruntime.get_available_providers()
+        if provider not in _NO_CANDIDATES
+    }
+    if find_spec("openvino"):
+        found["openvino"] = version("openvino")
+    for name, entry in _installed().items():
+        found[name] = entry.dist.version if entry.dist else ""
+    return found
+
+
+def _beside(reference: Maker, make: Maker, place: Place) -> Engine:
+    return Checked(place, reference(place), make)
+
+
+def _chosen(reference: Maker, names: Mapping[str, str], place: Place) -> Engine:
+    made = reference(place)
+    basis = f"{made.traits.fingerprint}|{cpu_fingerprint()}"
+    return Checked(place, made, choice=Choice(place, raw_maker, names, basis))
+
+
+def _imported(name: str, where: str) -> Callable[..., Engine]:
+    module, _, attribute = where.partition(":")
+    try:
+        maker: Callable[..., Engine] = getattr(import_module(module), attribute)
+    except ImportError as error:
+        raise BadConfiguration(
+            cause=f"the engine {name!r} is not installed: {error}",
+            cure=f"pip install 'imbrex[{name.partition(':')[0]}]', or choose another engine",
+        ) from error
+    return maker
 
 
 def _installed() -> dict[str, EntryPoint]:

@@ -96,6 +96,11 @@ class Gauges(Collector):
         refused = family("refused_results", "Messages from it that could not be a task's result.")
         audited = family("audited_tasks", "Its tasks that were computed again and compared.")
         wrong = family("wrong_tasks", "Audited tasks that it had computed wrongly.")
+        engine = GaugeMetricFamily(
+            "imbrex_device_engine_speedup",
+            "How many times as fast as onnxruntime its engine was; 1: onnxruntime itself.",
+            labels=(*DEVICE, "engine"),
+        )
         now = time.time()
         for status in self._coordinator.devices():
             labels = (status.id or status.address, status.name)
@@ -109,9 +114,12 @@ class Gauges(Collector):
             if math.isfinite(status.last_seen_s):
                 seen.add_metric(labels, now - status.last_seen_s)
             if ready:
+                facts = status.facts
+                speedup = float(facts.get("speedup", 0.0)) or 1.0
+                engine.add_metric((*labels, str(facts.get("engine", ""))), speedup)
                 _add_measured(status, labels, (ratio, rate, link, celsius, throttled))
         yield from (up, seen, drained, quarantined, refused, audited, wrong)
-        yield from (ratio, rate, link, celsius, throttled)
+        yield from (ratio, rate, link, celsius, throttled, engine)
 
 
 def _add_measured(

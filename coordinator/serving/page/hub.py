@@ -204,6 +204,8 @@ def _facts(status: DeviceStatus, load: dict[str, float]) -> dict[str, Any]:
         "mbps": round(status.mbps, 1) if math.isfinite(status.mbps) else None,
         "celsius": status.celsius or None,
         "throttled": status.throttled,
+        "engine": status.facts.get("engine", ""),
+        "speedup": status.facts.get("speedup", 0.0),
         "load": round(min(1.0, load.get(status.id, 0.0)), 3),
     }
 

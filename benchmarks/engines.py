@@ -1,0 +1,153 @@
+"""Whole networks by each engine of this machine, against onnxruntime: times in turn in one run, and
+the difference of the results. `best` is what a worker with `engine = auto` would compute with.
+
+    python -m benchmarks.engines [--only resnet50,digits] [--threads N] [--json] [-o FILE]
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.report import command_line, emit
+from models.boxes import Box
+from models.catalogue import load
+from models.cutter import cut
+from models.loading import network_of
+from models.program import BlobSource, Program
+from models.reference import compare, random_inputs
+from protos.errors import ImbrexError
+from worker.engines.base import Place, Runnable
+from worker.engines.choice import GAIN
+from worker.engines.registry import DEFAULT, candidates, raw_maker
+from worker.engines.verdicts import LIMIT
+from worker.programs.store import BlobStore
+
+NETWORKS = (
+    *("digits", "lenet5", "alexnet", "vgg16", "vgg16-conv", "googlenet", "inceptionv3"),
+    *("resnet18", "resnet50", "densenet121", "squeezenet", "mobilenetv2", "mobilenetv3"),
+    *("shufflenetv2", "efficientnet-lite0", "convnext-tiny", "unet", "deeplabv3"),
+    *("yolov2", "yolov3-tiny", "yolov8n"),
+)
+# An engine is never to be slower than this share of onnxruntime's speed.
+LEAST = 0.97
+ROUNDS = 9
+# Rounds of slow networks end after this long; there are three at least.
+MOST_S = 20.0
+
+
+@contextmanager
+def _programs(name: str, threads: int) -> Iterator[tuple[Program, Place]]:
+    """The whole network as one program, its weights in a store."""
+    network = network_of(load(name))
+    graph, blobs = network.graph, BlobSource()
+    demand = {each: Box.whole(graph.shape(each)) for each in graph.outputs}
+    program = cut(graph, graph.nodes, demand, blobs, static=True).program
+    with tempfile.TemporaryDirectory() as folder:
+        store = BlobStore(Path(folder), 1 << 40)
+        for ref in program.weights:
+            store.path(ref.sha256).write_bytes(blobs.bytes_of(ref.sha256))
+        yield program, Place(Path(folder) / "programs", store, threads)
+
+
+def measure(name: str, threads: int) -> dict[str, Any]:
+    """One network: seconds, speed-ups and differences by engine."""
+    graph = network_of(load(name)).graph
+    feeds = random_inputs(graph)
+    found: dict[str, Any] = {"network": name, "engines": {}, "best": DEFAULT, "speedup": 1.0}
+    with _programs(name, threads) as (program, place):
+        reference = _loaded(DEFAULT, program, place)
+        shapes = {each: graph.shape(each) for each in graph.outputs}
+        expected = reference.bound(feeds, shapes).compute()
+        most = GAIN
+        for engine in candidates():
+            try:
+                runnable = _loaded(engine, program, place)
+                made = runnable.bound(feeds, shapes).compute()
+            except ImbrexError as error:
+                found["engines"][engine] = {"refused": str(error)}
+                continue
+            difference = compare(made, expected).max_rel_error
+            # Chosen in one series, reported from another: a choice by chance would show.
+            first = _in_turn((reference, runnable), feeds, shapes)
+            seconds = _in_turn((reference, runnable), feeds, shapes)
+            speedup = statistics.median(seconds[0]) / statistics.median(seconds[1])
+            gain = min(first[0]) / min(first[1])
+            found["engines"][engine] = {
+                "onnxruntime_ms": 1e3 * statistics.median(seconds[0]),
+                "ms": 1e3 * statistics.median(seconds[1]),
+                "speedup": speedup,
+                "difference": difference,
+            }
+            if difference <= LIMIT and gain > most:
+                most = gain
+                found |= {"best": engine, "speedup": speedup}
+    return found
+
+
+def _loaded(name: str, program: Program, place: Place) -> Runnable:
+    engine = raw_maker(name)(place)
+    engine.prepare(program)
+    loaded = engine.load(program.sha256)
+    assert loaded is not None, "it was just prepared"
+    return loaded
+
+
+def _in_turn(
+    runnables: Sequence[Runnable],
+    feeds: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> list[list[float]]:
+    seconds: list[list[float]] = [[] for _ in runnables]
+    until = time.monotonic() + MOST_S
+    for number in range(ROUNDS):
+        if number >= 3 and time.monotonic() > until:
+            break
+        for runnable, taken in zip(runnables, seconds, strict=True):
+            ready = runnable.bound(feeds, shapes)
+            began_s = time.perf_counter()
+            ready.compute()
+            taken.append(time.perf_counter() - began_s)
+    return seconds
+
+
+def _text(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        each = ", ".join(
+            told["refused"]
+            if "refused" in told
+            else f"{name} {told['ms']:.1f} ms ({told['speedup']:.2f}x, {told['difference']:.1e})"
+            for name, told in row["engines"].items()
+        )
+        lines.append(f"{row['network']:20} best {row['best']} ({row['speedup']:.2f}x): {each}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures; returns 1 if a best engine is slower than onnxruntime."""
+    parser = command_line(__doc__)
+    parser.add_argument("--only", default=",".join(NETWORKS), metavar="NAME,...", help="networks")
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of each engine"
+    )
+    chosen = parser.parse_args(arguments)
+    rows = []
+    for name in chosen.only.split(","):
+        rows.append(measure(name, chosen.threads))
+        print(_text(rows[-1:]), file=sys.stderr)
+    emit({"threads": chosen.threads, "networks": rows}, chosen, _text(rows))
+    return int(any(row["speedup"] < LEAST for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

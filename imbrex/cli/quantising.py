@@ -1,0 +1,205 @@
+"""`imbrex models quantise`: a network in eight bits, calibrated on pictures and compared with the
+float one.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+from rich.progress import Progress, TaskID
+
+from imbrex import terminal
+from imbrex.watch.folder import SUFFIXES
+from models import catalogue
+from models.catalogue import LoadedModel
+from models.effect import Differences
+from models.installed import MODEL_FILE, Store
+from models.quality import boxes_agree
+from models.quantise import Quantiser, sensitive
+from models.reference import WholeModel
+from models.vision.detection import Detection
+from models.vision.placement import Placement
+from models.vision.predictions import predictions
+from models.vision.preprocess import BadImage, decode_image, image_to_tensor
+from models.vision.sidecar import Sidecar, dump, sidecar_path
+from protos.errors import BadRequest
+
+FILE = "quantised.json"
+# More pictures than these change the ranges of a network no further, and take minutes on a Pi.
+MOST_PICTURES = 100
+# One picture of so many is held out for the comparison.
+HELD_OUT = 5
+_LEAST_PICTURES = 2
+_SEED = 20_240_601
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the quantised network is like on the held-out pictures: the share of boxes that both
+    networks have (None if it is no detector), the share of best classes that are the same, and how
+    many times as fast it is here. `in_float` names the layers left in float.
+    """
+
+    model: str
+    calibrated_on: int
+    compared_on: int
+    boxes_agree: float | None
+    top1_agreement: float
+    speedup: float
+    in_float: Sequence[str]
+
+    def told(self) -> str:
+        """As a sentence."""
+        same = "best classes" if self.boxes_agree is None else "boxes"
+        share = self.top1_agreement if self.boxes_agree is None else self.boxes_agree
+        return f"{self.speedup:.1f} times as fast on this device; {share:.1%} of {same} agree"
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    feeds: dict[str, np.ndarray]
+    placement: Placement
+
+
+def quantise(model: str, images: Path, name: str | None, at_most_s: float, *, as_json: bool) -> int:
+    """Installs the network in eight bits beside the float one.
+
+    Raises:
+        BadRequest: the model or the pictures cannot be used.
+        BadConfiguration: the models' folder cannot be written.
+    """
+    loaded = catalogue.load(model)
+    if loaded.sidecar is None or loaded.sidecar.task == "tensor":
+        raise BadRequest(
+            cause=f"{model} does not take pictures",
+            cure="Add it with its task: imbrex models add FILE --task detection",
+        )
+    own = name or f"{loaded.name}-int8"
+    if own in catalogue.names() and Store().find(own) is None:
+        raise BadRequest(
+            cause=f"{own!r} is a built-in model", cure="Give it another name with --name"
+        )
+    with terminal.progress_bar() as bar:
+        task = bar.add_task("reading pictures", total=1.0)
+        pictures = _pictures(images, loaded.sidecar)
+        made, figures = _made(loaded, loaded.sidecar, pictures, at_most_s, (bar, task))
+    version = _keep(own, made, loaded.sidecar, figures)
+    if as_json:
+        terminal.print_json({"name": own, "version": version, **asdict(figures)})
+        return 0
+    console = terminal.out()
+    console.print(f"added {own}, version {version}: calibrated on {figures.calibrated_on} pictures")
+    if figures.in_float:
+        console.print(f"left in float: {', '.join(figures.in_float)}")
+    console.print(figures.told())
+    return 0
+
+
+def _pictures(folder: Path, sidecar: Sidecar) -> list[_Picture]:
+    """The pictures of a folder as the model takes them, in random order."""
+    try:
+        files = sorted(each for each in folder.iterdir() if each.suffix.lower() in SUFFIXES)
+    except OSError as error:
+        raise BadRequest(
+            cause=f"the folder {folder} cannot be read: {error.strerror}",
+            cure="Name a folder of pictures such as the model will see",
+        ) from error
+    order = np.random.default_rng(_SEED).permutation(len(files))
+    found: list[_Picture] = []
+    problem = ""
+    for number in order:
+        if len(found) == MOST_PICTURES:
+            break
+        try:
+            image = decode_image(files[number].read_bytes())
+        except (BadImage, OSError) as error:
+            problem = f" ({files[number].name}: {error})"
+            continue
+        tensor, placement = image_to_tensor(image, sidecar.input)
+        found.append(_Picture({sidecar.input.name: np.asarray(tensor)}, placement))
+    if len(found) < _LEAST_PICTURES:
+        raise BadRequest(
+            cause=f"{folder} has {len(found)} pictures that can be used{problem}",
+            cure=f"Put at least {_LEAST_PICTURES} there, better {MOST_PICTURES}, such as the "
+            "model will see: some calibrate it, the others are for the comparison",
+        )
+    return found
+
+
+def _made(
+    loaded: LoadedModel,
+    sidecar: Sidecar,
+    pictures: Sequence[_Picture],
+    at_most_s: float,
+    progress: tuple[Progress, TaskID],
+) -> tuple[ModelProto, Figures]:
+    bar, task = progress
+    held = max(1, len(pictures) // HELD_OUT)
+    calibrating = [each.feeds for each in pictures[held:]]
+    bar.update(task, description="calibrating")
+    whole, quantiser = WholeModel(loaded.proto), Quantiser(loaded.proto, calibrating)
+    try:
+        bar.update(task, description="finding sensitive layers")
+        in_float = sensitive(
+            quantiser,
+            whole,
+            calibrating,
+            at_most_s,
+            lambda share: bar.update(task, completed=share),
+        )
+        made = quantiser.made(in_float)
+    finally:
+        quantiser.close()
+    bar.update(task, description="comparing")
+    same, top1, speedup = _compared(sidecar, whole, WholeModel(made), pictures[:held])
+    return made, Figures(loaded.name, len(calibrating), held, same, top1, speedup, tuple(in_float))
+
+
+def _compared(
+    sidecar: Sidecar, whole: WholeModel, quantised: WholeModel, pictures: Sequence[_Picture]
+) -> tuple[float | None, float, float]:
+    """Agreement of boxes and of best classes, and the ratio of times, measured in turn."""
+    differences, boxes = Differences(), []
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for number in range(max(_ROUNDS, len(pictures))):
+        picture = pictures[number % len(pictures)]
+        answers = []
+        for model, taken in zip((whole, quantised), seconds, strict=True):
+            began_s = time.perf_counter()
+            answers.append(model.run(picture.feeds))
+            taken.append(time.perf_counter() - began_s)
+        if number < len(pictures):
+            differences.add(answers[1], answers[0])
+            first, second = (
+                [
+                    item
+                    for item in predictions(sidecar, each, picture.placement)
+                    if isinstance(item, Detection)
+                ]
+                for each in answers
+            )
+            boxes.append((first, second))
+    same = boxes_agree(boxes) if sidecar.task == "detection" else None
+    speedup = statistics.median(seconds[0]) / statistics.median(seconds[1])
+    return same, differences.effect().top1_agreement, speedup
+
+
+def _keep(name: str, made: ModelProto, sidecar: Sidecar, figures: Figures) -> int:
+    described = replace(
+        sidecar, name=name, description=f"{sidecar.description} In eight bits: {figures.told()}."
+    )
+
+    def write(folder: Path) -> None:
+        (folder / MODEL_FILE).write_bytes(made.SerializeToString())
+        sidecar_path(folder / MODEL_FILE).write_text(dump(described), encoding="utf-8")
+        (folder / FILE).write_text(json.dumps(asdict(figures), indent=1) + "\n", encoding="utf-8")
+
+    return Store().put(name, write)

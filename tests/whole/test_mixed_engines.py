@@ -1,0 +1,83 @@
+"""Devices of different engines compute one plan: the answers are the whole model's."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from coordinator.planning.strategies import STRATEGIES
+from models.reference import compare
+from tests.cluster.support import worker_process
+from tests.whole.cluster import coordinator, question
+from tests.worker.plugged import plant
+
+pytest.importorskip("openvino", reason="needs the extra: pip install 'imbrex[openvino]'")
+
+WHOLE = ("vgg16-conv", "resnet50", "yolov2", "yolov8n")
+
+
+def programs(host):
+    """How many programs engines other than onnxruntime compute; none may have been refused."""
+    facts = [device.facts for device in host.devices()]
+    assert not any(each["refused"] for each in facts), facts
+    return sum(each["engine_programs"] for each in facts)
+
+
+async def largest_error(host, model, feeds, whole):
+    """The largest error of all answers until no more programs are compared, and how many programs
+    the engines compute then.
+    """
+    errors, before = [], None
+    async with asyncio.timeout(300):
+        while len(errors) < 4 or before != programs(host):
+            before = programs(host)
+            answer = await host.infer(model, feeds)
+            errors.append(compare(answer.outputs, whole).max_rel_error)
+            await asyncio.sleep(0.3)
+            for connection in host._live._pool.ready().values():
+                connection.tell_members()
+            await asyncio.sleep(0.1)
+    return max(errors), before
+
+
+async def compared_on(tmp_path, model, strategies=tuple(STRATEGIES), engine="openvino", **changes):
+    """The largest error of each strategy, once the engines compute."""
+    feeds, whole = question(model)
+    found = {}
+    async with contextlib.AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(
+                worker_process(tmp_path / f"{number}", ENGINE=(engine, "onnxruntime")[number % 2])
+            )
+            for number in range(4)
+        ]
+        addresses = [each.address for each in workers]
+        for strategy in strategies:
+            async with coordinator(tmp_path / strategy, addresses, strategy, **changes) as host:
+                found[strategy], computed = await largest_error(host, model, feeds, whole)
+        assert computed
+    return found
+
+
+def assert_exact(found):
+    assert max(found.values()) <= 1e-5, found
+
+
+async def test_every_strategy_is_exact_on_a_mixed_cluster(tmp_path):
+    assert_exact(await compared_on(tmp_path, "digits"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", WHOLE)
+async def test_every_strategy_of_large_networks_is_exact(tmp_path, model):
+    assert_exact(await compared_on(tmp_path, model))
+
+
+async def test_the_comparison_finds_a_wrong_engine_that_nothing_checks(tmp_path, monkeypatch):
+    plant(tmp_path, monkeypatch, "Wrong")
+    # The worker believes whatever its engine computes.
+    (tmp_path / "packages" / "sitecustomize.py").write_text(
+        "import worker.engines.verdicts\nworker.engines.verdicts.LIMIT = 1.0\n"
+    )
+    with pytest.raises(AssertionError):
+        assert_exact(await compared_on(tmp_path, "digits", ["lw"], "wrong", audit_every=0))

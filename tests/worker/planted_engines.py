@@ -1,0 +1,85 @@
+"""Engines with one fault each, for the worker to find; each is an entry point of a package."""
+
+import os
+from dataclasses import replace
+
+from worker.engines.base import Runnable
+from worker.engines.provider import Provider
+
+
+class Sound(Provider):
+    """Right: onnxruntime by another name."""
+
+    def __init__(self, place):
+        super().__init__(place, "CPUExecutionProvider")
+        name = type(self).__name__.lower()
+        self.traits = replace(self.traits, name=name, fingerprint=name)
+
+
+class Wrong(Sound):
+    """All results are off by a thousandth."""
+
+    spoils = staticmethod(lambda program: True)
+
+    def load(self, sha256):
+        loaded = super().load(sha256)
+        return Spoilt(loaded) if self.spoils(self._given.get(sha256)) else loaded
+
+
+class WrongOnce(Wrong):
+    """Only programs with a MaxPool are converted wrongly."""
+
+    spoils = staticmethod(lambda program: b"MaxPool" in program.graph)
+
+
+class Raising(Sound):
+    """Fails to compile."""
+
+    def load(self, sha256):
+        raise RuntimeError("this compiler has a bug")
+
+
+class RaisingLate(Sound):
+    """Fails in its third run of a program, when it has long been trusted."""
+
+    def load(self, sha256):
+        return FailingLate(super().load(sha256))
+
+
+class Dying(Sound):
+    """Takes the whole process with it."""
+
+    def load(self, sha256):
+        os.abort()
+
+
+class Eating(Sound):
+    """Keeps 400 MB for each program."""
+
+    def load(self, sha256):
+        loaded = super().load(sha256)
+        loaded.eaten = b"x" * 400_000_000
+        return loaded
+
+
+class Spoilt(Runnable):
+    def __init__(self, sound):
+        super().__init__(sound.inputs, sound.outputs, sound.blobs)
+        self._sound = sound
+
+    def _bind(self, inputs, shapes):
+        ready = self._sound.bound(inputs, shapes)
+        return replace(ready, compute=lambda: self.spoilt(ready.compute()))
+
+    def spoilt(self, outputs):
+        return {name: array * array.dtype.type(1.001) for name, array in outputs.items()}
+
+
+class FailingLate(Spoilt):
+    runs = 0
+
+    def spoilt(self, outputs):
+        self.runs += 1
+        if self.runs > 6:
+            raise RuntimeError("out of luck")
+        return outputs

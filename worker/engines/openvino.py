@@ -1,0 +1,257 @@
+"""OpenVINO on one of its devices, the CPU unless another is named: the extra `imbrex[openvino]`.
+
+It is fastest with fixed shapes, so a program is compiled for each combination of input shapes when
+it is first set up for them, and compiled programs are kept on disk. Its default precision on Arm is
+f16: f32 is asked for.
+"""
+
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias
+
+import numpy as np
+import openvino as ov
+import structlog
+
+from models.program import Program
+from protos.errors import BadConfiguration, ImbrexError
+from protos.failures import BadInput, OutOfMemory, RunError
+from worker.engines.base import Place, Processor, Ready, Runnable, Signature, Traits
+from worker.engines.given import Given
+from worker.engines.processor import cpu_fingerprint, cpu_gflops
+from worker.programs.arrays import aligned_empty
+from worker.programs.graphs import (
+    EMBED_BELOW_BYTES,
+    checked_model,
+    declare_weight,
+    embed_weight,
+    weight_bytes,
+)
+
+NAME = "openvino"
+
+# Compiled programs hold their weights: these are those of several plans of ResNet-50.
+CACHE_BYTES = 1_000_000_000
+_PROCESSORS: Mapping[str, Processor] = {"CPU": "cpu", "GPU": "gpu", "NPU": "npu"}
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+
+_log = structlog.get_logger()
+
+
+class OpenVino:
+    """OpenVINO on `device`, by OpenVINO's name for it (CPU, GPU, GPU.1, NPU).
+
+    Raises:
+        BadConfiguration: OpenVINO has no such device here.
+    """
+
+    def __init__(self, place: Place, device: str = "CPU") -> None:
+        self._core = ov.Core()
+        if device not in self._core.available_devices:
+            raise BadConfiguration(
+                cause=f"OpenVINO finds no device {device!r} on this computer",
+                cure=f"Choose one of {', '.join(self._core.available_devices)}",
+            )
+        self._device = device
+        self._place = place
+        self._cache = place.folder / NAME
+        self._given = Given(place.store)
+        self.traits = Traits(
+            NAME if device == "CPU" else f"{NAME}:{device}",
+            ov.__version__,
+            _PROCESSORS.get(device.partition(".")[0], "cpu"),
+            f"{NAME}|{ov.__version__}|{device}|{cpu_fingerprint()}",
+        )
+        place.folder.mkdir(parents=True, exist_ok=True)
+        for leftover in place.folder.glob(".reading*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def gflops(self, cores: int, mhz: float) -> float:
+        """As for onnxruntime."""
+        return cpu_gflops(cores, mhz)
+
+    def memory_bytes(self, allowed_bytes: int) -> int:
+        """All of the allowed memory."""
+        return allowed_bytes
+
+    def is_prepared(self, sha256: str) -> bool:
+        """Whether the program has been given since the start."""
+        return sha256 in self._given
+
+    def prepare(self, program: Program) -> None:
+        """Keeps the program until it is compiled for the shapes of its tasks."""
+        self._given.add(program)
+
+    def load(self, sha256: str) -> "Compiled | None":
+        """The program with its weights in the store; None if it has not been given."""
+        program = self._given.get(sha256)
+        if program is None:
+            return None
+        return self.trial(program, self._given.weights(program), self._place.threads)
+
+    def trial(
+        self, program: Program, weights: Mapping[str, np.ndarray], threads: int
+    ) -> "Compiled":
+        """The program with these weights and this many threads."""
+        model = checked_model(program)
+        with (
+            _reading(),
+            tempfile.TemporaryDirectory(dir=self._place.folder, prefix=".reading") as name,
+        ):
+            for number, ref in enumerate(program.weights):
+                if weight_bytes(ref) < EMBED_BELOW_BYTES:
+                    embed_weight(model, ref, weights[ref.name].tobytes())
+                else:
+                    declare_weight(model, ref, f"{number}")
+                    _put(weights[ref.name], Path(name) / f"{number}")
+            path = Path(name) / "program.onnx"
+            path.write_bytes(model.SerializeToString())
+            read = self._core.read_model(path)
+        held = {tensor.name for tensor in model.graph.initializer}
+        inputs = [each.name for each in model.graph.input if each.name not in held]
+        outputs = [each.name for each in model.graph.output]
+        with _reading():
+            ends = _signatures(inputs, read.inputs), _signatures(outputs, read.outputs)
+        return Compiled(*ends, lambda shapes: self._compiled(read, shapes, threads))
+
+    def _compiled(self, read: ov.Model, shapes: Shapes, threads: int) -> Any:
+        """The program for inputs of these shapes, from the cache on disk if that is usable."""
+        wanted: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32"}
+        if self._device == "CPU":
+            wanted |= {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
+        model = read.clone()
+        model.reshape(dict(enumerate(map(list, shapes))))
+        try:
+            made = self._core.compile_model(
+                model, self._device, {**wanted, "CACHE_DIR": str(self._cache)}
+            )
+        except Exception as error:
+            # A disk that is full or can't be read must not keep a program from being computed.
+            _log.warning("compiled without the cache", folder=str(self._cache), cause=_text(error))
+            _trim(self._cache, 0)
+            return self._core.compile_model(model, self._device, wanted)
+        _trim(self._cache, CACHE_BYTES)
+        return made
+
+
+class Compiled(Runnable):
+    """A program that is compiled, by `compiled`, for the shapes of each run."""
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Signature],
+        outputs: Mapping[str, Signature],
+        compiled: Callable[[Shapes], Any],
+    ) -> None:
+        super().__init__(inputs, outputs)
+        self._compiled = compiled
+        # Compiled programs with their idle requests: one request computes one task at a time.
+        self._made: dict[Shapes, tuple[Any, SimpleQueue[Any]]] = {}
+
+    def _bind(
+        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
+    ) -> Ready[dict[str, np.ndarray]]:
+        key = tuple(inputs[name].shape for name in self.inputs)
+        try:
+            if key not in self._made:
+                self._made[key] = (self._compiled(key), SimpleQueue())
+            compiled, idle = self._made[key]
+            try:
+                request = idle.get_nowait()
+            except Empty:
+                request = compiled.create_infer_request()
+            for number, name in enumerate(self.inputs):
+                request.set_input_tensor(number, _shared(inputs[name]))
+            results: dict[str, np.ndarray] = {}
+            for number, name in enumerate(self.outputs):
+                shape = shapes.get(name)
+                if shape is not None:  # what depends on values stays with onnxruntime
+                    results[name] = aligned_empty(shape, self.outputs[name].dtype)
+                    tensor = ov.Tensor(results[name], shared_memory=True)
+                    request.set_output_tensor(number, tensor)
+        except Exception as error:
+            raise _explained(error, "setting up a program") from error
+
+        # OpenVINO has the addresses of the inputs only.
+        held = (inputs, results)
+
+        def compute() -> dict[str, np.ndarray]:
+            try:
+                request.infer()
+            except Exception as error:
+                raise _explained(error, "running a program") from error
+            idle.put(request)
+            return held[1]
+
+        return Ready(compute)
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Turns what OpenVINO raises on a program into one of our errors."""
+    try:
+        yield
+    except Exception as error:
+        raise _explained(error, "reading a program") from error
+
+
+def _signatures(names: Sequence[str], ports: Sequence[Any]) -> dict[str, Signature]:
+    return {name: _signature(port) for name, port in zip(names, ports, strict=True)}
+
+
+def _signature(port: Any) -> Signature:
+    dims = (None if size.is_dynamic else size.get_length() for size in port.partial_shape)
+    return Signature(np.dtype(port.element_type.to_dtype()), tuple(dims))
+
+
+def _shared(array: np.ndarray) -> ov.Tensor:
+    """The array as a tensor, without a copy; OpenVINO demands that inputs can be written, too."""
+    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
+    view = np.ctypeslib.as_array(memory).view(array.dtype).reshape(array.shape)
+    return ov.Tensor(view, shared_memory=True)
+
+
+def _put(array: np.ndarray, path: Path) -> None:
+    """Makes an array's bytes a file; one that is mapped from a blob gets a second name."""
+    if isinstance(array, np.memmap) and array.filename is not None:
+        os.link(array.filename, path)
+    else:
+        path.write_bytes(np.ascontiguousarray(array).data)
+
+
+def _trim(folder: Path, most_bytes: int) -> None:
+    """Removes the files that were used longest ago until the others have `most_bytes` at most."""
+    with suppress(OSError):
+        files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+        total = 0
+        for file in files:
+            total += file.stat().st_size
+            if total > most_bytes:
+                file.unlink()
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split())[:400] or type(error).__name__
+
+
+def _explained(error: Exception, doing: str) -> ImbrexError:
+    if isinstance(error, ImbrexError):
+        return error
+    text = _text(error)
+    if isinstance(error, MemoryError) or "bad_alloc" in text or "allocate" in text:
+        return OutOfMemory(
+            cause=f"{doing}: not enough memory ({text[:200]})",
+            cure="Stop other programs on this device, or plan smaller tiles",
+        )
+    if doing == "reading a program":
+        return BadInput(
+            cause=f"OpenVINO cannot take the program: {text}", cure="Use onnxruntime for it"
+        )
+    return RunError(cause=f"{doing}: {text}", cure="See this worker's log")

@@ -1,0 +1,112 @@
+"""The process that tries one engine on a few runs: what it breaks or takes is this process' own.
+
+A job arrives on standard input, the findings leave on standard output as JSON.
+"""
+
+import json
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from models.program import Program
+from protos.memory import cap_memory
+from worker.engines.base import Engine, Place, Runnable
+from worker.engines.comparison import Case, compared
+from worker.engines.given import Given
+from worker.engines.onnxruntime import OnnxRuntime
+from worker.programs.store import BlobStore
+
+# Tasks go first.
+_NICE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Runs of programs to make with the engine of this name. `store` is the folder of the worker's
+    weights, `folder` that of its engines, `memory_bytes` what it may use.
+    """
+
+    engine: str
+    store: Path
+    folder: Path
+    threads: int
+    memory_bytes: int
+    runs: Sequence[tuple[Program, Case]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The worst difference of all runs, of the largest magnitude; the seconds of all runs by the
+    engine and by onnxruntime; the memory of the engine by itself and of the programs in it.
+    """
+
+    difference: float
+    engine_s: float
+    onnxruntime_s: float
+    base_bytes: int
+    programs_bytes: int
+
+
+def tried(job: Job) -> Tried:
+    """Makes the runs.
+
+    Raises:
+        ImbrexError: the engine is not here, or cannot take a program.
+    """
+    from worker.engines.registry import raw_maker
+
+    cap_memory(job.memory_bytes)
+    with tempfile.TemporaryDirectory(dir=job.folder, prefix=".trial") as folder:
+        store = BlobStore(job.store, 0)
+        place = Place(Path(folder), store, job.threads, job.memory_bytes)
+        reference = OnnxRuntime(place)
+        given = Given(store)
+        start = _resident_bytes()
+        engine = raw_maker(job.engine)(place)
+        _run(engine, *job.runs[0])  # its threads and kernels, once
+        base = _resident_bytes()
+        grown, seen, together = 0, [], []
+        for program, case in job.runs:
+            before = _resident_bytes()
+            loaded = _run(engine, program, case)
+            together.append(loaded)  # as the programs of a plan are in memory
+            grown += max(0, _resident_bytes() - before)
+            plain = reference.trial(program, given.weights(program), job.threads)
+            seen.append(compared(loaded, plain, case.inputs, case.outputs))
+        return Tried(
+            max(each.difference for each in seen),
+            sum(each.engine_s for each in seen),
+            sum(each.onnxruntime_s for each in seen),
+            max(0, base - start),
+            grown,
+        )
+
+
+def _run(engine: Engine, program: Program, case: Case) -> Runnable:
+    engine.prepare(program)
+    loaded = engine.load(program.sha256)
+    assert loaded is not None, "it was just prepared"
+    shapes = {name: array.shape for name, array in case.outputs.items()}
+    loaded.bound(case.inputs, shapes).compute()
+    return loaded
+
+
+def _resident_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def main() -> None:
+    """Does one job."""
+    os.nice(_NICE)
+    job = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
+    print(json.dumps(asdict(tried(job))))
+
+
+if __name__ == "__main__":
+    main()
