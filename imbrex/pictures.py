@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from models.vision.class_map import Segment, mask_of
+from models.vision.class_map import Overlay, Segment, mask_of
 from models.vision.class_scores import Classification
 from models.vision.detection import Detection
 from models.vision.predictions import Prediction
@@ -53,14 +53,25 @@ def prediction(fields: Mapping[str, Any]) -> Prediction:
 
         return Repainting(Image.open(BytesIO(base64.b64decode(fields["png"]))).convert("RGB"))
     label, index = str(fields["label"]), int(fields["index"])
-    if "mask" in fields:
+    overlay = None
+    if fields.get("mask") is not None:
         mask = fields["mask"]
         rows, columns = mask["size"]
-        pixels = mask_of(mask["counts"], (rows, columns))
-        box, covers = _corners(fields["box"]), _corners(mask["box"])
-        return Segment(label, index, float(fields["share"]), box, covers, pixels)
+        overlay = Overlay(_corners(mask["box"]), mask_of(mask["counts"], (rows, columns)))
+    if "share" in fields:
+        assert overlay is not None, "segments have a mask"
+        return Segment(label, index, float(fields["share"]), _corners(fields["box"]), overlay)
     if "box" in fields:
-        return Detection(label, index, float(fields["score"]), _corners(fields["box"]))
+        points, corners = fields.get("keypoints"), fields.get("corners")
+        return Detection(
+            label,
+            index,
+            float(fields["score"]),
+            _corners(fields["box"]),
+            overlay,
+            None if points is None else tuple(map(tuple, points)),
+            None if corners is None else tuple(map(tuple, corners)),
+        )
     return Classification(label, index, float(fields["score"]))
 
 

@@ -16,7 +16,15 @@ from onnx import ModelProto
 from models.downloads import labels as known_labels
 from models.graph import Graph
 from models.sizes import LARGEST_SIDE, Size
-from models.usual import Labels, Shape, input_size, is_end_to_end, ssd_shapes, stride_of
+from models.usual import (
+    PARTS,
+    Labels,
+    Shape,
+    input_size,
+    is_end_to_end,
+    ssd_shapes,
+    stride_of,
+)
 from models.vision.head import Task
 
 # Data sets by the number of their classes, for each task.
@@ -101,7 +109,9 @@ def _readings(graph: Graph, count: int, told: Mapping[str, object]) -> dict[Task
     found: dict[Task, int] = {}
     if len(shapes) == 1 and len(shapes[0]) in (2, 4) and prod(shapes[0]) == max(shapes[0]) > 1:
         found["classification"] = prod(shapes[0])
-    if len(shapes) == 1 and is_end_to_end(shapes[0], size, count, told) is not False:
+    if (len(shapes) == 1 and is_end_to_end(shapes[0], size, count, told) is not False) or (
+        told.get("task") in PARTS and count
+    ):
         found["detection"] = count
     elif (classes := _classes_found(shapes, size, count)) is not None:
         found["detection"] = classes
@@ -148,7 +158,9 @@ def _written_task(told: Mapping[str, object]) -> Task | None:
     tasks: dict[object, Task] = {
         "detect": "detection",
         "classify": "classification",
-        "segment": "segmentation",
+        "segment": "detection",
+        "pose": "detection",
+        "obb": "detection",
     }
     written = told.get("task")
     return tasks.get(written) if isinstance(written, str) else None

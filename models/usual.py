@@ -16,6 +16,7 @@ from models.vision.image_input import ImageInput, Resize
 from models.vision.repainted import Repainted
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
+from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
 from models.vision.yolov2 import Anchors, YoloV2
 from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
@@ -44,6 +45,8 @@ COCO_V3_TINY: dict[int, Anchors] = {
     32: ((81, 82), (135, 169), (344, 319)),
 }
 STRIDES_X = (8, 16, 32)
+# Ultralytics' tasks that find more of each object than its box.
+PARTS = frozenset({"segment", "pose", "obb"})
 # Strides of YOLOv5 and YOLOX; larger YOLOv5 networks have a fourth grid.
 _USUAL_STRIDES = (STRIDES_X, (8, 16, 32, 64))
 
@@ -164,6 +167,8 @@ def _detector(
     told: Mapping[str, object],
 ) -> Head | None:
     sizes = list(shapes.values())
+    if told.get("task") in PARTS:
+        return _with_parts(shapes, classes, told)
     if len(sizes) == 1 and len(sizes[0]) == 3:
         return _rows_of_boxes(sizes[0], size, classes, told)
     if (both := ssd_shapes(sizes)) is not None:
@@ -179,6 +184,24 @@ def _detector(
     return YoloV3(
         "yolov3", tuple(known[each] for each in strides), tuple(strides), MIN_SCORE, NMS_IOU
     )
+
+
+def _with_parts(
+    shapes: Mapping[str, Shape], classes: int, told: Mapping[str, object]
+) -> Head | None:
+    """Of Ultralytics' exports for masks, keypoints and rotated boxes."""
+    boxes, *others = shapes
+    if len(shapes[boxes]) != 3:
+        return None
+    more = shapes[boxes][1] - 4 - classes
+    match told.get("task"), told.get("kpt_shape"):
+        case "segment", _ if len(others) == 1 and more > 0:
+            return YoloSegments("yolov8-seg", boxes, others[0], more, MIN_SCORE, NMS_IOU)
+        case "pose", [int() as points, 2 | 3 as values] if more == points * values:
+            return YoloPose("yolov8-pose", boxes, points, values == 3, MIN_SCORE, NMS_IOU)
+        case "obb", _ if more == 1:
+            return YoloRotated("yolov8-obb", boxes, MIN_SCORE, NMS_IOU)
+    return None
 
 
 def _rows_of_boxes(

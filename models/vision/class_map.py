@@ -18,18 +18,32 @@ Corners = tuple[float, float, float, float]
 
 
 @plain(frozen=True, slots=True)
-class Segment:
-    """The pixels of one class. `mask` (rows, columns) lies over the part `covers` of the sent
-    picture; `box` bounds what is set in it; both are x_min, y_min, x_max, y_max in its pixels.
-    `share` of the mask is set.
+class Overlay:
+    """A mask (rows, columns) over the part `covers` of the sent picture: x_min, y_min, x_max, y_max
+    in its pixels.
     """
+
+    covers: Corners
+    mask: NDArray[np.bool_] = field(repr=False, compare=False)
+
+    def as_json(self) -> dict[str, object]:
+        """The mask as the HTTP interface shows it."""
+        return {
+            "box": [round(edge, 2) for edge in self.covers],
+            "size": list(self.mask.shape),
+            "counts": run_lengths(self.mask),
+        }
+
+
+@plain(frozen=True, slots=True)
+class Segment:
+    """The pixels of one class; `box` bounds those that are set, a `share` of the mask."""
 
     label: str
     index: int
     share: float
     box: Corners
-    covers: Corners
-    mask: NDArray[np.bool_] = field(repr=False, compare=False)
+    overlay: Overlay
 
     def as_json(self) -> dict[str, object]:
         """The prediction as the HTTP interface shows it."""
@@ -38,11 +52,7 @@ class Segment:
             "index": self.index,
             "share": round(self.share, 6),
             "box": [round(edge, 2) for edge in self.box],
-            "mask": {
-                "box": [round(edge, 2) for edge in self.covers],
-                "size": list(self.mask.shape),
-                "counts": run_lengths(self.mask),
-            },
+            "mask": self.overlay.as_json(),
         }
 
 
@@ -109,4 +119,4 @@ def _segment(label: str, index: int, mask: NDArray[np.bool_], covers: Corners) -
         left + float(columns[-1] + 1) * wide,
         top + float(rows[-1] + 1) * high,
     )
-    return Segment(label, index, float(mask.mean()), box, covers, mask)
+    return Segment(label, index, float(mask.mean()), box, Overlay(covers, mask))

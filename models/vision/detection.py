@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.vision.class_map import Overlay
 from models.vision.head import Outputs, Reader, Size, Task, Values, View
-from models.vision.placement import Boxes, Placement
+from models.vision.placement import Boxes
 
 # Suppression compares candidates pairwise; a picture of 1000 boxes is noise.
 MOST_CANDIDATES = 1000
@@ -20,34 +21,52 @@ LARGEST_RAW = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """A detected object: `box` is x_min, y_min, x_max, y_max in pixels of the sent image."""
+    """A detected object: `box` is x_min, y_min, x_max, y_max in pixels of the sent image. Some
+    heads find more: its `mask`, `keypoints` of x, y and likelihood, `corners` of a rotated box.
+    """
 
     label: str
     index: int
     score: float
     box: tuple[float, float, float, float]
+    mask: Overlay | None = None
+    keypoints: tuple[tuple[float, float, float], ...] | None = None
+    corners: tuple[tuple[float, float], ...] | None = None
 
     def as_json(self) -> dict[str, object]:
         """The prediction as the HTTP interface shows it."""
-        return {
+        told: dict[str, object] = {
             "label": self.label,
             "index": self.index,
             "score": round(self.score, 6),
             "box": [round(edge, 2) for edge in self.box],
         }
+        if self.mask is not None:
+            told["mask"] = self.mask.as_json()
+        if self.keypoints is not None:
+            told["keypoints"] = [
+                [round(x, 2), round(y, 2), round(s, 4)] for x, y, s in self.keypoints
+            ]
+        if self.corners is not None:
+            told["corners"] = [[round(x, 2), round(y, 2)] for x, y in self.corners]
+        return told
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """N boxes in the model's pixels (N, 4), the class of each (N,) and its score (N,)."""
+    """N boxes in the model's pixels (N, 4), the class of each (N,), its score (N,), and what else a
+    head reads of them (N, K).
+    """
 
     boxes: Boxes
     classes: NDArray[np.int64]
     scores: Values
+    more: Values = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     def take(self, chosen: NDArray[np.int64]) -> Candidates:
         """The candidates at the indices `chosen`, in that order."""
-        return Candidates(self.boxes[chosen], self.classes[chosen], self.scores[chosen])
+        more = self.more[chosen] if self.more.size else self.more
+        return Candidates(self.boxes[chosen], self.classes[chosen], self.scores[chosen], more)
 
 
 class Detector(Reader):
@@ -65,25 +84,33 @@ class Detector(Reader):
         """Every box with its likeliest class, of a model input of `size` (height, width)."""
         raise NotImplementedError
 
+    def overlap(self, found: Candidates) -> Values:
+        """How much every pair (N, N) of candidates overlaps, from 0 to 1."""
+        return iou(found.boxes, found.boxes)
+
     def read(self, outputs: Outputs, view: View) -> list[Detection]:
-        """The candidates that pass the thresholds."""
-        candidates = self.candidates(outputs, len(view.labels), view.size)
-        return detections(candidates, self, view.labels, view.placement)
+        """The candidates that pass the thresholds, best first."""
+        found = best(self.candidates(outputs, len(view.labels), view.size), self.min_score)
+        if self.overlaps:
+            found = suppressed(found, self.nms_iou, self.overlap(found))
+        return self.described(found, outputs, view)
 
+    def described(self, found: Candidates, outputs: Outputs, view: View) -> list[Detection]:
+        """The detections of these candidates."""
+        return [each for _, each in self.kept(found, view)]
 
-def detections(
-    candidates: Candidates, head: Detector, labels: Sequence[str], placement: Placement
-) -> list[Detection]:
-    """The candidates that pass the head's thresholds, best first."""
-    found = best(candidates, head.min_score)
-    if head.overlaps:
-        found = suppressed(found, head.nms_iou)
-    boxes = placement.to_image(found.boxes)
-    return [
-        Detection(labels[index], int(index), float(score), _corners(box))
-        for box, index, score in zip(boxes, found.classes, found.scores, strict=True)
-        if box[0] < box[2] and box[1] < box[3]
-    ]
+    def kept(
+        self, found: Candidates, view: View, boxes: Boxes | None = None
+    ) -> Iterator[tuple[int, Detection]]:
+        """The candidates that have an area in the sent picture, with their positions; `boxes` are
+        theirs in its pixels, if these are known.
+        """
+        boxes = view.placement.to_image(found.boxes) if boxes is None else boxes
+        for k, (box, index, score) in enumerate(
+            zip(boxes, found.classes, found.scores, strict=True)
+        ):
+            if box[0] < box[2] and box[1] < box[3]:
+                yield k, Detection(view.labels[index], int(index), float(score), _corners(box))
 
 
 def best(candidates: Candidates, min_score: float) -> Candidates:
@@ -94,12 +121,14 @@ def best(candidates: Candidates, min_score: float) -> Candidates:
     return candidates.take(enough[order])
 
 
-def suppressed(candidates: Candidates, max_iou: float) -> Candidates:
+def suppressed(candidates: Candidates, max_iou: float, overlap: Values | None = None) -> Candidates:
     """Of candidates sorted by score, those not overlapping a better one of the same class.
 
-    A candidate goes when its IoU with one that stays is greater than `max_iou`.
+    A candidate goes when its `overlap` (N, N; by default the IoU) with one that stays is greater
+    than `max_iou`.
     """
-    rivals = iou(candidates.boxes, candidates.boxes) > max_iou
+    overlap = iou(candidates.boxes, candidates.boxes) if overlap is None else overlap
+    rivals = overlap > max_iou
     rivals &= candidates.classes[:, None] == candidates.classes[None, :]
     alive = np.ones(len(candidates.scores), dtype=bool)
     for index in range(len(alive)):

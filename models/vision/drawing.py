@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from models.vision.class_map import Segment
+from models.vision.class_map import Overlay, Segment
 from models.vision.class_scores import Classification
 from models.vision.detection import Detection
 from models.vision.predictions import Prediction
@@ -21,6 +21,7 @@ GOLDEN_TURN = 0.618034  # successive classes get hues far apart
 BLACK: Colour = (0, 0, 0)
 SMALLEST_TEXT_PX, LARGEST_TEXT_PX = 11, 40
 TEXT_SHARE = 0.032  # of the shorter side
+LEAST_KEYPOINT = 0.5  # likelihood of one that is drawn
 SHADE = 128  # of 255: how opaque a segment's tint is
 
 
@@ -36,9 +37,11 @@ def annotated(image: Image.Image, predictions: Sequence[Prediction]) -> Image.Im
     picture = image.convert("RGB")
     if picture is image:
         picture = image.copy()
-    parts = [item for item in predictions if isinstance(item, Segment)]
-    for segment in parts:
-        _shade(picture, segment)
+    for item in predictions:
+        if isinstance(item, Segment):
+            _shade(picture, item.overlay, colour_of(item.index))
+        elif isinstance(item, Detection) and item.mask is not None:
+            _shade(picture, item.mask, colour_of(item.index))
     canvas = _Canvas.on(picture)
     found = [item for item in reversed(predictions) if isinstance(item, Detection)]
     for detection in found:
@@ -58,12 +61,12 @@ def colour_of(index: int) -> Colour:
     return round(red * 255), round(green * 255), round(blue * 255)
 
 
-def _shade(picture: Image.Image, segment: Segment) -> None:
-    """Tints the pixels of a segment."""
-    left, top, right, bottom = (round(edge) for edge in segment.covers)
+def _shade(picture: Image.Image, overlay: Overlay, colour: Colour) -> None:
+    """Tints the pixels of a mask."""
+    left, top, right, bottom = (round(edge) for edge in overlay.covers)
     size = (max(1, right - left), max(1, bottom - top))
-    mask = Image.fromarray(segment.mask.astype(np.uint8) * SHADE)
-    picture.paste(colour_of(segment.index), (left, top), mask.resize(size))
+    mask = Image.fromarray(overlay.mask.astype(np.uint8) * SHADE)
+    picture.paste(colour, (left, top), mask.resize(size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +98,16 @@ class _Canvas:
             (-line, BLACK, 3 * line),
             (0, colour_of(detection.index), line),
         ):
+            if detection.corners is not None:
+                self.pen.polygon(detection.corners, outline=colour, width=width)
+                continue
             corners = (left + inset, top + inset, right - inset, bottom - inset)
             if corners[0] <= corners[2] and corners[1] <= corners[3]:
                 self.pen.rectangle(corners, outline=colour, width=width)
+        for x, y, likelihood in detection.keypoints or ():
+            if likelihood >= LEAST_KEYPOINT:
+                dot = (x - 2 * line, y - 2 * line, x + 2 * line, y + 2 * line)
+                self.pen.ellipse(dot, fill=colour_of(detection.index), outline=BLACK)
 
     def tag(self, item: Detection | Classification | Segment, x: float, y: float) -> None:
         """Black text on a plate of the class's colour, moved inside the picture."""

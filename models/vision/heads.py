@@ -15,13 +15,27 @@ from models.vision.head import Reader, Task
 from models.vision.repainted import Repainted
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
+from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
 from models.vision.yolov2 import YoloV2
 from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
 
 TASKS: tuple[Task, ...] = get_args(Task)
 
-Head = ClassScores | YoloV2 | YoloV3 | YoloBoxes | EndToEnd | YoloX | Ssd | ClassMap | Repainted
+Head = (
+    ClassScores
+    | YoloV2
+    | YoloV3
+    | YoloBoxes
+    | YoloSegments
+    | YoloPose
+    | YoloRotated
+    | EndToEnd
+    | YoloX
+    | Ssd
+    | ClassMap
+    | Repainted
+)
 
 # By the key `type` of a sidecar's head.
 HEADS: dict[str, type[Reader]] = {

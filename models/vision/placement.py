@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+# Of a point, in pixels of the model's input.
+FARTHEST = 1e6
+
 Boxes = NDArray[np.float32]
 """(N, 4): x_min, y_min, x_max, y_max in pixels."""
 
@@ -31,6 +34,16 @@ class Placement:
         scale = np.array([self.scale_x, self.scale_y] * 2, dtype=np.float32)
         limit = np.array([self.width, self.height] * 2, dtype=np.float32)
         mapped: Boxes = np.clip((boxes - offset) / scale, 0.0, limit)
+        return mapped
+
+    def points_to_image(self, points: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Points (..., 2) in the model's pixels as points in the picture's, not clipped to it;
+        undefined ones become 0, and infinite ones far away.
+        """
+        offset = np.array([self.left, self.top], dtype=np.float32)
+        scale = np.array([self.scale_x, self.scale_y], dtype=np.float32)
+        defined = np.clip(np.nan_to_num(points), -FARTHEST, FARTHEST)
+        mapped: NDArray[np.float32] = (defined - offset) / scale
         return mapped
 
     def seen(self, width: int, height: int) -> tuple[float, float, float, float]:

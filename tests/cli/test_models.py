@@ -19,7 +19,7 @@ from imbrex.cli.pulling import choose
 from imbrex.pictures import prediction
 from models.installed import Store
 from models.sizes import Size
-from models.vision.class_map import Segment
+from models.vision.class_map import Overlay, Segment
 from models.vision.repainted import Repainting
 from models.vision.sidecar import load, sidecar_path
 from models.zoo.builder import Network, square
@@ -27,7 +27,7 @@ from protos.errors import BadRequest, NotFound
 from tests.cli.run_cli import imbrex, refused
 from tests.serving.camera import save_camera
 
-SEGMENT = Segment("a", 1, 0.25, (0, 0, 4, 2), (0, 0, 8, 4), np.eye(4, dtype=bool))
+SEGMENT = Segment("a", 1, 0.25, (0, 0, 4, 2), Overlay((0, 0, 8, 4), np.eye(4, dtype=bool)))
 PICTURE = Repainting(Image.new("RGB", (4, 3), (1, 2, 3)))
 
 

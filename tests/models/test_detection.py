@@ -14,11 +14,11 @@ from models.vision.detection import (
     Candidates,
     Detection,
     best,
-    detections,
     iou,
     sigmoid,
     suppressed,
 )
+from models.vision.head import View
 from models.vision.placement import Placement
 from models.vision.yolov2 import YoloV2
 
@@ -34,6 +34,10 @@ def random_grid(seed: int, spread: float = 2.0) -> np.ndarray:
 
 def decode_grid(grid: np.ndarray, head: YoloV2) -> Candidates:
     return head.candidates({"grid": grid}, len(LABELS), (64, 80))
+
+
+def read(grid: np.ndarray, placement: Placement) -> list[Detection]:
+    return HEAD.read({"grid": grid}, View(LABELS, (64, 80), placement))
 
 
 def scalar_decode(grid: np.ndarray, head: YoloV2) -> list[tuple[list[float], int, float]]:
@@ -90,7 +94,7 @@ def test_huge_and_undefined_values_stay_quiet_and_find_nothing_undefined() -> No
     grid[0, :, 0, 0] = 1e30
     grid[0, :, 1, 1] = -1e30
     grid[0, 4, 2, 2] = np.nan
-    found = detections(decode_grid(grid, HEAD), HEAD, LABELS, WHOLE)
+    found = read(grid, WHOLE)
     assert found
     assert all(math.isfinite(value) for item in found for value in (item.score, *item.box))
 
@@ -174,7 +178,7 @@ def test_one_planted_object_is_found_in_the_sent_pictures_pixels() -> None:
     grid[0, second + 5 + 1, 2, 3] = 12.0
     # Model pixels: centre (56, 40), 48 wide, 64 high; the picture is twice as large, minus bars.
     bars = Placement(width=140, height=128, scale_x=0.5, scale_y=0.5, left=5, top=0)
-    (found,) = detections(decode_grid(grid, HEAD), HEAD, LABELS, bars)
+    (found,) = read(grid, bars)
     assert (found.label, found.index) == ("b", 1)
     assert found.score == pytest.approx(1.0, abs=1e-4)
     assert found.box == pytest.approx((54, 16, 140, 128), abs=1e-3)
@@ -183,8 +187,8 @@ def test_one_planted_object_is_found_in_the_sent_pictures_pixels() -> None:
 def test_a_box_in_the_bars_is_dropped() -> None:
     grid = np.full((1, 16, 4, 5), -12.0, dtype=np.float32)
     grid[0, :5, 0, 0] = [0.0, 0.0, -2.0, -2.0, 12.0]
-    assert len(detections(decode_grid(grid, HEAD), HEAD, LABELS, WHOLE)) == 1
-    assert detections(decode_grid(grid, HEAD), HEAD, LABELS, replace(WHOLE, left=40)) == []
+    assert len(read(grid, WHOLE)) == 1
+    assert read(grid, replace(WHOLE, left=40)) == []
 
 
 def test_the_json_is_rounded_to_what_means_something() -> None:

@@ -15,6 +15,7 @@ from models.vision.head import Task
 from models.vision.predictions import wanted_shapes
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
+from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
 from models.vision.yolov2 import YoloV2
 from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
@@ -52,6 +53,47 @@ def test_an_ultralytics_export_says_everything() -> None:
     head = head_for(older, "detection", ("person", "car"), "unit", {})
     assert isinstance(head, YoloBoxes)
     assert head.type == "yolov5"
+
+
+@pytest.mark.parametrize(
+    ("task", "shapes", "more", "head"),
+    [
+        (
+            "segment",
+            [(1, 38, 84), (1, 32, 16, 16)],
+            {},
+            YoloSegments("yolov8-seg", "out0", "out1", 32, 0.25, 0.45),
+        ),
+        (
+            "pose",
+            [(1, 23, 84)],
+            {"kpt_shape": [17, 1]},
+            None,
+        ),
+        (
+            "pose",
+            [(1, 57, 84)],
+            {"kpt_shape": [17, 3]},
+            YoloPose("yolov8-pose", "out0", 17, True, 0.25, 0.45),
+        ),
+        (
+            "pose",
+            [(1, 40, 84)],
+            {"kpt_shape": [17, 2]},
+            YoloPose("yolov8-pose", "out0", 17, False, 0.25, 0.45),
+        ),
+        ("obb", [(1, 7, 84)], {}, YoloRotated("yolov8-obb", "out0", 0.25, 0.45)),
+        ("obb", [(1, 9, 84)], {}, None),
+        ("segment", [(1, 38, 84)], {}, None),
+    ],
+)
+def test_an_ultralytics_export_for_more_than_boxes_is_recognised(
+    task: str, shapes: list[Shape], more: dict[str, object], head: object
+) -> None:
+    graph, told = made(*shapes), ULTRALYTICS | {"task": task} | more
+    found = guess(graph, told, None, 0)
+    assert (found.task, found.classes, found.labels) == ("detection", 2, ("person", "car"))
+    assert head_for(graph, "detection", ("person", "car"), "unit", told) == head
 
 
 @pytest.mark.parametrize(

@@ -198,8 +198,8 @@ def test_the_bars_of_a_letterbox_are_no_part_of_a_mask() -> None:
     _, bars = image_to_pixels(Image.new("RGB", (256, 96)), base)  # 24 rows above and below
     first, _ = found("segmentation", ARGMAX, class_map(), placement=bars)
     assert isinstance(first, Segment)
-    assert first.mask.shape == (6, 16)
-    assert first.covers == pytest.approx((0, 0, 256, 96))
+    assert first.overlay.mask.shape == (6, 16)
+    assert first.overlay.covers == pytest.approx((0, 0, 256, 96))
     assert first.box == pytest.approx((0, 48, 192, 96))
 
 

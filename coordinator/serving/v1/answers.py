@@ -79,12 +79,6 @@ class Classification(_Prediction):
     score: float
 
 
-class Detection(Classification):
-    """An object; `box` is x_min, y_min, x_max, y_max in pixels of the sent image."""
-
-    box: Corners
-
-
 class Mask(BaseModel):
     """A mask of `size` (rows, columns) over the part `box` of the sent image, as run lengths in
     row-major order: pixels that are not set, set, not set, ...
@@ -93,6 +87,17 @@ class Mask(BaseModel):
     box: Corners
     size: tuple[int, int]
     counts: list[int]
+
+
+class Detection(Classification):
+    """An object; `box` is x_min, y_min, x_max, y_max in pixels of the sent image. Some models also
+    find its mask, keypoints (x, y, likelihood), or the corners (x, y) of a rotated box.
+    """
+
+    box: Corners
+    mask: Mask | None = None
+    keypoints: list[tuple[float, float, float]] | None = None
+    corners: list[tuple[float, float]] | None = None
 
 
 class Segment(_Prediction):
