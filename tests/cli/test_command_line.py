@@ -142,7 +142,7 @@ def test_what_does_not_exist_is_refused_with_a_cure(tmp_path) -> None:
     assert "not a complete ONNX model" in refused("check", nonsense).err
     assert "--url" in refused("status", "--url", NOWHERE).err
     assert "--url" in refused("infer", nonsense, "--url", NOWHERE).err
-    assert "http://HOST:PORT" in refused("status", "--url", "pi-1:8460").err
+    assert "http://HOST:PORT" in refused("status", "--url", "ftp://pi-1:8460").err
 
 
 CLUSTER = """

@@ -63,7 +63,10 @@ class Turns:
     def plan(self, model: str, choice: Choice) -> PlanFile:
         return PlanFile.model_construct(version=1, predicted_latency_s=0.1)
 
-    def outputs(self, model: str, body: bytes, kind: str, choice: Choice) -> Outputs:
+    def outputs(
+        self, model: str, body: bytes, kind: str, choice: Choice, *, sparse: bool
+    ) -> Outputs:
+        assert not sparse
         self.asked.append(choice.strategy)
         wrong = choice.strategy == "b" and self.asked.count("b") == WARM_UP + 2
         timing = dict.fromkeys(("queue", "scatter", "compute", "gather"), 0.0)
