@@ -57,8 +57,8 @@ def test_sizes_are_near_what_was_asked(kind: str, flop: float) -> None:
 
 
 def test_every_layer_type_of_the_table_is_measured() -> None:
-    # Products of matrices are predicted as the 1x1 convolutions that they are like, and nobody knows
-    # what is in a tail.
+    # Products of matrices are predicted as the 1x1 convolutions that they are like, and what a tail
+    # computes is not known.
     types = {operator.layer_type for operator in TABLE.values()} - {"product", "opaque"}
     assert types <= set(DRAWS)
     assert set(COUNTS) == set(DRAWS)
