@@ -124,3 +124,12 @@ async def test_predictions_are_those_of_the_whole_output(real: Real, detector: P
     (output,) = whole.values()
     of_all = json.loads(raw.headers[ANSWER_HEADER])["bytes"]["gather"]
     assert of_all - told["bytes"]["gather"] > output.nbytes / 2
+    sparse = await real.http.post(
+        f"{url}?sparse=true", content=body, headers=headers | {"Accept": "application/x-npz"}
+    )
+    assert json.loads(sparse.headers[ANSWER_HEADER])["bytes"] == told["bytes"]
+    with np.load(BytesIO(sparse.content)) as arrays:
+        few = {name: arrays[name] for name in arrays}
+    again = [each.as_json() for each in predictions(loaded.sidecar, few, placement)]
+    assert [each["label"] for each in again] == [each["label"] for each in expected]
+    assert np.count_nonzero(few["boxes"]) < output.size / 2
