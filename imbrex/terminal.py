@@ -173,22 +173,42 @@ def models_table(models: Sequence[Mapping[str, Any]]) -> Table:
     return made
 
 
-def plan_table(plan: Mapping[str, Any], device_names: Mapping[str, str]) -> Table:
-    """A plan's blocks: layers, exchange, and each device's part. `plan` is the documented JSON."""
+def plan_table(
+    plan: Mapping[str, Any], device_names: Mapping[str, str], *, verbose: bool = False
+) -> Table:
+    """A plan's blocks: layers, exchange, and each device's part; its tiles that adjoin are one line
+    unless it is to be `verbose`. `plan` is the documented JSON.
+    """
     made = table(">block", "layers", "exchange", ">GFLOP", "tiles")
     for index, block in enumerate(plan["blocks"], start=1):
         tiles = block["tiles"]
         flop = sum(tile["flop"] for tile in tiles)
         axes = [axis for axis in ("cols", "channels") if any(tile[axis][0] for tile in tiles)]
+        counted = [(tile, 1) for tile in tiles] if verbose or axes else _adjoining(tiles)
         parts = (
             f"{device_names.get(tile['device'], tile['device'])} {_part(tile, axes)}"
-            for tile in tiles
+            f"{f' in {count} tasks' if count > 1 else ''}"
+            for tile, count in counted
         )
         exchange = block["exchange"] + (", barrier" if block["barrier"] else "")
         made.add_row(
             str(index), _layers(block["layers"]), exchange, f"{flop / 1e9:.2f}", "\n".join(parts)
         )
     return made
+
+
+def _adjoining(tiles: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
+    """Tiles of one device whose rows adjoin as one, and how many these are."""
+    found: list[tuple[Mapping[str, Any], int]] = []
+    for tile in sorted(tiles, key=lambda each: each["rows"]):
+        if found:
+            last, count = found[-1]
+            adjoin = last["device"] == tile["device"] and last["rows"][1] == tile["rows"][0]
+            if adjoin:
+                found[-1] = ({**last, "rows": [last["rows"][0], tile["rows"][1]]}, count + 1)
+                continue
+        found.append((tile, 1))
+    return found
 
 
 def plan_sentence(plan: Mapping[str, Any]) -> str:

@@ -46,8 +46,10 @@ class Shown:
     cluster: Cluster | None = None
 
 
-def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_json: bool) -> int:
-    """Prints the plan."""
+def plan(
+    model: str, source: Source, *, explain: bool, verbose: bool, save: Path | None, as_json: bool
+) -> int:
+    """Prints the plan; `verbose`: each task of each device."""
     drawn = save is not None and save.suffix.lower() == ".svg"
     network = None
     if explain or drawn or source.cluster is not None:
@@ -70,7 +72,7 @@ def plan(model: str, source: Source, *, explain: bool, save: Path | None, as_jso
         return 0
     console = terminal.out()
     console.print(f"{shown.plan['model']}, {terminal.plan_sentence(shown.plan)}")
-    console.print(terminal.plan_table(shown.plan, shown.names))
+    console.print(terminal.plan_table(shown.plan, shown.names, verbose=verbose))
     for sentence in told:
         console.print(sentence, soft_wrap=not console.is_terminal)
     if save is not None:

@@ -48,6 +48,9 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         bool,
         typer.Option("--explain", help="Explain the choice, and what the alternatives would cost."),
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="List every task of a device by itself.")
+    ] = False,
     save: Annotated[
         Path | None,
         typer.Option(metavar="OUT", help="Save the plan as OUT.json, or draw it as OUT.svg."),
@@ -70,7 +73,9 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     from imbrex.cli import plan as command
 
     source = command.Source(cluster, url, Choice.of(strategy, devices, allowed))
-    raise typer.Exit(command.plan(model, source, explain=explain, save=save, as_json=as_json))
+    raise typer.Exit(
+        command.plan(model, source, explain=explain, verbose=verbose, save=save, as_json=as_json)
+    )
 
 
 def simulate(

@@ -40,6 +40,19 @@ def cluster(tmp_path: Path) -> Path:
     return file
 
 
+def test_a_device_has_one_line_of_a_block(cluster: Path) -> None:
+    pis = Path(__file__).parents[2] / "docs" / "clusters" / "four-pi4.toml"
+    ask = ("plan", "digits", "--cluster", pis, "--strategy", "halo")
+    short, long = (imbrex(*ask, *more).out.splitlines() for more in ((), ("--verbose",)))
+    blocks = json.loads(imbrex(*ask, "--json").out)["blocks"]
+    tiles = [len(block["tiles"]) for block in blocks]
+    devices = [len({tile["device"] for tile in block["tiles"]}) for block in blocks]
+    assert sum(tiles) > sum(devices)
+    assert len(long) == 2 + sum(tiles)
+    assert len(short) == 2 + sum(devices)
+    assert any("in 2 tasks" in line for line in short)
+
+
 def test_sentences_with_what_everything_else_would_cost() -> None:
     network, cluster = network_of("digits"), parse_cluster(CLUSTER)
     planner = strategy("aofl")
