@@ -12,11 +12,13 @@ import mmap
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
+import psutil  # type: ignore[import-untyped, unused-ignore]
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
@@ -242,10 +244,13 @@ class OnnxRuntime:
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Removes the temporary files of a killed worker."""
+    """Removes the temporary files of a killed worker, not those of another engine here."""
+    started_s = psutil.Process().create_time()
     for pattern in (".building*", ".trial*"):
         for path in directory.glob(pattern):
-            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                if path.stat().st_mtime < started_s:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def _location(tensor: TensorProto) -> str:
