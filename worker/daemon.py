@@ -7,6 +7,7 @@ directory.
 import asyncio
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -189,9 +190,11 @@ def _engine(
     """The engine, which `stack` closes, and the settings with the best threads and concurrency for
     it.
     """
+    folder = settings.state_dir / "optimised"
+    for leftover in folder.glob(".*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
     def made(threads: int) -> Engine:
-        folder = settings.state_dir / "optimised"
         place = Place(folder, store, threads, settings.memory_bytes, settings.nice)
         return hardware.engine(place)
 

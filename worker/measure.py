@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from models.memory import megabytes
+from models.memory import PEAK_OVER_WEIGHTS, megabytes
 from models.program import Program, WeightRef
 from protos.convert import MAX_DIMS, dtype_of
 from protos.errors import BadRequest
@@ -100,7 +100,7 @@ class Measurer:
         self, program: Program, inputs: Sequence[TensorShape], threads: int
     ) -> tuple[Runnable, dict[str, np.ndarray]]:
         checked_model(program)
-        needed = sum(weight_bytes(ref) for ref in program.weights)
+        needed = PEAK_OVER_WEIGHTS * sum(weight_bytes(ref) for ref in program.weights)
         needed += sum(int(np.prod(entry.dims)) * entry.dtype.itemsize for entry in inputs)
         if needed > free_bytes():
             raise OutOfMemory(

@@ -107,8 +107,7 @@ def test_the_cache_has_a_cap(tmp_path, monkeypatch):
 
 def test_nothing_is_left_beside_the_cache(tmp_path):
     made = engine(tmp_path)
-    (tmp_path / "programs" / ".readingleft").mkdir()
-    given(engine(tmp_path), tmp_path)
+    given(made, tmp_path)
     assert [path.name for path in Path(made._place.folder).glob(".*")] == []
 
 

@@ -41,6 +41,17 @@ def refused(tmp_path, **changes):
     return ended.stderr
 
 
+def test_a_worker_removes_what_a_killed_one_left_half_built(tmp_path):
+    half = tmp_path / "optimised" / ".building-x" / "graph.onnx"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"half")
+    kept = tmp_path / "optimised" / "kept.onnx"
+    kept.write_bytes(b"whole")
+    with process(tmp_path):
+        assert not half.parent.exists()
+        assert kept.exists()
+
+
 async def test_a_restart_keeps_the_identity_and_what_was_optimised(tmp_path):
     program, blobs = conv_program()
     ids = []

@@ -55,6 +55,17 @@ def test_a_session_gives_what_the_whole_model_gives_at_any_size(room, pads):
         assert y.ctypes.data % 64 == 0
 
 
+def test_a_trial_computes_with_the_weights_it_is_given(room):
+    program, blobs = conv_program()
+    weights = {
+        ref.name: np.frombuffer(blobs.bytes_of(ref.sha256), np.float32).reshape(ref.dims)
+        for ref in program.weights
+    }
+    trial = room.engine.trial(program, weights, 1)
+    y = trial.bound({"x": picture()}, {"y": (1, 16, 12, 10)}).compute()["y"]
+    assert np.abs(y - whole(picture())).max() <= 1e-5 * np.abs(y).max()
+
+
 @pytest.mark.parametrize("as_on_arm", [True, False])
 def test_as_on_arm_no_graph_is_in_the_blocked_layout_and_answers_are_the_same(tmp_path, as_on_arm):
     program, blobs = conv_program()

@@ -175,6 +175,9 @@ class Engine(Protocol):
 class Place:
     """What an engine works with: a private folder for prepared programs, the store of weights, the
     threads of one task, the bytes that the worker may use, and the niceness of its threads.
+
+    What is temporary in `folder` has a name with a leading dot: the worker removes what a killed
+    one has left there.
     """
 
     folder: Path

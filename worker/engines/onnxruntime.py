@@ -9,16 +9,13 @@ about a millisecond, also after a restart. The optimised form belongs to this pr
 
 import hashlib
 import mmap
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-import psutil  # type: ignore[import-untyped, unused-ignore]
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
@@ -55,7 +52,8 @@ WRONG_VERSIONS = ("1.27.0",)
 
 # Graphs without weights, a few kilobytes each.
 _MAX_KEPT = 4096
-_PLACEHOLDER = "given"
+# The file of weights that are handed over in memory: there is none.
+_GIVEN = "given"
 
 
 class OnnxRuntime:
@@ -84,7 +82,6 @@ class OnnxRuntime:
         fingerprint = "|".join((ort.__version__, cpu_fingerprint(), *without))
         self.traits = Traits(NAME, ort.__version__, "cpu", fingerprint)
         place.folder.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(place.folder)
 
     def gflops(self, cores: int, mhz: float) -> float:
         """Frequency x cores; an unknown frequency counts as 1 GHz."""
@@ -151,28 +148,22 @@ class OnnxRuntime:
         tasks.
         """
         model = checked_model(program)
-        # onnxruntime checks that the file exists even for weights handed over in memory.
-        with tempfile.TemporaryDirectory(dir=self._directory, prefix=".trial") as name:
-            chosen = options(Path(name), threads, optimise=True, shared=False)
-            with (Path(name) / _PLACEHOLDER).open("wb") as sparse:
-                sparse.truncate(max((weight_bytes(ref) for ref in program.weights), default=0))
-            values = []
-            for ref in program.weights:
-                array = weights[ref.name]
-                if array.nbytes < EMBED_BELOW_BYTES:
-                    embed_weight(model, ref, array.tobytes())
-                    continue
-                declare_weight(model, ref, _PLACEHOLDER)
-                try:
-                    value = ort.OrtValue.ortvalue_from_numpy(array)
-                    chosen.add_initializer(ref.name, value)
-                except Exception as error:
-                    raise from_runtime(error, "adding weights to a program") from error
-                values.append(value)
-            inference = make_session(
-                model.SerializeToString(), chosen, self._without, self.providers
-            )
-        return Session(f"plain {program.sha256} on {threads}", inference, values)
+        chosen = options(self._directory, threads, optimise=True, shared=False)
+        values = {}
+        for ref in program.weights:
+            array = weights[ref.name]
+            if array.nbytes < EMBED_BELOW_BYTES:
+                embed_weight(model, ref, array.tobytes())
+            else:
+                declare_weight(model, ref, _GIVEN)
+                values[ref.name] = ort.OrtValue.ortvalue_from_numpy(array)
+        try:
+            # Optimisers read these values; with `add_initializer` they would read the file.
+            chosen.add_external_initializers([*values], [*values.values()])
+        except Exception as error:
+            raise from_runtime(error, "adding weights to a program") from error
+        inference = make_session(model.SerializeToString(), chosen, self._without, self.providers)
+        return Session(f"plain {program.sha256} on {threads}", inference, [*values.values()])
 
     def _path(self, sha256: str) -> Path:
         key = hashlib.sha256(f"{sha256}|{self.traits.fingerprint}".encode()).hexdigest()
@@ -241,16 +232,6 @@ class OnnxRuntime:
         files = sorted(self._directory.glob("*.onnx"), key=lambda file: file.stat().st_mtime_ns)
         for file in files[: max(0, len(files) - _MAX_KEPT)]:
             file.unlink(missing_ok=True)
-
-
-def _remove_leftovers(directory: Path) -> None:
-    """Removes the temporary files of a killed worker, not those of another engine here."""
-    started_s = psutil.Process().create_time()
-    for pattern in (".building*", ".trial*"):
-        for path in directory.glob(pattern):
-            with suppress(OSError):
-                if path.stat().st_mtime < started_s:
-                    shutil.rmtree(path, ignore_errors=True)
 
 
 def _location(tensor: TensorProto) -> str:

@@ -7,7 +7,6 @@ f16: f32 is asked for.
 
 import ctypes
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -70,8 +69,6 @@ class OpenVino:
             f"{NAME}|{ov.__version__}|{device}|{cpu_fingerprint()}",
         )
         place.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in place.folder.glob(".reading*"):
-            shutil.rmtree(leftover, ignore_errors=True)
 
     def gflops(self, cores: int, mhz: float) -> float:
         """As for onnxruntime."""
