@@ -76,6 +76,12 @@ Selections = Mapping[str, Selection]
 NO_SELECTION: Selections = MappingProxyType({})
 
 
+def fitting(selections: Selections, output: str, box: Box) -> Selection | None:
+    """The selection of an output, if it can be made from this box of it."""
+    selection = selections.get(output)
+    return selection if selection is not None and selection.fits(box) else None
+
+
 def dense(
     chosen: np.ndarray, entries: Sequence[int], axis: int, shape: Sequence[int]
 ) -> np.ndarray:

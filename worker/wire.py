@@ -1,8 +1,8 @@
 """Conversion between messages on the wire and the types of the task state."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -102,13 +102,13 @@ def messages(parts: Sequence[Piece], last: Sequence[pb.Item] = ()) -> Iterator[M
     items: list[pb.Item] = []
     payloads: list[Payload] = []
     held = 0
-    for part in _split(map(_narrowed, parts)):
-        if items and held + part.array.nbytes > MAX_TENSOR_BYTES:
+    for header, array in chain.from_iterable(map(_tensors, parts)):
+        if items and held + array.nbytes > MAX_TENSOR_BYTES:
             yield items, payloads
             items, payloads, held = [], [], 0
-        items.append(pb.Item(tensor=_tensor(part)))
-        payloads.append(part.array)
-        held += part.array.nbytes
+        items.append(pb.Item(tensor=header))
+        payloads.append(array)
+        held += array.nbytes
     items.extend(last)
     if items:
         yield items, payloads
@@ -142,40 +142,34 @@ def failed_item(failed: Failed) -> pb.Item:
     )
 
 
-def _narrowed(part: Piece) -> Piece:
-    """The entries of its selection, if they are few."""
-    if part.selection is None or part.dynamic:
-        return part
-    axis, chosen = part.selection.axis, part.selection.chosen(part.array)
-    size = part.array.nbytes * len(chosen) // part.array.shape[axis]
-    if size > min(MAX_TENSOR_BYTES, part.array.nbytes // 2):
-        return part
-    return replace(part, array=part.array.take(chosen, axis), kept=chosen)
+def _tensors(part: Piece) -> Iterator[tuple[pb.Tensor, np.ndarray]]:
+    """The headers of a piece, each with its array."""
+    array = part.array
+    if part.dynamic:
+        header = _header(part, part.box)
+        header.shape.dims.extend(array.shape)
+        yield header, array
+        return
+    if part.selection is not None:
+        axis, chosen = part.selection.axis, part.selection.chosen(array)
+        size = array.nbytes * len(chosen) // array.shape[axis]
+        if size <= min(MAX_TENSOR_BYTES, array.nbytes // 2):
+            header = _header(part, part.box)
+            header.kept.CopyFrom(pb.Tensor.Kept(axis=axis, entries=chosen.tolist()))
+            yield header, array.take(chosen, axis)
+            return
+    for cut in pieces(part.box.spans, array.itemsize):
+        box = Box.of(*cut)
+        yield _header(part, box), array[box.slices(part.box)]
 
 
-def _split(parts: Iterable[Piece]) -> Iterator[Piece]:
-    for part in parts:
-        is_whole = part.dynamic or part.kept is not None
-        if is_whole or part.array.nbytes <= MAX_TENSOR_BYTES:
-            yield part
-            continue
-        for cut in pieces(part.box.spans, part.array.itemsize):
-            box = Box.of(*cut)
-            yield Piece(part.key, part.tensor, box, part.array[box.slices(part.box)])
-
-
-def _tensor(part: Piece) -> pb.Tensor:
-    kept = None
-    if part.selection is not None and part.kept is not None:
-        kept = pb.Tensor.Kept(axis=part.selection.axis, entries=part.kept.tolist())
+def _header(part: Piece, box: Box) -> pb.Tensor:
     return pb.Tensor(
         request=part.key.request,
         plan_version=part.key.plan_version,
         task=part.key.task,
         attempt=part.key.attempt,
         tensor=part.tensor,
-        box=box_message(part.box),
+        box=box_message(box),
         data_type=data_type_of(part.array.dtype),
-        kept=kept,
-        shape=pb.Tensor.Shape(dims=part.array.shape) if part.dynamic else None,
     )

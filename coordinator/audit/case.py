@@ -22,6 +22,7 @@ from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from models.mapped import place_of
 from models.program import BlobSource, Program
+from models.selection import fitting
 from models.tolerance import ACROSS
 from protos import imbrex_pb2 as pb
 from protos.convert import box_message
@@ -104,7 +105,7 @@ def can_be_judged(graph: TaskGraph, task: int) -> bool:
     directly from a file take none, others are copied several times before onnxruntime has them. A
     dynamic output cannot be judged: rounding decides how many elements it has.
     """
-    if any(output.dynamic for output in graph.tasks[task].outputs):
+    if any(graph.tensors[each.tensor].is_dynamic for each in graph.tasks[task].outputs):
         return False
     copied = 0
     for ref in graph.programs[graph.tasks[task].program].weights:
@@ -183,9 +184,7 @@ class _Builder:
             held = flight.partials.get((case.task, output.tensor))
             array = flight.arrays[output.tensor] if held is None else held
             arrived = array[output.box.slices()]
-            selection = flight.selections.get(output.tensor)
-            if selection is not None and not selection.fits(output.box):
-                selection = None
+            selection = fitting(flight.selections, output.tensor, output.box)
             yield Received(output.tensor, output.box, output.yields, arrived, selection)
         for route in output.routes if flight.direct else ():
             number, reader = self._attempts[route.reader]
@@ -223,7 +222,7 @@ class _Builder:
             plan_version=self._graph.plan.version,
             task=task,
             attempt=number,
-            outputs=[output_message(output, box)],
+            outputs=[output_message(self._graph, output, box)],
         )
         self._ask(device, pb.Item(resend=resend), (task, number), tensor, box, target)
 

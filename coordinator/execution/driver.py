@@ -177,8 +177,8 @@ class Driver:
         }
         arrays.update({name: np.ascontiguousarray(feeds[name]) for name in graph.inputs})
         done = asyncio.get_running_loop().create_future()
-        flight = Flight(graph, arrays, done, Timeline(time.monotonic()))
-        flight.selections = graph.selectable(selections)
+        timeline = Timeline(time.monotonic())
+        flight = Flight(graph, arrays, done, timeline, graph.selectable(selections))
         for other in self._flights.values():
             flight.meet(other)
         self._flights[request] = flight
@@ -266,12 +266,7 @@ class Driver:
                 letters.setdefault(device, Letter()).items.append(pb.Item(cancel=cancel))
             case Merge(request, task, tensor, box, aside):
                 assert payload is not None
-                merging = self._flights[request]
-                if merging.graph.tensors[tensor].is_dynamic:
-                    merging.arrays[tensor] = payload
-                    return
-                target = merging.partial(task, tensor) if aside else merging.arrays[tensor]
-                target[box.slices()] = payload
+                self._flights[request].merge(task, tensor, box, aside, payload)
             case Add(request, task, tensor, box):
                 self._flights[request].add(task, tensor, box)
             case Complete(request):

@@ -14,21 +14,22 @@ from coordinator.tasks.plan import DeviceId, TrafficBytes
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.boxes import Box
 from models.graph import answer
-from models.selection import NO_SELECTION, Selections
+from models.selection import Selections
 
 
 @dataclass(slots=True)
 class Flight:
     """One request. `arrays` holds every tensor that passes through the host, by name; `done`
-    completes with the request; `told` is set when every task has been reported. `partials` are
-    partial sums by task and tensor; `direct`: devices pass tensors to each other. `shared` are
-    devices of its plan that other requests used meanwhile. `selections`: what is read of results.
+    completes with the request; `selections`: what is read of results; `told` is set when every task
+    has been reported. `partials` are partial sums by task and tensor; `direct`: devices pass
+    tensors to each other. `shared` are devices of its plan that other requests used meanwhile.
     """
 
     graph: TaskGraph
     arrays: dict[str, np.ndarray]
     done: asyncio.Future[None]
     timeline: Timeline
+    selections: Selections
     scatter_bytes: int = 0
     gather_bytes: int = 0
     halo_bytes: int = 0
@@ -40,7 +41,6 @@ class Flight:
     direct: bool = False
     summed: set[str] = field(default_factory=set)
     shared: set[DeviceId] = field(default_factory=set)
-    selections: Selections = field(default_factory=lambda: NO_SELECTION)
 
     def __post_init__(self) -> None:
         self.untold = {task.id for task in self.graph.tasks}
@@ -64,9 +64,17 @@ class Flight:
         if not self.untold:
             self.told.set()
 
-    def partial(self, task: int, tensor: str) -> np.ndarray:
-        """The array that collects a task's partial sum."""
-        return self.partials.setdefault((task, tensor), np.empty_like(self.arrays[tensor]))
+    def merge(self, task: int, tensor: str, box: Box, aside: bool, array: np.ndarray) -> None:
+        """Takes a box of a tensor from a task; what is `aside` is a part of the task's partial
+        sum. A dynamic tensor arrives as a whole.
+        """
+        if self.graph.tensors[tensor].is_dynamic:
+            self.arrays[tensor] = array
+            return
+        target = self.arrays[tensor]
+        if aside:
+            target = self.partials.setdefault((task, tensor), np.empty_like(target))
+        target[box.slices()] = array
 
     def add(self, task: int, tensor: str, box: Box) -> None:
         """Adds a complete partial sum to its tensor; the first one is copied."""

@@ -12,7 +12,7 @@ from coordinator.tasks.graph import TaskGraph, TaskOutput, TaskSpec
 from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.runs import RequestRun
 from models.boxes import Box
-from models.selection import NO_SELECTION, Selection, Selections
+from models.selection import NO_SELECTION, Selection, Selections, fitting
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST
 from protos.convert import box_message
@@ -116,20 +116,23 @@ def _described(
         task=number,
         program=spec.program,
         inputs=inputs,
-        outputs=_outputs(spec, direct, iter(readers), selections),
+        outputs=_outputs(graph, spec, direct, iter(readers), selections),
         sources_named=True,
     )
 
 
 def _outputs(
-    spec: TaskSpec, direct: bool, readers: Iterator[_Reader], selections: Selections
+    graph: TaskGraph,
+    spec: TaskSpec,
+    direct: bool,
+    readers: Iterator[_Reader],
+    selections: Selections,
 ) -> Iterator[pb.Task.Output]:
     """Where each output goes: to the host, and directly to the peers that read it."""
     for output in spec.outputs:
         if output.to_host or not direct:
-            message = output_message(output, output.box)
-            selection = selections.get(output.tensor)
-            if selection is not None and selection.fits(output.box):
+            message = output_message(graph, output, output.box)
+            if selection := fitting(selections, output.tensor, output.box):
                 message.selection.CopyFrom(_selection_message(selection))
             yield message
         for route in output.routes if direct else ():
@@ -156,21 +159,21 @@ def _selection_message(selection: Selection) -> pb.Selection:
     )
 
 
-def output_message(output: TaskOutput, box: Box) -> pb.Task.Output:
+def output_message(graph: TaskGraph, output: TaskOutput, box: Box) -> pb.Task.Output:
     """A box of an output, to be sent to the host."""
     return pb.Task.Output(
         tensor=output.tensor,
         box=box_message(box),
         yields=box_message(output.yields),
         to=HOST,
-        dynamic=output.dynamic,
+        dynamic=graph.tensors[output.tensor].is_dynamic,
     )
 
 
 def resend_item(action: Resend, graph: TaskGraph) -> pb.Item:
     """A request for outputs of a task that was computed before."""
     outputs = [
-        output_message(output, output.box)
+        output_message(graph, output, output.box)
         for output in graph.tasks[action.task].outputs
         if output.tensor in action.tensors
     ]

@@ -64,7 +64,6 @@ class TaskOutput:
     reduce: bool = False
     to_host: bool = True
     routes: tuple[Route, ...] = ()
-    dynamic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +132,14 @@ class TaskGraph:
             axis, parts = self.joined.get(name, (selection.axis, (name,)))
             if axis == selection.axis:
                 found |= dict.fromkeys(parts, selection)
+        return {name: each for name, each in found.items() if name not in self._used_or_summed}
+
+    @cached_property
+    def _used_or_summed(self) -> frozenset[str]:
         used = {each.tensor for task in self.tasks for each in task.inputs}
-        used |= {each.tensor for task in self.tasks for each in task.outputs if each.reduce}
-        return {name: each for name, each in found.items() if name not in used}
+        return frozenset(
+            used | {each.tensor for task in self.tasks for each in task.outputs if each.reduce}
+        )
 
     def programs_of(self, device: DeviceId) -> list[Program]:
         """Programs that a device runs in this plan."""
@@ -281,13 +285,7 @@ class _Outliner:
                 program="",
                 inputs=tuple(self._input(name, box) for name, box in reach.inputs.items()),
                 outputs=tuple(
-                    TaskOutput(
-                        name,
-                        box,
-                        reach.computed[name],
-                        tile.reduce,
-                        dynamic=self.network.graph.tensors[name].is_dynamic,
-                    )
+                    TaskOutput(name, box, reach.computed[name], tile.reduce)
                     for name, box in tile.boxes.items()
                 ),
                 barrier=block.barrier,

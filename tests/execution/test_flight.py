@@ -22,7 +22,7 @@ def flight(*devices: str) -> Flight:
     graph = chain([HALVES])
     block = Block(0, 1, tuple(Tile(device, {}) for device in devices))  # type: ignore[arg-type]
     graph = replace(graph, plan=replace(graph.plan, blocks=(block,)))
-    made = Flight(graph, {}, asyncio.get_running_loop().create_future(), Timeline(0.0))
+    made = Flight(graph, {}, asyncio.get_running_loop().create_future(), Timeline(0.0), {})
     for task, device in enumerate(devices):
         made.computed(TaskTimes(task, 0, device, 1.0, 1.0, 2.0), 0)
     return made
@@ -43,7 +43,7 @@ async def selecting(selections: Selections) -> Flight:
     """A request with one result (1, 3, 8)."""
     graph = chain([HALVES])
     array, done = np.empty((1, 3, 8), np.float32), asyncio.get_running_loop().create_future()
-    return Flight(graph, {"t1": array}, done, Timeline(0.0), selections=selections)
+    return Flight(graph, {"t1": array}, done, Timeline(0.0), selections)
 
 
 def sent(kept: list[int], axis: int = 2, stop: tuple[int, ...] = (1, 3, 8)) -> pb.Tensor:

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.boxes import Box
 from models.selection import Selection
@@ -135,8 +134,7 @@ class TaskSpec:
 class Piece:
     """A box of a tensor, addressed to a task's input or, towards the host, from its output.
     `sender` is the peer that sent it; empty: the host, or this device itself. `selection`: the host
-    reads no other entries; `kept`: the array is of these alone. The array is the whole tensor if
-    that is `dynamic`.
+    reads no other entries. The array is the whole tensor if that is `dynamic`.
     """
 
     key: TaskKey
@@ -145,7 +143,6 @@ class Piece:
     array: np.ndarray
     sender: str = ""
     selection: Selection | None = None
-    kept: NDArray[np.int64] | None = None
     dynamic: bool = False
 
 
