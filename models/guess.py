@@ -109,9 +109,9 @@ def _readings(graph: Graph, count: int, told: Mapping[str, object]) -> dict[Task
     found: dict[Task, int] = {}
     if len(shapes) == 1 and len(shapes[0]) in (2, 4) and prod(shapes[0]) == max(shapes[0]) > 1:
         found["classification"] = prod(shapes[0])
-    if (len(shapes) == 1 and is_end_to_end(shapes[0], size, count, told) is not False) or (
-        told.get("task") in PARTS and count
-    ):
+    is_final = len(shapes) == 1 and is_end_to_end(shapes[0], size, count, told) is not False
+    has_parts = told.get("task") in PARTS and count > 0
+    if is_final or has_parts:
         found["detection"] = count
     elif (classes := _classes_found(shapes, size, count)) is not None:
         found["detection"] = classes

@@ -5,6 +5,7 @@ wire.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 from PIL import Image
@@ -14,12 +15,12 @@ from models.catalogue import LoadedModel
 from models.digits import MODEL
 from models.digits.examples import examples
 from models.encoded import Ranges
-from models.graph import Graph
+from models.graph import Graph, results_of
 from models.importer import graph_of
 from models.pixels import with_pixels
 from models.quantised_inputs import as_they_travel, with_quantised_inputs
 from models.reference import random_inputs
-from models.selected import with_selections
+from models.selection import Selections
 from models.stored import Room, in_memory
 from models.units import Network, divide
 from models.vision.image_input import ImageInput
@@ -27,6 +28,9 @@ from models.vision.preprocess import image_to_pixels
 
 # Seeds of the noise that ranges are found with; measurements of the effect use others.
 SEEDS = range(1000, 1008)
+# The share of an output's entries that plans count as sent where the reader looks at the likely
+# ones alone. Assumed: how many are likely is known only once the picture is seen.
+_EXPECTED_SHARE = 1 / 64
 
 
 def network_of(
@@ -41,7 +45,7 @@ def network_of(
     graph = with_pixels(graph, loaded.sidecar)
     graph = with_quantised_inputs(graph)
     if loaded.sidecar is not None:
-        graph = with_selections(graph, loaded.sidecar.selections(graph.output_shapes))
+        graph = _selected(graph, loaded.sidecar.selections(graph.output_shapes))
 
     form = loaded.sidecar.input if loaded.sidecar and loaded.name == MODEL.stem else None
 
@@ -49,6 +53,15 @@ def network_of(
         return ranges_of(graph, _samples(graph, form))
 
     return divide(graph, ranges)
+
+
+def _selected(graph: Graph, selections: Selections) -> Graph:
+    """The graph whose planners count that few bytes of selected outputs travel."""
+    tensors = dict(graph.tensors)
+    for name in results_of(selections, graph.joined):
+        if name not in graph.consumers:
+            tensors[name] = replace(tensors[name], read_share=_EXPECTED_SHARE)
+    return replace(graph, tensors=tensors)
 
 
 def _samples(graph: Graph, form: ImageInput | None) -> Iterator[Mapping[str, np.ndarray]]:

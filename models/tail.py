@@ -14,7 +14,7 @@ from models.shapes import TensorInfo
 from models.soundness import is_numeric, outer_names, reads
 from protos.errors import BadRequest
 
-# Elements that are not worth a task: SSD makes a list of this length for each of 90 classes.
+# Elements that are not worth a task: SSD makes a list of 3,234 for each of 90 classes.
 _SMALL = 1 << 14
 _MULTIPLIES = ("Conv", "Gemm", "MatMul")
 # In place of a shape that is known only once its tensor is computed.

@@ -89,15 +89,10 @@ class Statuses:
     def _known(self, peer: Peer, facts: Facts, as_device: AsDevice) -> DeviceStatus:
         """What stays known of a device that goes: its name, what it is, and its last rates."""
         device = as_device(facts)
-        return DeviceStatus(
+        return replace(
+            _stranger(peer),
             id=facts.id,
             name=facts.name,
-            address=peer.address,
-            state=str(peer.state),
-            reason="",
-            source=peer.source,
-            host=peer.source == "host",
-            last_seen_s=math.inf,
             cpu=facts.cpu,
             cores=facts.cores,
             memory_bytes=facts.memory_bytes,

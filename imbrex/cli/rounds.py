@@ -14,7 +14,7 @@ from coordinator.serving.common import names
 from imbrex.calls import Outputs, plain
 from imbrex.client import Client, NoCoordinator
 from models.reference import EQUAL, Comparison, compare
-from models.selection import NO_SELECTION, Selections, as_read
+from models.selection import Selections, as_read
 from models.tolerance import PLAIN
 from protos.errors import ImbrexError
 
@@ -51,7 +51,7 @@ class Case:
     plan: Mapping[str, Any] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     reason: str = ""
-    selections: Selections = field(default_factory=lambda: NO_SELECTION)
+    selections: Selections = field(default_factory=dict)
 
     @property
     def latency_s(self) -> float:

@@ -92,7 +92,7 @@ class Detector(Reader):
         """The candidates that pass the thresholds, best first."""
         found = best(self.candidates(outputs, len(view.labels), view.size), self.min_score)
         if self.overlaps:
-            found = suppressed(found, self.nms_iou, self.overlap(found))
+            found = suppressed(found, self.overlap(found), self.nms_iou)
         return self.described(found, outputs, view)
 
     def described(self, found: Candidates, outputs: Outputs, view: View) -> list[Detection]:
@@ -121,14 +121,12 @@ def best(candidates: Candidates, min_score: float) -> Candidates:
     return candidates.take(enough[order])
 
 
-def suppressed(candidates: Candidates, max_iou: float, overlap: Values | None = None) -> Candidates:
+def suppressed(candidates: Candidates, overlap: Values, most: float) -> Candidates:
     """Of candidates sorted by score, those not overlapping a better one of the same class.
 
-    A candidate goes when its `overlap` (N, N; by default the IoU) with one that stays is greater
-    than `max_iou`.
+    A candidate goes when its `overlap` (N, N) with one that stays is greater than `most`.
     """
-    overlap = iou(candidates.boxes, candidates.boxes) if overlap is None else overlap
-    rivals = overlap > max_iou
+    rivals = overlap > most
     rivals &= candidates.classes[:, None] == candidates.classes[None, :]
     alive = np.ones(len(candidates.scores), dtype=bool)
     for index in range(len(alive)):

@@ -73,8 +73,8 @@ class YoloSegments(_Columns):
 
     def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
         """The columns and the prototypes."""
-        columns = {self.boxes: (1, 4 + classes + self.weights, ANY)}
-        return columns | {self.prototypes: (1, self.weights, ANY, ANY)}
+        columns = _Columns.wanted(self, shapes, classes, size)
+        return {**columns, self.prototypes: (1, self.weights, ANY, ANY)}
 
     def described(self, found: Candidates, outputs: Outputs, view: View) -> list[Detection]:
         """The boxes with their masks, at the resolution of the prototypes."""
@@ -146,7 +146,7 @@ class YoloRotated(_Columns):
         corners = corners_of(turned)
         bounds = np.concatenate((corners.min(axis=1), corners.max(axis=1)), axis=1)
         bounds[~np.isfinite(turned).all(axis=1)] = np.nan  # which is dropped
-        found = likeliest(rows[:, 0:2], rows[:, 2:4], rows[:, 4 : 4 + classes])
+        found = _Columns.candidates(self, outputs, classes, size)
         return replace(found, boxes=bounds.astype(np.float32), more=turned)
 
     def overlap(self, found: Candidates) -> Values:

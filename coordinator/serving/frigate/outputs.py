@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.serving.frigate.messages import COLUMNS, ROWS, ModelType
-from models.vision.detection import Candidates, best, likeliest, suppressed
+from models.vision.detection import Candidates, best, iou, likeliest, suppressed
 from models.vision.head import Size
 from models.vision.yolox import YoloX
 from protos.errors import BadRequest
@@ -39,7 +39,8 @@ def rows_of(kind: ModelType, outputs: Outputs, size: Size) -> Array:
             cause=f"the outputs ({shapes}) are not those of a {kind} model: {error}",
             cure="Set `model_type` in Frigate's `model:` section to what the file is.",
         ) from error
-    found = suppressed(best(candidates, LEAST_SCORE), MOST_OVERLAP)
+    found = best(candidates, LEAST_SCORE)
+    found = suppressed(found, iou(found.boxes, found.boxes), MOST_OVERLAP)
     found = found.take(np.arange(min(ROWS, len(found.scores))))
     height, width = size
     rows = np.zeros((len(found.scores), COLUMNS), np.float32)
