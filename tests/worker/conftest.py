@@ -3,6 +3,7 @@ import pytest
 from protos.channels import Caller
 from protos.client import WorkerClient
 from tests.worker.support import in_process
+from worker.tasks.state import Tasks
 
 
 @pytest.fixture
@@ -15,3 +16,8 @@ async def worker(tmp_path):
 async def client(worker):
     async with WorkerClient(worker.address, Caller("host")) as client:
         yield client
+
+
+@pytest.fixture
+def tasks():
+    return Tasks("me", cap_bytes=10_000)

@@ -105,6 +105,13 @@ async def install(client, program, blobs):
     assert [entry.error for entry in reply.programs] == [""]
 
 
+async def ready(client):
+    """A program that a worker has prepared."""
+    program, blobs = conv_program()
+    await install(client, program, blobs)
+    return program
+
+
 def task_item(program, inputs, outputs, *, request="r", task=0, attempt=0, data_type=1):
     """`inputs`: name -> box; `outputs`: dicts of Output fields, boxes as Box."""
     return pb.Item(

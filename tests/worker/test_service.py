@@ -6,7 +6,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from models.boxes import Box
-from models.program import Program, WeightRef
+from models.program import Program
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller, make_channel
 from protos.client import WorkerClient
@@ -21,6 +21,7 @@ from tests.worker.support import (
     joined,
     message_of,
     picture,
+    ready,
     send,
     task_item,
     tensor_item,
@@ -29,17 +30,13 @@ from tests.worker.support import (
 )
 
 IN = OUT = Box.whole((1, 16, 12, 10))
+
+
 Y = {"tensor": "y", "box": OUT, "yields": OUT}
 
 
 def same(got, expected):
     assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
-
-
-async def ready(client):
-    program, blobs = conv_program()
-    await install(client, program, blobs)
-    return program
 
 
 async def test_hello_tells_the_facts(client, worker):
@@ -151,45 +148,6 @@ async def test_a_task_by_pieces_from_two_senders_and_only_a_box_of_its_output(wo
         await send(stream, "x", top, x[top.slices()])
         pieces, _ = await until_done(stream)
     same(joined(pieces, want), whole(x)[want.slices()])
-
-
-SELECTION = {"axis": 3, "across": 1, "start": 2, "stop": 16}
-
-
-async def test_of_an_output_with_a_selection_the_likely_entries_are_sent(client):
-    program = await ready(client)
-    box, row = Box.whole((1, 16, 1, 10)), picture(1)
-    expected = whole(row)
-    best = np.sort(expected[0, 2:].max(axis=(0, 1)))
-    stream = client.exchange()
-    for number, (least, count) in enumerate(((best[-3], 3), (best[-1] + 1, 0), (best[0], 10))):
-        selection = pb.Selection(**SELECTION, least=least)
-        output = {"tensor": "y", "box": box, "yields": box, "selection": selection}
-        request = f"r{number}"
-        task = task_item(program, {"x": box}, [output], request=request)
-        await stream.write([task, tensor_item("x", box, row, request=request)], [row])
-        ((told, sent),), _ = await until_done(stream)
-        assert sent.shape == (1, 16, 1, count)
-        # All of it is cheaper to send than most of it.
-        entries = list(told.kept.entries) if told.HasField("kept") else list(range(10))
-        assert told.HasField("kept") is (count < 10)
-        assert len(entries) == count
-        np.testing.assert_allclose(sent, expected[..., entries], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"axis": 1}, {"across": 7}, {"stop": 17}, {"start": 16}, {"factor": 99}, {"axis": 2}]
-)
-async def test_a_selection_that_does_not_fit_its_output_is_refused(client, wrong):
-    program = await ready(client)
-    selection = pb.Selection(**SELECTION | {"least": 0.5} | wrong)
-    output = {"tensor": "y", "box": IN, "yields": IN, "selection": selection}
-    stream, x = client.exchange(), picture()
-    await stream.write([task_item(program, {"x": IN}, [output]), tensor_item("x", IN, x)], [x])
-    pieces, (failed,) = await until_done(stream)
-    assert not pieces
-    assert failed.code == "bad_input"
-    assert "entries" in failed.message
 
 
 async def test_outputs_above_four_megabytes_come_in_pieces(client):
@@ -326,41 +284,6 @@ async def test_only_a_host_may_give_orders(worker):
         await stream.write([task_item(program, {"x": IN}, [Y])])
         with pytest.raises(PeerViolation, match="only a host"):
             await stream.read()
-
-
-async def test_measuring_with_random_weights(client):
-    program, _ = conv_program()
-    refs = tuple(WeightRef(r.name, "", r.data_type, r.dims) for r in program.weights)
-    request = pb.MeasureRequest(
-        program=message_of(Program(program.graph, refs)),
-        inputs=[pb.TensorSpec(tensor="x", data_type=1, dims=[1, 16, 64, 64])],
-        repeats=3,
-        threads=[1],
-    )
-    reply = await client.measure(request)
-    assert len(reply.seconds) == 3
-    assert all(0 < seconds < 5 for seconds in reply.seconds)
-    assert reply.threads == 1
-    assert reply.resident_bytes > 1 << 20
-
-
-async def test_measuring_real_weights_needs_them_and_bad_inputs_are_told(client):
-    program, blobs = conv_program()
-    request = pb.MeasureRequest(
-        program=message_of(program),
-        inputs=[pb.TensorSpec(tensor="x", data_type=1, dims=[1, 16, 8, 8])],
-        repeats=1,
-    )
-    with pytest.raises(BadRequest, match="is not here"):
-        await client.measure(request)
-    await install(client, program, blobs)
-    assert len((await client.measure(request)).seconds) == 1
-    request.inputs[0].dims[1] = 3
-    with pytest.raises(BadRequest):
-        await client.measure(request)
-    request.inputs[0].dims[1] = -3
-    with pytest.raises(BadRequest, match="shape"):
-        await client.measure(request)
 
 
 async def test_health_is_told(worker):

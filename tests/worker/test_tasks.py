@@ -1,86 +1,18 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from models.boxes import Box, covers_exactly
+from models.boxes import Box
+from tests.worker.task_parts import F32, HOST, IN, KEY, OUT, piece, plain, run_one, spec
 from worker.tasks.actions import (
     Discard,
     Done,
     Failed,
-    InputSpec,
     OutputSpec,
-    Piece,
     Run,
-    SendToHost,
-    SendToPeer,
     SetUp,
-    TaskForm,
     TaskKey,
-    TaskSpec,
 )
-from worker.tasks.early import EARLY_FOR_S, PIECE_BYTES
 from worker.tasks.state import Tasks
-from worker.tasks.subtract import minus
-
-F32 = np.dtype(np.float32)
-IN = Box.of((0, 2), (4, 8))
-OUT = Box.of((0, 4))
-KEY = TaskKey("r", 1, 0, 0)
-HOST = OutputSpec("y", OUT, OUT, "host")
-
-
-def spec(key=KEY, inputs=(("x", IN),), outputs=(HOST,), stream=7):
-    read = tuple(InputSpec(n, b, F32) for n, b in inputs)
-    return TaskSpec(key, TaskForm("p", read, outputs), stream)
-
-
-def piece(box, value=1.0, key=KEY, tensor="x", dtype=np.float32):
-    return Piece(key, tensor, box, np.full(box.shape, value, dtype))
-
-
-def sent_by(device, box, value=1.0, key=KEY):
-    return Piece(key, "x", box, np.full(box.shape, value, F32), device)
-
-
-def plain(actions):
-    """Actions as values that compare: arrays as lists."""
-    shown = []
-    for action in actions:
-        match action:
-            case Run(key, program, inputs, shapes):
-                arrays = {name: array.tolist() for name, array in inputs.items()}
-                shown.append(("run", key, program, arrays, dict(shapes)))
-            case SendToHost(stream, pieces, done, more):
-                sent = ("host", stream, [shape(p) for p in pieces], done)
-                shown.append((*sent, "more to come") if more else sent)
-            case SendToPeer(device, address, pieces, source, stream):
-                shown.append(("peer", device, address, [shape(p) for p in pieces], source, stream))
-            case _:
-                shown.append(action)
-    return shown
-
-
-def shape(p):
-    return (p.key, p.tensor, p.box, p.array.tolist())
-
-
-@pytest.fixture
-def tasks():
-    return Tasks("me", cap_bytes=10_000)
-
-
-def run_one(tasks, task=None, value=0.0):
-    """A task up to its end."""
-    task = task or spec()
-    tasks.add_task(task, 0.0)
-    for entry in task.form.inputs:
-        tasks.add_piece(piece(entry.box, value, task.key, entry.tensor), 1.0)
-    outputs = {
-        o.tensor: np.arange(o.yields.volume, dtype=F32).reshape(o.yields.shape)
-        for o in task.form.outputs
-    }
-    return tasks.finished(task.key, outputs, 2.0, 3.0)
 
 
 def test_a_task_runs_when_its_pieces_have_come_and_its_output_goes_to_the_host(tasks):
@@ -93,30 +25,6 @@ def test_a_task_runs_when_its_pieces_have_come_and_its_output_goes_to_the_host(t
     assert plain(tasks.finished(KEY, {"y": np.arange(4, dtype=F32)}, 3.0, 4.0)) == [
         ("host", 7, [(KEY, "y", OUT, [0, 1, 2, 3])], Done(KEY, 2.0, 3.0, 4.0))
     ]
-
-
-def test_pieces_may_overtake_their_task(tasks):
-    assert tasks.add_piece(piece(IN), 0.0) == []
-    assert tasks.early_bytes > 32
-    assert plain(tasks.add_task(spec(), 1.0)) == [
-        ("run", KEY, "p", {"x": [[1] * 4] * 2}, {"y": OUT.shape})
-    ]
-    assert tasks.early_bytes == 0
-
-
-def test_a_frame_that_is_the_whole_input_is_not_copied(tasks):
-    tasks.add_task(spec(), 0.0)
-    sent = piece(IN)
-    (run,) = tasks.add_piece(sent, 0.0)
-    assert run.inputs["x"] is sent.array
-
-
-def test_a_strided_whole_input_and_pieces_become_one_aligned_array(tasks):
-    tasks.add_task(spec(), 0.0)
-    view = np.ones((2, 8), F32)[:, ::2]
-    (run,) = tasks.add_piece(Piece(KEY, "x", IN, view), 0.0)
-    assert run.inputs["x"].flags.c_contiguous
-    assert run.inputs["x"].ctypes.data % 64 == 0
 
 
 def later(task, request="r"):
@@ -167,13 +75,6 @@ def test_only_what_waits_is_set_up_and_once(tasks):
     assert (run.key, set_up.run.key) == (later(1), later(4))
 
 
-def test_empty_inputs_are_full(tasks):
-    empty = Box.of((0, 2), (4, 4))
-    assert plain(tasks.add_task(spec(inputs=(("x", empty),)), 0.0)) == [
-        ("run", KEY, "p", {"x": [[], []]}, {"y": OUT.shape})
-    ]
-
-
 def test_one_action_per_destination_and_outputs_to_itself_stay_here(tasks):
     half, rest = Box.of((0, 2)), Box.of((2, 4))
     next_key = TaskKey("r", 1, 5, 2)
@@ -207,34 +108,6 @@ def test_the_end_of_a_task_can_travel_with_what_later_tasks_of_the_request_send(
     first, second = plain(run_one(tasks, spec(outputs=outputs)))
     assert first == ("host", 7, [], Done(KEY, 1.0, 2.0, 3.0, 16), "more to come")
     assert second[0] == "peer", "what it brings about comes after the end was noted"
-
-
-@pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        (piece(IN, tensor="z"), "stranger"),
-        (piece(IN, dtype=np.float64), "wrong_size"),
-        (piece(Box.of((0, 2), (4, 9))), "wrong_size"),
-        (piece(Box.of((0, 2))), "wrong_size"),
-        (Piece(KEY, "x", IN, np.zeros((2, 3), F32)), "wrong_size"),
-    ],
-)
-def test_what_does_not_fit_is_dropped_and_counted(tasks, bad, why):
-    tasks.add_task(spec(), 0.0)
-    assert tasks.add_piece(bad, 0.0) == []
-    assert tasks.dropped == {why: 1}
-
-
-def test_duplicates_are_dropped_before_and_after_the_start(tasks):
-    part = Box.of((0, 1), (4, 8))
-    tasks.add_task(spec(), 0.0)
-    tasks.add_piece(piece(part), 0.0)
-    assert tasks.add_piece(piece(part, 9.0), 0.0) == []
-    (run,) = tasks.add_piece(piece(IN, 1.0), 0.0)
-    assert tasks.add_piece(piece(IN, 9.0), 0.0) == []
-    assert tasks.add_task(spec(), 0.0) == []
-    assert run.inputs["x"].max() == 1
-    assert tasks.dropped == {"duplicate": 2, "duplicate_task": 1}
 
 
 def test_another_plan_or_attempt_is_another_task(tasks):
@@ -335,81 +208,6 @@ def test_memory_is_reserved_at_the_start_and_refused_beyond_the_cap():
     assert tasks.reserved_bytes == 0
 
 
-def test_early_pieces_are_capped_and_expire():
-    tasks = Tasks("me", cap_bytes=1000, early_cap_bytes=3 * PIECE_BYTES)
-    keys = [TaskKey("r", 1, number, 0) for number in range(3)]
-    for key in keys:
-        tasks.add_piece(piece(IN, key=key), 0.0)
-    held_bytes = tasks.early_bytes
-    assert 2 * (PIECE_BYTES + 32) < held_bytes <= 3 * PIECE_BYTES
-    assert tasks.dropped == {"early_overflow": 1}
-    tasks.add_piece(piece(IN, key=keys[2]), EARLY_FOR_S)
-    assert (tasks.early_bytes, tasks.dropped["early_expired"]) == (held_bytes // 2, 2)
-
-
-def test_however_small_pieces_are_only_so_many_are_held():
-    tasks = Tasks("me", cap_bytes=1000, early_cap_bytes=10 * PIECE_BYTES)
-    empty = Box.of((0, 0), (4, 8))
-    for number in range(100):
-        tasks.add_piece(sent_by("flood", empty, key=TaskKey("r", 1, number, 0)), 0.0)
-    assert tasks.dropped["early_overflow"] > 90
-    tasks.add_piece(sent_by("flood", empty, key=TaskKey("r" * 10**6, 1, 0, 0)), 0.0)
-    assert tasks.early_bytes <= 10 * PIECE_BYTES
-
-
-def test_a_flood_of_one_sender_drops_nothing_of_others():
-    tasks = Tasks("me", cap_bytes=1000, early_cap_bytes=20 * PIECE_BYTES)
-    tasks.add_piece(sent_by("left", IN, 3.0, TaskKey("first", 1, 0, 0)), 0.0)
-    for number in range(100):
-        tasks.add_piece(sent_by("flood", IN, key=TaskKey("r", 1, number, 0)), 0.0)
-    tasks.add_piece(sent_by("right", IN, 5.0, TaskKey("later", 1, 0, 0)), 0.0)
-    for request, value in (("first", 3.0), ("later", 5.0)):
-        (run,) = tasks.add_task(spec(TaskKey(request, 1, 0, 0)), 0.0)
-        assert run.inputs["x"].tolist() == [[value] * 4] * 2
-
-
-def sourced(*sources):
-    return TaskSpec(KEY, TaskForm("p", (InputSpec("x", IN, F32, sources),), (HOST,)), 7)
-
-
-@pytest.mark.parametrize("early", [True, False])
-def test_a_piece_is_taken_only_from_whom_the_host_named_for_it(tasks, early):
-    top, bottom = Box.of((0, 1), (4, 8)), Box.of((1, 2), (4, 8))
-    task = sourced(("left", top), ("right", bottom))
-    bad = [sent_by("stranger", top), sent_by("right", top), sent_by("left", IN, 9.0)]
-    good = [sent_by("left", top, 1.0), sent_by("right", bottom, 2.0)]
-    if early:
-        for each in (*bad, *good):
-            tasks.add_piece(each, 0.0)
-        (run,) = tasks.add_task(task, 0.0)
-    else:
-        tasks.add_task(task, 0.0)
-        assert [tasks.add_piece(each, 0.0) for each in bad] == [[], [], []]
-        tasks.add_piece(good[0], 0.0)
-        (run,) = tasks.add_piece(good[1], 0.0)
-    assert run.inputs["x"].tolist() == [[1.0] * 4, [2.0] * 4]
-    assert tasks.dropped == {"wrong_sender": 3}
-
-
-def test_the_host_may_send_what_a_neighbour_did_not_and_an_older_one_names_nobody(tasks):
-    tasks.add_task(sourced(("left", IN)), 0.0)
-    assert len(tasks.add_piece(piece(IN), 0.0)) == 1
-    other = TaskKey("old", 1, 0, 0)
-    tasks.add_task(spec(other), 0.0)
-    assert len(tasks.add_piece(sent_by("anybody", IN, key=other), 0.0)) == 1
-
-
-def test_an_input_in_too_many_parts_is_not_filled_further():
-    tasks = Tasks("me", cap_bytes=1 << 20)
-    wide = Box.of((0, 8192))
-    tasks.add_task(spec(inputs=(("x", wide),)), 0.0)
-    for column in range(0, 8192, 2):
-        tasks.add_piece(sent_by("left", Box.of((column, column + 1))), 0.0)
-    assert tasks.dropped["scattered"] > 2048
-    (run,) = tasks.add_piece(piece(wide), 0.0)  # whole, it is taken all the same
-    assert run.inputs["x"].shape == (8192,)
-
-
 def test_a_failed_run_is_told_once_and_a_failed_send_keeps_the_outputs(tasks):
     run_one(tasks)
     assert tasks.failed(KEY, "send", "gone") == [Failed(7, KEY, "send", "gone")]
@@ -419,62 +217,3 @@ def test_a_failed_run_is_told_once_and_a_failed_send_keeps_the_outputs(tasks):
     tasks.add_piece(piece(IN, key=other), 0.0)
     assert tasks.failed(other, "runtime", "no") == [Failed(7, other, "runtime", "no")]
     assert tasks.failed(other, "runtime", "no") == []
-
-
-boxes = st.builds(
-    lambda a, b, c, d: Box.of((min(a, b), max(a, b)), (min(c, d), max(c, d))),
-    *[st.integers(0, 6)] * 4,
-)
-
-
-@given(boxes, boxes)
-def test_what_is_left_of_a_box_and_what_was_taken_are_the_box(box, part):
-    rest = minus(box, part)
-    assert covers_exactly([*rest, box.intersect(part)], box)
-
-
-@given(st.lists(boxes, max_size=12), st.integers(0, 12), st.booleans())
-def test_any_pieces_in_any_order_fill_the_input_once(parts, when, overtaken):
-    """Against the plain rule: the task runs when every element has been written."""
-    tasks = Tasks("me", 10_000)
-    box = Box.of((1, 5), (2, 6))
-    reference = np.full((7, 7), np.nan, F32)
-    source = np.arange(49, dtype=F32).reshape(7, 7)
-    inside = [part.intersect(box) for part in parts]
-    sent = [part for part in inside if not part.is_empty]
-    ran = []
-    if not overtaken:
-        tasks.add_task(spec(inputs=(("x", box),)), 0.0)
-    for number, part in enumerate(sent):
-        if overtaken and number == when:
-            ran += tasks.add_task(spec(inputs=(("x", box),)), 0.0)
-        ran += tasks.add_piece(Piece(KEY, "x", part, source[part.slices()]), 0.0)
-        reference[part.slices()] = source[part.slices()]
-    if overtaken and when >= len(sent):
-        ran += tasks.add_task(spec(inputs=(("x", box),)), 0.0)
-    full = not np.isnan(reference[box.slices()]).any()
-    assert len(ran) == full
-    if full:
-        assert np.array_equal(ran[0].inputs["x"], source[box.slices()])
-    tasks.release(["r"])
-    assert (tasks.reserved_bytes, tasks.early_bytes, len(tasks)) == (0, 0, 0)
-
-
-def test_what_peers_sent_is_shown_until_the_request_is_released(tasks):
-    top, bottom = Box.of((0, 1), (4, 8)), Box.of((1, 2), (4, 8))
-    tasks.add_task(spec(), 0.0)
-    tasks.add_piece(sent_by("left", top, 3.0), 1.0)
-    tasks.add_piece(piece(bottom), 1.0)
-    kept = tasks.reserved_bytes
-    tasks.finished(KEY, {"y": np.arange(4, dtype=F32)}, 2.0, 3.0)
-    # The outputs, and the row that came from the peer; not the one that the host has.
-    assert kept - tasks.reserved_bytes == 16
-    shown = plain(tasks.show(KEY, "x", IN, 7))
-    assert shown == [("host", 7, [(KEY, "x", top, [[3.0] * 4])], None)]
-    assert plain(tasks.show(KEY, "x", top, 7)) == shown
-    (refused,) = tasks.show(KEY, "x", bottom, 7)
-    assert (refused.code, refused.stream) == ("no_output", 7)
-    assert tasks.show(KEY, "other", IN, 7)[0].code == "no_output"
-    tasks.release([KEY.request])
-    assert tasks.show(KEY, "x", top, 7)[0].code == "no_output"
-    assert tasks.reserved_bytes == 0
