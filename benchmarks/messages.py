@@ -196,6 +196,7 @@ def measure(
     for _ in range(rounds):
         for shape in SHAPES:
             for name, (transport, pid) in transports.items():
+                # What the process spends in so much time without messages is not theirs.
                 idle = _spent(pid, lambda: time.sleep(pairs * GAP_S))
                 busy = _spent(pid, partial(transport.send, shape, pairs))
                 sides = tuple((b - i) / (2 * pairs) * 1e3 for b, i in zip(busy, idle, strict=True))

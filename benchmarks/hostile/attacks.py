@@ -75,6 +75,7 @@ class Attack:
 
 
 _ATTACKS: dict[str, Attack] = {}
+# The target is another process that notifies nobody, so its state is polled.
 _POLL_S = 0.05
 
 

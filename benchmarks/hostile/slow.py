@@ -18,6 +18,7 @@ from protos import inference_pb2 as pb
 
 # Long enough that places go to who waits, and that the flood comes again.
 DRIPPING_S = 14.0
+# A byte each time: the attack is to be this slow.
 DRIP_S = 1.0
 _FORM = "Content-Type: multipart/form-data; boundary=x\r\n"
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
