@@ -78,7 +78,7 @@ def wheels(
     folder: Path, wanted: Sequence[str], pythons: Sequence[str], machine: str = "x86_64"
 ) -> Path:
     """What is wanted and all that it needs, for these Pythons on this kind of machine."""
-    platforms = [f"manylinux_2_{minor}_{machine}" for minor in (34, 28, 27, 17, 12, 5)]
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in (35, 34, 31, 28, 27, 17, 12, 5)]
     platforms += [f"manylinux{year}_{machine}" for year in (2014, 2010, 1)]
     for version in pythons:
         run(

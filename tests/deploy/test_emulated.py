@@ -43,6 +43,7 @@ SHORT = " and ".join(
         "found_on_loopback",
     )
 )
+EXTRAS = "coordinator,openvino"
 TESTERS = ("hypothesis", "pytest", "pytest-asyncio")
 BIN = "/opt/imbrex/bin"
 
@@ -59,12 +60,12 @@ def arm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("arm64")
     wheel = build(ROOT, folder / "dist")
     with emulated(folder) as system:
-        wanted = (f"{wheel}[coordinator]", *TESTERS)
+        wanted = (f"{wheel}[{EXTRAS}]", *TESTERS)
         house = wheels(system.shared / "wheels", wanted, [PYTHON], "aarch64")
         assert list(house.glob("onnxruntime-*_aarch64.whl"))
         system.run("python3", "-m", "venv", "/opt/imbrex")
         offline = ("--quiet", "--no-compile", "--no-index", f"--find-links={house}")
-        system.run(f"{BIN}/pip", "install", *offline, "imbrex[coordinator]", *TESTERS)
+        system.run(f"{BIN}/pip", "install", *offline, f"imbrex[{EXTRAS}]", *TESTERS)
         yield system
 
 
@@ -98,10 +99,26 @@ async def test_one_arm_worker_in_a_cluster_of_others(arm, tmp_path) -> None:
             assert pi.id in answer.devices
 
 
-def test_the_core_of_the_suite(arm) -> None:
-    suite = arm.shared / "suite"
-    shutil.copytree(ROOT / "tests", suite / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", suite)
-    options = ("-q", "-p", "no:cacheprovider", f"--rootdir={suite}", "-m", "not slow", "-k", SHORT)
-    files = [str(suite / each) for each in CORE]
-    print(arm.run("env", f"--chdir={suite}", f"{BIN}/python", "-m", "pytest", *options, *files))
+@pytest.fixture(scope="module")
+def suite(arm):
+    """Runs files of these tests there; returns what pytest prints."""
+    folder = arm.shared / "suite"
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    options = ("-q", "-p", "no:cacheprovider", f"--rootdir={folder}", "-m", "not slow")
+
+    def tested(chosen, *files):
+        command = (f"{BIN}/python", "-m", "pytest", *options, "-k", chosen)
+        return arm.run("env", f"--chdir={folder}", *command, *(str(folder / f) for f in files))
+
+    return tested
+
+
+def test_both_engines_compute_the_same(suite) -> None:
+    shown = suite("computed_as_by_onnxruntime", "tests/worker/test_openvino.py")
+    print(shown)
+    assert "2 passed" in shown
+
+
+def test_the_core_of_the_suite(suite) -> None:
+    print(suite(SHORT, *CORE))

@@ -93,6 +93,15 @@ def _asked_for() -> set[str]:
     return found
 
 
+def test_every_panel_shows_the_chosen_clusters_alone() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    for expression in expressions:
+        metrics = re.findall(r"imbrex_\w+", expression)
+        assert metrics
+        assert expression.count('cluster=~"$cluster"') == len(metrics), expression
+
+
 def test_the_dashboard_lies_on_its_grid() -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
