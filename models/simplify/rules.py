@@ -13,6 +13,7 @@ from models.shapes import TensorInfo
 from models.simplify.draft import Draft, attributes_of
 from models.simplify.narrow import narrow_between
 from models.simplify.normalise import RULES as NORMALISATIONS
+from models.simplify.products import attention, einsum
 
 Rule = Callable[[Draft, onnx.NodeProto], bool]
 
@@ -168,5 +169,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(REDUCING, _reduce),
     "MatMul": _product,
     "DynamicQuantizeLinear": _dynamic_quantise,
+    "Einsum": einsum,
+    "Attention": attention,
     **NORMALISATIONS,
 }

@@ -1,0 +1,133 @@
+"""Einsum and Attention become products of matrices, which are divided by rows and stay exact."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from models.check import check, fused
+from models.importer import load_graph
+from models.reference import random_inputs
+from models.units import divide
+
+F32 = TensorProto.FLOAT
+
+
+def model(nodes, inputs, outputs, constants=(), opset=23) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info(name, F32, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, F32, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in dict(constants).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def operators(graph) -> set[str]:
+    return {node.op for node in graph.nodes}
+
+
+EINSUMS = {
+    "bqd,bkd->bqk": ((1, 9, 4), (1, 7, 4)),
+    "bhqd,bhkd->bhqk": ((1, 2, 9, 4), (1, 2, 7, 4)),
+    "bqhd,bkhd->bhqk": ((1, 9, 2, 4), (1, 7, 2, 4)),
+    "bhwc,hkc->bhwk": ((1, 6, 5, 4), (6, 3, 4)),
+    "bchw,cd->bdhw": ((1, 4, 6, 5), (4, 3)),
+    "ij,jk->ki": ((6, 4), (4, 5)),
+    "abc,cbd->ad": ((6, 2, 4), (4, 2, 3)),
+    "bhw,bhw->bh": ((1, 4, 5), (1, 4, 5)),
+}
+KEPT = {
+    "abc,cd->d": ((2, 3, 4), (4, 5)),
+    "...c,cd->...d": ((1, 6, 4), (4, 5)),
+    "ii,ij->ij": ((4, 4), (4, 5)),
+    "ab,cd->abcd": ((2, 3), (4, 5)),
+}
+
+
+def einsum(equation, shapes) -> onnx.ModelProto:
+    a, b = (np.random.default_rng(k).standard_normal(s, np.float32) for k, s in enumerate(shapes))
+    made = np.einsum(equation, a, b)
+    nodes = [
+        helper.make_node("Relu", ["a"], ["positive"]),
+        helper.make_node("Einsum", ["positive", "b"], ["product"], equation=equation),
+        helper.make_node("Relu", ["product"], ["y"]),
+    ]
+    return model(nodes, {"a": shapes[0], "b": shapes[1]}, {"y": made.shape}, opset=17)
+
+
+@pytest.mark.parametrize(("equation", "shapes"), [*EINSUMS.items(), *KEPT.items()])
+def test_an_einsum_is_the_product_that_it_names(equation, shapes) -> None:
+    proto = einsum(equation, shapes)
+    network = divide(load_graph(proto))
+    assert ("Einsum" in operators(network.graph)) is (equation in KEPT)
+    assert check(proto, network, (2, 2), fused(network)).ok
+    if equation == "bqhd,bkhd->bhqk":
+        assert all(unit.splits for unit in network.units)
+
+
+def attending(shapes, mask=None, **attributes) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Relu", ["q"], ["positive"]),
+        helper.make_node(
+            "Attention", ["positive", "k", "v", *(["mask"] if mask is not None else [])], ["found"]
+        ),
+        helper.make_node("Relu", ["found"], ["y"]),
+    ]
+    nodes[1].attribute.extend(helper.make_attribute(k, v) for k, v in attributes.items())
+    q, _, v = shapes
+    made = (*q[:-1], v[-1])
+    constants = {} if mask is None else {"mask": mask}
+    return model(nodes, dict(zip("qkv", shapes, strict=True)), {"y": made}, constants)
+
+
+FOUR = ((1, 2, 9, 4), (1, 2, 7, 4), (1, 2, 7, 6))
+THREE = ((1, 9, 8), (1, 7, 8), (1, 7, 12))
+HEADS = {"q_num_heads": 2, "kv_num_heads": 2}
+MASK = np.random.default_rng(3).standard_normal((9, 7)).astype(np.float32)
+SEEN = np.random.default_rng(4).random((2, 9, 7)) < 0.8
+SEEN[..., 0] = True
+
+
+@pytest.mark.parametrize(
+    ("shapes", "mask", "attributes"),
+    [
+        (FOUR, None, {}),
+        (FOUR, MASK, {"scale": 0.3}),
+        (FOUR, SEEN, {}),
+        (FOUR, None, {"is_causal": 1}),
+        (THREE, None, HEADS),
+        (THREE, MASK, HEADS | {"is_causal": 1}),
+    ],
+)
+def test_an_attention_is_divided_by_its_queries(shapes, mask, attributes) -> None:
+    proto = attending(shapes, mask, **attributes)
+    network = divide(load_graph(proto))
+    assert "Attention" not in operators(network.graph)
+    feeds = random_inputs(network.graph)
+    assert check(proto, network, (3, 1), fused(network), feeds=feeds).ok
+    (answer,) = ort.InferenceSession(proto.SerializeToString()).run(None, dict(feeds))
+    (defined,) = ReferenceEvaluator(proto).run(None, dict(feeds))
+    np.testing.assert_allclose(answer, defined, atol=1e-5)
+    assert any(unit.splits for unit in network.units)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"softcap": 2.0}, {"softmax_precision": TensorProto.DOUBLE}],
+)
+def test_an_attention_of_another_kind_runs_whole(attributes) -> None:
+    proto = attending(FOUR, **attributes)
+    network = divide(load_graph(proto))
+    assert "Attention" in operators(network.graph)
+    assert check(proto, network, (3, 1), fused(network)).ok
+
+
+def test_a_query_that_sees_no_key_is_left_to_the_operator() -> None:
+    nothing = SEEN.copy()
+    nothing[0, 3] = False
+    proto = attending(FOUR, nothing)
+    assert "Attention" in operators(divide(load_graph(proto)).graph)
