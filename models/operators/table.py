@@ -108,6 +108,10 @@ def keeps_lines(graph: Graph, node: Node, which: int) -> bool:
     axis is cut or joined.
     """
     shape, axis = graph.shape(node.outputs[0]), graph.axis(node.outputs[0], which)
+    # Where the rows of an input lie along another axis, these are other rows.
+    read = [name for name in node.inputs if name and name not in graph.constants]
+    if any(graph.axis(name, which) != axis for name in read):
+        return False
     if node.op == "Slice":
         axes = setting(graph, node, "axes", 3)
         return axes is not None and axis not in [int(each) % len(shape) for each in axes]

@@ -154,6 +154,32 @@ def test_every_strategy_plans_networks_that_pad_by_themselves(pads: Sequence[int
                 assert compare(run_plan(plan, network, feeds), whole).max_rel_error <= 1e-5
 
 
+def test_statistics_of_rows_that_lie_along_another_axis_are_joined() -> None:
+    """The rows of x are its first axis, which the normalisation over channels and map sums up."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axes"], ["map"]),
+        helper.make_node("LayerNormalization", ["map", "scale"], ["y"], axis=1),
+    ]
+    shape = [1, 1, 2, 2]
+    graph = helper.make_graph(
+        nodes,
+        "narrow",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape[1:])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("map", "y")],
+        [
+            helper.make_tensor("axes", TensorProto.INT64, [1], [1]),
+            helper.make_tensor("scale", TensorProto.FLOAT, shape[1:], [0.5, 1.0, 1.5, 2.0]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    network = divide(load_graph(model))
+    feeds = random_inputs(network.graph)
+    whole = WholeModel(model, threads=1).run(feeds)
+    for planner in STRATEGIES.values():
+        plan = planner(network, CLUSTERS["unlike"])
+        assert compare(run_plan(plan, network, feeds), whole).max_rel_error <= 1e-4
+
+
 def many_moved(count: int, size: int) -> ModelProto:
     """Constants that are tiled to whole maps at run time: too much to be made at loading."""
     nodes = [helper.make_node("Conv", ["x", "w"], ["y0"], kernel_shape=[1, 1])]
