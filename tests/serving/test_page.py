@@ -90,6 +90,11 @@ def test_a_picture_is_dropped_and_boxes_appear(cluster: Service) -> None:
         assert count(driver, "#found tr") == count(driver, "#overlay .found")
         wait(lambda: count(driver, "#timeline rect") > 2)
         wait(lambda: text(driver, "answers") == "1")
+        driver.refresh()
+        wait(lambda: text(driver, "day-answers") == "1")
+        assert count(driver, "#day-chart rect.answered") == 1
+        driver.execute_async_script(DROP)
+        wait(lambda: count(driver, "#overlay .found") > 4)
         wait(lambda: re.fullmatch(r"\d+\.\d/s", text(driver, "capacity")))
         assert re.fullmatch(r"\d+\.\d\u00d7|slower", text(driver, "gain"))
         assert re.search("measured|predicted", text(driver, "gain-note"))
