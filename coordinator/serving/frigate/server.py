@@ -36,6 +36,8 @@ _SLOWEST = 1.5
 MOST_AT_ONCE = 16
 # Messages that wait in the socket, each as large as a body.
 _WAITING = 4
+# A peer's identity, an empty part, a header and its data; one more shows that there are others.
+MOST_PARTS = 5
 # A size for networks that ask for it (D-FINE): the second input, of two integers.
 _SIZE_SHAPE = (1, 2)
 _LOCAL = ("tcp://127.", "tcp://[::1]", "tcp://localhost", "ipc://")
@@ -100,8 +102,7 @@ class FrigateServer:
     async def _serve(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             await self._free.acquire()
-            frames = await socket.recv_multipart()
-            self._start(self._answer(socket, frames))
+            self._start(self._answer(socket, await _received(socket)))
 
     async def _answer(self, socket: zmq.asyncio.Socket, frames: list[bytes]) -> None:
         """A peer's identity, an empty frame, and a message; the same for the answer."""
@@ -203,6 +204,19 @@ class FrigateServer:
         if now - self._refused_s >= 1.0:
             self._refused_s = now
             log.warning("frigate gets no answer", cause=error.cause, cure=error.cure)
+
+
+async def _received(socket: zmq.asyncio.Socket) -> list[bytes]:
+    """The parts of the next message, as many as count; ZeroMQ itself sets no limit. Once the first
+    is there all are, and are read at once.
+    """
+    parts = [await socket.recv()]
+    rest: zmq.Socket[bytes] = zmq.Socket.shadow(socket)
+    while socket.getsockopt(zmq.RCVMORE):
+        part = rest.recv(zmq.NOBLOCK)
+        if len(parts) < MOST_PARTS:
+            parts.append(part)
+    return parts
 
 
 def _feeds(graph: Graph, tensor: np.ndarray) -> tuple[dict[str, np.ndarray], Size]:
