@@ -148,8 +148,7 @@ class _Crowd:
     def connected(self) -> Iterator[None]:
         try:
             for each in self._detectors:
-                while not each.initialise():  # Frigate's next start
-                    time.sleep(1)
+                each.restart()
             yield
         finally:
             for each in self._detectors:

@@ -49,7 +49,7 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         typer.Option("--explain", help="Explain the choice, and what the alternatives would cost."),
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="List every task of a device by itself.")
+        bool, typer.Option("--verbose", help="List each task of a device separately.")
     ] = False,
     save: Annotated[
         Path | None,
@@ -80,7 +80,9 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 
 def simulate(
     model: ModelArgument,
-    cluster: Annotated[Path, typer.Option(metavar="FILE.toml", help=CLUSTER)],
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help=f"{CLUSTER} [required]")
+    ] = None,
     strategy: Annotated[
         str,
         typer.Option(metavar="S,S", help="Strategies, separated by commas; also module:function."),
@@ -93,13 +95,20 @@ def simulate(
 ) -> None:
     """Predict every strategy on a cluster file, side by side.
 
-    Write the file by hand, or take that of a running cluster: `imbrex status --save`.
+    Write the file by hand (docs/cluster-files.md), or save that of a running cluster: `imbrex
+    status --save`.
 
     \b
     imbrex simulate vgg16 --cluster eight-pis.toml
     imbrex simulate yolov2 --cluster eight-pis.toml --strategy aofl,elimination --devices 1..8
     imbrex simulate digits --cluster eight-pis.toml --plot speedup.svg --json
     """
+    if cluster is None:
+        raise typer.BadParameter(
+            "name a cluster file, such as docs/clusters/four-pi4.toml; `imbrex status --save` "
+            "writes that of a running cluster",
+            param_hint="--cluster",
+        )
     strategies = _parsed(ranges.listed, strategy, "--strategy")
     counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
     _require_svg(plot)
@@ -162,10 +171,10 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         ),
     ] = None,
 ) -> None:
-    """Measure strategies on a running cluster, beside what was predicted.
+    """Measure strategies on a running cluster, and compare with the predictions.
 
     Every answer is compared with the first strategy's. Rounds are interleaved (a b a b), so that a
-    slowdown of the cluster affects all alike; each ends with the baseline, the whole model on the
+    slowdown of the cluster affects all equally; each ends with the baseline, the whole model on the
     best device alone. With --report, devices that were not measured before are measured first;
     `imbrex simulate --cluster` reads a report.
 

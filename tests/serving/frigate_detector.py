@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,17 @@ class Detector:
             return self._decoded(self._socket.recv_multipart())
         except zmq.Again:
             self.timeouts += 1
+            self.restart()
+            return ZEROS
+
+    def restart(self) -> None:
+        """A new socket, and the model again, until it is loaded."""
+        while True:
             self._socket.close()
             self._connect()
-            self.initialise()
-            return ZEROS
+            with suppress(zmq.Again):
+                if self.initialise():
+                    return
 
     def raw(self, *frames: bytes) -> list[bytes]:
         """The answer to any frames."""
