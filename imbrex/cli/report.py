@@ -109,7 +109,7 @@ def _require_measured(client: Client) -> None:
         while not all(each.profiled for each in client.devices() if each.state == "ready"):
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    cause=f"the links are not probed after {_PROBED_S:.0f} s",
+                    cause=f"the links had not been probed after {_PROBED_S:.0f} s",
                     cure="Send no requests meanwhile: links are probed when nothing is computed",
                 )
             pause.wait(_POLL_S)

@@ -129,6 +129,11 @@ def test_the_reference_shows_every_route(cluster: Service) -> None:
         for route in ("POST /v1/models/{model}/infer", "DELETE /v1/plans/{model}"):
             assert route in shown
         assert "429" in shown
+        assert f"curl {cluster.url}/v1/devices" in shown
+        assert f"--data-binary @photo.jpg {cluster.url}/v1/models/digits/infer" in shown
+        assert f"curl -F image=@photo.jpg {cluster.url}/v1/vision/detection" in shown
+        assert f"curl -X DELETE {cluster.url}/v1/plans/digits" in shown
+        assert f"{cluster.url}/v2/models/digits/infer" in shown
         assert "`" not in shown
         assert errors(driver) == []
 
