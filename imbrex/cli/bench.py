@@ -54,6 +54,8 @@ def bench(models: Sequence[str], url: str, asked: Asked, form: Form) -> int:
             pass
     if asked.plot is not None:
         write(asked.plot, plot(found), "--plot")
+        if form == "people":
+            terminal.out().print(f"drawn: {asked.plot}")
     return 0 if all(each.same for each in found) else 1
 
 
