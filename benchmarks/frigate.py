@@ -104,11 +104,12 @@ def main() -> int:
     arguments = _arguments()
     like = likeness(arguments.like, WORKERS, CACHE)
     endpoint = f"tcp://127.0.0.1:{free_port()}"
-    os.environ["IMBREX_COORDINATOR_FRIGATE_ZMQ"] = f'["{endpoint}"]'
+    served = {"frigate_zmq": [endpoint]}
     with tempfile.TemporaryDirectory() as folder:
         model = save_model(Path(folder))
         crops, expected = _crops(model)
-        with DemoCluster(ClusterForm("digits", WORKERS, "auto", like, True, CACHE)) as cluster:
+        form = ClusterForm("digits", WORKERS, "auto", like, True, CACHE, settings=served)
+        with DemoCluster(form) as cluster:
             cluster.wait_until_listening()
             cluster.wait_until_found(lambda _: None)
             wait_until_profiled(cluster, lambda _: None)

@@ -184,7 +184,7 @@ class FrigateServer:
         graph = served.network.graph
         feeds, size = _feeds(graph, picture.tensor)
         answer = await self._coordinator.infer(served, feeds)
-        outputs = [answer.outputs[name] for name in graph.results]
+        outputs = [answer.outputs[name] for name in graph.outputs]
         return await asyncio.to_thread(rows_of, picture.model_type, outputs, size)
 
     async def _served(self) -> ServedModel:
