@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,7 +166,8 @@ class FrigateServer:
             log.error("frigate's model is not ready", cause=error.cause, cure=error.cure)
             self._loading = None
             return False
-        await self._say_whether_in_time()
+        with suppress(ImbrexError):  # a plan that is lost is made anew with the first picture
+            await self._say_whether_in_time()
         return True
 
     async def _say_whether_in_time(self) -> None:
