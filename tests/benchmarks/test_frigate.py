@@ -15,7 +15,7 @@ def asked(count: int, seconds: float = 0.1, *, first_s: float = 0.0, **what: boo
 
 
 def test_all_is_well() -> None:
-    found = summary(asked(2000), asked(2000, first_s=3000.0), 2999.0)
+    found = summary(asked(2000), asked(2000, first_s=3000.0), 2999.0, 0.2)
     assert found["missed"] == []
     assert (found["crops"], found["in_time"], found["empty_after_kill"]) == (4000, 1.0, 0)
 
@@ -31,7 +31,7 @@ def test_all_is_well() -> None:
     ],
 )
 def test_what_is_missed_is_named(well: list[Asked], after: list[Asked], missed: list[str]) -> None:
-    assert summary(well, after, 0.0)["missed"] == missed
+    assert summary(well, after, 0.0, 0.2)["missed"] == missed
 
 
 def test_its_network_finds_something_in_every_crop(tmp_path: Path) -> None:
