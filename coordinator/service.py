@@ -25,7 +25,8 @@ from coordinator.cluster.roster import Member
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.given import adopt, plan_id
 from coordinator.costs.devices import Cluster
-from coordinator.doctor.findings import Finding, of_no_exam, of_quarantine
+from coordinator.doctor.examine import diagnose
+from coordinator.doctor.findings import Diagnosis, of_no_exam, of_quarantine
 from coordinator.execution.driver import Driver
 from coordinator.execution.flight import Flight
 from coordinator.execution.trace import Lived, chrome_trace
@@ -223,16 +224,17 @@ class Coordinator:
         """
         return self._status(self._withdrawal.resume(device))
 
-    async def examine(self) -> list[Finding]:
-        """The problems of the devices and the network between them, the worst first. Every device
-        also computes some tasks of the plans in force.
+    async def examine(self) -> Diagnosis:
+        """Examines the devices and the network between them. Every device also computes some tasks
+        of the plans in force.
         """
         async with self._examining:
             in_use = [device.id for device in self._live.cluster().devices]
             silent = await self._live.examiner.examine(in_use, self._plans.in_force())
         unasked = [of_no_exam(self._status(each), why) for each, why in silent.items()]
         quarantined = [each for each in self.devices() if each.state == "quarantined"]
-        return [*map(of_quarantine, quarantined), *unasked, *await self._live.examine()]
+        known = [*map(of_quarantine, quarantined), *unasked]
+        return diagnose(await self._live.examine(), known)
 
     def _status(self, device: DeviceId) -> DeviceStatus:
         found = (each for each in self.devices() if each.id == device)

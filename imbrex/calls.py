@@ -154,9 +154,9 @@ def profile_again(device: str) -> Call[answers.Profiling]:
     return Call("POST", f"{_device(device)}/profile", _as(answers.Profiling))
 
 
-def doctor() -> Call[list[answers.Finding]]:
-    """The doctor's findings, the most severe first."""
-    return Call("GET", "/v1/doctor", lambda response: _as(answers.Findings)(response).findings)
+def doctor() -> Call[answers.Diagnosis]:
+    """The doctor's check list, and its findings, the most severe first."""
+    return Call("GET", "/v1/doctor", _as(answers.Diagnosis))
 
 
 def cluster_files(stem: str = "cluster") -> Call[answers.ClusterFiles]:

@@ -211,10 +211,10 @@ def _adjoining(tiles: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, An
     return found
 
 
-def plan_sentence(plan: Mapping[str, Any]) -> str:
-    """A summary of a plan, in one line."""
-    count, together = len(plan["devices_used"]), plan["predicted_latency_s"]
-    alone = plan["single_device_latency_s"]
+def plan_sentence(plan: Mapping[str, Any], scale: float = 1.0) -> str:
+    """A summary of a plan, in one line; its times are multiplied by `scale`."""
+    count, together = len(plan["devices_used"]), scale * plan["predicted_latency_s"]
+    alone = scale * plan["single_device_latency_s"]
     devices = "1 device" if count == 1 else f"{count} devices"
     blocks = "1 block" if len(plan["blocks"]) == 1 else f"{len(plan['blocks'])} blocks"
     wire = plan.get("wire", "exact")
@@ -248,6 +248,16 @@ def size(count: float) -> str:
         if count >= limit:
             return f"{count / limit:.2f} {unit}"
     return f"{count:.0f} B"
+
+
+def ms(seconds: float) -> str:
+    """A cell of a column of milliseconds."""
+    return f"{seconds * 1e3:.1f}"
+
+
+def mb(count: float) -> str:
+    """A cell of a column of megabytes."""
+    return f"{count / 1e6:.2f}"
 
 
 def number(value: float | None) -> str:

@@ -35,7 +35,7 @@ def backup(state_dir: Path, target: Path) -> list[str]:
     """
     if Authority.load(state_dir) is None:
         raise BadConfiguration(
-            cause=f"there is no cluster's authority in {state_dir}",
+            cause=f"there is no cluster authority in {state_dir}",
             cure="Name the coordinator's state directory with --state-dir",
         )
     found = sorted({path for pattern in KEPT for path in state_dir.glob(pattern)})
@@ -63,7 +63,7 @@ def restore(source: Path, state_dir: Path) -> list[str]:
     if (state_dir / FOLDER).exists():
         raise BadConfiguration(
             cause=f"{state_dir} already holds a cluster's authority",
-            cure="Stop the coordinator, move that folder away, and restore then",
+            cure="Stop the coordinator, move that folder away, and then restore",
         )
     files = _unpacked(source)
     try:

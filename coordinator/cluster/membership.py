@@ -265,5 +265,5 @@ class Membership:
             return []
         self._said_full = True
         cause = f"{len(self._peers)} addresses are known, the maximum: {address} is ignored"
-        cure = "See in `imbrex doctor` what is announced, and stop what should not be"
+        cure = "See in `imbrex doctor` what is announced, and stop whatever should not be"
         return [Problem(address, "too_many_addresses", cause, cure)]

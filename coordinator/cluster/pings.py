@@ -163,7 +163,7 @@ class Pinger:
         except TimeoutError:
             raise LostWorker(
                 cause=f"{self._address} has not answered for {timeout_s:.1f} s",
-                cure="See that the device is up and not overloaded",
+                cure="Check that the device is up and not overloaded",
             ) from None
         finally:
             del self._waiting[number]

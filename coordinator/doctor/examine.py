@@ -20,7 +20,8 @@ from coordinator.cluster.events import Source
 from coordinator.cluster.peers import IDLE, PeerState, seconds_ago
 from coordinator.cluster.pool import Pool
 from coordinator.doctor import machines, networks
-from coordinator.doctor.findings import Absent, Examined, Finding, Patient
+from coordinator.doctor.checks import checks
+from coordinator.doctor.findings import Absent, Diagnosis, Examined, Finding, Patient
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
@@ -63,12 +64,15 @@ async def examine(pool: Pool, settings: CoordinatorSettings) -> Examined:
     )
 
 
-def diagnose(examined: Examined) -> list[Finding]:
-    """All problems, the worst first."""
-    found = list(networks.findings(examined))
+def diagnose(examined: Examined, known: Iterable[Finding] = ()) -> Diagnosis:
+    """All that was looked at, and all problems, the worst first; `known` are some that an
+    examination of machines and networks does not find.
+    """
+    found = [*known, *networks.findings(examined)]
     for patient in examined.patients:
         found += machines.findings(patient, examined.version)
-    return sorted(found, key=lambda each: _ORDER.index(each.severity))
+    found.sort(key=lambda each: _ORDER.index(each.severity))
+    return Diagnosis(tuple(checks(examined, found)), tuple(found))
 
 
 def own_networks() -> Networks:

@@ -15,6 +15,7 @@ from protos.channels import is_loopback
 
 # error: something does not work. warning: it works, but worse than it could. note: for information.
 Severity = Literal["error", "warning", "note"]
+State = Literal["ok", "error", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,25 @@ class Finding:
     device: str
     cause: str
     cure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that was looked at on a device; `address` is where."""
+
+    device: str
+    address: str
+    what: str
+    seen: str
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was looked at, and the problems, the worst first."""
+
+    checks: tuple[Check, ...]
+    findings: tuple[Finding, ...]
 
 
 def of_quarantine(status: DeviceStatus) -> Finding:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from coordinator.cluster.roster import CONFIRM
 from coordinator.doctor.findings import Absent, Examined, Finding, Patient
 
 # No home has this many announced devices that cannot be used.
 A_FLOOD = 48
+# Pairs that are named of those that cannot reach each other; twenty devices have 190.
+_MOST_NAMED = 6
 _FIREWALL = "Check its firewall (its worker's port, TCP 8470) and the address its worker listens on"
 _AP = (
     "Switch off client isolation (also called AP or guest isolation) in the router, or connect "
@@ -112,6 +114,7 @@ def _stale(patients: tuple[Patient, ...]) -> Iterator[Finding]:
 def _pairs(patients: tuple[Patient, ...]) -> Iterator[Finding]:
     """Devices that the coordinator can reach, but that cannot reach each other."""
     by_id = {patient.id: patient for patient in patients}
+    apart: dict[bool, list[tuple[Patient, Patient]]] = {True: [], False: []}
     for patient in patients:
         for other in map(by_id.get, patient.unreached):
             if other is None:
@@ -119,7 +122,11 @@ def _pairs(patients: tuple[Patient, ...]) -> Iterator[Finding]:
             if patient.id not in other.unreached:
                 yield _one_way(patient, other)
             elif patient.id < other.id:
-                yield _isolated(patient, other, patient.unreached[other.id])
+                wireless = _on_wifi(patient) and _on_wifi(other)
+                apart[wireless].append((patient, other))
+    for wireless, pairs in apart.items():
+        if pairs:
+            yield _isolated(pairs, wireless=wireless)
 
 
 def _one_way(patient: Patient, other: Patient) -> Finding:
@@ -134,15 +141,21 @@ def _one_way(patient: Patient, other: Patient) -> Finding:
     )
 
 
-def _isolated(patient: Patient, other: Patient, why: str) -> Finding:
-    wireless = all(each.interface and each.interface.wireless for each in (patient, other))
-    code = "client_isolation" if wireless else "unreachable_peers"
+def _on_wifi(patient: Patient) -> bool:
+    return patient.interface is not None and patient.interface.wireless
+
+
+def _isolated(pairs: Sequence[tuple[Patient, Patient]], *, wireless: bool) -> Finding:
+    """One finding for all pairs: an access point isolates all of its clients."""
+    first, other = pairs[0]
+    who = ", ".join(f"{one.name} and {another.name}" for one, another in pairs[:_MOST_NAMED])
+    more = f" and {len(pairs) - _MOST_NAMED} more pairs" if len(pairs) > _MOST_NAMED else ""
     by = " over Wi-Fi: the access point isolates its clients" if wireless else ""
     return Finding(
-        code,
+        "client_isolation" if wireless else "unreachable_peers",
         "error",
-        patient.name,
-        f"it and {other.name} cannot reach each other{by} ({why})",
+        first.name if len(pairs) == 1 else "",
+        f"{who}{more} cannot reach each other{by} ({first.unreached[other.id]})",
         f"{_AP if wireless else 'Check the routes and firewalls between them'}; until then what "
         "they exchange goes through the coordinator",
     )

@@ -158,8 +158,12 @@ class _Candidates:
             assert self.refused is not None
             raise self.refused
         best = min(self._finalists(), key=lambda each: each.plan.predicted_latency_s)
-        compared = ", ".join(f"{each.name} {each.latency_s:.3f} s" for each in self.found)
-        note = f"Chosen: {best.name}. In the same simulation the strategies take: {compared}."
+        compared = ", ".join(
+            f"{each.name} {each.latency_s / best.latency_s - 1:+.0%}"
+            for each in self.found
+            if each.name != best.name
+        )
+        note = f"Chosen: {best.name}. Compared with its time: {compared}."
         left = [other for other in CANDIDATES if other not in self.tried]
         notes = (
             (note, f"Skipped because they cannot win here: {', '.join(left)}.") if left else (note,)

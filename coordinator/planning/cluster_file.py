@@ -6,9 +6,8 @@ import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from coordinator.costs.affine import Costs
 from coordinator.costs.devices import Cluster, Device, Endpoint, Link
@@ -16,82 +15,14 @@ from coordinator.costs.links import LIVE_LOOPBACK, LOOPBACK
 from coordinator.costs.profile_json import parse_profile
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import RegressionCosts
+from coordinator.planning.cluster_schema import Computer, DeviceEntry, File, Host, Network, scaled
 from coordinator.tasks.plan import DeviceId
 from protos.errors import BadRequest
-
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 # Reads a profile that the file refers to.
 Read = Callable[[str], bytes]
 
-MOST_DEVICES = 256
-MOST_AT_ONCE = 256
 HOST = DeviceId("host")
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=False)
-
-
-class _End(_Strict):
-    endpoint_ns_per_byte: _NotNegative = 0.0
-    endpoint_ms_per_message: _NotNegative = 0.0
-    endpoint_ms_per_task: _NotNegative = 0.0
-    endpoint_ms_per_peer_message: _NotNegative | None = None
-    endpoint_ns_per_peer_byte: _NotNegative | None = None
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """What messages and tasks cost this machine besides computing."""
-        return Endpoint(
-            message_s=self.endpoint_ms_per_message * 1e-3,
-            byte_s=self.endpoint_ns_per_byte * 1e-9,
-            task_s=self.endpoint_ms_per_task * 1e-3,
-            peer_message_s=_scaled(self.endpoint_ms_per_peer_message, 1e-3),
-            peer_byte_s=_scaled(self.endpoint_ns_per_peer_byte, 1e-9),
-        )
-
-
-class _Computer(_End):
-    """The fields that host and devices share; each that computes needs a rate or a profile."""
-
-    gflops: _Positive | None = None
-    profile: str | None = None
-    rate_1x1: _Positive = 1.0
-    weight_ns: _NotNegative = 0.0
-    weight_1x1: _NotNegative = 1.0
-    run_ms: _NotNegative = 0.0
-    memory_mb: _NotNegative = 0.0
-    concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = 1
-
-
-class _Host(_Computer):
-    """The coordinator's machine. Its own `endpoint_` keys are those of the coordinator; `worker`
-    has those of its host worker.
-    """
-
-    computes: bool = True
-    worker: _End | None = None
-
-
-class _Network(_Strict):
-    medium: Literal["star", "air", "switch"] = "star"
-    mbps: _Positive
-    message_ms: _NotNegative = 0.0
-    latency_ms: _NotNegative = 0.0
-
-
-class _Device(_Computer):
-    name: Annotated[str, Field(min_length=1)]
-    count: Annotated[int, Field(ge=1, le=MOST_DEVICES)] = 1
-    mbps: _Positive | None = None
-
-
-class _File(_Strict):
-    host: _Host = _Host(computes=False)
-    network: _Network
-    device: list[_Device] = []
 
 
 def _no_profile(name: str) -> bytes:
@@ -106,7 +37,7 @@ def parse_cluster(text: str, name: str = "cluster.toml", read: Read = _no_profil
         BadRequest: not TOML, an unknown key (named), a wrong value, no device.
     """
     try:
-        file = _File.model_validate(tomllib.loads(text))
+        file = File.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise _bad(name, f"it is not TOML: {error}") from error
     except ValidationError as error:
@@ -131,14 +62,14 @@ def parse_cluster(text: str, name: str = "cluster.toml", read: Read = _no_profil
     return Cluster(tuple(devices), file.network.medium, uplink)
 
 
-def _host(entry: _Host, costs: Costs) -> Device:
+def _host(entry: Host, costs: Costs) -> Device:
     link = LOOPBACK
     if entry.worker is not None:
         link = replace(LIVE_LOOPBACK, near=entry.endpoint, far=entry.worker.endpoint)
     return replace(_device(HOST, entry, costs, link), host=True)
 
 
-def _device(name: str, entry: _Computer, costs: Costs, link: Link) -> Device:
+def _device(name: str, entry: Computer, costs: Costs, link: Link) -> Device:
     return Device(
         id=DeviceId(name),
         name=name,
@@ -155,7 +86,7 @@ def speed_of(costs: Costs) -> float:
     return flop_per_s(costs)
 
 
-def _names(entry: _Device) -> Sequence[str]:
+def _names(entry: DeviceEntry) -> Sequence[str]:
     """Names of `count` devices, numbered from the name's own number on: pi-1, pi-2, ..."""
     if entry.count == 1:
         return [entry.name]
@@ -165,7 +96,7 @@ def _names(entry: _Device) -> Sequence[str]:
     return [f"{joined}{first + index}" for index in range(entry.count)]
 
 
-def _link(network: _Network, mbps: float | None = None) -> Link:
+def _link(network: Network, mbps: float | None = None) -> Link:
     """A link of the network, or one with another bandwidth."""
     return Link(
         bytes_per_s=(mbps or network.mbps) * 1e6 / 8,
@@ -174,7 +105,7 @@ def _link(network: _Network, mbps: float | None = None) -> Link:
     )
 
 
-def _costs(entry: _Computer, where: str, name: str, read: Read) -> Costs:
+def _costs(entry: Computer, where: str, name: str, read: Read) -> Costs:
     if (entry.gflops is None) == (entry.profile is None):
         raise _bad(name, f"{where} needs either gflops or profile")
     if entry.gflops is not None:
@@ -192,7 +123,7 @@ def _costs(entry: _Computer, where: str, name: str, read: Read) -> Costs:
 def _bad(name: str, what: str) -> BadRequest:
     return BadRequest(
         cause=f"the cluster file {name}: {what}",
-        cure="See docs for its keys, or write one with `imbrex status --save`.",
+        cure="See docs/cluster-files.md for its keys, or write one with `imbrex status --save`.",
     )
 
 
@@ -256,8 +187,8 @@ def _endpoint_lines(end: Endpoint) -> list[str]:
         "endpoint_ns_per_byte": end.byte_s * 1e9,
         "endpoint_ms_per_message": end.message_s * 1e3,
         "endpoint_ms_per_task": end.task_s * 1e3,
-        "endpoint_ms_per_peer_message": _scaled(end.peer_message_s, 1e3),
-        "endpoint_ns_per_peer_byte": _scaled(end.peer_byte_s, 1e9),
+        "endpoint_ms_per_peer_message": scaled(end.peer_message_s, 1e3),
+        "endpoint_ns_per_peer_byte": scaled(end.peer_byte_s, 1e9),
     }
     # Without this line, messages between devices would cost the same as others; 0 is the default
     # elsewhere.
@@ -265,7 +196,3 @@ def _endpoint_lines(end: Endpoint) -> list[str]:
         each for each in rates.items() if each[1] or ("peer" in each[0] and each[1] is not None)
     )
     return [f"{key} = {rate!r}" for key, rate in said]
-
-
-def _scaled(value: float | None, times: float) -> float | None:
-    return None if value is None else value * times

@@ -43,19 +43,20 @@ def why_this_many(tables: Tables, blocks: Blocks, growing: Growing) -> tuple[str
     total_s = growing.free_s[-1]
     used = _used(blocks)
     notes = [
-        f"By its published cost it takes {total_s:.3f} s on {len(used)} of {len(tables.devices)} "
-        f"devices, and {alone_s:.3f} s on the best one alone: "
-        f"{alone_s / total_s:.2f} times as fast."
+        f"By its published cost {len(used)} of {len(tables.devices)} devices are "
+        f"{alone_s / total_s:.2f} times as fast as the best one alone."
     ]
     if len(tables.devices) > 1:
-        steps = ", ".join(f"{k}: {each:.3f} s" for k, each in enumerate(growing.free_s, start=1))
-        notes.append(f"With at most this many of the fastest devices per block it takes {steps}.")
+        steps = ", ".join(
+            f"{k}: {alone_s / each:.2f}" for k, each in enumerate(growing.free_s, start=1)
+        )
+        notes.append(f"With at most this many of the fastest devices per block: {steps}.")
     if len(used) == 1 and len(tables.devices) > 1:
         count = 2 + int(np.argmin(growing.split_s[1:]))
         notes.append(
             f"Here splitting does not pay: the best split, over {count} devices, takes "
-            f"{growing.split_s[count - 1]:.3f} s, because its transfers and halos cost more than "
-            "the computation that they save."
+            f"{growing.split_s[count - 1] / total_s:.2f} times as long, because its transfers and "
+            "halos cost more than the computation that they save."
         )
     return tuple(notes)
 
@@ -70,12 +71,11 @@ def devices_left_out(tables: Tables, blocks: Blocks, growing: Growing) -> dict[D
         split_s = growing.split_s[rank]
         if device.id in used:
             continue
-        reasons[device.id] = (
-            f"without it {total_s:.3f} s, alone it would take {alone_s[rank]:.3f} s"
-        )
+        reasons[device.id] = f"alone it would take {alone_s[rank] / total_s:.2f} times as long"
         if rank:
             reasons[device.id] += (
-                f", and splitting every block over the {rank + 1} fastest {split_s:.3f} s"
+                f", and every block split over the {rank + 1} fastest "
+                f"{split_s / total_s:.2f} times as long"
             )
     return reasons
 

@@ -46,8 +46,11 @@ def kcut(network: Network, cluster: Cluster) -> Plan:
             best = plan
     if best is None:
         raise too_little_memory(network, cluster, over)
-    steps = ", ".join(f"{k}: {each:.3f} s" for k, each in enumerate(seconds, start=1))
-    return replace(best, notes=(*best.notes, f"cut over the fastest k devices, k = {steps}"))
+    steps = ", ".join(
+        f"{k}: {each / best.predicted_latency_s:.2f}" for k, each in enumerate(seconds, start=1)
+    )
+    note = f"Cut over the fastest k devices, by its time, k = {steps}."
+    return replace(best, notes=(*best.notes, note))
 
 
 def cut_devices(

@@ -33,6 +33,13 @@ class IllegalPlan(Infeasible):
         self.block = block
         self.tile = tile
 
+    def by(self, where: str) -> IllegalPlan:
+        """The same of a planner that is defined there."""
+        found = IllegalPlan(cause="", block=self.block, tile=self.tile)
+        found.cause = f"{self.cause} (its planner: {where})"
+        found.cure = "Correct the planner, or use another strategy; docs/planners.md has the rules"
+        return found
+
 
 def check_plan(plan: Plan, network: Network, cluster: Cluster, *, memory: bool = True) -> None:
     """Accepts a plan that can be executed and yields the network's outputs.

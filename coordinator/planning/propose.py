@@ -1,16 +1,18 @@
-"""A planner's plan, checked and with the simulator's prediction."""
+"""A planner's plan, checked, with the simulator's prediction: the one time told of it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from coordinator.costs.devices import Cluster, Planner
-from coordinator.planning.legal import check_plan
+from coordinator.planning.legal import IllegalPlan, check_plan
+from coordinator.planning.mistakes import broken, defined_at, guarded, is_ours
 from coordinator.planning.simulator import simulate
 from coordinator.planning.spread import planned
 from coordinator.tasks.plan import Plan
 from models.units import Network
 from models.wire import Wire
+from protos.errors import ImbrexError
 
 
 def propose(planner: Planner, network: Network, cluster: Cluster, allowed: Wire = "exact") -> Plan:
@@ -18,6 +20,7 @@ def propose(planner: Planner, network: Network, cluster: Cluster, allowed: Wire 
     another wire is `allowed`, the plan for that wire if it is faster.
 
     Raises:
+        BrokenPlanner: the planner raises, or returns something that is not a plan.
         IllegalPlan: the planner made a plan that can't be executed.
         Infeasible: no device, or none with enough memory.
     """
@@ -29,6 +32,13 @@ def propose(planner: Planner, network: Network, cluster: Cluster, allowed: Wire 
 
 
 def _checked(planner: Planner, network: Network, cluster: Cluster) -> Plan:
-    plan = replace(planned(planner, network, cluster), wire=network.wire)
-    check_plan(plan, network, cluster)
+    try:
+        plan = replace(planned(guarded(planner), network, cluster), wire=network.wire)
+        check_plan(plan, network, cluster)
+    except IllegalPlan as error:
+        raise error if is_ours(planner) else error.by(defined_at(planner)) from error
+    except ImbrexError:
+        raise
+    except Exception as error:
+        raise broken(planner, error) from error
     return replace(plan, predicted_latency_s=simulate(plan, network, cluster).latency_s)

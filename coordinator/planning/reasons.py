@@ -1,4 +1,7 @@
-"""Explains a searched plan in sentences with numbers, each from a plan whose cost was computed."""
+"""Explains a searched plan in sentences with numbers, each from a plan whose cost was computed.
+
+Alternatives are told relative to the plan: its own time is predicted again whenever it is shown.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +48,12 @@ class Reasons:
         times = plan.single_device_latency_s / plan.predicted_latency_s
         if used == 1:
             return (
-                f"One of {given} devices computes everything in {plan.predicted_latency_s:.3f} s, "
-                "because no division that was tried is faster, transfers included."
+                f"One of {given} devices computes everything, because no division that "
+                "was tried is faster, transfers included."
             )
         return (
-            f"{used} of {given} devices take {plan.predicted_latency_s:.3f} s, where the best one "
-            f"alone, {alone.name}, takes {plan.single_device_latency_s:.3f} s: "
-            f"{times:.2f} times as fast."
+            f"{used} of {given} devices are {times:.2f} times as fast as the best one alone, "
+            f"{alone.name}."
         )
 
     def _fewer(self) -> str:
@@ -62,12 +64,12 @@ class Reasons:
             drafts = [self.search.draft(each) for each in self.starts.at_most(count, shared)]
             costs = [self.search.cost(draft) for draft in drafts if draft is not None]
             if costs:
-                steps.append(f"{count}: {min(costs)[1]:.3f} s")
+                steps.append(f"{count}: {self._longer(min(costs)[1])}")
         if len(steps) < 2:
             return ""
         return (
             "With at most this many devices in any block the best plan, before its cuts and "
-            f"tiles are adjusted, takes {', '.join(steps)}."
+            f"tiles are adjusted, takes longer than this one by {', '.join(steps)}."
         )
 
     def _blocks(self) -> str:
@@ -80,8 +82,8 @@ class Reasons:
             return ""
         seconds = self.search.cost(draft)[1]
         return (
-            f"Its {len(self.slots)} blocks would take {seconds:.3f} s if each waited until the "
-            "one before it was merged."
+            f"Its {len(self.slots)} blocks would take {self._longer(seconds)} longer if each "
+            "waited until the one before it was merged."
         )
 
     def _with(self, d: int) -> float | None:
@@ -99,7 +101,9 @@ class Reasons:
         return min(fitting, default=None)
 
     def _left_out(self, seconds: float | None) -> str:
-        without = f"{self.plan.predicted_latency_s:.3f} s without it"
         if seconds is None:
-            return f"in no block does a share for it save time and fit in its memory; {without}"
-        return f"with it in the block where it helps most {seconds:.3f} s, {without}"
+            return "in no block does a share for it save time and fit in its memory"
+        return f"with it in the block where it helps most, it takes {self._longer(seconds)} longer"
+
+    def _longer(self, seconds: float) -> str:
+        return f"{seconds / self.plan.predicted_latency_s - 1:.1%}"

@@ -26,8 +26,8 @@ from coordinator.control.plans import NO_WORKER
 from coordinator.control.switching import Observed
 from coordinator.costs.devices import Cluster, Device, Link, Medium
 from coordinator.costs.endpoints import HOST_ENDPOINT
-from coordinator.doctor.examine import diagnose, examine
-from coordinator.doctor.findings import Finding
+from coordinator.doctor.examine import examine
+from coordinator.doctor.findings import Examined
 from coordinator.library.loaded import Loaded
 from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.expected import LiveExpectations
@@ -258,12 +258,10 @@ class LiveCluster:
         connection = self._connection(device)
         return connection.offset_s if connection else 0.0
 
-    async def examine(self) -> list[Finding]:
-        """The problems of devices and network. Takes a few seconds; one examination runs at
-        a time.
-        """
+    async def examine(self) -> Examined:
+        """Examines devices and network. Takes a few seconds; one examination runs at a time."""
         async with self._examining:
-            return diagnose(await examine(self._pool, self._settings))
+            return await examine(self._pool, self._settings)
 
     # ------------------------------------------------------------ measuring
 

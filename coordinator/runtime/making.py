@@ -18,6 +18,7 @@ from coordinator.control.plans import NO_WORKER
 from coordinator.costs.devices import Cluster, Planner, fastest
 from coordinator.library.loaded import Library, Loaded
 from coordinator.planning.groups import Grouping, counts, divided, grouping, service
+from coordinator.planning.mistakes import BrokenPlanner, name_of
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
 from coordinator.settings import Objective
@@ -26,7 +27,7 @@ from coordinator.tasks.plan import DeviceId, Plan
 from models.program import BlobSource, Program
 from models.units import Network
 from models.wire import Wire
-from protos.errors import BadConfiguration, ImbrexError, Infeasible
+from protos.errors import ImbrexError, Infeasible
 
 log = structlog.get_logger(__name__)
 
@@ -156,20 +157,14 @@ def _without(cluster: Cluster, errors: Mapping[DeviceId, ImbrexError]) -> Cluste
 
 
 def _proposed(planner: Planner, network: Network, cluster: Cluster, allowed: Wire) -> Plan:
-    """A planner's plan. Planners may be third-party code: their exceptions become errors here.
+    """A planner's plan; the log has the traceback of one that fails.
 
     Raises:
         Infeasible: no plan, or an illegal one.
-        BadConfiguration: the planner itself fails.
+        BrokenPlanner: the planner itself fails.
     """
     try:
         return propose(planner, network, cluster, allowed)
-    except ImbrexError:
+    except BrokenPlanner:
+        log.exception("a planner failed", planner=name_of(planner))
         raise
-    except Exception as error:
-        name = getattr(planner, "__name__", str(planner))
-        log.exception("a planner failed", planner=name)
-        raise BadConfiguration(
-            cause=f"the planner {name!r} failed: {type(error).__name__}: {error}",
-            cure="Fix it, or use another strategy; the log has its traceback",
-        ) from error

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import importlib
+import importlib.util
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any, cast
 
 from coordinator.costs.devices import Planner
+from coordinator.planning.mistakes import raised_at
 from coordinator.planning.strategies import STRATEGIES
-from protos.errors import BadRequest, NotFound
+from protos.errors import BadConfiguration, BadRequest, NotFound
 
 ENTRY_POINTS = "imbrex.planners"
 
@@ -75,11 +76,19 @@ def planner_of(own: Sequence[str], name: str) -> Planner:
 def _imported(name: str) -> Any:
     module, _, function = name.partition(":")
     try:
+        found = importlib.util.find_spec(module)
+        file = found.origin if found and found.origin else ""
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise NotFound(
             cause=f"the strategy {name!r} can't be loaded ({error})",
             cure="Write it as package.module:function, with a module that Python can import.",
+        ) from error
+    except Exception as error:
+        told = f"{type(error).__name__}: {error} ({raised_at(error, file) or file})"
+        raise BadConfiguration(
+            cause=f"the strategy {name!r} can't be loaded: {told}",
+            cure="Correct that line.",
         ) from error
 
 

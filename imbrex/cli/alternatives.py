@@ -41,17 +41,21 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A plan, the cluster that it is for, and the planner that made it."""
+    """A plan, the cluster that it is for, and the planner that made it. `scale`: what the plan was
+    told to take, over what it takes in a simulation of `cluster`, which does not know all that a
+    coordinator has learnt; alternatives are told in the plan's seconds.
+    """
 
     network: Network
     cluster: Cluster
     plan: Plan
     planner: Planner
+    scale: float = 1.0
 
     @property
     def now_s(self) -> float:
         """The plan's predicted latency."""
-        return simulate(self.plan, self.network, self.cluster).latency_s
+        return self.scale * self.plan.predicted_latency_s
 
     def planned(
         self,
@@ -66,7 +70,7 @@ class Situation:
             plan = propose(planner or self.planner, self.network, cluster, allowed)
         except ImbrexError as error:
             return Alternative(what, reason=error.cause)
-        return Alternative(what, plan.predicted_latency_s)
+        return Alternative(what, self.scale * plan.predicted_latency_s)
 
 
 def sentences(situation: Situation, step: Step) -> Iterator[str]:
@@ -126,8 +130,8 @@ def _opt_ins(situation: Situation, step: Step) -> Iterator[Alternative]:
     if any(block.barrier for block in situation.plan.blocks[1:]):
         free = tuple(replace(block, barrier=False) for block in situation.plan.blocks)
         plan = replace(situation.plan, blocks=free)
-        latency_s = simulate(plan, situation.network, situation.cluster).latency_s
-        yield Alternative("leaving out its barriers would make it", latency_s)
+        latency_s = simulate(plan, situation.network.wired(plan.wire), situation.cluster).latency_s
+        yield Alternative("leaving out its barriers would make it", situation.scale * latency_s)
 
 
 def _opt_in_sentences(now_s: float, found: Sequence[Alternative]) -> Iterator[str]:

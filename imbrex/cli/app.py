@@ -183,7 +183,7 @@ def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameter
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The inference engine; auto: the fastest that is right. [default: auto]",
+            help="The inference engine; auto: the fastest that computes correctly. [default: auto]",
         ),
     ] = None,
     pace: Annotated[

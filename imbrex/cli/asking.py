@@ -100,11 +100,11 @@ def status(
 
 
 def doctor(url: Url = URL, as_json: Json = False) -> None:
-    """Diagnose a cluster: what is wrong, and how to fix it.
+    """Check every device of a cluster: what is wrong, and how to fix it.
 
-    Asks every device how it is (power, heat, memory, disk, clock, cable, Wi-Fi), has devices try to
-    reach each other, and listens for announcements. Takes a few seconds; requests go on meanwhile.
-    The exit code is 1 if something does not work; warnings alone leave it 0.
+    Prints a check list of each device (power, heat, memory, disk, clock, cable, Wi-Fi, ...), has
+    devices try to reach each other, and listens for announcements. Takes a few seconds; requests go
+    on meanwhile. The exit code is 1 if something does not work; warnings alone leave it 0.
 
     \b
     imbrex doctor
@@ -120,14 +120,14 @@ def drain(
     url: Url = URL,
     wait: Annotated[
         bool,
-        typer.Option("--wait/--no-wait", help="Return only when nothing runs on it any longer."),
+        typer.Option("--wait/--no-wait", help="Wait until nothing is running on it any more."),
     ] = True,
     as_json: Json = False,
 ) -> None:
     """Stop giving a device work, before a reboot, an upgrade or a move.
 
-    Requests in flight end as they were planned, the next ones are computed without it. It stays
-    drained until `imbrex resume`, also when it or the coordinator starts again.
+    Requests in flight finish as planned; later ones are computed without it. It stays
+    drained until `imbrex resume`, even if it or the coordinator restarts.
 
     \b
     imbrex drain pi-3 && ssh pi-3 sudo reboot
@@ -160,7 +160,8 @@ def profile(
     """Measure devices again: what each kind of layer costs on them.
 
     Takes at most a minute for each kind of device, between requests: devices that compute alike
-    share what was measured of one. Then shows how well it predicts what it was not fitted to.
+    share what was measured of one. Then shows how well it predicts
+    layers that it was not fitted to.
 
     \b
     imbrex profile

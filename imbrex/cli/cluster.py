@@ -22,12 +22,12 @@ class Role(StrEnum):
     admin = "admin"
 
 
-_STATE = "Run them on the coordinator's device, as its user or as root."
+_STATE = "Run these commands on the coordinator's device, as its user or as root."
 
 
 def add_cluster(front: typer.Typer) -> None:
     """Adds the commands."""
-    help_text = f"Who belongs to the cluster: certificates, invitations, members. {_STATE}"
+    help_text = f"Manage who belongs to the cluster: certificates, invitations, members. {_STATE}"
     front.add_typer(app, name="cluster", help=help_text)
 
 
@@ -71,7 +71,7 @@ def invite(
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Print a join token, with which one device can join once.
+    """Print a token with which one device can join, once.
 
     \b
     imbrex cluster invite

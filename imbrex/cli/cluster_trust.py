@@ -148,7 +148,7 @@ def _certified(settings: CoordinatorSettings) -> Certified:
     certified = Trust.load(settings.state_dir).certified
     if certified is None:
         raise BadConfiguration(
-            cause=f"there is no cluster's authority in {settings.state_dir}",
+            cause=f"there is no cluster authority in {settings.state_dir}",
             cure="Create one with `imbrex cluster init`, or name the coordinator's state "
             "directory with --state-dir",
         )

@@ -96,7 +96,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         typer.Option(
             "--host-name",
             metavar="NAME",
-            help="Another host name under which clients may ask; repeatable.",
+            help="Another host name that clients may use; repeatable.",
         ),
     ] = None,
     tls: Annotated[

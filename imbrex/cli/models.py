@@ -97,8 +97,8 @@ def add(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     """Add a model of your own: a copy, with everything needed to use it.
 
     What the file does not say is guessed from its shapes and its exporter's metadata; what cannot
-    be guessed is asked on a terminal, and is an error elsewhere. A name that is there already
-    gets another version.
+    be guessed is asked on a terminal, and is an error elsewhere. A name that is already taken
+    gets a new version.
 
     \b
     imbrex models add best.onnx --name yard            (as Ultralytics exports it)
@@ -149,21 +149,25 @@ def quantise(
     model: ModelArgument,
     images: Annotated[
         Path,
-        typer.Option(metavar="FOLDER", help="Pictures such as the model will see, 100 or so."),
+        typer.Option(
+            metavar="FOLDER", help="About 100 pictures like those that the model will see."
+        ),
     ],
     name: Annotated[str | None, typer.Option(help="[default: MODEL-int8]")] = None,
     at_most: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", min=0, help="Time for finding layers that should stay in float."
+            metavar="SECONDS",
+            min=0,
+            help="Time limit for finding layers that should stay in float.",
         ),
     ] = 120.0,
     as_json: Json = False,
 ) -> None:
-    """Make a model of eight bits, which is faster on most processors and less exact.
+    """Make an 8-bit version of a model: faster on most processors, and less exact.
 
     It is calibrated on most of the pictures and compared with the float model on the others.
-    Layers that lose most stay in float.
+    Layers that lose the most accuracy stay in float.
 
     \b
     imbrex models quantise yard --images /var/lib/camera

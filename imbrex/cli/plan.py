@@ -163,7 +163,8 @@ def _alternatives(shown: Shown, network: Network, cluster: Cluster, chosen: str)
     planner = strategy(chosen or (made.strategy if made.strategy in strategies() else "auto"))
     with terminal.progress_bar() as bar:
         task = bar.add_task("", total=None)
-        situation = Situation(network, cluster, made, planner)
+        scale = shown.plan["predicted_latency_s"] / made.predicted_latency_s
+        situation = Situation(network, cluster, made, planner, scale)
         told = list(sentences(situation, lambda what: bar.update(task, description=what)))
     yield from told
 

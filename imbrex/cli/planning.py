@@ -49,7 +49,7 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         typer.Option("--explain", help="Explain the choice, and what the alternatives would cost."),
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="List every task of a device by itself.")
+        bool, typer.Option("--verbose", help="List each task of a device separately.")
     ] = False,
     save: Annotated[
         Path | None,
@@ -80,7 +80,9 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 
 def simulate(
     model: ModelArgument,
-    cluster: Annotated[Path, typer.Option(metavar="FILE.toml", help=CLUSTER)],
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help=f"{CLUSTER} [required]")
+    ] = None,
     strategy: Annotated[
         str,
         typer.Option(metavar="S,S", help="Strategies, separated by commas; also module:function."),
@@ -93,17 +95,23 @@ def simulate(
 ) -> None:
     """Predict every strategy on a cluster file, side by side.
 
-    Write the file by hand, or take that of a running cluster: `imbrex status --save`.
+    Write the file by hand (docs/cluster-files.md), or save that of a running cluster: `imbrex
+    status --save`.
 
     \b
     imbrex simulate vgg16 --cluster eight-pis.toml
     imbrex simulate yolov2 --cluster eight-pis.toml --strategy aofl,elimination --devices 1..8
     imbrex simulate digits --cluster eight-pis.toml --plot speedup.svg --json
     """
+    if cluster is None:
+        raise typer.BadParameter(
+            "name a cluster file, such as docs/clusters/four-pi4.toml; `imbrex status --save` "
+            "writes that of a running cluster",
+            param_hint="--cluster",
+        )
     strategies = _parsed(ranges.listed, strategy, "--strategy")
     counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
-    if plot is not None and plot.suffix.lower() != ".svg":
-        raise typer.BadParameter(f"{plot} is not an .svg file", param_hint="--plot")
+    _require_svg(plot)
     from imbrex.cli import simulate as command
 
     asked = command.Asked(cluster, strategies, counts, plot)
@@ -144,6 +152,16 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     seed: Annotated[int, typer.Option(min=0, help="The seed of the random input.")] = 0,
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print every sample as CSV.")] = False,
+    models: Annotated[
+        str | None,
+        typer.Option(metavar="M,M", help="Several models, one after the other; instead of MODEL."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.svg", help="Draw the measured and predicted speed-up over --devices."
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -153,38 +171,45 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         ),
     ] = None,
 ) -> None:
-    """Measure strategies on a running cluster, beside what was predicted.
+    """Measure strategies on a running cluster, and compare with the predictions.
 
     Every answer is compared with the first strategy's. Rounds are interleaved (a b a b), so that a
-    slowdown of the cluster affects all alike. With --report each round also measures the whole
-    model on one device, and devices that were not measured before are measured first.
+    slowdown of the cluster affects all equally; each ends with the baseline, the whole model on the
+    best device alone. With --report, devices that were not measured before are measured first;
     `imbrex simulate --cluster` reads a report.
 
     \b
     imbrex bench --report report.json
-    imbrex bench digits --strategies aofl,elimination --devices 1..4 --repeat 20
+    imbrex bench digits --strategies aofl,elimination --devices 1..4 --repeat 20 --plot speedup.svg
+    imbrex bench --models resnet50,yolov8n --csv
     imbrex bench vgg16 --url http://pi-1:8460 --strategies all --json
     imbrex bench digits --strategies aofl --plan plan.json --csv
     imbrex bench yolov2 --wire exact,fp16 --devices 4
     """
     if as_json + as_csv + (report is not None) > 1:
         raise typer.BadParameter("choose one of --json, --csv and --report")
+    if model is not None and models is not None:
+        raise typer.BadParameter("give MODEL or --models, not both", param_hint="--models")
+    _require_svg(plot)
+    wanted = _parsed(ranges.listed, models, "--models") if models else [model] if model else []
     names = _parsed(ranges.listed, strategies, "--strategies") if strategies is not None else []
     counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
     wires = [known_wire(each) for each in _parsed(ranges.listed, wire, "--wire")] if wire else [""]
     from imbrex.cli import bench as command
+    from imbrex.cli.measuring import Asked
 
     if report is not None:
         from imbrex.cli import report as reporting
 
-        asked = command.Asked(names or reporting.STRATEGIES, counts, repeat, seed, plan, wires)
-        models = [model] if model is not None else reporting.MODELS
-        raise typer.Exit(reporting.report(models, url, asked, report))
-    if model is None:
+        if plot is not None:
+            raise typer.BadParameter("a report has no plot", param_hint="--plot")
+        asked = Asked(names or reporting.STRATEGIES, counts, repeat, seed, plan, wires)
+        raise typer.Exit(reporting.report(wanted or reporting.MODELS, url, asked, report))
+    if not wanted:
         raise typer.BadParameter("name one, or ask for a --report", param_hint="MODEL")
-    asked = command.Asked(names or ["auto"], counts, repeat, seed, plan, wires)
+    asked = Asked(names or ["auto"], counts, repeat, seed, plan, wires, plot)
     form: command.Form = "json" if as_json else "csv" if as_csv else "people"
-    raise typer.Exit(command.bench(model, url, asked, form))
+    raise typer.Exit(command.bench(wanted, url, asked, form))
 
 
 def check(
@@ -222,6 +247,11 @@ def check(
     allowed = Choice.of(None, None, chosen).wire or "exact"
     tiles = (int(rows), int(cols))
     raise typer.Exit(command.check(model, tiles, allowed, inputs, as_json=as_json))
+
+
+def _require_svg(plot: Path | None) -> None:
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise typer.BadParameter(f"{plot} is not an .svg file", param_hint="--plot")
 
 
 def _parsed(parse: Callable[[str], _T], text: str, option: str) -> _T:

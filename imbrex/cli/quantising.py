@@ -110,7 +110,7 @@ def _pictures(folder: Path, sidecar: Sidecar) -> list[_Picture]:
     except OSError as error:
         raise BadRequest(
             cause=f"the folder {folder} cannot be read: {error.strerror}",
-            cure="Name a folder of pictures such as the model will see",
+            cure="Name a folder of pictures like those that the model will see",
         ) from error
     order = np.random.default_rng(_SEED).permutation(len(files))
     found: list[_Picture] = []
@@ -128,8 +128,8 @@ def _pictures(folder: Path, sidecar: Sidecar) -> list[_Picture]:
     if len(found) < _LEAST_PICTURES:
         raise BadRequest(
             cause=f"{folder} has {len(found)} pictures that can be used{problem}",
-            cure=f"Put at least {_LEAST_PICTURES} there, better {MOST_PICTURES}, such as the "
-            "model will see: some calibrate it, the others are for the comparison",
+            cure=f"Put at least {_LEAST_PICTURES} there, ideally {MOST_PICTURES}, like those "
+            "that the model will see: some calibrate it, the others serve for the comparison",
         )
     return found
 

@@ -24,7 +24,7 @@ from coordinator.planning.cluster_file import HOST, speed_of
 from coordinator.runtime.describe import describe
 from coordinator.tasks.plan import DeviceId
 from imbrex import terminal
-from imbrex.cli import bench, profile
+from imbrex.cli import bench, measuring, profile
 from imbrex.cli.provenance import provenance
 from imbrex.client import Client
 from imbrex.described import cluster_of, require_writable, write
@@ -48,7 +48,7 @@ _NOT_MEASURED = "not measured: what an x86-64 core needs"
 _OBSERVED = "the requests of this report (an average in which later ones count more)"
 
 
-def report(models: Sequence[str], url: str, asked: bench.Asked, target: Path) -> int:
+def report(models: Sequence[str], url: str, asked: measuring.Asked, target: Path) -> int:
     """Measures what is not measured yet, then the models; writes the report. 1 if answers differ.
 
     Raises:
@@ -56,12 +56,12 @@ def report(models: Sequence[str], url: str, asked: bench.Asked, target: Path) ->
         Unavailable: there is no device to measure, or one cannot be measured.
     """
     require_writable(target, "--report")
-    bodies = {model: bench.question(model, asked.seed) for model in models}
+    bodies = {model: measuring.question(model, asked.seed) for model in models}
     with Client(url) as client:
         _require_measured(client)
         found = []
         for model, body in bodies.items():
-            found.append(bench.measure(client, model, body, asked, in_turns=True))
+            found.append(measuring.measure(client, model, body, asked))
             bench.show(found[-1])
         between_devices = any(
             sample.bytes["halo"] for each in found for case in each.cases for sample in case.samples
@@ -109,7 +109,7 @@ def _require_measured(client: Client) -> None:
         while not all(each.profiled for each in client.devices() if each.state == "ready"):
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    cause=f"the links are not probed after {_PROBED_S:.0f} s",
+                    cause=f"the links had not been probed after {_PROBED_S:.0f} s",
                     cure="Send no requests meanwhile: links are probed when nothing is computed",
                 )
             pause.wait(_POLL_S)
@@ -229,7 +229,7 @@ def _rounded(values: Iterator[float] | Sequence[float]) -> float:
     return float(f"{statistics.median(values):.4g}")
 
 
-def _speedups(found: bench.Found) -> dict[str, Any]:
+def _speedups(found: measuring.Found) -> dict[str, Any]:
     """Without the names of devices, and without reasons, which may name some."""
     results = [bench.result(case, found.about, {}) for case in found.cases]
     return {
@@ -245,7 +245,7 @@ def _condition(client: Client) -> dict[str, Any]:
     """Whether the devices were well, after all that work."""
     ready = [each for each in client.devices() if each.state == "ready"]
     with terminal.waiting("asking the doctor"):
-        found = {(each.code, each.severity) for each in client.doctor()}
+        found = {(each.code, each.severity) for each in client.doctor().findings}
     return {
         "throttled_devices": sum(each.throttled for each in ready),
         "celsius_at_most": max((each.celsius for each in ready), default=0.0),

@@ -16,7 +16,7 @@ from imbrex.client import Client, NoCoordinator
 from models.reference import EQUAL, Comparison, compare
 from models.selection import Selections, as_read
 from models.tolerance import PLAIN
-from protos.errors import ImbrexError
+from protos.errors import ImbrexError, NotFound
 
 # The first request of a plan loads sessions and fills caches.
 WARM_UP = 2
@@ -91,7 +91,7 @@ class Rounds:
                     found = self._ask(case)
                     self.reference = self.reference or found.arrays
                 case.plan = plain(self.client.plan(self.model, case.choice))
-            except NoCoordinator:
+            except (NoCoordinator, NotFound):  # the coordinator, or a strategy of this name
                 raise
             except ImbrexError as error:
                 case.reason = error.cause

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from coordinator.costs.devices import Cluster
 from coordinator.planning.ofl import ofl
+from coordinator.planning.propose import propose
 from coordinator.planning.published import GFLOPS, equal_cluster
 from coordinator.tasks.plan import Plan
 from imbrex import terminal
@@ -34,15 +35,16 @@ def show(model: str, cluster: Path | None, *, as_json: bool) -> int:
         network = network_of(loaded)
         summary = summarise(network)
     described = load_cluster(cluster) if cluster is not None else equal_cluster(DEVICES)
+    if not as_json:
+        _show(loaded, network.graph, summary, terminal.out())
     where = cluster.name if cluster is not None else f"{DEVICES} devices of {GFLOPS} GFLOP/s"
     with terminal.waiting("planning"):
         # The strategy without a search: a lower bound of the gain.
-        plan = ofl(network, described)
+        plan = propose(ofl, network, described)
     if as_json:
         report = _json(loaded, network.graph, summary)
         terminal.print_json(report | {"sample": _sample(plan, described, where)})
     else:
-        _show(loaded, network.graph, summary, terminal.out())
         _predict(plan, where, terminal.out())
     return 0
 
@@ -104,29 +106,30 @@ def _show(loaded: LoadedModel, graph: Graph, summary: Summary, console: Console)
             info = graph.tensors[name]
             shape = "known when computed" if info.is_dynamic else _shape(info.shape)
             console.print(f"{what:6} {name}: {_type(info)} {shape}")
-    console.print()
-    made = terminal.table(
-        "unit", "operators", ">MFLOP", ">weights", "output", ">live behind it", "", "split"
-    )
-    for unit in summary.units:
-        made.add_row(
-            unit.name,
-            _operators(unit),
-            f"{unit.flop / 1e6:.1f}",
-            terminal.size(unit.weight_bytes),
-            _shape(unit.output.shape),
-            terminal.size(unit.live_bytes),
-            _boundary(unit),
-            Text(f"no: {unit.reason}", "yellow") if unit.reason else Text("yes", "green"),
-        )
-    console.print(made)
-    console.print()
     console.print(
         f"split: {summary.partitioned_flop_share:.1%} of the FLOPs; "
         f"{len(summary.refusals)} of {len(graph.nodes)} nodes keep their units whole"
     )
     largest = (f"{each.name} {terminal.size(each.nbytes)}" for each in summary.largest)
     console.print(f"largest activations: {', '.join(largest)}")
+    console.print()
+    made = terminal.table(
+        *("unit", "operators", ">MFLOP", ">weights, MB", "output", ">live behind it, MB", ""),
+        "split",
+    )
+    for unit in summary.units:
+        made.add_row(
+            unit.name,
+            _operators(unit),
+            f"{unit.flop / 1e6:.1f}",
+            terminal.mb(unit.weight_bytes),
+            _shape(unit.output.shape),
+            terminal.mb(unit.live_bytes),
+            _boundary(unit),
+            Text(f"no: {unit.reason}", "yellow") if unit.reason else Text("yes", "green"),
+        )
+    console.print(made)
+    console.print()
 
 
 def _predict(plan: Plan, where: str, console: Console) -> None:

@@ -110,26 +110,34 @@ def _show(model: str, there: int, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     best_s = min((each.latency_s for each in known), default=0.0)
     console.print(f"{model} on a cluster of {there}, predicted by the simulator")
     made = terminal.table(
-        "strategy", ">of", ">latency", "", ">speed-up", ">used", ">moved", ">search"
+        *("strategy", ">of", ">latency, ms", "", ">speed-up", ">used", ">moved, MB"),
+        ">search, ms",
     )
     for name, each in outcomes.items():
         for one in each:
             if isinstance(one, Refused):
-                made.add_row(name, str(one.count), "-", Text(one.reason, "yellow"))
+                made.add_row(name, str(one.count), "-")
                 continue
             traffic = one.traffic
             made.add_row(
                 name,
                 str(one.count),
-                terminal.duration(one.latency_s),
+                terminal.ms(one.latency_s),
                 Text(
                     terminal.bar(one.latency_s / slowest_s, BAR),
                     "green" if one.latency_s == best_s else "",
                 ),
                 f"{one.speedup:.2f}",
                 str(len(one.devices)),
-                terminal.size(traffic.scatter + traffic.gather + traffic.halo),
-                terminal.duration(one.search_s),
+                terminal.mb(traffic.scatter + traffic.gather + traffic.halo),
+                terminal.ms(one.search_s),
             )
     console.print(made)
-    console.print("speed-up: over the best device alone; search: the time to find the plan")
+    for name, each in outcomes.items():
+        for one in each:
+            if isinstance(one, Refused):
+                told = Text(f"{name} on {one.count}: {one.reason}", "yellow")
+                console.print(told, soft_wrap=not console.is_terminal)
+    console.print(
+        "speed-up: over the best device alone; search: the time to find and check the plan"
+    )

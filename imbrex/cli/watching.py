@@ -41,7 +41,9 @@ def watch(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     per_second: Annotated[
         float,
         typer.Option(
-            min=0, help="The most frames per second. [default: no limit]", show_default=False
+            min=0,
+            help="The maximum number of frames per second. [default: no limit]",
+            show_default=False,
         ),
     ] = 0.0,
     mqtt: Annotated[
@@ -62,8 +64,9 @@ def watch(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 ) -> None:
     """Watch a folder or a camera: print a line of JSON for every frame.
 
-    The newest frame goes first, and a camera's older ones are dropped: an answer is about what is
-    there now. A stream that breaks is opened again. Rate and latency are shown on standard error.
+    The newest frame goes first, and a camera's older ones are dropped, so that answers are about
+    what is there now. A stream that breaks is reopened. Rate and latency are shown on standard
+    error.
 
     \b
     imbrex watch /srv/scans --model digits

@@ -8,7 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -40,7 +40,8 @@ PREFIX = "imbrex-demo-"
 class ClusterForm:
     """What to start. `like` is what the computers are like, None for this machine as it is. With
     `profile`, devices are measured before planning; profiles are kept in `cache` for the next
-    time. The coordinator listens on `port`, or on any free one if that is taken.
+    time. The coordinator listens on `port`, or on any free one if that is taken; `settings` are
+    further ones of the coordinator.
     """
 
     model: str
@@ -51,6 +52,7 @@ class ClusterForm:
     cache: Path
     wire: str = ""
     port: int = 0
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 class DemoCluster:
@@ -160,6 +162,7 @@ class DemoCluster:
             "profile": form.profile,
             **({"profile_s": _PROFILE_S} if form.like else {}),
             **({"wire": form.wire} if form.wire else {}),
+            **form.settings,
         }
         self._share_profiles(self._folder / "coordinator")
         computer = form.like.host if form.like else None

@@ -222,7 +222,7 @@ def _workers(outcome: Outcome, console: Console) -> None:
 def _plan(outcome: Outcome, console: Console) -> None:
     plan = outcome.measured.plan
     names = {str(each["id"]): str(each["name"]) for each in outcome.devices}
-    console.print(terminal.plan_sentence(plan))
+    console.print(terminal.plan_sentence(plan, outcome.measured.scale))
     console.print(terminal.plan_table(plan, names))
     for each in plan["devices_unused"]:
         console.print(f"{names.get(each['device'], each['device'])} left out: {each['reason']}")

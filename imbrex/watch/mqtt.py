@@ -132,8 +132,9 @@ class Publisher:
         self._connected.wait(CONNECT_S)
         if self._refused or not self._connected.is_set():
             self._client.loop_stop()
+            told = self._refused or "no answer"
             raise BadConfiguration(
-                cause=f"the MQTT broker at {where} refuses us: {self._refused or 'no answer'}",
+                cause=f"the MQTT broker at {where} refuses the connection: {told}",
                 cure=f"Put the user in the URL and the password in {PASSWORD_VARIABLE}",
             )
         return self

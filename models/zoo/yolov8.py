@@ -19,10 +19,12 @@ CHANNELS = (16, 32, 64, 128, 256)
 DEPTHS = (1, 2, 2, 1)
 
 
-def yolov8n() -> StoredModel:
-    """(1, 3, 640, 640) -> (1, 144, 80, 80), (1, 144, 40, 40), (1, 144, 20, 20)."""
+def yolov8n(side: int = SIDE) -> StoredModel:
+    """(1, 3, 640, 640) -> (1, 144, 80, 80), (1, 144, 40, 40), (1, 144, 20, 20); `side` is that of
+    the input, a multiple of 32.
+    """
     net = Network("yolov8n", SEED)
-    x = _conv(net.input("image", (1, 3, SIDE, SIDE)), "stem", CHANNELS[0], 3, 2)
+    x = _conv(net.input("image", (1, 3, side, side)), "stem", CHANNELS[0], 3, 2)
     maps = []
     for stage, (channels, depth) in enumerate(zip(CHANNELS[1:], DEPTHS, strict=True), start=2):
         x = _conv(x, f"down{stage}", channels, 3, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -40,18 +41,49 @@ def test_strategies_in_turns(live: Live, tmp_path: Path) -> None:
     assert all(len(device["fingerprint"]) == 16 for device in found["devices"])
     assert {"commit", "versions", "command"} <= set(found["provenance"])
     assert found["seed"] == 0
+    assert len(found["baseline"]["samples_s"]) == 3
+    for each in (found["baseline"], *found["results"]):
+        assert min(each["samples_s"]) <= each["quartile_1_s"] <= each["quartile_3_s"]
+        assert each["quartile_3_s"] <= max(each["samples_s"]) + 1e-6
 
 
 def test_samples_as_csv_and_a_table(live: Live) -> None:
     arguments = ("bench", live.file, "--strategies", "lw,efl", "--repeat", 2)
     rows = list(csv.DictReader(live.ask(*arguments, "--csv").out.splitlines()))
     assert [(row["round"], row["strategy"]) for row in rows] == [
-        *(("0", "lw"), ("0", "efl"), ("1", "lw"), ("1", "efl"))
+        *(("0", "alone"), ("0", "lw"), ("0", "efl"), ("1", "alone"), ("1", "lw"), ("1", "efl"))
     ]
     assert float(rows[0]["latency_s"]) > 0
     people = live.ask(*arguments).out
     assert "\nefl" in people
+    assert "\nalone" in people
+    assert "25 %" in people
     assert "█" in people
+
+
+def test_several_models_and_a_chart(live: Live, tmp_path: Path) -> None:
+    chart = tmp_path / "speedup.svg"
+    both = f"{live.file},{live.file}@64x64"
+    ran = live.ask("bench", "--models", both, "--repeat", 1, "--json")
+    assert ran.code == 0, ran.err
+    assert [len(each["results"]) for each in ran.json()["models"]] == [1, 1]
+    assert "no model" in live.refuses("bench", "--models", f"{live.file},vgg61")
+    one = live.ask("bench", "--models", live.file, "--repeat", 1, "--devices", "1..2", "--json")
+    assert one.json()["model"] == "tiny"
+    drawn = live.ask("bench", live.file, "--repeat", 1, "--devices", "1..2", "--plot", chart)
+    assert drawn.code == 0, drawn.err
+    words = "".join(ElementTree.parse(chart).getroot().itertext())
+    assert "auto, tiny, predicted: " in words
+
+
+def test_options_that_exclude_each_other(live: Live, tmp_path: Path) -> None:
+    assert "not both" in live.ask("bench", live.file, "--models", live.file).err
+    assert "empty" in live.ask("bench", "--models", "a,,b").err
+    assert "not an .svg" in live.ask("bench", live.file, "--plot", tmp_path / "a.png").err
+    report = ("--report", tmp_path / "r.json", "--plot", tmp_path / "a.svg")
+    assert "no plot" in live.ask("bench", *report).err
+    nowhere = tmp_path / "missing" / "a.svg"
+    assert str(nowhere) in live.refuses("bench", live.file, "--plot", nowhere)
 
 
 class Turns:
@@ -100,6 +132,7 @@ def test_rounds_are_interleaved_and_every_answer_is_compared() -> None:
 
 def test_what_cannot_be_measured(live: Live, tmp_path: Path) -> None:
     assert "aolf" in live.refuses("bench", live.file, "--strategies", "aolf")
+    assert "aolf" in live.refuses("bench", live.file, "--strategies", "lw,aolf")
     assert "2 are ready" in live.refuses("bench", live.file, "--devices", "1..3")
     assert "no file" in live.refuses("bench", live.file, "--plan", tmp_path / "none.json")
     assert "no model" in live.refuses("bench", "vgg61")

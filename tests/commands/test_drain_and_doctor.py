@@ -54,7 +54,11 @@ def test_the_doctor(live: Live) -> None:
     assert ran.code == bool(errors)
     network = {"one_way", "unreachable_peers", "client_isolation", "unreachable", "not_examined"}
     assert not network & {each["code"] for each in told["findings"]}
+    rows = {(each["device"], each["what"]): each["state"] for each in told["checks"]}
+    for name in ("worker-1", "worker-2"):
+        assert rows[name, "connection"] == rows[name, "neighbours"] == "ok"
     shown = live.ask("doctor")
+    assert "reaches 1 of 1" in shown.out
     assert shown.code == ran.code
     assert all(each["code"] in shown.out for each in told["findings"])
     assert told["findings"] or "no problem found" in shown.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from coordinator.planning.propose import propose
 from coordinator.runtime.planners import strategy
 from imbrex.cli.alternatives import Situation, sentences
 from imbrex.described import network_of
+from imbrex.terminal import duration
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex, refused
 from tests.commands.conftest import Live
@@ -51,6 +53,31 @@ def test_a_device_has_one_line_of_a_block(cluster: Path) -> None:
     assert len(long) == 2 + sum(tiles)
     assert len(short) == 2 + sum(devices)
     assert any("in 2 tasks" in line for line in short)
+
+
+def test_a_plan_has_one_predicted_time() -> None:
+    pis = Path(__file__).parents[2] / "docs" / "clusters" / "four-pi4.toml"
+    explained = imbrex("plan", "digits", "--cluster", pis, "--explain").out
+    told = re.search(r"predicted ([\d.]+ ms)", explained)
+    assert told is not None
+    assert f"it takes {told[1]};" in explained
+    simulated = imbrex("simulate", "digits", "--cluster", pis, "--strategy", "auto").out
+    assert f" {told[1].removesuffix(' ms')} " in simulated
+    notes = [line for line in explained.splitlines() if line.startswith("Note: ")]
+    assert notes
+    assert not any(re.search(r"\d m?s\b", note) for note in notes)
+
+
+def test_alternatives_are_told_in_the_seconds_of_the_plan() -> None:
+    network, cluster = network_of("digits"), parse_cluster(CLUSTER)
+    planner = strategy("aofl")
+    plan = propose(planner, network, cluster)
+    usual, doubled = (
+        next(sentences(Situation(network, cluster, plan, planner, scale), lambda what: None))
+        for scale in (1.0, 2.0)
+    )
+    assert f"it takes {duration(2 * plan.predicted_latency_s)};" in doubled
+    assert re.findall(r"[+-]\d+%", usual) == re.findall(r"[+-]\d+%", doubled)
 
 
 def test_sentences_with_what_everything_else_would_cost() -> None:

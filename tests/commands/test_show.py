@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from imbrex.cli import show
 from models.zoo.builder import Network, square
+from protos.errors import Infeasible
 from tests.cli.run_cli import imbrex, refused
 from tests.models.model_files import opened, saved
 
@@ -56,6 +58,18 @@ def test_for_people_and_for_a_cluster_of_theirs(tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     assert "output fc: float32 1x10" in ran.out
     assert "on two.toml:" in ran.out
+
+
+def test_the_summary_comes_before_the_plan(tmp_path: Path, capsys, monkeypatch) -> None:
+    def planned(*_: object) -> None:
+        told = capsys.readouterr().out
+        assert told.startswith("tiny ")
+        assert "of the FLOPs" in told.split("\n\n")[0]
+        raise Infeasible(cause="planned last", cure="-")
+
+    monkeypatch.setattr(show, "propose", planned)
+    with pytest.raises(Infeasible, match="planned last"):
+        show.show(str(residual(tmp_path)), None, as_json=False)
 
 
 def test_what_cannot_be_shown(tmp_path: Path) -> None:

@@ -86,6 +86,9 @@ def test_somebody_elses_planner_that_fails(cluster: Path) -> None:
 
 
 def test_what_cannot_be_simulated(cluster: Path, tmp_path: Path) -> None:
+    without = imbrex("simulate", "lenet5")
+    assert without.code == 2
+    assert "imbrex status --save" in without.err
     here = ("simulate", "lenet5", "--cluster")
     assert "none.toml" in refused(*here, tmp_path / "none.toml").err
     assert "aofl" in refused(*here, cluster, "--strategy", "aolf").err

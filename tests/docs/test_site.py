@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,9 @@ import pytest
 
 from benchmarks import hardware
 from benchmarks.lab.tables import between_marks
+from coordinator.planning.cluster_file import parse_cluster
+from coordinator.planning.cluster_schema import DeviceEntry, Host, Network
+from imbrex.described import load_cluster
 from tests.docs.commands import ROOT
 
 
@@ -55,6 +60,25 @@ def test_the_page_on_hardware_says_what_was_simulated() -> None:
         assert (hardware.IMAGES / f"hardware-{kind}.svg").read_text() == svg
     rows["pi4-gbe"]["vgg16"]["8"] *= 2
     assert between_marks(page, hardware.table(rows)) != page
+
+
+def test_the_page_on_cluster_files_has_the_keys_that_the_parser_knows() -> None:
+    spec = importlib.util.spec_from_file_location("cluster_keys", ROOT / "docs" / "cluster_keys.py")
+    keys = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(keys)
+    text = keys.PAGE.read_text()
+    assert keys.page() == text, "run `python docs/cluster_keys.py`"
+    for name in (*DeviceEntry.model_fields, *Host.model_fields, *Network.model_fields):
+        assert f"| `{name}` |" in text, name
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert len(parse_cluster(example).devices) == 5
+
+
+@pytest.mark.parametrize("name", ["four-pi3", "four-pi4", "four-pi5"])
+def test_the_example_clusters_are_four_devices(name: str) -> None:
+    cluster = load_cluster(ROOT / "docs" / "clusters" / f"{name}.toml")
+    assert len(cluster.devices) == 4
+    assert cluster.devices[0].host
 
 
 def test_every_page_is_in_the_menu(site: Path) -> None:

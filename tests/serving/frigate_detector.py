@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,17 @@ class Detector:
             return self._decoded(self._socket.recv_multipart())
         except zmq.Again:
             self.timeouts += 1
+            self.restart()
+            return ZEROS
+
+    def restart(self) -> None:
+        """A new socket, and the model again, until it is loaded."""
+        while True:
             self._socket.close()
             self._connect()
-            self.initialise()
-            return ZEROS
+            with suppress(zmq.Again):
+                if self.initialise():
+                    return
 
     def raw(self, *frames: bytes) -> list[bytes]:
         """The answer to any frames."""
@@ -84,15 +92,19 @@ class Detector:
 
 
 def save_detector(folder: Path, side: int = 32, classes: int = 3) -> Path:
-    """A network whose output is that of a YOLOv8: (1, 4 + classes, boxes)."""
+    """A network whose output is that of a YOLOv8: (1, 4 + classes, boxes) of two maps."""
     net = Network("crops", seed=5)
     x = net.input("images", (1, 3, side, side))
+    parts, boxes = [], 0
     for number in (1, 2):
         x = x.conv(f"conv{number}", 8, square(3, 2)).relu()
-    x = x.conv("head", 4 + classes, square(1))
-    cells = (side // 4) ** 2
-    shape = net.integers("flat.shape", (1, 4 + classes, cells))
-    flat = net.node("Reshape", "output0", [x.name, shape], (1, 4 + classes, cells))
+        head = x.conv(f"head{number}", 4 + classes, square(1))
+        cells = (side >> number) ** 2
+        shape = net.integers(f"flat{number}.shape", (1, 4 + classes, cells))
+        flat = net.node("Reshape", f"flat{number}", [head.name, shape], (1, 4 + classes, cells))
+        parts.append(flat.name)
+        boxes += cells
+    joined = net.node("Concat", "output0", parts, (1, 4 + classes, boxes), axis=2)
     path = folder / "crops.onnx"
-    onnx.save(net.model(flat), path)
+    onnx.save(net.model(joined), path)
     return path

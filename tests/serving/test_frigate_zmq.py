@@ -11,10 +11,12 @@ import numpy as np
 import onnx
 import pytest
 import zmq
+import zmq.asyncio
 
 from coordinator.serving.frigate import messages
 from coordinator.serving.frigate.kept import MOST_MODELS, Kept
 from coordinator.serving.frigate.outputs import rows_of
+from coordinator.serving.frigate.server import MOST_PARTS, _received
 from models.reference import WholeModel
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex
@@ -133,6 +135,27 @@ def test_what_is_no_message_gets_zeros_and_the_service_goes_on(
     detector: Detector, frames: tuple[bytes, ...]
 ) -> None:
     assert detector.raw(*frames) == messages.NOTHING
+    assert detector.initialise()
+
+
+async def test_of_a_message_with_many_parts_a_few_are_kept() -> None:
+    context: zmq.asyncio.Context = zmq.asyncio.Context()
+    router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    try:
+        router.bind("inproc://parts")
+        dealer.connect("inproc://parts")
+        for count in (1, 4, 5, 100_000):
+            await dealer.send_multipart([b"x"] * count)
+            await dealer.send(b"next")
+            identity, *parts = await _received(router)
+            assert parts == [b"x"] * min(count, MOST_PARTS - 1)
+            assert await _received(router) == [identity, b"next"]
+    finally:
+        context.destroy(linger=0)
+
+
+def test_many_parts_get_zeros_and_the_service_goes_on(detector: Detector) -> None:
+    assert detector.raw(*[b"{}"] * 100_000) == messages.NOTHING
     assert detector.initialise()
 
 

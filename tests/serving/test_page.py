@@ -90,6 +90,11 @@ def test_a_picture_is_dropped_and_boxes_appear(cluster: Service) -> None:
         assert count(driver, "#found tr") == count(driver, "#overlay .found")
         wait(lambda: count(driver, "#timeline rect") > 2)
         wait(lambda: text(driver, "answers") == "1")
+        driver.refresh()
+        wait(lambda: text(driver, "day-answers") == "1")
+        assert count(driver, "#day-chart rect.answered") == 1
+        driver.execute_async_script(DROP)
+        wait(lambda: count(driver, "#overlay .found") > 4)
         wait(lambda: re.fullmatch(r"\d+\.\d/s", text(driver, "capacity")))
         assert re.fullmatch(r"\d+\.\d\u00d7|slower", text(driver, "gain"))
         assert re.search("measured|predicted", text(driver, "gain-note"))
@@ -124,6 +129,11 @@ def test_the_reference_shows_every_route(cluster: Service) -> None:
         for route in ("POST /v1/models/{model}/infer", "DELETE /v1/plans/{model}"):
             assert route in shown
         assert "429" in shown
+        assert f"curl {cluster.url}/v1/devices" in shown
+        assert f"--data-binary @photo.jpg {cluster.url}/v1/models/digits/infer" in shown
+        assert f"curl -F image=@photo.jpg {cluster.url}/v1/vision/detection" in shown
+        assert f"curl -X DELETE {cluster.url}/v1/plans/digits" in shown
+        assert f"{cluster.url}/v2/models/digits/infer" in shown
         assert "`" not in shown
         assert errors(driver) == []
 

@@ -88,4 +88,4 @@ def test_the_commands(file, tmp_path):
     put = imbrex("cluster", "restore", again, "--state-dir", after, "--json").json()
     assert put == made
     nowhere = imbrex("cluster", "backup", again, "--state-dir", tmp_path / "nowhere")
-    assert (nowhere.code, "no cluster's authority" in nowhere.err) == (1, True)
+    assert (nowhere.code, "no cluster authority" in nowhere.err) == (1, True)

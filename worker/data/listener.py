@@ -146,7 +146,7 @@ class Listener:
         sender, secret = read_greeting(partial(_exactly, stream.socket))
         with self._lock:
             if objection := self._objection(stream.socket, sender, secret):
-                raise PeerViolation(cause=objection, cure="See `imbrex cluster members`")
+                raise PeerViolation(cause=objection, cure="See `imbrex cluster list`")
             stream.sender = sender
         stream.socket.sendall(WELCOME)
         stream.socket.settimeout(None)

@@ -94,7 +94,7 @@ class Offers:
             if context is not None and COORDINATOR_NAME not in stream.names:
                 raise PeerViolation(
                     cause=f"its certificate is for {', '.join(stream.names)}, which is not a host",
-                    cure="See `imbrex cluster members`",
+                    cure="See `imbrex cluster list`",
                 )
             offer = self._open.pop(bytes(token or b"").decode(errors="replace"), None)
             if offer is None or offer.stream.done():

@@ -71,7 +71,7 @@ def plan_svg(plan: Plan, network: Network, names: Mapping[str, str] | None = Non
     height = legend_y + 22 * (len(plan.devices) + 1)
     speedup = plan.single_device_latency_s / plan.predicted_latency_s
     title = (
-        f"{plan.model}, {plan.strategy}: {plan.predicted_latency_s:.3g} s on "
+        f"{plan.model}, {plan.strategy}: {plan.predicted_latency_s * 1e3:.0f} ms on "
         f"{len(plan.devices)} devices, {speedup:.2f} times as fast as one"
         + ("" if plan.wire == "exact" else f", maps travel as {plan.wire}")
     )

@@ -104,7 +104,7 @@ class _Signed:
         authority = Authority.load(settings.state_dir)
         if authority is None:
             raise BadConfiguration(
-                cause=f"tls is set, and there is no cluster's authority in {settings.state_dir}",
+                cause=f"tls is set, and there is no cluster authority in {settings.state_dir}",
                 cure="Make one with `imbrex cluster init`, or set tls_cert and tls_key",
             )
         self._authority = authority

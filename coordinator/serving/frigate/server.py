@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ _SLOWEST = 1.5
 MOST_AT_ONCE = 16
 # Messages that wait in the socket, each as large as a body.
 _WAITING = 4
+# A peer's identity, an empty part, a header and its data; one more shows that there are others.
+MOST_PARTS = 5
 # A size for networks that ask for it (D-FINE): the second input, of two integers.
 _SIZE_SHAPE = (1, 2)
 _LOCAL = ("tcp://127.", "tcp://[::1]", "tcp://localhost", "ipc://")
@@ -100,8 +103,7 @@ class FrigateServer:
     async def _serve(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             await self._free.acquire()
-            frames = await socket.recv_multipart()
-            self._start(self._answer(socket, frames))
+            self._start(self._answer(socket, await _received(socket)))
 
     async def _answer(self, socket: zmq.asyncio.Socket, frames: list[bytes]) -> None:
         """A peer's identity, an empty frame, and a message; the same for the answer."""
@@ -164,7 +166,8 @@ class FrigateServer:
             log.error("frigate's model is not ready", cause=error.cause, cure=error.cure)
             self._loading = None
             return False
-        await self._say_whether_in_time()
+        with suppress(ImbrexError):  # a plan that is lost is made anew with the first picture
+            await self._say_whether_in_time()
         return True
 
     async def _say_whether_in_time(self) -> None:
@@ -183,7 +186,7 @@ class FrigateServer:
         graph = served.network.graph
         feeds, size = _feeds(graph, picture.tensor)
         answer = await self._coordinator.infer(served, feeds)
-        outputs = [answer.outputs[name] for name in graph.results]
+        outputs = [answer.outputs[name] for name in graph.outputs]
         return await asyncio.to_thread(rows_of, picture.model_type, outputs, size)
 
     async def _served(self) -> ServedModel:
@@ -203,6 +206,19 @@ class FrigateServer:
         if now - self._refused_s >= 1.0:
             self._refused_s = now
             log.warning("frigate gets no answer", cause=error.cause, cure=error.cure)
+
+
+async def _received(socket: zmq.asyncio.Socket) -> list[bytes]:
+    """The parts of the next message, as many as count; ZeroMQ itself sets no limit. Once the first
+    is there all are, and are read at once.
+    """
+    parts = [await socket.recv()]
+    rest: zmq.Socket[bytes] = zmq.Socket.shadow(socket)
+    while socket.getsockopt(zmq.RCVMORE):
+        part = rest.recv(zmq.NOBLOCK)
+        if len(parts) < MOST_PARTS:
+            parts.append(part)
+    return parts
 
 
 def _feeds(graph: Graph, tensor: np.ndarray) -> tuple[dict[str, np.ndarray], Size]:

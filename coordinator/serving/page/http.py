@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from coordinator.runtime.planners import names as strategies
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.plan_picture import Rect, image_tiles
 from coordinator.serving.common.state import ModelName, TheCoordinator
+from coordinator.serving.page.day import told
 from coordinator.serving.page.hub import Hub
 from coordinator.serving.v1.plans import Chosen
 from models.digits.examples import examples
@@ -64,6 +66,14 @@ async def events(request: Request) -> Response:
     hub: Hub = request.app.state.page
     hub.require_room()
     return StreamingResponse(hub.watch(), media_type="text/event-stream", headers=SECURITY)
+
+
+@router.get("/page/day")
+@asks
+async def day(request: Request) -> dict[str, Any]:
+    """Answers, errors and latencies of the last day, in columns of some minutes."""
+    hub: Hub = request.app.state.page
+    return {"columns": [*told(hub.day.columns(time.time()))]}
 
 
 @router.get("/page/sample")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.answers import DeviceStatus
 from coordinator.runtime.journal import Ended, Planned
+from coordinator.serving.page.day import FILE, Day
 from protos.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -41,15 +42,17 @@ class Hub:
         self._closed = False
         # The devices' last known names, by id, also of those that are gone.
         self._called: dict[str, str] = {}
+        self.day = Day(coordinator.settings.state_dir / FILE)
         coordinator.journal.listen(self._heard)
 
     def close(self) -> None:
-        """Ends every watch, so that the server can stop."""
+        """Ends every watch, so that the server can stop; writes the minute that is running."""
         self._closed = True
         for queue in self._watchers:
             while queue.full():
                 queue.get_nowait()
             queue.put_nowait(None)
+        self.day.close()
 
     def require_room(self) -> None:
         """Raises:
@@ -114,6 +117,7 @@ class Hub:
     def _heard(self, entry: Ended | Planned) -> None:
         if isinstance(entry, Planned):
             return
+        self.day.add(entry.ended_at, entry.ended_s - entry.arrived_s, answered=entry.error is None)
         self._ends.append((entry.ended_s, entry.ended_s - entry.arrived_s, entry.error is None))
         for task in entry.tasks:
             self._busy.append((task.stop_s, task.device, task.stop_s - task.start_s))

@@ -14,6 +14,7 @@ from coordinator.answers import DeviceStatus, ModelStatus
 
 Corners = tuple[float, float, float, float]
 Severity = Literal["error", "warning", "note"]
+State = Literal["ok", "error", "warning", "note"]
 ProfileState = Literal["unmeasured", "waiting", "measuring", "measured", "failed"]
 
 
@@ -292,9 +293,20 @@ class Finding(BaseModel):
     cure: str
 
 
-class Findings(BaseModel):
-    """Problems, the worst first."""
+class Check(BaseModel):
+    """Something that was looked at on a device, what was seen, and whether it is in order."""
 
+    device: str
+    address: str
+    what: str
+    seen: str
+    state: State
+
+
+class Diagnosis(BaseModel):
+    """What was looked at, and the problems, the worst first."""
+
+    checks: list[Check]
     findings: list[Finding]
 
 

@@ -14,8 +14,7 @@ from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.v1.answers import (
     ClusterFiles,
     Devices,
-    Finding,
-    Findings,
+    Diagnosis,
     Profiling,
 )
 from coordinator.serving.v1.errors import ERRORS
@@ -62,12 +61,13 @@ async def resume(device: str, coordinator: TheCoordinator) -> DeviceStatus:
 
 @router.get("/v1/doctor")
 @asks
-async def doctor(coordinator: TheCoordinator) -> Findings:
-    """Finds problems of devices and network, with cause and cure, the worst first. Questions every
-    device, has devices try to reach each other, and listens for announcements; takes a few seconds.
+async def doctor(coordinator: TheCoordinator) -> Diagnosis:
+    """Checks devices and network; problems have a cause and a cure, the worst first. Questions
+    every device, has devices try to reach each other, and listens for announcements; takes a few
+    seconds.
     """
     found = await coordinator.examine()
-    return Findings(findings=[Finding(**asdict(each)) for each in found])
+    return Diagnosis.model_validate(asdict(found))
 
 
 @router.get("/v1/cluster")

@@ -1,5 +1,6 @@
 // The page: events in, elements out; a picture in, an answer out.
 
+import { watchDay } from "./day.js";
 import { showDevices } from "./devices.js";
 import { byId, counted, milliseconds, setText } from "./dom.js";
 import { showMinute } from "./minute.js";
@@ -102,7 +103,7 @@ function showRace() {
   setText("alone-note", both ? "best device, measured" : "best device, predicted");
   setText("together-note", both ? `median of ${counted(times.length, "request")}` : "predicted");
   const ratio = before && after ? before / after : null;
-  byId("gain").classList.toggle("slow", ratio !== null && ratio < 1);
+  byId("race").classList.toggle("slow", ratio !== null && ratio < 1);
   setText("gain", ratio === null ? "–" : ratio < 1 ? "slower" : `${ratio.toFixed(1)}×`);
   setText("gain-note", ratio === null ? "" : both ? "as fast, measured" : "as fast, predicted");
   if (ratio !== null && ratio < 1) setText("gain-note", `than one device alone, ${both ? "measured" : "predicted"}: sending costs more than dividing saves`);
@@ -223,3 +224,4 @@ darker.addEventListener("change", () => theme(darker.matches));
 wire();
 await fillStrategies();
 watch();
+watchDay();

@@ -34,6 +34,21 @@ function kind(schema) {
   return schema.type ?? "";
 }
 
+// What stands for a name in an example; others are written in capitals.
+const NAMES = { model: "digits", name: "digits", device: "pi-1" };
+const BODIES = [
+  ["image/*", "-H 'Content-Type: image/jpeg' --data-binary @photo.jpg"],
+  ["multipart/form-data", "-F image=@photo.jpg"],
+  ["application/json", "-H 'Content-Type: application/json' -d @request.json"],
+];
+
+function example(path, method, bodies) {
+  const url = location.origin + path.replace(/\{(\w+)\}/g, (_, name) => NAMES[name] ?? name.toUpperCase());
+  const body = BODIES.find(([type]) => bodies.includes(type))?.[1];
+  const how = method === (body ? "post" : "get") ? "" : `-X ${method.toUpperCase()}`;
+  return ["curl", how, body, url].filter(Boolean).join(" ");
+}
+
 function route(path, method, said) {
   const card = element("section", "card");
   const title = element("h2");
@@ -43,6 +58,9 @@ function route(path, method, said) {
   if (taken.length) card.append(table(["Parameter", "In", "Type", "What"], taken));
   const bodies = Object.keys(said.requestBody?.content ?? {});
   if (bodies.length) card.append(element("p", "note", `Takes ${bodies.join(", ")}`));
+  const shown = element("p", "note");
+  shown.append(element("code", "", example(path, method, bodies)));
+  card.append(shown);
   const answers = Object.entries(said.responses).map(([status, each]) => [status, Object.keys(each.content ?? {}).join(", "), each.description]);
   const folded = element("details");
   folded.append(element("summary", "", "Answers"), table(["Status", "Type", "When"], answers));

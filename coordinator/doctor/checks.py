@@ -1,0 +1,100 @@
+"""What was looked at on each device, and whether it is in order: the doctor's check list. Pure.
+
+A row is as bad as the worst finding of its codes; the causes and cures are the findings' alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from coordinator.doctor.findings import Absent, Check, Examined, Finding, Patient, State
+from models.memory import megabytes
+
+_WORST = ("error", "warning", "note")
+
+
+class _Row(NamedTuple):
+    """Something that was looked at, the codes of its problems, and what was seen."""
+
+    what: str
+    codes: tuple[str, ...]
+    seen: str
+    state: State = "ok"
+
+
+def checks(examined: Examined, found: Sequence[Finding]) -> Iterator[Check]:
+    """The rows of every device, connected or not."""
+    for patient in sorted(examined.patients, key=lambda each: each.name):
+        for row in _looked_at(examined, patient):
+            codes = [
+                each.severity
+                for each in found
+                if each.device == patient.name and each.code in row.codes
+            ]
+            states: list[State] = [*codes, row.state]
+            worst = min(states, key=(*_WORST, "ok").index)
+            yield Check(patient.name, patient.address, row.what, row.seen, worst)
+    for name, why in examined.unexamined.items():
+        yield Check(name, "", "connection", why, "error")
+    for absent in examined.absent:
+        yield Check(
+            absent.name or absent.address, absent.address, "connection", _gone(absent), "error"
+        )
+
+
+def _gone(absent: Absent) -> str:
+    return f"last seen {absent.seen}" if absent.seen else "refused" if absent.code else "no answer"
+
+
+def _looked_at(examined: Examined, patient: Patient) -> Iterator[_Row]:
+    condition = patient.condition
+    yield _Row("connection", ("not_examined",), f"answers in {patient.round_trip_s * 1e3:.1f} ms")
+    yield _Row("results", ("quarantined",), "compared with the coordinator's")
+    yield _Row("power", ("under_voltage",), _flags(condition.power_flags))
+    heat = f"{patient.celsius:.0f} °C" if patient.celsius else "not reported"
+    yield _Row("temperature", ("throttled",), heat)
+    yield _Row("governor", ("governor",), condition.governor or "not reported")
+    yield _Row(
+        "memory", ("low_memory",), _free(condition.memory_available_bytes, condition.memory_bytes)
+    )
+    yield _Row("disk", ("full_disk",), _free(condition.disk_free_bytes, condition.disk_bytes))
+    yield _Row("clock", ("clock_skew",), f"{patient.ahead_s:+.1f} s")
+    cable = ("wifi_power_saving", "slow_cable", "wrong_interface")
+    yield _Row("network", cable, _interface(patient))
+    yield _neighbours(examined, patient)
+    if examined.listened and condition.announced and patient.source != "host":
+        heard = "heard" if patient.heard else "not heard"
+        state: State = "ok" if patient.heard else "warning"
+        yield _Row("announcements", ("multicast_blocked",), heard, state)
+    engine = "another one was refused" if patient.refused_engines else "none was refused"
+    yield _Row("engine", ("engine_refused",), engine)
+    yield _Row("version", ("version_skew",), patient.version)
+    others = ", ".join(sorted(each.name for each in patient.coordinators))
+    seen = f"works for {others}, too" if others else "works for this one only"
+    yield _Row("coordinators", (), seen, "warning" if others else "ok")
+    if patient.newer_members:
+        yield _Row("members", (), "has a newer list", "warning")
+
+
+def _neighbours(examined: Examined, patient: Patient) -> _Row:
+    there = {each.id for each in examined.patients} - {patient.id}
+    missed = there & patient.unreached.keys()
+    seen = f"reaches {len(there) - len(missed)} of {len(there)}"
+    return _Row("neighbours", (), seen, "error" if missed else "ok")
+
+
+def _flags(flags: int) -> str:
+    return f"firmware flags {flags:#x}" if flags else "no low voltage reported"
+
+
+def _free(free: int, total: int) -> str:
+    return f"{megabytes(free, 0)} of {megabytes(total, 0)} free" if total else "not reported"
+
+
+def _interface(patient: Patient) -> str:
+    used = patient.interface
+    if used is None:
+        return "this machine" if patient.is_loopback else "not reported"
+    speed = "Wi-Fi" if used.wireless else f"{used.mbps} Mbit/s" if used.mbps else "cable"
+    return f"{used.name}, {speed}"

@@ -1,0 +1,138 @@
+"""The keys of a cluster file. Their descriptions are the page docs/cluster-files.md (`python
+docs/cluster_keys.py` writes it).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from coordinator.costs.devices import Endpoint
+
+# More would only slow down the search, whatever the file's origin.
+MOST_DEVICES = 256
+MOST_AT_ONCE = 256
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+
+class End(_Strict):
+    """What one machine's software needs besides computing."""
+
+    endpoint_ms_per_message: _NotNegative = Field(
+        default=0.0, description="milliseconds to send or receive a message"
+    )
+    endpoint_ns_per_byte: _NotNegative = Field(
+        default=0.0, description="nanoseconds to send or receive a byte"
+    )
+    endpoint_ms_per_task: _NotNegative = Field(
+        default=0.0, description="milliseconds to start a task; on the host, to describe one"
+    )
+    endpoint_ms_per_peer_message: _NotNegative | None = Field(
+        default=None,
+        description="milliseconds to send or receive a message between devices; "
+        "as `endpoint_ms_per_message` if it is absent",
+    )
+    endpoint_ns_per_peer_byte: _NotNegative | None = Field(
+        default=None,
+        description="nanoseconds per byte of such a message; as `endpoint_ns_per_byte` if it is "
+        "absent",
+    )
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The same in seconds."""
+        return Endpoint(
+            message_s=self.endpoint_ms_per_message * 1e-3,
+            byte_s=self.endpoint_ns_per_byte * 1e-9,
+            task_s=self.endpoint_ms_per_task * 1e-3,
+            peer_message_s=scaled(self.endpoint_ms_per_peer_message, 1e-3),
+            peer_byte_s=scaled(self.endpoint_ns_per_peer_byte, 1e-9),
+        )
+
+
+class Computer(End):
+    """What host and devices share; each that computes needs a rate or a profile."""
+
+    gflops: _Positive | None = Field(
+        default=None, description="GFLOP/s that the machine reaches; a multiply-add counts as two"
+    )
+    profile: str | None = Field(
+        default=None,
+        description="instead of `gflops`: a file beside this one, from `imbrex status --save`",
+    )
+    rate_1x1: _Positive = Field(
+        default=1.0, description="the share of `gflops` that 1x1 convolutions reach"
+    )
+    weight_ns: _NotNegative = Field(
+        default=0.0, description="nanoseconds to read one weight, once in each inference"
+    )
+    weight_1x1: _NotNegative = Field(
+        default=1.0, description="the share of `weight_ns` that layers without a window need"
+    )
+    run_ms: _NotNegative = Field(default=0.0, description="milliseconds of any run of a program")
+    memory_mb: _NotNegative = Field(
+        default=0.0, description="megabytes that the worker may use; 0: enough for anything"
+    )
+    concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = Field(
+        default=1, description="tasks that it computes at once, each at `gflops`"
+    )
+
+
+class Host(Computer):
+    """The coordinator's machine. Its own `endpoint_` keys are those of the coordinator; `worker`
+    has those of its host worker.
+    """
+
+    computes: bool = Field(default=True, description="whether a host worker takes part")
+    worker: End | None = Field(default=None, description="the host worker's `endpoint_` keys")
+
+
+class Network(_Strict):
+    """What connects the machines."""
+
+    medium: Literal["star", "air", "switch"] = Field(
+        default="star",
+        description="`star`: all devices share the host's port; `air`: all messages share one "
+        "medium, as on Wi-Fi; `switch`: every device has a port of its own for both directions",
+    )
+    mbps: _Positive = Field(description="megabits per second of a port, or of the air")
+    message_ms: _NotNegative = Field(
+        default=0.0, description="milliseconds for which a message occupies the wire, however small"
+    )
+    latency_ms: _NotNegative = Field(
+        default=0.0, description="milliseconds until a message is at the other end"
+    )
+
+
+class DeviceEntry(Computer):
+    """A device, or several that are alike."""
+
+    name: Annotated[str, Field(min_length=1)] = Field(
+        description="its name; of several that of the first: `pi-1`, then `pi-2`"
+    )
+    count: Annotated[int, Field(ge=1, le=MOST_DEVICES)] = Field(
+        default=1, description="the number of such devices"
+    )
+    mbps: _Positive | None = Field(
+        default=None, description="megabits per second, if they are not the network's"
+    )
+
+
+class File(_Strict):
+    """A cluster file."""
+
+    host: Host = Host(computes=False)
+    network: Network
+    device: list[DeviceEntry] = []
+
+
+def scaled(value: float | None, times: float) -> float | None:
+    """The value in another unit; None stays None."""
+    return None if value is None else value * times

@@ -1,0 +1,141 @@
+"""Strategies measured on a running cluster, in turns with the whole model on one device."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from coordinator.control.choice import Choice
+from coordinator.library.naming import public_name
+from coordinator.planning.strategies import STRATEGIES
+from coordinator.serving.common.tensors import write_tensors
+from coordinator.serving.v1.answers import Alone
+from imbrex import terminal
+from imbrex.calls import read_file
+from imbrex.cli.rounds import WARM_UP, Case, Rounds
+from imbrex.client import Client
+from imbrex.described import network_of
+from models.check import TOLERANCE
+from models.reference import random_inputs
+from protos.errors import BadRequest, Infeasible, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to measure: strategies (`all`: those of imbrex) over numbers of devices (None: all
+    devices), each with every one of `wires`, and optionally a plan's file; how often, with which
+    input.
+    """
+
+    strategies: Sequence[str]
+    counts: Sequence[int] | None
+    repeat: int
+    seed: int
+    plan: Path | None
+    wires: Sequence[str] = ("",)
+    plot: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was measured of one model; `alone_s` is the whole model on the best device, once in each
+    round.
+    """
+
+    cases: Sequence[Case]
+    about: Mapping[str, Any]
+    alone_s: Sequence[float]
+
+    @property
+    def same(self) -> bool:
+        """Whether all answers are the reference's."""
+        return all(_same(case) for case in self.cases if not case.reason)
+
+
+def measure(client: Client, model: str, body: bytes, asked: Asked) -> Found:
+    """Every case and, in each round, the whole model on the best device.
+
+    Raises:
+        Unavailable: no device is ready.
+        NotFound: an unknown strategy.
+        Infeasible: no case has a plan.
+    """
+    devices = [each for each in client.devices() if each.state == "ready"]
+    if not devices:
+        raise Unavailable(cause="no device is ready", cure="See `imbrex status`")
+    rounds = Rounds(client, public_name(model), body)
+    cases = _cases(asked, len(devices), client, rounds.model)
+    able, baselines = _measured(rounds, cases, asked.repeat)
+    about = {
+        "model": rounds.model,
+        "url": client.url,
+        "coordinator_version": client.version(),
+        "repeat": asked.repeat,
+        "warm_up": WARM_UP,
+        "seed": asked.seed,
+        "reference": f"{able[0].label} on {able[0].devices}",
+        "single_device_latency_s": statistics.median(each.latency_s for each in baselines),
+        "baseline_device": baselines[-1].device,
+    }
+    return Found(cases, about, [each.latency_s for each in baselines])
+
+
+def _same(case: Case) -> bool:
+    """Whether its answers equal the reference's within the tolerance of its wire."""
+    error = case.comparison.max_rel_error
+    return isfinite(error) if case.plan["wire"] != "exact" else error <= TOLERANCE
+
+
+def question(model: str, seed: int) -> bytes:
+    """Seeded tensors for the model, as a request's body."""
+    with terminal.waiting(f"reading {model}"):
+        return write_tensors(random_inputs(network_of(model).graph, seed))
+
+
+def _cases(asked: Asked, there: int, client: Client, model: str) -> list[Case]:
+    chosen = STRATEGIES if "all" in asked.strategies else asked.strategies
+    counts = asked.counts or [there]
+    if counts[-1] > there:
+        raise BadRequest(
+            cause=f"{counts[-1]} devices were requested, but {there} are ready",
+            cure="Request fewer, or see in `imbrex status` why some are missing",
+        )
+    cases = [
+        Case(f"{name} {wire}".strip(), count, Choice.of(name, count, wire))
+        for count in counts
+        for name in chosen
+        for wire in asked.wires
+    ]
+    if asked.plan is not None:
+        choice = client.send_plan(model, read_file(asked.plan))
+        used = len(client.plan(model, choice).devices_used)
+        cases.append(Case(asked.plan.name, used, choice))
+    return cases
+
+
+def _measured(rounds: Rounds, cases: Sequence[Case], repeat: int) -> tuple[list[Case], list[Alone]]:
+    """Measures all cases; returns those that have a plan, and the baselines."""
+    baselines: list[Alone] = []
+    with terminal.progress_bar() as bar:
+        task = bar.add_task("", total=len(cases) * (repeat + 1))
+
+        def step(what: str) -> None:
+            bar.update(task, description=what, advance=1)
+
+        rounds.warm_up(cases, step)
+        able = [case for case in cases if not case.reason]
+        if not able:
+            raise Infeasible(
+                cause=f"nothing can be measured: {cases[0].label}: {cases[0].reason}",
+                cure="Find strategies that work with `imbrex simulate`",
+            )
+        for case in rounds.measure(able, repeat):
+            step(f"{case.label} on {case.devices}")
+            if case is able[-1]:
+                bar.update(task, description="the whole model on the best device alone")
+                baselines.append(rounds.client.baseline(rounds.model))
+    return able, baselines

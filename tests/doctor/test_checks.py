@@ -1,0 +1,126 @@
+"""The check list: a row for everything that was looked at, and every cause told once."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict, replace
+
+from rich.console import Console
+
+from coordinator.cluster.others import Other
+from coordinator.doctor.examine import diagnose
+from coordinator.doctor.findings import Absent, Diagnosis, Examined, Finding
+from coordinator.serving.v1 import answers
+from imbrex.cli.doctor import show
+from tests.doctor.patients import GIB, VERSION, cable, patient, wifi
+
+EVERYTHING = {
+    *("connection", "results", "power", "temperature", "governor", "memory", "disk", "clock"),
+    *("network", "neighbours", "announcements", "engine", "version", "coordinators"),
+}
+
+
+def examined(*patients, **changes) -> Diagnosis:
+    return diagnose(Examined(version=VERSION, patients=patients, listened=True, **changes))
+
+
+def states(found: Diagnosis, device: str) -> dict[str, str]:
+    return {each.what: each.state for each in found.checks if each.device == device}
+
+
+def told(found: Diagnosis) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=200, highlight=False, emoji=False, markup=False)
+    show(answers.Diagnosis.model_validate(asdict(found)), console)
+    return out.getvalue()
+
+
+def test_a_sound_device_has_a_row_for_everything() -> None:
+    found = examined(patient("a", round_trip_s=0.0012, celsius=51.0), patient("b"))
+    assert states(found, "a") == dict.fromkeys(EVERYTHING, "ok")
+    text = told(found)
+    assert "answers in 1.2 ms" in text
+    assert "51 °C" in text
+    assert "537 MB of 1074 MB free" in text
+    assert "eth0, 1000 Mbit/s" in text
+    assert "reaches 1 of 1" in text
+    assert text.rstrip().endswith("no problem found")
+
+
+def test_a_row_is_as_bad_as_what_was_found() -> None:
+    bad = {"power_flags": 0x5, "memory_available_bytes": 10_000_000, "governor": "ondemand"}
+    found = examined(patient("a", **bad, version="1.0.0"), patient("b"))
+    assert states(found, "b") == dict.fromkeys(EVERYTHING, "ok")
+    wrong = {what: state for what, state in states(found, "a").items() if state != "ok"}
+    assert wrong == {"power": "error", "memory": "error", "governor": "note", "version": "warning"}
+
+
+def test_what_findings_of_all_devices_say_is_in_the_rows() -> None:
+    other = Other("pi-9")
+    found = examined(
+        patient("a", heard=False, coordinators=(other,), newer_members=7),
+        patient("b", heard=False, unreached={"id-a": "no answer"}),
+    )
+    assert states(found, "a")["announcements"] == "warning"
+    assert states(found, "a")["coordinators"] == "warning"
+    assert states(found, "a")["members"] == "warning"
+    assert states(found, "b")["neighbours"] == "error"
+
+
+def test_what_could_not_be_looked_at() -> None:
+    absent = Absent("10.0.0.9:8470", "static", "", "no answer", "", name="pi-3", seen="40 s ago")
+    found = examined(patient("a"), absent=(absent,), unexamined={"b": "it is too old"})
+    assert states(found, "b") == {"connection": "error"}
+    assert states(found, "pi-3") == {"connection": "error"}
+    assert "last seen 40 s ago" in told(found)
+    unknown = patient("a", memory_bytes=0, disk_bytes=0, governor="", interfaces=[])
+    text = told(examined(unknown))
+    assert text.count("not reported") == 5
+    assert states(examined(), "") == {}
+
+
+def test_a_cause_of_many_devices_is_told_once_and_its_cure_last() -> None:
+    tired = [
+        replace(patient(name, governor="powersave", governor_driver="cpufreq-dt"))
+        for name in ("a", "b", "c")
+    ]
+    text = told(examined(*tired, patient("d", disk_free_bytes=GIB // 100)))
+    assert text.count("the governor `powersave` holds") == 1
+    assert "warning  a, b, c: the governor" in text
+    lines = text.rstrip().splitlines()
+    assert lines[-1].startswith("cure: ")
+    assert lines[-1].endswith("[governor]")
+
+
+def test_causes_that_share_a_cure_are_together() -> None:
+    full = [
+        patient(name, disk_free_bytes=free) for name, free in (("a", 1_000_000), ("b", 2_000_000))
+    ]
+    lines = told(examined(*full)).rstrip().splitlines()[-3:]
+    assert [line.split(":")[0] for line in lines] == ["error    a", "error    b", "cure"]
+
+
+def test_an_access_point_that_isolates_is_one_finding() -> None:
+    names = [f"pi-{number}" for number in range(1, 6)]
+    isolated = [
+        patient(
+            name,
+            address=f"192.168.1.{30 + k}:8470",
+            interfaces=[wifi(address=f"192.168.1.{30 + k}")],
+            unreached={f"id-{other}": "no answer" for other in names if other != name},
+        )
+        for k, name in enumerate(names)
+    ]
+    found = examined(*isolated)
+    (one,) = [each for each in found.findings if each.code == "client_isolation"]
+    assert "pi-1 and pi-2, pi-1 and pi-3" in one.cause
+    assert "and 4 more pairs cannot reach each other over Wi-Fi" in one.cause
+    assert {states(found, name)["neighbours"] for name in names} == {"error"}
+
+
+def test_findings_that_others_made_are_among_them() -> None:
+    known = Finding("quarantined", "error", "a", "it computed wrong results", "Run a memory test")
+    slow = patient("a", interfaces=[cable(mbps=100)])
+    found = diagnose(Examined(version=VERSION, patients=(slow,)), [known])
+    assert states(found, "a")["results"] == "error"
+    assert [each.code for each in found.findings] == ["quarantined", "slow_cable"]
