@@ -42,7 +42,7 @@ from coordinator.tasks.plan import Block, Plan
 from models.graph import ROWS
 from models.memory import megabytes
 from models.operators import Kind, operator
-from models.tiles import map_size
+from models.tiles import map_size, places
 from models.units import Network, Unit
 
 # Simulated tasks per search: about a second.
@@ -216,7 +216,7 @@ class _Halo:
 
     def _is_uneven(self, slot: Slot) -> bool:
         """Whether some devices' strips are longer than in proportion to their rate."""
-        rows = map_size(self.network, slot.start, slot.end)[0]
+        rows = places(map_size(self.network, slot.start, slot.end)[0])
         count = len(slot.form.devices)
         return slot.form.how == "rows" and count > 1 and rows % count != 0
 

@@ -21,7 +21,7 @@ from coordinator.planning.splits import Splits
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
 from models.boxes import Span
-from models.tiles import MapTile
+from models.tiles import MapTile, on_map, places
 
 # Rows (times devices) of maps that are balanced together: 4 MB for each table of seconds.
 _MOST_LINES = 500_000
@@ -96,7 +96,7 @@ class Tiled:
 @dataclass(frozen=True, slots=True, eq=False)
 class Strips:
     """Full-width strips that finish together, on the first devices [Eq. 6]. `ends[i, e]` are the
-    rows where the devices' strips end, starting with 0.
+    places where the devices' strips end, starting with 0.
     """
 
     devices: Sequence[Device]
@@ -107,12 +107,13 @@ class Strips:
 
     def shares(self, start: int, end: int) -> Shares:
         """The devices whose strip is not empty."""
-        width = self.sizes[end][1]
-        marks = [int(row) for row in self.ends[start, end]]
+        height, width = self.sizes[end]
+        marks = [int(place) for place in self.ends[start, end]]
+        strips = on_map(height, map(Span, marks, marks[1:]))
         return tuple(
-            (device, MapTile(Span(a, b), Span(0, width)))
-            for device, a, b in zip(self.devices, marks, marks[1:], strict=False)
-            if b > a
+            (device, MapTile(rows, Span(0, width)))
+            for device, rows in zip(self.devices, strips, strict=True)
+            if len(rows)
         )
 
 
@@ -229,7 +230,7 @@ def _chunks(tables: Tables) -> Iterator[list[tuple[int, Splits]]]:
     for end, splits in enumerate(tables.geometry.splits):
         if splits is not None:
             found.append((end, splits))
-            lines += (end - splits.lowest) * (splits.height + 1)
+            lines += (end - splits.lowest) * (places(splits.height) + 1)
             if lines * len(tables.devices) > _MOST_LINES:
                 yield found
                 found, lines = [], 0

@@ -12,6 +12,7 @@ from coordinator.planning.axes import Axis
 from coordinator.planning.splits import Growth, Quantity, Splits
 from coordinator.planning.sweeps import AxisSweep, Floats, Ints, Run
 from models.graph import COLS, ROWS, Graph
+from models.tiles import grain
 
 
 class RunSplits:
@@ -82,7 +83,9 @@ class RunSplits:
         )
 
     def _growth(self, k: int, rows: Ints, cols: Ints) -> Growth:
-        return Growth(*self._rows.ranges(k, rows), *self._cols.ranges(k, cols))
+        height, width = self.run.sizes[k + 1]
+        grains = grain(height), grain(width)
+        return Growth(*self._rows.ranges(k, rows), *self._cols.ranges(k, cols), grains)
 
 
 class _Entering:

@@ -29,13 +29,15 @@ class Quantity:
 @dataclass(frozen=True, eq=False)
 class Growth:
     """How n things grow with a tile. For the tile of rows [a, b) and columns [c, d), thing k has
-    (row_last[k, b] - row_first[k, a]) x (col_last[k, d] - col_first[k, c]) elements.
+    (row_last[k, b] - row_first[k, a]) x (col_last[k, d] - col_first[k, c]) elements, if a place is
+    one row and one column; `grains` are the rows and columns between the places of longer maps.
     """
 
     row_first: Floats
     row_last: Floats
     col_first: Floats
     col_last: Floats
+    grains: tuple[int, int] = (1, 1)
 
     @cached_property
     def _widths(self) -> Floats:
@@ -43,24 +45,25 @@ class Growth:
 
     @cached_property
     def begins(self) -> Floats:
-        """(n, height + 1): to be subtracted for a full-width tile that begins at row a."""
+        """(n, places + 1): to be subtracted for a full-width tile that begins at a place."""
         return self.row_first * self._widths
 
     @cached_property
     def ends(self) -> Floats:
-        """(n, height + 1): for a full-width tile that ends at row b, less `begins`."""
+        """(n, places + 1): for a full-width tile that ends at a place, less `begins`."""
         return self.row_last * self._widths
 
     def tiles(self, tiles: Sequence[MapTile]) -> Floats:
         """(n, tiles): elements of every tile; 0 for empty ones."""
-        tall = _lengths(self.row_first, self.row_last, [tile.rows for tile in tiles])
-        wide = _lengths(self.col_first, self.col_last, [tile.cols for tile in tiles])
+        rows, cols = self.grains
+        tall = _lengths(self.row_first, self.row_last, [tile.rows for tile in tiles], rows)
+        wide = _lengths(self.col_first, self.col_last, [tile.cols for tile in tiles], cols)
         elements: Floats = tall * wide
         return elements
 
     def elements(self, tile: MapTile, first: int = 0) -> Floats:
         """(n,): elements of one non-empty tile, from the `first` thing on."""
-        rows, cols = tile.rows, tile.cols
+        rows, cols = self._places(tile)
         tall = self.row_last[first:, rows.stop] - self.row_first[first:, rows.start]
         wide = self.col_last[first:, cols.stop] - self.col_first[first:, cols.start]
         elements: Floats = tall * wide
@@ -68,16 +71,27 @@ class Growth:
 
     def ranges(self, thing: int, tile: MapTile) -> tuple[tuple[int, int], tuple[int, int]]:
         """The rows and columns of one thing that a tile has."""
-        rows, cols = tile.rows, tile.cols
+        rows, cols = self._places(tile)
         return (
             (int(self.row_first[thing, rows.start]), int(self.row_last[thing, rows.stop])),
             (int(self.col_first[thing, cols.start]), int(self.col_last[thing, cols.stop])),
         )
 
+    def _places(self, tile: MapTile) -> tuple[Span, Span]:
+        rows, cols = self.grains
+        if rows == cols == 1:
+            return tile.rows, tile.cols
+        return _in_places(tile.rows, rows), _in_places(tile.cols, cols)
 
-def _lengths(first: Floats, last: Floats, spans: Sequence[Span]) -> Floats:
-    starts = np.array([span.start for span in spans])
-    stops = np.array([span.stop for span in spans])
+
+def _in_places(span: Span, grain: int) -> Span:
+    """The same span of a map's places; a map's last place may be shorter."""
+    return Span(-(-span.start // grain), -(-span.stop // grain))
+
+
+def _lengths(first: Floats, last: Floats, spans: Sequence[Span], grain: int) -> Floats:
+    starts = -(-np.array([span.start for span in spans]) // grain)
+    stops = -(-np.array([span.stop for span in spans]) // grain)
     lengths: Floats = (last[:, stops] - first[:, starts]) * (stops > starts)
     return lengths
 

@@ -141,8 +141,8 @@ class Tables:
         return np.stack([np.bincount(groups, each) for each in growth])
 
     def strips_s(self, splits: Splits, end: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """(begins, ends, byte_begins, byte_ends): computation [d, m, height + 1] and bytes moved
-        [m, height + 1]; the strip of rows [a, b) takes `ends[b] - begins[a]` of both, plus
+        """(begins, ends, byte_begins, byte_ends): computation [d, m, places + 1] and bytes moved
+        [m, places + 1]; the strip between places a and b takes `ends[b] - begins[a]` of both, plus
         `constants`.
         """
         growth = self.growth(splits)
