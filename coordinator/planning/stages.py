@@ -15,6 +15,7 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import block_of
 from coordinator.planning.layouts import Computing, UnitTile
 from coordinator.planning.loads import Load, Loads, Shares
+from coordinator.planning.media import Machines
 from coordinator.planning.pipeline import REQUEST, Read, Step, latency_s
 from coordinator.planning.tables import Tables
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
@@ -64,6 +65,7 @@ class Stages:
         self.network, self.cluster, self.tables = network, cluster, tables
         self.geometry = tables.geometry
         self.loads = Loads(network, cluster, tables)
+        self._machines = Machines(cluster)
         self._stages: dict[object, Stage] = {}
         self._shares: dict[object, Shares] = {}
         self._blocks_met: dict[int, tuple[Block, Stage]] = {}
@@ -143,7 +145,7 @@ class Stages:
                 len(read.pieces) for block in steps for step in block for read in step.reads
             )
             self.crowded += max(0, pieces // _PIECES - sum(map(len, steps)))
-            found = self._costs[draft] = latency_s(steps, self.cluster)
+            found = self._costs[draft] = latency_s(steps, self._machines)
         return found
 
     def earliest_s(self, draft: Draft) -> dict[str, float]:
