@@ -75,9 +75,11 @@ class Forms:
         return _full(form.devices, tiles)
 
     def _best_alone(self, start: int, end: int) -> Shares:
-        loads, devices = self.stages.loads, range(len(self.cluster.devices))
-        share = loads.whole(start, end)
-        return ((min(devices, key=lambda d: loads.load(start, end, d, share).compute_s), share),)
+        share = self.stages.loads.whole(start, end)
+        every = tuple((d, share) for d in range(len(self.cluster.devices)))
+        loads = self.stages.loads.of(start, end, every).tiles
+        best = min(range(len(every)), key=lambda d: loads[d].compute_s)
+        return (every[best],)
 
     def _rows(self, start: int, end: int, form: Form) -> Iterator[tuple[int, MapTile]]:
         height, width = self.geometry.sizes[end]

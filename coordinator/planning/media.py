@@ -206,11 +206,9 @@ class Media:
             longest = seconds = seconds * (2 - machines.is_host[d] - machines.is_host[to])
         start = self.now
         for wire in own:
-            if free[wire] > start:
-                start = free[wire]
+            start = max(start, free[wire])
         for wire in shared:
-            if free[wire] > start:
-                start = free[wire]
+            start = max(start, free[wire])
         for wire in own:
             free[wire] = start + seconds
         if shared:

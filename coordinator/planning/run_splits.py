@@ -12,7 +12,6 @@ from coordinator.planning.axes import Axis
 from coordinator.planning.splits import Growth, Quantity, Splits
 from coordinator.planning.sweeps import AxisSweep, Floats, Ints, Run
 from models.graph import COLS, ROWS, Graph
-from models.tiles import grain
 
 
 class RunSplits:
@@ -83,9 +82,7 @@ class RunSplits:
         )
 
     def _growth(self, k: int, rows: Ints, cols: Ints) -> Growth:
-        height, width = self.run.sizes[k + 1]
-        grains = grain(height), grain(width)
-        return Growth(*self._rows.ranges(k, rows), *self._cols.ranges(k, cols), grains)
+        return Growth(*self._rows.ranges(k, rows), *self._cols.ranges(k, cols))
 
 
 class _Entering:

@@ -64,7 +64,7 @@ def assert_covers_the_definition(network: Network, tile: MapTile, start: int, en
     entering = splits.entering[start - splits.lowest]
     names = splits.input_names[entering]
     for t, name in enumerate(names, entering.start):
-        spans = splits.inputs.ranges(t, tile)
+        spans = splits.inputs.ranges([t], splits.places([tile]))[0, 0].tolist()
         for axis, (first, last) in zip((ROWS, COLS), spans, strict=True):
             assert first <= last, (name, spans)
             box, place = reach.inputs.get(name), network.graph.axis(name, axis)
@@ -72,7 +72,7 @@ def assert_covers_the_definition(network: Network, tile: MapTile, start: int, en
                 assert first <= box[place].start, (name, axis, spans, box)
                 assert box[place].stop <= last, (name, axis, spans, box)
     assert set(reach.inputs) <= set(names)
-    assert (splits.groups.tiles([tile]) >= 0).all()
+    assert (splits.groups.tiles(splits.places([tile])) >= 0).all()
 
 
 def tiles_of(height: int, width: int) -> st.SearchStrategy[MapTile]:
