@@ -37,6 +37,7 @@ from coordinator.planning.improve import Cost, Search, is_better
 from coordinator.planning.single import single
 from coordinator.planning.slots import SUMS, Form, How, Slot, Slots, put
 from coordinator.planning.stages import Stages
+from coordinator.planning.subsets import counts_of
 from coordinator.planning.tables import Tables
 from coordinator.tasks.plan import Block, Plan
 from models.graph import ROWS
@@ -99,7 +100,7 @@ class _Halo:
         """The best result from several starts: all devices, fewer if that starts better, and half
         the exchanges if the budget is too small to try each of them.
         """
-        starts = [self._start(count) for count in range(len(self.cluster.devices), 1, -1)]
+        starts = [self._start(count) for count in counts_of(len(self.cluster.devices))[:0:-1]]
         best = min(starts, key=self._cost)
         if len(best) * self._tasks(best) > EFFORT:
             best = min((best, *map(_in_pairs, starts)), key=self._cost)

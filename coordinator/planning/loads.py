@@ -180,9 +180,9 @@ class Loads:
         """Bytes of tensors by tile, of those that it has."""
         found: dict[int, dict[str, int]] = {}
         for name, each in boxes.items():
-            for k, size in enumerate(self.common_bytes(name, each, each).tolist()):
-                if each[k, :, 1].any():
-                    found.setdefault(k, {})[name] = size
+            sizes = self.common_bytes(name, each, each).tolist()
+            for k in np.flatnonzero(each[:, :, 1].any(axis=1)).tolist():
+                found.setdefault(k, {})[name] = sizes[k]
         return found
 
     def _leaving(self, start: int, end: int, splits: Splits) -> Sequence[int]:

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from coordinator.costs.devices import Device
-from coordinator.planning.balance import Ints, Members, TileCosts, balanced, prefixes
+from coordinator.planning.balance import Ints, Members, TileCosts, balanced
 from coordinator.planning.layouts import UnitTile
 from coordinator.planning.shapes import Shape, grids_of
 from coordinator.planning.splits import Splits
@@ -188,14 +188,11 @@ def tiled(
     return list(options)
 
 
-def strips(tables: Tables, members: Members | None = None) -> list[Option]:
-    """Strips that finish together on each subset of devices; without `members`, on the first k
-    devices for k = 2 .. all.
-    """
-    subsets = prefixes(len(tables.devices))[1:] if members is None else members
-    key = ("strips", subsets.tobytes())
+def strips(tables: Tables, members: Members) -> list[Option]:
+    """Strips that finish together on each subset of devices."""
+    key = ("strips", members.tobytes())
     if key not in tables.memo:
-        tables.memo[key] = _strips(tables, subsets)
+        tables.memo[key] = _strips(tables, members)
     return cast("list[Option]", tables.memo[key])
 
 
