@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.costs.devices import Device
 from coordinator.planning.balance import Ints, Members, TileCosts, balanced
@@ -103,7 +104,7 @@ class Strips:
     sizes: Sequence[tuple[int, int]]
     seconds: Floats
     finish_s: Floats
-    ends: Ints
+    ends: NDArray[np.int16]
 
     def shares(self, start: int, end: int) -> Shares:
         """The devices whose strip is not empty."""
@@ -199,7 +200,7 @@ def strips(tables: Tables, members: Members) -> list[Option]:
 def _strips(tables: Tables, subsets: Members) -> list[Option]:
     count, marks = len(tables.devices), tables.marks
     seconds = np.full((2, len(subsets), marks, marks), np.inf)
-    ends = np.zeros((len(subsets), marks, marks, count + 1), dtype=np.int64)
+    ends = np.zeros((len(subsets), marks, marks, count + 1), dtype=np.int16)
     for together in _chunks(tables) if len(subsets) else ():
         *both, where = _finish_together(tables, [end for end, _ in together], subsets)
         first = 0

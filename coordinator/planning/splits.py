@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from coordinator.planning.axes import Positions
 from coordinator.planning.sweeps import Floats, Ints
 from models.tiles import MapTile, grain
 
@@ -32,21 +32,28 @@ class Growth:
     elements.
     """
 
-    row_first: Floats
-    row_last: Floats
-    col_first: Floats
-    col_last: Floats
+    row_first: Positions
+    row_last: Positions
+    col_first: Positions
+    col_last: Positions
 
-    @cached_property
+    @property
     def _widths(self) -> Floats:
-        return self.col_last[:, -1:] - self.col_first[:, :1]
+        widths = self.col_last[:, -1:] - self.col_first[:, :1]
+        return widths.astype(np.float64)
 
-    @cached_property
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it takes."""
+        every = (self.row_first, self.row_last, self.col_first, self.col_last)
+        return sum(each.nbytes for each in every)
+
+    @property
     def begins(self) -> Floats:
         """(n, places + 1): to be subtracted for a full-width tile that begins at a place."""
         return self.row_first * self._widths
 
-    @cached_property
+    @property
     def ends(self) -> Floats:
         """(n, places + 1): for a full-width tile that ends at a place, less `begins`."""
         return self.row_last * self._widths
@@ -56,9 +63,10 @@ class Growth:
         empty ones.
         """
         top, bottom, left, right = places
-        elements: Floats = self.row_last[first:, bottom] - self.row_first[first:, top]
-        elements *= self.col_last[first:, right] - self.col_first[first:, left]
-        elements *= (bottom > top) & (right > left)
+        tall = self.row_last[first:, bottom] - self.row_first[first:, top]
+        wide = self.col_last[first:, right] - self.col_first[first:, left]
+        full = (bottom > top) & (right > left)
+        elements: Floats = (tall * full).astype(np.float64) * wide
         return elements
 
     def ranges(self, things: Sequence[int], places: Ints) -> Ints:

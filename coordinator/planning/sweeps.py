@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.planning.axes import Axis, Ranges
+from coordinator.planning.axes import Axis, Positions, Ranges
 from models.graph import ROWS, Graph, Node
 from models.tiles import grain, places, scaled_mark
 from models.units import Unit
@@ -47,8 +47,8 @@ class _Demand:
     """
 
     end: int
-    first: Ints
-    last: Ints
+    first: Positions
+    last: Positions
     gaps: NDArray[np.bool_] | None = None
 
 
@@ -66,7 +66,7 @@ class AxisSweep:
         self.sizes = [size[axis.which - ROWS] for size in run.sizes[1:]]
         # The positions of the k-th end start at `offsets[k]`.
         self.offsets = [0, *itertools.accumulate(places(size) + 1 for size in self.sizes)]
-        nothing = np.zeros(self.offsets[-1], dtype=np.int64)
+        nothing = np.zeros(self.offsets[-1], dtype=np.int32)
         self._demands = [_Demand(0, nothing, nothing)]
         self._numbers = {id(self._demands[NOTHING]): NOTHING}
         self._of: dict[tuple[int, int], int] = {}
@@ -92,11 +92,11 @@ class AxisSweep:
         """The number of what is computed of a node's output (`place` -1) or read of an input."""
         return self._of.get((node, place), NOTHING)
 
-    def ranges(self, k: int, numbers: Ints) -> tuple[Floats, Floats]:
+    def ranges(self, k: int, numbers: Ints) -> tuple[Positions, Positions]:
         """First and last elements for the tiles of blocks before the k-th end, [n, places + 1]."""
         positions = np.arange(self.offsets[k], self.offsets[k + 1])
         where = self._origins[numbers][:, None] + positions
-        return self._first[where].astype(np.float64), self._last[where].astype(np.float64)
+        return self._first[where], self._last[where]
 
     def _add_own(self, unit: Unit, wanted: dict[str, _Demand]) -> None:
         """Adds what tiles own of the unit's outputs, for the blocks that yield these."""
@@ -176,15 +176,18 @@ class AxisSweep:
             self._demands.append(demand)
         return found
 
-    def _stacked(self) -> tuple[NDArray[np.int32], NDArray[np.int32], Ints]:
+    def _stacked(self) -> tuple[Positions, Positions, Ints]:
         """All ranges one after the other, and where the positions of the first end would begin."""
         lengths = [len(each.first) for each in self._demands]
-        starts = np.array([self.offsets[each.end] for each in self._demands])
-        first = np.concatenate([each.first for each in self._demands], dtype=np.int32)
-        last = np.concatenate([each.last for each in self._demands], dtype=np.int32)
-        self._demands.clear()
+        begins = np.cumsum([0, *lengths])
+        origins = begins[:-1] - [self.offsets[each.end] for each in self._demands]
+        first, last = (np.empty(begins[-1], dtype=np.int32) for _ in range(2))
         self._numbers.clear()
-        return first, last, np.cumsum(lengths) - lengths - starts
+        while self._demands:
+            each, number = self._demands.pop(), len(self._demands)
+            part = slice(begins[number], begins[number + 1])
+            first[part], last[part] = each.first, each.last
+        return first, last, origins
 
 
 def _flags(demand: _Demand) -> NDArray[np.bool_]:
@@ -228,5 +231,5 @@ def _own_ranges(size: int, along: int) -> Ranges:
     rounded up by at most the window's reach, so such a tile's cost is never underestimated.
     """
     marks = np.minimum(np.arange(places(size) + 1) * grain(size), size)
-    own = marks if along == size else scaled_mark(marks, size, along)
+    own = (marks if along == size else scaled_mark(marks, size, along)).astype(np.int32)
     return Ranges(own, own, gaps=along < places(size))
