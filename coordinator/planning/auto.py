@@ -103,9 +103,6 @@ class _Candidates:
         count = 1 << max(0, (len(self.cluster.devices) - 1).bit_length() - 1)
         while count > 1 and self.best_s > self._ideal_s(count) * _WASTEFUL:
             best = min(self.found, key=lambda each: each.latency_s)
-            if len(best.plan.devices) <= count:  # the search left the others out by itself
-                count //= 2
-                continue
             strategy = best.name.partition(" ")[0]
             found = len(self.found)
             fewer = fastest(self.cluster, count)
