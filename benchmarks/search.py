@@ -2,17 +2,22 @@
 
     python -m benchmarks.search [--json] [MODEL ...]
     python -m benchmarks.search --json --cold yolov8n yolo11n.onnx yolov9t.onnx
+    python -m benchmarks.search --json --curve
 
 Cold: nothing is known of the network. Warm: its geometry is cached and the devices changed, as on
 a replan. Seconds are of this process's CPU, all threads of it, the median of the warm rounds;
 beside them what the event simulator says of the plan. `--cold` leaves the warm rounds out and
 counts reading and dividing the network in: what a person waits for who asks for one plan. YOLO
-files are exported with `yolo export model=yolo11n.yaml format=onnx imgsz=640 opset=17`.
+files are exported with `yolo export model=yolo11n.yaml format=onnx imgsz=640 opset=17`. `--curve`
+shows how cold seconds grow with the number of units (chains of convolutions) and of devices
+(ResNet-50).
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +36,10 @@ from coordinator.tasks.plan import Plan
 from imbrex.cli.app import YOUNG_OBJECTS
 from models import catalogue
 from models.importer import load_graph
+from models.loading import network_of
 from models.units import Network, divide
+from models.zoo.builder import Network as Builder
+from models.zoo.builder import square
 
 CLUSTER = """
 [host]
@@ -61,15 +69,18 @@ _ROUNDS = 3
 # Cold seconds that a plan of one of `DETECTORS` may take, network and all [issue 18].
 COLD_S, COLD_AUTO_S = 2.0, 5.0
 DETECTORS = ("yolov8n", "yolo11n", "yolov9t")
+# Of the curve.
+UNITS = (50, 100, 200, 400)
+CROWDS = (2, 4, 8, 16, 32, 64)
 
 
 def measure(
     model: str, planner: str, devices: int = DEVICES, rounds: int = _ROUNDS
 ) -> dict[str, Any]:
     """One strategy on one model and so many devices; without `rounds` only cold."""
-    cluster = parse_cluster(CLUSTER.format(others=devices - 1))
+    cluster = _alike(devices)
     begin = time.process_time()
-    network = _network(model)
+    network = network_of(catalogue.load(model))
     read_s = time.process_time() - begin
     cold_s, plan = _timed(planner, network, cluster)
     warm = [_timed(planner, network, _drifted(cluster, k))[0] for k in range(1, rounds + 1)]
@@ -114,9 +125,48 @@ def _drifted(cluster: Cluster, percent: int) -> Cluster:
     return replace(cluster, devices=tuple(devices))
 
 
-def _network(model: str) -> Network:
-    loaded = catalogue.load(model)
-    return divide(load_graph(loaded.proto, loaded.name))
+def curve(strategies: Sequence[str]) -> list[dict[str, Any]]:
+    """Cold seconds by the number of units, then by the number of devices."""
+    found = []
+    for planner in strategies:
+        before = 0.0
+        for units in UNITS:
+            cold_s, _ = _timed(planner, chain(units), _alike(DEVICES))
+            # How the cost grows from half as many: 1 is in proportion to their number.
+            power = round(math.log2(cold_s / before), 2) if before else None
+            before = cold_s
+            found.append({"strategy": planner, "units": units, "devices": DEVICES, "power": power})
+            found[-1]["cold_s"] = round(cold_s, 4)
+    for devices in CROWDS:
+        network = network_of(catalogue.load("resnet50"))
+        cold_s, _ = _timed("auto", network, _alike(devices))
+        row = {"strategy": "auto", "units": len(network.units), "devices": devices, "power": None}
+        found.append({**row, "cold_s": round(cold_s, 4)})
+    return found
+
+
+def chain(units: int) -> Network:
+    """A network of so many convolutions, one after the other."""
+    net = Builder("chain", seed=1)
+    x = net.input("image", (1, 3, 64, 64))
+    for number in range(units):
+        x = x.conv(f"conv{number}", 8, square(3)).relu()
+    return divide(load_graph(net.model(x)))
+
+
+def _alike(devices: int) -> Cluster:
+    return parse_cluster(CLUSTER.format(others=devices - 1))
+
+
+def _print_curve(chosen: argparse.Namespace) -> None:
+    rows = curve(chosen.strategies)
+    lines = [f"{'strategy':<12} {'units':>6} {'devices':>7} {'cold s':>8} {'power':>6}"]
+    lines += [
+        f"{row['strategy']:<12} {row['units']:6} {row['devices']:7} {row['cold_s']:8.3f} "
+        f"{row['power'] or '':>6}"
+        for row in rows
+    ]
+    emit({"cluster": CLUSTER, "curve": rows}, chosen, "\n".join(lines))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,8 +175,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
     parser.add_argument("--cold", action="store_true", help="only cold, reading included")
+    parser.add_argument("--curve", action="store_true", help="by numbers of units and devices")
     chosen = parser.parse_args(arguments)
     gc.set_threshold(YOUNG_OBJECTS)
+    if chosen.curve:
+        _print_curve(chosen)
+        return 0
     rows = [
         measure(model, planner, devices, 0 if chosen.cold else _ROUNDS)
         for model in chosen.models or MODELS

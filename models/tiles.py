@@ -9,11 +9,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from models.boxes import Box, Span
 from models.graph import COLS, ROWS
 from models.units import Network
+
+Marks = TypeVar("Marks", int, NDArray[np.int64])
+# Longer maps are lists: flattened maps, of thousands of elements that are computed alike. Plans
+# divide them at fewer places, so that what planners know of each place fits in memory.
+_MOST_PLACES = 1024
+_ENOUGH_PLACES = 320
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,27 @@ class MapTile:
     def is_empty(self) -> bool:
         """Whether it holds no element."""
         return not len(self.rows) or not len(self.cols)
+
+
+@lru_cache(maxsize=512)
+def grain(size: int) -> int:
+    """Rows (or columns) of a map of `size` that plans keep together: 1, except in long lists."""
+    if size <= _MOST_PLACES:
+        return 1
+    most = size // _ENOUGH_PLACES
+    exact = max(each for each in range(1, most + 1) if size % each == 0)
+    return exact if size // exact <= _MOST_PLACES else most
+
+
+def places(size: int) -> int:
+    """Parts into which plans may divide a map of `size`, each a grain; the last may be shorter."""
+    return -(-size // grain(size))
+
+
+def on_map(size: int, parts: Iterable[Span]) -> tuple[Span, ...]:
+    """Spans of the places of a map of `size` as spans of its rows or columns."""
+    each = grain(size)
+    return tuple(Span(min(a * each, size), min(b * each, size)) for a, b in parts)
 
 
 def even_spans(size: int, parts: int) -> tuple[Span, ...]:
@@ -99,6 +130,10 @@ def _scaled(span: Span, size: int, other: int) -> Span:
     return Span(scaled_mark(span.start, size, other), scaled_mark(span.stop, size, other))
 
 
-def scaled_mark(mark: int, size: int, other: int) -> int:
-    """Where a mark of a map of `size` elements lies on a map of `other`; halves go to the even."""
-    return round(Fraction(mark * other, size))
+def scaled_mark(mark: Marks, size: int, other: int) -> Marks:
+    """Where a mark (or each of many) of a map of `size` elements lies on a map of `other`; halves
+    go to the even.
+    """
+    nearest, rest = divmod(2 * mark * other + size, 2 * size)
+    even: Marks = nearest - ((rest == 0) & (nearest % 2))
+    return even

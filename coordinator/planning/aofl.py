@@ -6,7 +6,8 @@ together [Eq. 6] and with equal grids; for k = 1, any one device. For a single u
 t_l and t_f is used, where the published Algorithm 1 takes the cost t_f but emits the layer-wise
 tiles: both are options of the same table here.
 
-Only the first k devices of the published order are tried, which defines this strategy. `fused`
+Only the first k devices of the published order are tried, which defines this strategy; of many
+devices not every k [counts_of]. `fused`
 searches devices and their order, and is never slower.
 """
 
@@ -15,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordinator.costs.devices import Cluster
+from coordinator.planning.balance import prefixes
 from coordinator.planning.decide import Decision, place, planned
 from coordinator.planning.explain import Growing, devices_left_out, why_this_many
 from coordinator.planning.options import Option, alone, grids, strips
+from coordinator.planning.subsets import counts_of
 from coordinator.planning.tables import Tables
 from coordinator.tasks.plan import Plan
 from models.units import Network
@@ -29,16 +32,20 @@ def aofl(network: Network, cluster: Cluster) -> Plan:
 
 
 def options_by_count(tables: Tables) -> Sequence[Sequence[Option]]:
-    """For each k, the ways to run a block on exactly the first k devices; for k = 1, on any one."""
-    counts = range(2, len(tables.devices) + 1)
-    split = zip(strips(tables), grids(tables, counts), strict=True)
+    """For each number of devices that is tried [counts_of], the ways to run a block on exactly so
+    many of the first devices; for one, on any.
+    """
+    count = len(tables.devices)
+    several = counts_of(count)[1:]
+    members = prefixes(count)[[k - 1 for k in several]]
+    split = zip(strips(tables, members), grids(tables, several), strict=True)
     return [alone(tables), *([balanced, *equal] for balanced, equal in split)]
 
 
 def _decide(tables: Tables) -> Decision:
     by_count = options_by_count(tables)
     _, blocks = place([option for options in by_count for option in options])
-    growing = Growing.of(by_count)
+    growing = Growing.of(counts_of(len(tables.devices)), by_count)
     return Decision(
         blocks,
         reasons=devices_left_out(tables, blocks, growing),

@@ -20,7 +20,8 @@ from models.graph import ROWS, Graph, Node
 from models.operators import Kind, keeps_lines, operator
 from models.windows import Window
 
-Ints = NDArray[np.int64]
+# Ranges are most of the memory that planning needs: 32 bits suffice for rows and columns.
+Positions = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,21 +33,21 @@ class Ranges:
     need nothing of the tensor; then, too, first[k] does not exceed last[k].
     """
 
-    first: Ints
-    last: Ints
+    first: Positions
+    last: Positions
     gaps: bool = False
     is_identity: bool = False
 
     @classmethod
     def identity(cls, size: int) -> Ranges:
         """The ranges of the tiled tensor itself."""
-        marks = np.arange(size + 1)
+        marks = np.arange(size + 1, dtype=np.int32)
         return cls(marks, marks, is_identity=True)
 
     @classmethod
     def constant(cls, size: int, whole: int) -> Ranges:
         """The ranges of a tensor that every tile needs completely."""
-        return cls(np.zeros(size + 1, dtype=np.int64), np.full(size + 1, whole))
+        return cls(np.zeros(size + 1, dtype=np.int32), np.full(size + 1, whole, dtype=np.int32))
 
     @property
     def is_everything(self) -> bool:
@@ -163,7 +164,7 @@ def _aligned(graph: Graph, node: Node, which: int, size: int, given: Sequence[bo
 def _in_parts(size: int, made: int, read: int) -> tuple[Ranges | None, Ranges]:
     if made == read == 1:
         return None, Ranges.identity(size)
-    marks = np.arange(size + 1)
+    marks = np.arange(size + 1, dtype=np.int32)
     below, above = marks // made, -(-marks // made)
     computed = None if made == 1 else Ranges(below * made, above * made)
     return computed, Ranges(below * read, above * read)
@@ -216,8 +217,8 @@ def _stacked(spans: Sequence[Span]) -> Ranges:
     look-ups. Where the spans go back and forth (a Slice with a step of -1), the ranges are larger
     than needed.
     """
-    starts = np.array([span.start for span in spans], dtype=np.int64)
-    stops = np.array([span.stop for span in spans], dtype=np.int64)
+    starts = np.array([span.start for span in spans], dtype=np.int32)
+    stops = np.array([span.stop for span in spans], dtype=np.int32)
     assert (starts < stops).all(), "every computed element reads something"
     first = np.append(np.minimum.accumulate(starts[::-1])[::-1], stops.max())
     last = np.append(starts.min(), np.maximum.accumulate(stops))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,15 +41,21 @@ def whole_works(network: Network) -> Sequence[Work]:
     return tile_works(network, block, block.tiles[0])
 
 
+_UNSPLIT: weakref.WeakKeyDictionary[Network, list[Work]] = weakref.WeakKeyDictionary()
+
+
 def unsplit_works(network: Network) -> Sequence[Work]:
     """The work of every node as onnxruntime does it, which computes what nobody reads, too: all
-    tokens of a transformer's last layer, for example, where the classifier reads the first.
+    tokens of a transformer's last layer, for example, where the classifier reads the first. Cached
+    for the network's lifetime.
     """
-    graph = network.graph
-    found = []
-    for node in graph.nodes:
-        whole = Box.whole(graph.shape(node.outputs[0]))
-        found.append(node_work(graph, node, whole, operator(node).reads(graph, node, whole)))
+    found = _UNSPLIT.get(network)
+    if found is None:
+        graph = network.graph
+        found = _UNSPLIT[network] = []
+        for node in graph.nodes:
+            whole = Box.whole(graph.shape(node.outputs[0]))
+            found.append(node_work(graph, node, whole, operator(node).reads(graph, node, whole)))
     return found
 
 

@@ -46,5 +46,6 @@ def common(one: Ints, other: Ints) -> Ints:
     batched = one.shape[-2] < 2 or bool((one[..., 0, 1] > 1).any())
     for axis in range(0 if batched else 1, one.shape[-2]):
         low = np.maximum(one[..., axis, 0], other[..., axis, 0])
-        found = found * (np.minimum(one[..., axis, 1], other[..., axis, 1]) - low).clip(0)
+        lengths = np.minimum(one[..., axis, 1], other[..., axis, 1]) - low
+        found = found * np.maximum(lengths, 0)
     return found

@@ -106,7 +106,7 @@ def channel_slices(network: Network, tables: Tables) -> list[Divided]:
     """
     count, divider = len(tables.devices), divider_of(network)
     found: list[Divided] = []
-    for start, (mark, after) in enumerate(itertools.pairwise(network.marks)):
+    for start, (mark, after) in enumerate(itertools.pairwise(tables.geometry.marks)):
         unit = network.units[mark]
         if count < 2 or after != mark + 1 or CHANNELS not in divider.splits(unit):
             continue

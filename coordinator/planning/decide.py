@@ -42,7 +42,8 @@ def planned(network: Network, cluster: Cluster, strategy: str, decide: Decide) -
     def make(left: Cluster) -> Plan:
         tables = tables_of(network, left)
         check_room(network, tables)
-        return _plan(network, replace(left, devices=tables.devices), strategy, decide(tables))
+        marks, there = tables.geometry.marks, replace(left, devices=tables.devices)
+        return _plan(network, there, strategy, decide(tables), marks)
 
     return fitting(network, cluster, make)
 
@@ -85,8 +86,9 @@ def place(options: Sequence[Option]) -> tuple[float, list[tuple[int, int, Option
     return total_s, [(start, end, option_of(start, end)) for start, end in cuts]
 
 
-def _plan(network: Network, cluster: Cluster, strategy: str, decision: Decision) -> Plan:
-    marks = network.marks
+def _plan(
+    network: Network, cluster: Cluster, strategy: str, decision: Decision, marks: Sequence[int]
+) -> Plan:
     blocks = [
         block_of(network, marks[start], marks[end], option.shares(start, end))
         for start, end, option in decision.blocks

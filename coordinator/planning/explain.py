@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,20 +18,22 @@ Blocks = Sequence[tuple[int, int, Option]]
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """Best totals as devices are added: `free_s[k - 1]` with at most the first k devices per block,
-    `split_s[k - 1]` if every divisible block is divided over the first k.
+    """Best totals as devices are added: `free_s[i]` with at most the first `counts[i]` devices per
+    block, `split_s[i]` if every divisible block is divided over the first `counts[i]`.
     """
 
+    counts: Sequence[int]
     free_s: tuple[float, ...]
     split_s: tuple[float, ...]
 
     @classmethod
-    def of(cls, by_count: Sequence[Sequence[Option]]) -> Growing:
-        """From the options for exactly k devices, k = 1 .. all."""
+    def of(cls, counts: Sequence[int], by_count: Sequence[Sequence[Option]]) -> Growing:
+        """From the options for exactly so many devices, from one to all."""
         costs = [cheapest(options)[0] for options in by_count]
         free = np.minimum.accumulate(np.stack(costs), axis=0)
         forced = [np.where(np.isfinite(each), each, costs[0]) for each in costs]
         return cls(
+            counts,
             tuple(best_cuts(each)[0] for each in free),
             tuple(best_cuts(each)[0] for each in forced),
         )
@@ -47,15 +50,14 @@ def why_this_many(tables: Tables, blocks: Blocks, growing: Growing) -> tuple[str
         f"{alone_s / total_s:.2f} times as fast as the best one alone."
     ]
     if len(tables.devices) > 1:
-        steps = ", ".join(
-            f"{k}: {alone_s / each:.2f}" for k, each in enumerate(growing.free_s, start=1)
-        )
+        costs = zip(growing.counts, growing.free_s, strict=True)
+        steps = ", ".join(f"{k}: {alone_s / each:.2f}" for k, each in costs)
         notes.append(f"With at most this many of the fastest devices per block: {steps}.")
     if len(used) == 1 and len(tables.devices) > 1:
-        count = 2 + int(np.argmin(growing.split_s[1:]))
+        best = 1 + int(np.argmin(growing.split_s[1:]))
         notes.append(
-            f"Here splitting does not pay: the best split, over {count} devices, takes "
-            f"{growing.split_s[count - 1] / total_s:.2f} times as long, because its transfers and "
+            f"Here splitting does not pay: the best split, over {growing.counts[best]} devices, "
+            f"takes {growing.split_s[best] / total_s:.2f} times as long, because its transfers and "
             "halos cost more than the computation that they save."
         )
     return tuple(notes)
@@ -68,14 +70,14 @@ def devices_left_out(tables: Tables, blocks: Blocks, growing: Growing) -> dict[D
     alone_s = tables.alone_s[:, 0, -1]
     reasons: dict[DeviceId, str] = {}
     for rank, device in enumerate(tables.devices):
-        split_s = growing.split_s[rank]
+        place = bisect_left(growing.counts, rank + 1)
         if device.id in used:
             continue
         reasons[device.id] = f"alone it would take {alone_s[rank] / total_s:.2f} times as long"
         if rank:
             reasons[device.id] += (
-                f", and every block split over the {rank + 1} fastest "
-                f"{split_s / total_s:.2f} times as long"
+                f", and every block split over the {growing.counts[place]} fastest "
+                f"{growing.split_s[place] / total_s:.2f} times as long"
             )
     return reasons
 

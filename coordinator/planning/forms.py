@@ -15,7 +15,7 @@ from coordinator.planning.loads import Shares
 from coordinator.planning.slots import Form, Slot
 from coordinator.planning.stages import Stage, Stages
 from models.boxes import Span
-from models.tiles import MapTile, spans_of, weighted_spans
+from models.tiles import MapTile, grain, on_map, places, spans_of, weighted_spans
 
 # Halvings of the finishing time: the remaining error is far below one row.
 _ROUNDS = 26
@@ -75,20 +75,22 @@ class Forms:
         return _full(form.devices, tiles)
 
     def _best_alone(self, start: int, end: int) -> Shares:
-        loads, devices = self.stages.loads, range(len(self.cluster.devices))
-        share = loads.whole(start, end)
-        return ((min(devices, key=lambda d: loads.load(start, end, d, share).compute_s), share),)
+        share = self.stages.loads.whole(start, end)
+        every = tuple((d, share) for d in range(len(self.cluster.devices)))
+        loads = self.stages.loads.of(start, end, every).tiles
+        best = min(range(len(every)), key=lambda d: loads[d].compute_s)
+        return (every[best],)
 
     def _rows(self, start: int, end: int, form: Form) -> Iterator[tuple[int, MapTile]]:
         height, width = self.geometry.sizes[end]
-        spans = weighted_spans(height, [self.rates[d] for d in form.devices])
+        spans = weighted_spans(places(height), [self.rates[d] for d in form.devices])
         if form.turn:
             lengths = [len(span) for span in spans]
             spans = spans_of((*lengths[-form.turn :], *lengths[: -form.turn]))
-        last = len(form.devices) - 1
-        for index, (d, span) in enumerate(zip(form.devices, spans, strict=True)):
-            top = form.edge_rows if index else 0
-            bottom = form.edge_rows if index < last else 0
+        last, edge = len(form.devices) - 1, form.edge_rows * grain(height)
+        for index, (d, span) in enumerate(zip(form.devices, on_map(height, spans), strict=True)):
+            top = edge if index else 0
+            bottom = edge if index < last else 0
             for piece in _edges_first(span, top, bottom):
                 yield d, MapTile(piece, Span(0, width))
 
@@ -117,16 +119,15 @@ class Forms:
         best: list[int] = []
         for _ in range(_ROUNDS):
             middle = (low + high) / 2 if best else high
-            ends = _fill(lines, middle, height, in_turn)
+            ends = _fill(lines, middle, places(height), in_turn)
             if ends is None:
                 if not best:
                     return ()
                 low = middle
             else:
                 best, high = ends, middle
-        starts = [0, *best[:-1]]
-        tiles = [MapTile(Span(a, b), Span(0, width)) for a, b in zip(starts, best, strict=True)]
-        return _full(form.devices, tiles)
+        spans = on_map(height, map(Span, [0, *best[:-1]], best))
+        return _full(form.devices, [MapTile(rows, Span(0, width)) for rows in spans])
 
     def _lines_of(self, start: int, end: int, d: int) -> _Lines:
         device, rank = self.cluster.devices[d], self.stages.loads.rank[d]
@@ -168,8 +169,9 @@ class Forms:
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """A device's strips [a, b) of one block: `fixed_s + ends[b] - begins[a]` seconds in total, of
-    which the link to it is busy for `message_s + sent_ends[b] - sent_begins[a]`.
+    """A device's strips between places a and b of one block: `fixed_s + ends[b] - begins[a]`
+    seconds in total, of which the link to it is busy for `message_s + sent_ends[b] -
+    sent_begins[a]`.
     """
 
     fixed_s: float
@@ -185,20 +187,20 @@ class _Lines:
         return self.fixed_s + self.ends[-1] - self.begins[0]
 
 
-def _fill(lines: Sequence[_Lines], time_s: float, height: int, in_turn: bool) -> list[int] | None:
-    """Where the strips end if each device takes what it can finish in time; None if rows
-    are left.
+def _fill(lines: Sequence[_Lines], time_s: float, last: int, in_turn: bool) -> list[int] | None:
+    """The places where the strips end if each device takes what it can finish in time; None if the
+    `last` place is not reached.
     """
-    row, clock, ends = 0, 0.0, []
+    place, clock, ends = 0, 0.0, []
     for line in lines:
-        if row < height:
-            allowed = time_s - clock - line.fixed_s + line.begins[row]
-            stop = max(row, bisect_right(line.ends, allowed * (1 + 1e-12)) - 1)
-            if in_turn and stop > row:
-                clock += line.message_s + line.sent_ends[stop] - line.sent_begins[row]
-            row = stop
-        ends.append(row)
-    return ends if row >= height else None
+        if place < last:
+            allowed = time_s - clock - line.fixed_s + line.begins[place]
+            stop = max(place, bisect_right(line.ends, allowed * (1 + 1e-12)) - 1)
+            if in_turn and stop > place:
+                clock += line.message_s + line.sent_ends[stop] - line.sent_begins[place]
+            place = stop
+        ends.append(place)
+    return ends if place >= last else None
 
 
 def _full(devices: Sequence[int], tiles: Sequence[MapTile]) -> Shares:

@@ -24,7 +24,7 @@ from coordinator.planning.wholes import WholeSweep, node_index, wholes
 from models.boxes import Box
 from models.graph import COLS, ROWS, Graph
 from models.operators import splits_along
-from models.tiles import map_size
+from models.tiles import even_spans, map_size
 from models.units import Network
 
 
@@ -111,6 +111,10 @@ class Ends(Sequence[Splits | None]):
         return None if run is None else run.at(end)
 
 
+# Costs are found for each pair of marks: of more marks, the search would take ever longer, and its
+# tables more than a coordinator has.
+_MOST_MARKS = 160
+
 _CACHE: weakref.WeakKeyDictionary[Network, dict[bool, Geometry]] = weakref.WeakKeyDictionary()
 
 
@@ -119,12 +123,29 @@ def geometry_of(network: Network, *, fine: bool = False) -> Geometry:
     end at any boundary, also inside residual blocks.
     """
     kept = _CACHE.setdefault(network, {})
-    fine = fine and len(network.marks) < len(network.boundaries)
+    coarse = _marks_of(network)
+    fine = fine and len(coarse) < len(network.boundaries)
     if fine not in kept:
         axes = next((each.axes for each in kept.values()), None)
-        marks = range(len(network.boundaries)) if fine else None
+        marks = range(len(network.boundaries)) if fine else coarse
         kept[fine] = Geometry(network, marks, axes)
     return kept[fine]
+
+
+def _marks_of(network: Network) -> Sequence[int]:
+    """The network's marks; of many, in every run of neighbours that with the fewest bytes across
+    it.
+    """
+    first, *inner, last = network.marks
+    if len(inner) <= _MOST_MARKS:
+        return network.marks
+    tensors = network.graph.tensors
+
+    def live_bytes(mark: int) -> int:
+        return sum(tensors[name].on_wire.nbytes for name in network.boundaries[mark].live)
+
+    runs = (inner[run.start : run.stop] for run in even_spans(len(inner), _MOST_MARKS))
+    return (first, *(min(run, key=live_bytes) for run in runs), last)
 
 
 def _weight_bytes_before(network: Network, marks: Sequence[int]) -> Floats:

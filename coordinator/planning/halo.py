@@ -37,12 +37,13 @@ from coordinator.planning.improve import Cost, Search, is_better
 from coordinator.planning.single import single
 from coordinator.planning.slots import SUMS, Form, How, Slot, Slots, put
 from coordinator.planning.stages import Stages
+from coordinator.planning.subsets import counts_of
 from coordinator.planning.tables import Tables
 from coordinator.tasks.plan import Block, Plan
 from models.graph import ROWS
 from models.memory import megabytes
 from models.operators import Kind, operator
-from models.tiles import map_size
+from models.tiles import map_size, places
 from models.units import Network, Unit
 
 # Simulated tasks per search: about a second.
@@ -51,6 +52,8 @@ EFFORT = 46_000
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
 _FAR = 1 - 1 / 1.1
+# Fewer devices are tried as a start until so many numbers in a row were no better than the best.
+_HOPELESS = 3
 # By how many units an exchange is moved.
 _SHIFTS = (-1, 1, -2, 2)
 # Edge rows: a neighbour's 3x3 window reads one; two also cover a pool between.
@@ -99,7 +102,7 @@ class _Halo:
         """The best result from several starts: all devices, fewer if that starts better, and half
         the exchanges if the budget is too small to try each of them.
         """
-        starts = [self._start(count) for count in range(len(self.cluster.devices), 1, -1)]
+        starts = self._starts()
         best = min(starts, key=self._cost)
         if len(best) * self._tasks(best) > EFFORT:
             best = min((best, *map(_in_pairs, starts)), key=self._cost)
@@ -107,6 +110,18 @@ class _Halo:
         if best != starts[0] and not is_better(self._cost(best), self._cost(starts[0]), _FAR):
             begun.append(starts[0])
         return min(map(self._improved, begun), key=self._cost)
+
+    def _starts(self) -> list[Slots]:
+        """An exchange everywhere, over all devices and ever fewer, until that no longer helps."""
+        starts: list[Slots] = []
+        best = 0
+        for count in counts_of(len(self.cluster.devices))[:0:-1]:
+            starts.append(self._start(count))
+            if self._cost(starts[-1]) < self._cost(starts[best]):
+                best = len(starts) - 1
+            if len(starts) - 1 - best == _HOPELESS:
+                break
+        return starts
 
     def _cost(self, slots: Slots) -> Cost:
         return self.search.cost_of(slots)
@@ -216,7 +231,7 @@ class _Halo:
 
     def _is_uneven(self, slot: Slot) -> bool:
         """Whether some devices' strips are longer than in proportion to their rate."""
-        rows = map_size(self.network, slot.start, slot.end)[0]
+        rows = places(map_size(self.network, slot.start, slot.end)[0])
         count = len(slot.form.devices)
         return slot.form.how == "rows" and count > 1 and rows % count != 0
 

@@ -1,23 +1,24 @@
-"""What one tile of a block computes, reads and owns, without computing its extent.
+"""What the tiles of a block compute, read and own, without computing their extents.
 
-Tiles of maps are computed from the geometry's arrays, other tiles from their `UnitTile`; both are
-cached.
+Tiles of maps are computed from the geometry's arrays, all of a block at once; other tiles from
+their `UnitTile`. Both are cached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from coordinator.costs.devices import Cluster
+from coordinator.planning.box_arrays import Ints, common, stacked
 from coordinator.planning.layouts import Computing, UnitTile, divider_of
 from coordinator.planning.splits import Splits
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
 from models.boxes import Box, Span
-from models.graph import COLS, ROWS, Graph
+from models.graph import COLS, ROWS
 from models.tiles import MapTile
 from models.units import Network
 from models.worked import block_worked
@@ -25,21 +26,30 @@ from models.worked import block_worked
 Part = MapTile | UnitTile
 # Tiles by device, as an index into the cluster's.
 Shares = tuple[tuple[int, Part], ...]
-# Ranges of a tensor along every dimension except the first, unless its rows lie there.
-Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """What one tile computes, reads and owns; `summed` if it owns a partial sum."""
+    """What one tile computes, and the bytes that it reads and owns; `summed` if it owns a partial
+    sum.
+    """
 
     compute_s: float
-    reads: Mapping[str, Ranges]
-    owns: Mapping[str, Ranges]
     read_bytes: Mapping[str, int]
     own_bytes: Mapping[str, int]
     weight_bytes: int
     summed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockLoads:
+    """The loads of a block's tiles, and the boxes of tensors that they read and own: [tile, axis,
+    start or stop], all zeros where a tile has none.
+    """
+
+    tiles: tuple[Load, ...]
+    reads: Mapping[str, Ints]
+    owns: Mapping[str, Ints]
 
 
 class Loads:
@@ -51,7 +61,7 @@ class Loads:
         places = {device.id: d for d, device in enumerate(tables.devices)}
         # Tables have their own order of devices.
         self.rank = [places[device.id] for device in cluster.devices]
-        self._loads: dict[object, Load] = {}
+        self._loads: dict[object, BlockLoads] = {}
         self._left: dict[tuple[int, int], Sequence[int]] = {}
         self._rates: dict[int, tuple[Floats, Floats]] = {}
         self._wholes: dict[tuple[int, int], tuple[UnitTile, int]] = {}
@@ -65,37 +75,115 @@ class Loads:
             return MapTile(Span(0, splits.height), Span(0, splits.width))
         return self._whole_tile(start, end)[0]
 
-    def load(self, start: int, end: int, d: int, part: Part) -> Load:
-        """The load of a tile of the block between two marks, on device `d`."""
-        key = (start, end, d, part)
+    def of(self, start: int, end: int, shares: Shares) -> BlockLoads:
+        """The loads of these tiles of the block between two marks."""
+        key = (start, end, shares)
         found = self._loads.get(key)
         if found is None:
-            if isinstance(part, MapTile):
-                found = self._map_load(start, end, d, part)
-            else:
-                found = self._tile_load(start, end, d, part)
-            self._loads[key] = found
+            devices = [d for d, _ in shares]
+            maps = [part for _, part in shares if isinstance(part, MapTile)]
+            units = [part for _, part in shares if isinstance(part, UnitTile)]
+            assert not maps or not units, "a block is divided in one way"
+            found = self._loads[key] = (
+                self._of_maps(start, end, devices, maps)
+                if maps
+                else self._of_units(start, end, devices, units)
+            )
         return found
 
-    def _map_load(self, start: int, end: int, d: int, tile: MapTile) -> Load:
+    def _of_maps(
+        self, start: int, end: int, devices: Sequence[int], tiles: Sequence[MapTile]
+    ) -> BlockLoads:
         splits = self.geometry.splits[end]
         assert splits is not None, "only blocks that can be split have tiles of maps"
-        m, kind = start - splits.lowest, self.tables.kind_of(self.rank[d])
+        m, rank = start - splits.lowest, [self.rank[d] for d in devices]
+        kinds = [self.tables.kind_of(each) for each in rank]
         growth, fixed = self.rates_of(end)
-        first = splits.firsts[m]
-        elements = splits.groups.elements(tile, first)
-        compute_s = float(fixed[self.rank[d], m] + (growth[kind, first:] * elements).sum())
-        assert compute_s >= 0, "tiles take no negative time"
-        reads, owns = {}, {}
+        first, places = splits.firsts[m], splits.places(tiles)
+        work = growth[kinds, first:].T * splits.groups.tiles(places, first)
+        compute_s = fixed[rank, m] + work.sum(axis=0)
+        assert (compute_s >= 0).all(), "tiles take no negative time"
         entering = splits.entering[m]
-        for t, name in enumerate(splits.input_names[entering], entering.start):
-            reads[name] = self._ranges(name, splits.inputs.ranges(t, tile))
-        for t in self._leaving(start, end, splits):
-            name, (rows, cols) = splits.output_names[t], splits.outputs.ranges(t, tile)
-            if rows[1] > rows[0] and cols[1] > cols[0]:
-                owns[name] = self._ranges(name, (rows, cols))
+        read = range(entering.start, entering.stop)
+        left = self._leaving(start, end, splits)
+        names = [splits.output_names[t] for t in left]
+        reads = self._boxes(splits.input_names[entering], splits.inputs.ranges(read, places))
+        owns = self._boxes(names, splits.outputs.ranges(left, places))
         before = self.geometry.weight_bytes_before
-        return self._sized(compute_s, reads, owns, int(before[end] - before[start]), summed=False)
+        held = [int(before[end] - before[start])] * len(tiles)
+        return self._sized(compute_s.tolist(), reads, owns, held)
+
+    def _boxes(self, names: Sequence[str], ranges: Ints) -> dict[str, Ints]:
+        """Boxes of tensors, given the rows and columns of each, [tensor, tile, 2, 2]."""
+        graph, found = self.network.graph, {}
+        for name, parts in zip(names, ranges, strict=True):
+            boxes = np.empty((len(parts), max(1, len(graph.shape(name))), 2), dtype=np.int64)
+            boxes[:, :, 0] = 0
+            boxes[:, :, 1] = graph.shape(name) or 1
+            for part, which in enumerate((ROWS, COLS)):
+                axis = graph.axis(name, which)
+                if axis is not None:
+                    boxes[:, axis] = parts[:, part]
+            # A tile too small for a smaller tensor has none of it.
+            boxes[(parts[:, :, 0] >= parts[:, :, 1]).any(axis=1)] = 0
+            found[name] = boxes
+        return found
+
+    def _of_units(
+        self, start: int, end: int, devices: Sequence[int], tiles: Sequence[UnitTile]
+    ) -> BlockLoads:
+        whole, weights = self._wholes.get((start, end), (None, 0))
+        known: dict[tuple[int, int], float] = {}
+        compute_s = []
+        for d, tile in zip(devices, tiles, strict=True):
+            costs = self.cluster.devices[d].costs
+            key = (id(costs), id(tile))
+            if key not in known:
+                known[key] = costs.block_s(tile.work)
+            compute_s.append(known[key])
+        return self._sized(
+            compute_s,
+            self._stacked([tile.reads for tile in tiles]),
+            self._stacked([tile.boxes for tile in tiles]),
+            [weights if tile is whole else tile.weight_bytes for tile in tiles],
+            [tile.part is not None for tile in tiles],
+        )
+
+    def _stacked(self, boxes: Sequence[Mapping[str, Box]]) -> dict[str, Ints]:
+        names = dict.fromkeys(name for each in boxes for name in each)
+        axes = {name: max(1, len(self.network.graph.shape(name))) for name in names}
+        return {name: stacked([each.get(name) for each in boxes], axes[name]) for name in names}
+
+    def _sized(
+        self,
+        compute_s: Sequence[float],
+        reads: Mapping[str, Ints],
+        owns: Mapping[str, Ints],
+        weight_bytes: Sequence[int],
+        summed: Sequence[bool] = (),
+    ) -> BlockLoads:
+        read_bytes, own_bytes = self._by_tile(reads), self._by_tile(owns)
+        none: Mapping[str, int] = {}
+        tiles = tuple(
+            Load(
+                seconds,
+                read_bytes.get(k, none),
+                own_bytes.get(k, none),
+                weight_bytes[k],
+                bool(summed and summed[k]),
+            )
+            for k, seconds in enumerate(compute_s)
+        )
+        return BlockLoads(tiles, reads, owns)
+
+    def _by_tile(self, boxes: Mapping[str, Ints]) -> dict[int, dict[str, int]]:
+        """Bytes of tensors by tile, of those that it has."""
+        found: dict[int, dict[str, int]] = {}
+        for name, each in boxes.items():
+            sizes = self.common_bytes(name, each, each).tolist()
+            for k in np.flatnonzero(each[:, :, 1].any(axis=1)).tolist():
+                found.setdefault(k, {})[name] = sizes[k]
+        return found
 
     def _leaving(self, start: int, end: int, splits: Splits) -> Sequence[int]:
         """Which of its outputs the block computes, in the order of the network."""
@@ -119,38 +207,6 @@ class Loads:
             found = self._rates[end] = (growth, fixed)
         return found
 
-    def _ranges(self, name: str, map_ranges: tuple[tuple[int, int], tuple[int, int]]) -> Ranges:
-        graph = self.network.graph
-        ranges = [(0, size) for size in graph.shape(name)]
-        for which, part in zip((ROWS, COLS), map_ranges, strict=True):
-            axis = graph.axis(name, which)
-            if axis is not None:
-                ranges[axis] = part
-        return _shortened(graph, name, ranges)
-
-    def _tile_load(self, start: int, end: int, d: int, tile: UnitTile) -> Load:
-        costs = self.cluster.devices[d].costs
-        graph = self.network.graph
-        reads = {name: _shortened(graph, name, box) for name, box in tile.reads.items()}
-        owns = {name: _shortened(graph, name, box) for name, box in tile.boxes.items()}
-        whole, weights = self._wholes.get((start, end), (None, 0))
-        held = weights if whole is tile else tile.weight_bytes
-        summed = tile.part is not None
-        return self._sized(costs.block_s(tile.work), reads, owns, held, summed=summed)
-
-    def _sized(
-        self,
-        compute_s: float,
-        reads: Mapping[str, Ranges],
-        owns: Mapping[str, Ranges],
-        weight_bytes: int,
-        *,
-        summed: bool,
-    ) -> Load:
-        read_bytes = {name: self.bytes_of(name, each) for name, each in reads.items()}
-        own_bytes = {name: self.bytes_of(name, each) for name, each in owns.items()}
-        return Load(compute_s, reads, owns, read_bytes, own_bytes, weight_bytes, summed)
-
     def _whole_tile(self, start: int, end: int) -> tuple[UnitTile, int]:
         found = self._wholes.get((start, end))
         if found is None:
@@ -172,28 +228,14 @@ class Loads:
             return moved + max(each.input_bytes + each.output_bytes for each in part.work)
         splits = self.geometry.splits[end]
         assert splits is not None
-        elements = splits.groups.elements(part)
+        elements = splits.groups.tiles(splits.places([part]))[:, 0]
         nodes, element_bytes = self.geometry.moved
         first, stop = np.searchsorted(nodes, self.geometry.node_marks[start : end + 1])[[0, -1]]
         groups = self.geometry.groups[first:stop] - splits.chosen.start
         size, nodes = element_bytes[first:stop] * elements[groups], nodes[first:stop]
         return moved + float(np.bincount(nodes - nodes[0], size).max())
 
-    def bytes_of(self, name: str, ranges: Ranges) -> int:
-        """Bytes of these ranges of a tensor."""
-        return self.common_bytes(name, ranges, ranges)
-
-    def common_bytes(self, name: str, one: Ranges, other: Ranges) -> int:
-        """Bytes of what two boxes of a tensor have in common."""
-        size = self._itemsize[name]
-        for (a, b), (c, d) in zip(one, other, strict=True):
-            length = (b if b < d else d) - (a if a > c else c)
-            if length <= 0:
-                return 0
-            size *= length
-        return int(size)
-
-
-def _shortened(graph: Graph, name: str, ranges: Iterable[tuple[int, int]]) -> Ranges:
-    every = tuple(ranges)
-    return every if graph.axis(name, ROWS) == 0 else every[1:] or ((0, 1),)
+    def common_bytes(self, name: str, one: Ints, other: Ints) -> Ints:
+        """Bytes of what boxes of a tensor have in common, broadcast together."""
+        size: Ints = (common(one, other) * self._itemsize[name]).astype(np.int64)
+        return size

@@ -10,7 +10,7 @@ from coordinator.planning.loads import Shares
 from coordinator.planning.shapes import shapes_of
 from coordinator.planning.slots import Form, Slots, put
 from models.boxes import Span
-from models.tiles import MapTile
+from models.tiles import MapTile, grain
 
 
 def cuts(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
@@ -79,12 +79,12 @@ def borders(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
     slot = slots[index]
     draft = search.draft(slots)
     assert draft is not None
-    shares = draft[index].shares
+    shares, each = draft[index].shares, grain(search.forms.geometry.sizes[slot.end][0])
     if slot.form.how not in ("together", "in turn") or draft[index].direct:
         return
     for place in range(len(shares) - 1):
         for rows in (1, -1, 2, -2):
-            shifted = _shifted(shares, place, rows)
+            shifted = _shifted(shares, place, rows * each)
             if shifted is not None:
                 yield put(slots, index, replace(slot, shares=shifted))
 

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.costs.devices import Device
-from coordinator.planning.balance import Ints, Members, TileCosts, balanced, prefixes
+from coordinator.planning.balance import Ints, Members, TileCosts, balanced
 from coordinator.planning.layouts import UnitTile
 from coordinator.planning.shapes import Shape, grids_of
 from coordinator.planning.splits import Splits
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
 from models.boxes import Span
-from models.tiles import MapTile
+from models.tiles import MapTile, on_map, places
 
 # Rows (times devices) of maps that are balanced together: 4 MB for each table of seconds.
 _MOST_LINES = 500_000
@@ -96,23 +97,24 @@ class Tiled:
 @dataclass(frozen=True, slots=True, eq=False)
 class Strips:
     """Full-width strips that finish together, on the first devices [Eq. 6]. `ends[i, e]` are the
-    rows where the devices' strips end, starting with 0.
+    places where the devices' strips end, starting with 0.
     """
 
     devices: Sequence[Device]
     sizes: Sequence[tuple[int, int]]
     seconds: Floats
     finish_s: Floats
-    ends: Ints
+    ends: NDArray[np.int16]
 
     def shares(self, start: int, end: int) -> Shares:
         """The devices whose strip is not empty."""
-        width = self.sizes[end][1]
-        marks = [int(row) for row in self.ends[start, end]]
+        height, width = self.sizes[end]
+        marks = [int(place) for place in self.ends[start, end]]
+        strips = on_map(height, map(Span, marks, marks[1:]))
         return tuple(
-            (device, MapTile(Span(a, b), Span(0, width)))
-            for device, a, b in zip(self.devices, marks, marks[1:], strict=False)
-            if b > a
+            (device, MapTile(rows, Span(0, width)))
+            for device, rows in zip(self.devices, strips, strict=True)
+            if len(rows)
         )
 
 
@@ -187,21 +189,18 @@ def tiled(
     return list(options)
 
 
-def strips(tables: Tables, members: Members | None = None) -> list[Option]:
-    """Strips that finish together on each subset of devices; without `members`, on the first k
-    devices for k = 2 .. all.
-    """
-    subsets = prefixes(len(tables.devices))[1:] if members is None else members
-    key = ("strips", subsets.tobytes())
+def strips(tables: Tables, members: Members) -> list[Option]:
+    """Strips that finish together on each subset of devices."""
+    key = ("strips", members.tobytes())
     if key not in tables.memo:
-        tables.memo[key] = _strips(tables, subsets)
+        tables.memo[key] = _strips(tables, members)
     return cast("list[Option]", tables.memo[key])
 
 
 def _strips(tables: Tables, subsets: Members) -> list[Option]:
     count, marks = len(tables.devices), tables.marks
     seconds = np.full((2, len(subsets), marks, marks), np.inf)
-    ends = np.zeros((len(subsets), marks, marks, count + 1), dtype=np.int64)
+    ends = np.zeros((len(subsets), marks, marks, count + 1), dtype=np.int16)
     for together in _chunks(tables) if len(subsets) else ():
         *both, where = _finish_together(tables, [end for end, _ in together], subsets)
         first = 0
@@ -229,7 +228,7 @@ def _chunks(tables: Tables) -> Iterator[list[tuple[int, Splits]]]:
     for end, splits in enumerate(tables.geometry.splits):
         if splits is not None:
             found.append((end, splits))
-            lines += (end - splits.lowest) * (splits.height + 1)
+            lines += (end - splits.lowest) * (places(splits.height) + 1)
             if lines * len(tables.devices) > _MOST_LINES:
                 yield found
                 found, lines = [], 0

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.costs.devices import Cluster
-from coordinator.planning.media import Media
+from coordinator.planning.media import Machines, Media
 
 # The maker of a tensor that came with the request.
 REQUEST = 0
@@ -48,23 +47,23 @@ class Step:
     direct: bool = False
 
 
-def latency_s(blocks: Sequence[Sequence[Step]], cluster: Cluster) -> float:
+def latency_s(blocks: Sequence[Sequence[Step]], machines: Machines) -> float:
     """Seconds from the request until its answer is at the host."""
-    return _Run(blocks, cluster).run()
+    return _Run(blocks, machines).run()
 
 
 class _Run:
     """One request."""
 
-    def __init__(self, blocks: Sequence[Sequence[Step]], cluster: Cluster) -> None:
+    def __init__(self, blocks: Sequence[Sequence[Step]], machines: Machines) -> None:
         self.steps = steps = [step for block in blocks for step in block]
         self.block_of = [index for index, block in enumerate(blocks) for _ in block]
         self.answering = frozenset(
             k for k, step in enumerate(steps) if any(last and size for size, last in step.outputs)
         )
         self.last = set(self.answering)
-        self.media = Media(cluster)
-        self.latency_s = [device.link.latency_s for device in cluster.devices]
+        self.media = Media(machines)
+        self.latency_s = [link.latency_s for link in machines.links]
         self.done = [False] * len(steps)
         self.missing = [0] * len(steps)
         # For each block, the number of tasks that are not merged; and the first block with any.

@@ -10,6 +10,7 @@ from dataclasses import replace
 from coordinator.planning.improve import Search
 from coordinator.planning.slots import Slots
 from coordinator.planning.starts import Starts
+from coordinator.planning.subsets import counts_of
 from coordinator.tasks.plan import Plan, Unused
 
 
@@ -59,7 +60,7 @@ class Reasons:
     def _fewer(self) -> str:
         """The best drafts with at most k devices in a block, before their improvement."""
         steps = []
-        for count in range(1, len(self.devices) + 1):
+        for count in counts_of(len(self.devices)):
             shared = self.search.forms.serial
             drafts = [self.search.draft(each) for each in self.starts.at_most(count, shared)]
             costs = [self.search.cost(draft) for draft in drafts if draft is not None]

@@ -13,6 +13,9 @@ from coordinator.planning.splits import Growth, Quantity, Splits
 from coordinator.planning.sweeps import AxisSweep, Floats, Ints, Run
 from models.graph import COLS, ROWS, Graph
 
+# Of what was computed so much is kept: a coordinator may have 1 GB for everything.
+_MOST_BYTES = 100_000_000
+
 
 class RunSplits:
     """The splittable blocks of one run of marks by their ends, each computed when it is needed.
@@ -46,6 +49,7 @@ class RunSplits:
         self._enter = _Entering(graph, self._rows, self._cols)
         self._leave = _Leaving(graph, self._rows, self._cols)
         self._known: dict[int, Splits] = {}
+        self._left_bytes = _MOST_BYTES
 
     @property
     def next_group(self) -> int:
@@ -54,9 +58,14 @@ class RunSplits:
 
     def at(self, end: int) -> Splits:
         """The blocks that end at a mark of the network."""
-        if end not in self._known:
-            self._known[end] = self._splits(end - self.run.lowest - 1)
-        return self._known[end]
+        found = self._known.get(end)
+        if found is None:
+            found = self._known[end] = self._splits(end - self.run.lowest - 1)
+            self._left_bytes -= found.groups.size_bytes
+            while self._left_bytes < 0 and len(self._known) > 1:
+                oldest = self._known.pop(next(iter(self._known)))
+                self._left_bytes += oldest.groups.size_bytes
+        return found
 
     def _splits(self, k: int) -> Splits:
         firsts = np.searchsorted(self._mark_of, np.arange(k + 2))

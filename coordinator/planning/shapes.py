@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.tiles import MapTile, even_spans, weighted_spans
+from models.tiles import MapTile, even_spans, on_map, places, weighted_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +36,20 @@ class Shape:
         for count in self.bands:
             shares.append(tuple(weights[start : start + count]))
             start += count
-        rows = weighted_spans(height, [sum(share) for share in shares])
+        rows = weighted_spans(places(height), [sum(share) for share in shares])
         return tuple(
             MapTile(row, col)
-            for row, share in zip(rows, shares, strict=True)
-            for col in weighted_spans(width, share)
+            for row, share in zip(on_map(height, rows), shares, strict=True)
+            for col in on_map(width, weighted_spans(places(width), share))
         )
 
     def equal_tiles(self, height: int, width: int) -> tuple[MapTile, ...]:
         """Equal bands of equal tiles, as the published planners divide maps."""
+        rows = on_map(height, even_spans(places(height), len(self.bands)))
         return tuple(
             MapTile(row, col)
-            for row, count in zip(even_spans(height, len(self.bands)), self.bands, strict=True)
-            for col in even_spans(width, count)
+            for row, count in zip(rows, self.bands, strict=True)
+            for col in on_map(width, even_spans(places(width), count))
         )
 
 

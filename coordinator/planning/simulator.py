@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.media import Media
+from coordinator.planning.media import Machines, Media
 from coordinator.tasks.events import (
     Abort,
     Action,
@@ -107,7 +107,7 @@ class _Request:
 
     def __init__(self, graph: TaskGraph, network: Network, cluster: Cluster) -> None:
         self.graph, self.network, self.cluster = graph, network, cluster
-        self.media = Media(cluster)
+        self.media = Media(Machines(cluster))
         self.scheduler = Scheduler()
         self.activities: list[Activity] = []
         self._places = {device.id: d for d, device in enumerate(cluster.devices)}

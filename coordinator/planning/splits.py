@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from coordinator.planning.sweeps import Floats
-from models.boxes import Span
-from models.tiles import MapTile
+from coordinator.planning.axes import Positions
+from coordinator.planning.sweeps import Floats, Ints
+from models.tiles import MapTile, grain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,58 +27,64 @@ class Quantity:
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """How n things grow with a tile. For the tile of rows [a, b) and columns [c, d), thing k has
-    (row_last[k, b] - row_first[k, a]) x (col_last[k, d] - col_first[k, c]) elements.
+    """How n things grow with a tile. For the tile between places a and b of the rows and c and d of
+    the columns, thing k has (row_last[k, b] - row_first[k, a]) x (col_last[k, d] - col_first[k, c])
+    elements.
     """
 
-    row_first: Floats
-    row_last: Floats
-    col_first: Floats
-    col_last: Floats
+    row_first: Positions
+    row_last: Positions
+    col_first: Positions
+    col_last: Positions
 
-    @cached_property
+    @property
     def _widths(self) -> Floats:
-        return self.col_last[:, -1:] - self.col_first[:, :1]
+        widths = self.col_last[:, -1:] - self.col_first[:, :1]
+        return widths.astype(np.float64)
 
-    @cached_property
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it takes."""
+        every = (self.row_first, self.row_last, self.col_first, self.col_last)
+        return sum(each.nbytes for each in every)
+
+    @property
     def begins(self) -> Floats:
-        """(n, height + 1): to be subtracted for a full-width tile that begins at row a."""
+        """(n, places + 1): to be subtracted for a full-width tile that begins at a place."""
         return self.row_first * self._widths
 
-    @cached_property
+    @property
     def ends(self) -> Floats:
-        """(n, height + 1): for a full-width tile that ends at row b, less `begins`."""
+        """(n, places + 1): for a full-width tile that ends at a place, less `begins`."""
         return self.row_last * self._widths
 
-    def tiles(self, tiles: Sequence[MapTile]) -> Floats:
-        """(n, tiles): elements of every tile; 0 for empty ones."""
-        tall = _lengths(self.row_first, self.row_last, [tile.rows for tile in tiles])
-        wide = _lengths(self.col_first, self.col_last, [tile.cols for tile in tiles])
-        elements: Floats = tall * wide
+    def tiles(self, places: Ints, first: int = 0) -> Floats:
+        """(n, tiles): elements of every tile [Splits.places], from the `first` thing on; 0 for
+        empty ones.
+        """
+        top, bottom, left, right = places
+        tall = self.row_last[first:, bottom] - self.row_first[first:, top]
+        wide = self.col_last[first:, right] - self.col_first[first:, left]
+        full = (bottom > top) & (right > left)
+        elements: Floats = (tall * full).astype(np.float64) * wide
         return elements
 
-    def elements(self, tile: MapTile, first: int = 0) -> Floats:
-        """(n,): elements of one non-empty tile, from the `first` thing on."""
-        rows, cols = tile.rows, tile.cols
-        tall = self.row_last[first:, rows.stop] - self.row_first[first:, rows.start]
-        wide = self.col_last[first:, cols.stop] - self.col_first[first:, cols.start]
-        elements: Floats = tall * wide
-        return elements
-
-    def ranges(self, thing: int, tile: MapTile) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The rows and columns of one thing that a tile has."""
-        rows, cols = tile.rows, tile.cols
-        return (
-            (int(self.row_first[thing, rows.start]), int(self.row_last[thing, rows.stop])),
-            (int(self.col_first[thing, cols.start]), int(self.col_last[thing, cols.stop])),
+    def ranges(self, things: Sequence[int], places: Ints) -> Ints:
+        """(things, tiles, 2, 2): the rows and columns of some things that tiles have, from start to
+        stop.
+        """
+        top, bottom, left, right = places
+        which = np.array(things, dtype=np.int64)[:, None]
+        found = np.empty((len(things), len(top), 2, 2), dtype=np.int64)
+        found[:, :, 0, 0], found[:, :, 0, 1] = (
+            self.row_first[which, top],
+            self.row_last[which, bottom],
         )
-
-
-def _lengths(first: Floats, last: Floats, spans: Sequence[Span]) -> Floats:
-    starts = np.array([span.start for span in spans])
-    stops = np.array([span.stop for span in spans])
-    lengths: Floats = (last[:, stops] - first[:, starts]) * (stops > starts)
-    return lengths
+        found[:, :, 1, 0], found[:, :, 1, 1] = (
+            self.col_first[which, left],
+            self.col_last[which, right],
+        )
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +113,13 @@ class Splits:
     leaves: Floats
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
+
+    def places(self, tiles: Sequence[MapTile]) -> Ints:
+        """(4, tiles): the places of the map where tiles begin and end, along rows and columns."""
+        edges = np.array([(*tile.rows, *tile.cols) for tile in tiles]).T
+        grains = np.repeat([grain(self.height), grain(self.width)], 2)
+        places: Ints = -(-edges // grains[:, None])
+        return places
 
     # Explicit sums: numpy spreads matrix products over all cores, where threads spin.
 

@@ -14,7 +14,8 @@ from functools import cached_property, partial
 from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import block_of
 from coordinator.planning.layouts import Computing, UnitTile
-from coordinator.planning.loads import Load, Loads, Shares
+from coordinator.planning.loads import BlockLoads, Load, Loads, Shares
+from coordinator.planning.media import Machines
 from coordinator.planning.pipeline import REQUEST, Read, Step, latency_s
 from coordinator.planning.tables import Tables
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
@@ -29,7 +30,7 @@ class Stage:
     start: int
     end: int
     shares: Shares
-    loads: tuple[Load, ...]
+    block: BlockLoads
     barrier: bool = False
     direct: bool = False
 
@@ -38,15 +39,20 @@ class Stage:
         """The devices that compute, in the order of their tiles."""
         return tuple(d for d, _ in self.shares)
 
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """What its tiles compute, and the bytes that they read and own."""
+        return self.block.tiles
+
     @cached_property
     def tensors(self) -> tuple[str, ...]:
         """The tensors that its tiles read."""
-        return tuple(dict.fromkeys(name for load in self.loads for name in load.reads))
+        return tuple(self.block.reads)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The tensors that its tiles own; a small tile may own nothing of some."""
-        return tuple(dict.fromkeys(name for load in self.loads for name in load.owns))
+        return tuple(self.block.owns)
 
 
 Draft = tuple[Stage, ...]
@@ -64,6 +70,7 @@ class Stages:
         self.network, self.cluster, self.tables = network, cluster, tables
         self.geometry = tables.geometry
         self.loads = Loads(network, cluster, tables)
+        self._machines = Machines(cluster)
         self._stages: dict[object, Stage] = {}
         self._shares: dict[object, Shares] = {}
         self._blocks_met: dict[int, tuple[Block, Stage]] = {}
@@ -83,8 +90,8 @@ class Stages:
         key = (start, end, shares, barrier, direct)
         found = self._stages.get(key)
         if found is None:
-            loads = tuple(self.loads.load(start, end, d, part) for d, part in shares)
-            found = self._stages[key] = Stage(start, end, shares, loads, barrier, direct)
+            block = self.loads.of(start, end, shares)
+            found = self._stages[key] = Stage(start, end, shares, block, barrier, direct)
         return found
 
     def of_plan(self, plan: Plan) -> Draft:
@@ -143,7 +150,7 @@ class Stages:
                 len(read.pieces) for block in steps for step in block for read in step.reads
             )
             self.crowded += max(0, pieces // _PIECES - sum(map(len, steps)))
-            found = self._costs[draft] = latency_s(steps, self.cluster)
+            found = self._costs[draft] = latency_s(steps, self._machines)
         return found
 
     def earliest_s(self, draft: Draft) -> dict[str, float]:
@@ -238,22 +245,16 @@ class Stages:
         """
         found = self._pieces.get((source, stage))
         if found is None:
-            found = [self._pieces_for(source, load) for load in stage.loads]
-            self._pieces[source, stage] = found
-        return found
-
-    def _pieces_for(self, source: Stage, load: Load) -> list[_Piece]:
-        found: list[_Piece] = []
-        for name, wanted in load.reads.items():
-            pieces = []
-            for place, other in enumerate(source.loads):
-                own = other.owns.get(name)
-                size = 0 if own is None else self.loads.common_bytes(name, own, wanted)
-                if size:
-                    pieces.append((place, size))
-            if pieces:
-                place = source.outputs.index(name)
-                found.append((name, tuple(pieces), source.loads[0].summed, place))
+            found = self._pieces[source, stage] = [[] for _ in stage.loads]
+            summed = source.loads[0].summed
+            for name, wanted in stage.block.reads.items():
+                if name in source.block.owns:
+                    place, owned = source.outputs.index(name), source.block.owns[name]
+                    size = self.loads.common_bytes(name, wanted[:, None], owned[None])
+                    for passed, sizes in zip(found, size.tolist(), strict=True):
+                        pieces = tuple((k, each) for k, each in enumerate(sizes) if each)
+                        if pieces:
+                            passed.append((name, pieces, summed, place))
         return found
 
 

@@ -18,6 +18,15 @@ from coordinator.planning.tables import Tables
 
 # More subsets than this take too long: prefixes of several rankings are tried instead.
 MOST_SUBSETS = 24
+# Up to so many devices every number of them is tried, of more those that differ by a quarter or
+# less.
+_EVERY = 16
+
+
+def counts_of(devices: int) -> list[int]:
+    """How many of so many devices are tried together: from one to all."""
+    steps = [k for k in range(1, devices) if k <= _EVERY or k % (1 << k.bit_length() - 3) == 0]
+    return [*steps, devices]
 
 
 def subsets_of(tables: Tables) -> Members:
@@ -74,10 +83,12 @@ def _prefixes(tables: Tables) -> Iterator[int]:
     its computation with all of its transfers.
     """
     count, last = len(tables.devices), tables.marks - 1
+    tried = counts_of(count)
     alone, compute = tables.alone_s[:, 0, last], tables.compute_s[:, 0, last]
     by_rate = np.arange(count)
     for ranking in (by_rate, tables.byte_s, alone, alone - compute + compute / count):
         chosen = 0
         for d in np.argsort(ranking, kind="stable"):
             chosen |= 1 << int(d)
-            yield chosen
+            if chosen.bit_count() in tried:
+                yield chosen

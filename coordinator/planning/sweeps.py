@@ -1,9 +1,9 @@
 """Backward sweeps along one axis, over all blocks at once.
 
 Blocks that begin at the earliest splittable mark and end at each later mark form a *run*. The
-positions on their maps (0 to the map's size, for each end) are concatenated into one long vector,
-so that a node is one look-up for all tiles of all blocks that contain it. Most nodes pass ranges on
-unchanged, so few of these vectors differ.
+positions at which their maps may be divided (0 to the map's size, for each end) are concatenated
+into one long vector, so that a node is one look-up for all tiles of all blocks that contain it.
+Most nodes pass ranges on unchanged, so few of these vectors differ.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.planning.axes import Axis, Ranges
+from coordinator.planning.axes import Axis, Positions, Ranges
 from models.graph import ROWS, Graph, Node
-from models.tiles import scaled_mark
+from models.tiles import grain, places, scaled_mark
 from models.units import Unit
 
 Floats = NDArray[np.float64]
@@ -47,15 +47,15 @@ class _Demand:
     """
 
     end: int
-    first: Ints
-    last: Ints
+    first: Positions
+    last: Positions
     gaps: NDArray[np.bool_] | None = None
 
 
 class AxisSweep:
     """Ranges along one axis of everything that the blocks of a run compute and read.
 
-    Ranges are numbered; `first` and `last` have a row for each number. `entering[m]` are the
+    Ranges are numbered; each begins at the first end whose blocks need it. `entering[m]` are the
     numbers of what blocks that begin at the run's m-th mark read of each tensor, with the first end
     before which one of them does. `own` are the numbers of the shares of each of the blocks'
     outputs, with the first end before which it is computed, and the first that it does not cross.
@@ -65,8 +65,8 @@ class AxisSweep:
         self.graph, self.run, self.axis = graph, run, axis
         self.sizes = [size[axis.which - ROWS] for size in run.sizes[1:]]
         # The positions of the k-th end start at `offsets[k]`.
-        self.offsets = [0, *itertools.accumulate(size + 1 for size in self.sizes)]
-        nothing = np.zeros(self.offsets[-1], dtype=np.int64)
+        self.offsets = [0, *itertools.accumulate(places(size) + 1 for size in self.sizes)]
+        nothing = np.zeros(self.offsets[-1], dtype=np.int32)
         self._demands = [_Demand(0, nothing, nothing)]
         self._numbers = {id(self._demands[NOTHING]): NOTHING}
         self._of: dict[tuple[int, int], int] = {}
@@ -86,17 +86,17 @@ class AxisSweep:
                 }
             )
         self.entering.reverse()
-        self.first, self.last = self._stacked()
+        self._first, self._last, self._origins = self._stacked()
 
     def of(self, node: int, place: int) -> int:
         """The number of what is computed of a node's output (`place` -1) or read of an input."""
         return self._of.get((node, place), NOTHING)
 
-    def ranges(self, k: int, numbers: Ints) -> tuple[Floats, Floats]:
-        """First and last elements for the tiles of blocks before the k-th end, [n, size + 1]."""
-        part = slice(self.offsets[k], self.offsets[k + 1])
-        first, last = self.first[numbers, part], self.last[numbers, part]
-        return first.astype(np.float64), last.astype(np.float64)
+    def ranges(self, k: int, numbers: Ints) -> tuple[Positions, Positions]:
+        """First and last elements for the tiles of blocks before the k-th end, [n, places + 1]."""
+        positions = np.arange(self.offsets[k], self.offsets[k + 1])
+        where = self._origins[numbers][:, None] + positions
+        return self._first[where], self._last[where]
 
     def _add_own(self, unit: Unit, wanted: dict[str, _Demand]) -> None:
         """Adds what tiles own of the unit's outputs, for the blocks that yield these."""
@@ -176,16 +176,18 @@ class AxisSweep:
             self._demands.append(demand)
         return found
 
-    def _stacked(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        shape = (len(self._demands), self.offsets[-1])
-        first, last = np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32)
-        for number, each in enumerate(self._demands):
-            start = self.offsets[each.end]
-            first[number, start : start + len(each.first)] = each.first
-            last[number, start : start + len(each.last)] = each.last
-        self._demands.clear()
+    def _stacked(self) -> tuple[Positions, Positions, Ints]:
+        """All ranges one after the other, and where the positions of the first end would begin."""
+        lengths = [len(each.first) for each in self._demands]
+        begins = np.cumsum([0, *lengths])
+        origins = begins[:-1] - [self.offsets[each.end] for each in self._demands]
+        first, last = (np.empty(begins[-1], dtype=np.int32) for _ in range(2))
         self._numbers.clear()
-        return first, last
+        while self._demands:
+            each, number = self._demands.pop(), len(self._demands)
+            part = slice(begins[number], begins[number + 1])
+            first[part], last[part] = each.first, each.last
+        return first, last, origins
 
 
 def _flags(demand: _Demand) -> NDArray[np.bool_]:
@@ -222,13 +224,12 @@ def _gaps(shares: Sequence[Ranges]) -> NDArray[np.bool_] | None:
 
 @lru_cache(maxsize=512)
 def _own_ranges(size: int, along: int) -> Ranges:
-    """Each tile's share of an output with `along` rows or columns, for tiles of a map of `size`, as
-    `tile_boxes` divides it.
+    """Each tile's share of an output with `along` rows or columns, for tiles that begin and end at
+    the places of a map of `size`, as `tile_boxes` divides it.
 
     A tile too small to own a row of a smaller tensor gets an empty range of it; its demand is then
     rounded up by at most the window's reach, so such a tile's cost is never underestimated.
     """
-    if along == size:
-        return Ranges.identity(size)
-    marks = np.array([scaled_mark(mark, size, along) for mark in range(size + 1)])
-    return Ranges(marks, marks, gaps=along < size)
+    marks = np.minimum(np.arange(places(size) + 1) * grain(size), size)
+    own = (marks if along == size else scaled_mark(marks, size, along)).astype(np.int32)
+    return Ranges(own, own, gaps=along < places(size))

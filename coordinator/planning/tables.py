@@ -141,8 +141,8 @@ class Tables:
         return np.stack([np.bincount(groups, each) for each in growth])
 
     def strips_s(self, splits: Splits, end: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """(begins, ends, byte_begins, byte_ends): computation [d, m, height + 1] and bytes moved
-        [m, height + 1]; the strip of rows [a, b) takes `ends[b] - begins[a]` of both, plus
+        """(begins, ends, byte_begins, byte_ends): computation [d, m, places + 1] and bytes moved
+        [m, places + 1]; the strip between places a and b takes `ends[b] - begins[a]` of both, plus
         `constants`.
         """
         growth = self.growth(splits)
@@ -164,10 +164,11 @@ class Tables:
         assert splits is not None
         who = np.array(devices)
         full = np.array([not tile.is_empty for tile in tiles])
-        elements = splits.groups.tiles(tiles)
+        places = splits.places(tiles)
+        elements = splits.groups.tiles(places)
         growth = self.growth(splits)[self._kind[who]].T
         compute = splits.over_blocks(elements * growth) + self.constants(splits, end)[who].T
-        size = splits.bytes_moved(splits.inputs.tiles(tiles), splits.outputs.tiles(tiles))
+        size = splits.bytes_moved(splits.inputs.tiles(places), splits.outputs.tiles(places))
         transfers = size * self.byte_s[who] + 2 * self.fixed_s[who]
         return np.where(full, compute, 0.0), np.where(full, transfers, 0.0)
 

@@ -1,3 +1,7 @@
+import itertools
+from fractions import Fraction
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,7 +9,16 @@ from hypothesis import strategies as st
 from models.boxes import Box, covers_exactly
 from models.catalogue import load
 from models.importer import load_graph
-from models.tiles import even_spans, grid, tile_boxes, weighted_spans
+from models.tiles import (
+    even_spans,
+    grain,
+    grid,
+    on_map,
+    places,
+    scaled_mark,
+    tile_boxes,
+    weighted_spans,
+)
 from models.units import Network, divide
 
 
@@ -66,3 +79,27 @@ def test_even_spans_differ_by_at_most_one(size: int, parts: int) -> None:
     lengths = [len(span) for span in even_spans(size, parts)]
     assert sum(lengths) == size
     assert max(lengths) - min(lengths) <= 1
+
+
+@given(st.integers(1, 500), st.integers(1, 500), st.data())
+def test_marks_are_scaled_to_the_nearest(size: int, other: int, data: st.DataObject) -> None:
+    marks = data.draw(st.lists(st.integers(0, size), min_size=1, max_size=9))
+    nearest = [round(Fraction(mark * other, size)) for mark in marks]
+    assert [scaled_mark(mark, size, other) for mark in marks] == nearest
+    assert scaled_mark(np.array(marks), size, other).tolist() == nearest
+
+
+@given(st.integers(1, 30_000), st.integers(1, 20))
+def test_long_lists_are_divided_at_few_places(size: int, parts: int) -> None:
+    assert places(size) <= 1024
+    assert grain(size) == 1 or size > 1024
+    spans = on_map(size, even_spans(places(size), parts))
+    assert spans[0].start == 0
+    assert spans[-1].stop == size
+    assert all(one.stop == other.start for one, other in itertools.pairwise(spans))
+    assert all(span.start % grain(size) == 0 or span.start == size for span in spans)
+
+
+@pytest.mark.parametrize(("size", "kept"), [(400, 1), (1600, 5), (6400, 20), (2401, 7), (1031, 3)])
+def test_grains_divide_a_list_evenly_if_some_do(size: int, kept: int) -> None:
+    assert grain(size) == kept

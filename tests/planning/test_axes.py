@@ -20,11 +20,12 @@ from models.graph import COLS, ROWS
 from models.importer import load_graph
 from models.operators import MOST_LINES_ASKED
 from models.reference import WholeModel, compare, random_inputs
-from models.tiles import MapTile, tile_boxes
+from models.tiles import MapTile, grain, on_map, places, tile_boxes
 from models.units import Network, divide
 from models.worked import block_worked
 from models.zoo.builder import Network as Builder
 from models.zoo.builder import Tensor, square
+from tests.models.attention import Net
 from tests.models.proposals import PROPOSALS
 from tests.models.random_graphs import random_graphs
 from tests.planning.run_plan import run_plan
@@ -63,7 +64,7 @@ def assert_covers_the_definition(network: Network, tile: MapTile, start: int, en
     entering = splits.entering[start - splits.lowest]
     names = splits.input_names[entering]
     for t, name in enumerate(names, entering.start):
-        spans = splits.inputs.ranges(t, tile)
+        spans = splits.inputs.ranges([t], splits.places([tile]))[0, 0].tolist()
         for axis, (first, last) in zip((ROWS, COLS), spans, strict=True):
             assert first <= last, (name, spans)
             box, place = reach.inputs.get(name), network.graph.axis(name, axis)
@@ -71,7 +72,7 @@ def assert_covers_the_definition(network: Network, tile: MapTile, start: int, en
                 assert first <= box[place].start, (name, axis, spans, box)
                 assert box[place].stop <= last, (name, axis, spans, box)
     assert set(reach.inputs) <= set(names)
-    assert (splits.groups.tiles([tile]) >= 0).all()
+    assert (splits.groups.tiles(splits.places([tile])) >= 0).all()
 
 
 def tiles_of(height: int, width: int) -> st.SearchStrategy[MapTile]:
@@ -178,6 +179,40 @@ def test_statistics_of_rows_that_lie_along_another_axis_are_joined() -> None:
     for planner in STRATEGIES.values():
         plan = planner(network, CLUSTERS["unlike"])
         assert compare(run_plan(plan, network, feeds), whole).max_rel_error <= 1e-4
+
+
+def flattened(side: int) -> ModelProto:
+    """A map that is flattened, once as rows of tokens and once as a list of anchors."""
+    net = Net(1, 3, 2 * side, 2 * side)
+    x = net.add("Relu", net.conv("x", 3, 8, 3, stride=2))
+    tokens = net.add("Transpose", net.reshape(x, 1, 8, -1), perm=[0, 2, 1])
+    tokens = net.add("Relu", net.linear(tokens, 8, 16))
+    anchors = net.add("Sigmoid", net.reshape(net.conv(x, 8, 4, 3), 1, 4, -1))
+    return net.model(net.linear(tokens, 16, 8), anchors)
+
+
+def test_long_lists_are_planned_at_their_places() -> None:
+    model = flattened(48)
+    network = divide(load_graph(model, "flattened"))
+    feeds = random_inputs(network.graph)
+    whole = WholeModel(model, threads=1).run(feeds)
+    geometry = geometry_of(network)
+    long = 0
+    for end, splits in enumerate(geometry.splits):
+        if splits is not None and grain(splits.height) > 1:
+            long += 1
+            assert splits.groups.row_first.shape[1] == places(splits.height) + 1
+            for rows in on_map(splits.height, [Span(0, 1), Span(7, 9), Span(0, 384)]):
+                for start in range(splits.lowest, end):
+                    tile = MapTile(rows, Span(0, splits.width))
+                    assert_covers_the_definition(network, tile, start, end)
+    assert long > 0
+    for name, some in CLUSTERS.items():
+        for planner in STRATEGIES.values():
+            plan = planner(network, some)
+            check_plan(plan, network, some)
+            if name == "unlike":
+                assert compare(run_plan(plan, network, feeds), whole).max_rel_error <= 1e-5
 
 
 def many_moved(count: int, size: int) -> ModelProto:

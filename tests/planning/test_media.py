@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.costs.devices import Cluster, Endpoint, Link
-from coordinator.planning.media import Media
+from coordinator.planning.media import Machines, Media
 from tests.planning.support import cluster
 
 WIRE = Link(bytes_per_s=1000.0, message_s=0.25, latency_s=0.125)
@@ -25,7 +25,7 @@ class Moments:
     """Sends messages, and tells when they happened."""
 
     def __init__(self, some: Cluster) -> None:
-        self.media, self.seen = Media(some), {}
+        self.media, self.seen = Media(Machines(some)), {}
 
     def note(self, what: str) -> None:
         self.seen[what] = self.media.now
