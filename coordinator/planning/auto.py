@@ -37,8 +37,8 @@ _CLOSE = 1.03
 _BRANCHED = 2
 # A plan this close to the sum of all devices' rates leaves no noticeable gain.
 _IDEAL = 1.03
-# Fewer devices are tried if the plan takes this much longer than their ideal: their own best plan
-# takes about so long.
+# Fewer devices are tried if the plan takes this much longer than they would at best, without
+# transfers. Assumed.
 _WASTEFUL = 1.25
 
 
@@ -57,11 +57,17 @@ def auto(network: Network, cluster: Cluster) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A plan and its latency by the simulator's rules."""
+    """A plan of a strategy, what was `changed` in it, and its latency by the simulator's rules."""
 
-    name: str
+    strategy: str
     plan: Plan
     latency_s: float
+    changed: str = ""
+
+    @property
+    def name(self) -> str:
+        """What people read."""
+        return self.strategy + self.changed
 
 
 class _Candidates:
@@ -82,18 +88,23 @@ class _Candidates:
                 continue
             self.tried.add(name)
             try:
-                self.found += self._variants(name, each.planner(self.network, self.cluster))
+                self._add(name, each.planner(self.network, self.cluster))
             except Infeasible as error:
                 self.refused = self.refused or error
 
-    def _variants(self, name: str, plan: Plan) -> Iterator[_Candidate]:
-        """The plan as published and, if it has barriers between its blocks, without them."""
+    def _add(self, strategy: str, plan: Plan, changed: str = "") -> float:
+        """Adds the plan and, if it has barriers between its blocks, the same without them; returns
+        the lesser latency.
+        """
         draft = self.stages.of_plan(plan)
-        yield _Candidate(name, plan, self.stages.latency_s(draft))
+        latencies = [self.stages.latency_s(draft)]
+        self.found.append(_Candidate(strategy, plan, latencies[0], changed))
         if any(block.barrier for block in plan.blocks[1:]):
             blocks = tuple(replace(block, barrier=False) for block in plan.blocks)
-            latency_s = self.stages.latency_s(self.stages.without_barriers(draft))
-            yield _Candidate(f"{name} without barriers", replace(plan, blocks=blocks), latency_s)
+            latencies.append(self.stages.latency_s(self.stages.without_barriers(draft)))
+            plan, changed = replace(plan, blocks=blocks), f"{changed} without barriers"
+            self.found.append(_Candidate(strategy, plan, latencies[1], changed))
+        return min(latencies)
 
     def add_fewer(self) -> None:
         """Tries the best strategy over 4, then 2 of the fastest devices, or whichever powers of two
@@ -103,15 +114,12 @@ class _Candidates:
         count = 1 << max(0, (len(self.cluster.devices) - 1).bit_length() - 1)
         while count > 1 and self.best_s > self._ideal_s(count) * _WASTEFUL:
             best = min(self.found, key=lambda each: each.latency_s)
-            strategy = best.name.partition(" ")[0]
-            found = len(self.found)
             fewer = fastest(self.cluster, count)
             try:
-                plan = CANDIDATES[strategy].planner(self.network, fewer)
+                plan = CANDIDATES[best.strategy].planner(self.network, fewer)
             except Infeasible:  # their memory is too small
                 return
-            self.found += self._variants(f"{strategy} on {count}", plan)
-            if min(each.latency_s for each in self.found[found:]) >= best.latency_s:
+            if self._add(best.strategy, plan, f" on {count}") >= best.latency_s:
                 return
             count //= 2
 
@@ -122,8 +130,10 @@ class _Candidates:
         for each in sorted(self.found, key=lambda each: each.latency_s)[:_BRANCHED]:
             plan = by_branches(each.plan, self.network, self.cluster, self.stages)
             if plan is not None:
-                name = f"{each.name} with branches"
-                self.found.append(_Candidate(name, plan, plan.predicted_latency_s))
+                changed = f"{each.changed} with branches"
+                self.found.append(
+                    _Candidate(each.strategy, plan, plan.predicted_latency_s, changed)
+                )
 
     @property
     def best_s(self) -> float:
@@ -133,7 +143,7 @@ class _Candidates:
     @property
     def per_layer_s(self) -> float:
         """The latency of `lw`; infinite if it has no plan."""
-        found = (each.latency_s for each in self.found if each.name.startswith("lw"))
+        found = (each.latency_s for each in self.found if each.strategy == "lw")
         return min(found, default=float("inf"))
 
     @property
@@ -174,7 +184,7 @@ class _Candidates:
         """The best few, and one device alone, with the simulator's own predictions."""
         ranked = sorted(self.found, key=lambda each: each.latency_s)
         close = [each for each in ranked if each.latency_s <= self.best_s * _CLOSE][:_FINALISTS]
-        alone = [each for each in self.found if each.name == "single" and each not in close]
+        alone = [each for each in self.found if each.strategy == "single" and each not in close]
         for each in (*close, *alone):
             seconds = simulate(each.plan, self.network, self.cluster).latency_s
             yield replace(each, plan=replace(each.plan, predicted_latency_s=seconds))

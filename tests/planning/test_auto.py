@@ -83,7 +83,7 @@ def test_a_new_planner_is_a_function_and_a_row(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(CANDIDATES, "halves", Candidate(in_halves))  # type: ignore[arg-type]
     plan = auto(small_one, some)
     halves = simulate(in_halves(small_one, some), small_one, some).latency_s
-    assert f"halves {halves:.3f} s" in plan.notes[0]
+    assert f"halves {halves / plan.predicted_latency_s - 1:+.0%}" in plan.notes[0]
     assert plan.predicted_latency_s <= halves
 
 
