@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import Protocol
 
 import structlog
 
-from coordinator.cluster.connection import Connection
 from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
 
@@ -19,32 +19,61 @@ from protos.errors import ImbrexError
 ASK_AGAIN_S = 300.0
 
 Pair = frozenset[DeviceId]
+
+
+class Asked(Protocol):
+    """A connected device."""
+
+    @property
+    def address(self) -> str:
+        """Where others reach it."""
+        ...
+
+    async def unreachable(self, devices: Mapping[DeviceId, str]) -> frozenset[DeviceId]:
+        """Which of these devices (ids with addresses) it cannot reach.
+
+        Raises:
+            ImbrexError: it does not support the question, is late, or has gone.
+        """
+        ...
+
+
 log = structlog.get_logger(__name__)
 
 
 class Reach:
-    """The devices' answers; devices that were not asked yet are assumed to reach each other."""
+    """The devices' answers; devices that were not asked yet are assumed to reach each other.
+
+    A device that is new asks about all others, and they about it alone, so that many devices that
+    come one after another cost no more questions than there are pairs.
+    """
 
     def __init__(self) -> None:
         self.apart: frozenset[Pair] = frozenset()
         self._asked: dict[DeviceId, str] = {}
         self._asked_s = 0.0
 
-    def is_due(self, connections: Mapping[DeviceId, Connection]) -> bool:
+    def is_due(self, devices: Mapping[DeviceId, Asked]) -> bool:
         """Whether devices or addresses are new, or the last answers are old."""
-        return (
-            _addresses(connections) != self._asked or time.monotonic() - self._asked_s > ASK_AGAIN_S
-        )
+        return _addresses(devices) != self._asked or self._is_old
 
-    async def ask(self, connections: Mapping[DeviceId, Connection]) -> bool:
-        """Asks every device about the others; returns whether the answers have changed."""
-        before = self.apart
-        addresses = _addresses(connections)
-        self._asked, self._asked_s = addresses, time.monotonic()
+    @property
+    def _is_old(self) -> bool:
+        return time.monotonic() - self._asked_s > ASK_AGAIN_S
+
+    async def ask(self, devices: Mapping[DeviceId, Asked]) -> bool:
+        """Asks what is not known yet; returns whether the answers have changed."""
+        addresses, before = _addresses(devices), self.apart
+        if self._is_old:
+            self._asked, self._asked_s = {}, time.monotonic()
+        new = {k: address for k, address in addresses.items() if self._asked.get(k) != address}
+        self._asked = addresses
         found = await asyncio.gather(
-            *(_unreachable(device, each, addresses) for device, each in connections.items())
+            *(_unreachable(k, each, addresses if k in new else new) for k, each in devices.items())
         )
-        self.apart = frozenset(pair for pairs in found for pair in pairs)
+        known = self._asked.keys()
+        kept = (pair for pair in self.apart if pair <= known and pair.isdisjoint(new))
+        self.apart = frozenset({*kept, *(pair for pairs in found for pair in pairs)})
         if self.apart - before:
             log.warning(
                 "devices cannot reach each other",
@@ -56,14 +85,16 @@ class Reach:
 
 
 async def _unreachable(
-    device: DeviceId, connection: Connection, addresses: Mapping[DeviceId, str]
+    device: DeviceId, asked: Asked, addresses: Mapping[DeviceId, str]
 ) -> list[Pair]:
     others = {each: address for each, address in addresses.items() if each != device}
+    if not others:
+        return []
     try:
-        return [frozenset((device, each)) for each in await connection.unreachable(others)]
+        return [frozenset((device, each)) for each in await asked.unreachable(others)]
     except ImbrexError:
         return []  # it does not support the question, or is gone, which its connection will notice
 
 
-def _addresses(connections: Mapping[DeviceId, Connection]) -> dict[DeviceId, str]:
-    return {device: each.address for device, each in connections.items()}
+def _addresses(devices: Mapping[DeviceId, Asked]) -> dict[DeviceId, str]:
+    return {device: each.address for device, each in devices.items()}
