@@ -100,6 +100,7 @@ def quantise(model: str, images: Path, name: str | None, at_most_s: float, *, as
     if figures.in_float:
         console.print(f"left in float: {', '.join(figures.in_float)}")
     console.print(figures.told())
+    console.print(f"on the cluster: imbrex bench --models {loaded.name},{own}")
     return 0
 
 

@@ -57,9 +57,10 @@ def test_digits_in_eight_bits_are_installed_with_their_figures(store: str, pictu
 def test_it_ends_with_what_was_gained_and_lost(store: str, pictures: Path) -> None:
     ran = imbrex(*quantise(pictures, "--at-most", 0, "--name", "mine"))
     assert ran.code == 0, ran.err
-    last = ran.out.strip().splitlines()[-1]
-    assert " times as fast on this device; " in last
-    assert last.endswith("of boxes agree")
+    *_, gained, next_step = ran.out.strip().splitlines()
+    assert " times as fast on this device; " in gained
+    assert gained.endswith("of boxes agree")
+    assert next_step == "on the cluster: imbrex bench --models digits,mine"
     figures = Figures("m", 1, 1, None, 0.5, 2.06, ())
     assert figures.told() == "2.1 times as fast on this device; 50.0% of best classes agree"
 
