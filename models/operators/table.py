@@ -71,8 +71,9 @@ TABLE: Mapping[str, Operator] = {
 }
 
 
-# Planners hold a number for each row of each node's map; longer maps would take gigabytes.
-MOST_LINES = 1 << 16
+# Planners hold two numbers for each row of each node's map; longer maps would take gigabytes. YOLO
+# has 171,360 anchors at 3840x2176.
+MOST_LINES = 1 << 18
 
 # For nodes that neither have a window nor are aligned, planners ask what the node reads for each
 # row and column: 0.2 ms each. YOLO networks have 2,000 such lines, a U-Net 600.
