@@ -32,6 +32,8 @@ from worker.engines.registry import DEFAULT, candidates, raw_maker
 from worker.engines.verdicts import LIMIT
 from worker.programs.store import BlobStore
 
+Arrays = Mapping[str, np.ndarray]
+
 NETWORKS = (
     *("digits", "lenet5", "alexnet", "vgg16", "vgg16-conv", "googlenet", "inceptionv3"),
     *("resnet18", "resnet50", "densenet121", "squeezenet", "mobilenetv2", "mobilenetv3"),
@@ -46,25 +48,26 @@ MOST_S = 20.0
 
 
 @contextmanager
-def _programs(name: str, threads: int) -> Iterator[tuple[Program, Place]]:
-    """The whole network as one program, its weights in a store."""
+def _whole(name: str, threads: int) -> Iterator[tuple[Program, Place, Arrays]]:
+    """The whole network as one program, its weights in a store, and what it reads."""
     network = network_of(load(name))
     graph, blobs = network.graph, BlobSource()
     demand = {each: Box.whole(graph.shape(each)) for each in graph.outputs}
-    program = cut(graph, graph.nodes, demand, blobs, static=True).program
+    piece = cut(graph, graph.nodes, demand, blobs, static=True)
+    program, feeds = piece.program, random_inputs(graph)
+    read = {name: feeds[name][box.slices()] for name, box in piece.inputs.items()}
     with tempfile.TemporaryDirectory() as folder:
         store = BlobStore(Path(folder), 1 << 40)
         for ref in program.weights:
             store.path(ref.sha256).write_bytes(blobs.bytes_of(ref.sha256))
-        yield program, Place(Path(folder) / "programs", store, threads)
+        yield program, Place(Path(folder) / "programs", store, threads), read
 
 
 def measure(name: str, threads: int) -> dict[str, Any]:
     """One network: seconds, speed-ups and differences by engine."""
     graph = network_of(load(name)).graph
-    feeds = random_inputs(graph)
     found: dict[str, Any] = {"network": name, "engines": {}, "best": DEFAULT, "speedup": 1.0}
-    with _programs(name, threads) as (program, place):
+    with _whole(name, threads) as (program, place, feeds):
         reference = _loaded(DEFAULT, program, place)
         shapes = {each: graph.shape(each) for each in graph.outputs}
         expected = reference.bound(feeds, shapes).compute()
@@ -104,7 +107,7 @@ def _loaded(name: str, program: Program, place: Place) -> Runnable:
 
 def _in_turn(
     runnables: Sequence[Runnable],
-    feeds: Mapping[str, np.ndarray],
+    feeds: Arrays,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> list[list[float]]:
     seconds: list[list[float]] = [[] for _ in runnables]

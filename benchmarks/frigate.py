@@ -218,9 +218,10 @@ def summary(
 
 
 def _crops(model: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Random crops, and the rows that the whole model gives."""
+    """Random crops as Frigate sends them, pixels from 0 to 1; and the rows of the whole model."""
     whole, rng = WholeModel(onnx.load(model)), np.random.default_rng(0)
-    crops = [rng.random((1, 3, SIDE, SIDE), np.float32) for _ in range(CROPS)]
+    shape = (CROPS, 1, 3, SIDE, SIDE)
+    crops = list(rng.integers(0, 256, shape, np.uint8).astype(np.float32) / np.float32(255))
     expected = []
     for crop in crops:
         rows = rows_of("yologeneric", list(whole.run({"image": crop}).values()), (SIDE, SIDE))

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.members import make_members
 from coordinator.cluster import children
-from coordinator.cluster.authority import Authority
-from coordinator.cluster.trust import Trust
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
-from coordinator.tasks.plan import DeviceId
-from protos.identity import Identity, device_name, keep_identity, new_key, now_utc, signing_request
-from worker.identity import device_id
-from worker.membership import IDENTITY_FILE
 
 READY_S = 120.0
 
@@ -53,7 +48,7 @@ async def local_cluster(
     with tempfile.TemporaryDirectory(prefix="imbrex-bench-") as folder:
         state = profiles or Path(folder) / "coordinator"
         if certified:
-            _certify(state, [_state(Path(folder), index) for index in range(workers)])
+            make_members(state, [_state(Path(folder), index) for index in range(workers)])
         started = [_worker(Path(folder), index, share) for index in range(workers)]
         try:
             addresses = [await _address(child) for child in started]
@@ -76,21 +71,6 @@ async def local_cluster(
                 await coordinator.stop()
         finally:
             await asyncio.to_thread(children.stop, started)
-
-
-def _certify(coordinator: Path, workers: Sequence[Path]) -> None:
-    """Makes an authority, and every worker a member with a certificate of its own."""
-    coordinator.mkdir(parents=True, exist_ok=True)
-    Authority.make(coordinator, now_utc())
-    trust = Trust.load(coordinator).certified
-    assert trust is not None
-    for state in workers:
-        device, key = device_id(state), new_key()
-        invitation = trust.invite("here")
-        request = signing_request(key, device_name(device))
-        certificate = trust.admit(invitation.secret, request, DeviceId(device), state.name)
-        authority = trust.authority.certificate_pem
-        keep_identity(state / IDENTITY_FILE, Identity(key, certificate, authority))
 
 
 def _state(folder: Path, index: int) -> Path:

@@ -1,7 +1,8 @@
 """`auto` beside one device alone, on seeded samples of the lab's clusters and the catalogue.
 
-    python -m benchmarks.never_slower --json              12 samples, about a quarter of an hour
+    python -m benchmarks.never_slower --json              24 samples, about an hour and a half
     python -m benchmarks.never_slower --clusters 1 --networks 2 --seed 7
+    python -m benchmarks.never_slower --folder samples    continues where it was interrupted
 
 Each cluster is a preset, a medium and 2 to 8 devices by chance; each of its networks is asked for
 in turn with the whole network on one device alone, and every answer is compared. The exit code is
@@ -41,11 +42,9 @@ def drawn(clusters: int, networks: int, seed: int) -> Iterator[tuple[Setting, tu
         yield setting, tuple(rng.sample(catalogue.names(), networks))
 
 
-def measure(setting: Setting, networks: tuple[str, ...]) -> list[dict[str, Any]]:
-    """One cluster's samples."""
-    with tempfile.TemporaryDirectory() as folder:
-        wish = Wish(networks, (STRATEGY,), LEAST_REPEAT, Path(folder), resume=False)
-        document = run(setting, wish)
+def measure(setting: Setting, networks: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
+    """One cluster's samples; those in `folder` count."""
+    document = run(setting, Wish(networks, (STRATEGY,), LEAST_REPEAT, folder, resume=True))
     return [
         {
             "preset": document["preset"],
@@ -59,22 +58,25 @@ def measure(setting: Setting, networks: tuple[str, ...]) -> list[dict[str, Any]]
             },
         }
         for network, measured in document["models"].items()
+        if network in networks
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints; the exit code."""
     parser = command_line(__doc__)
-    parser.add_argument("--clusters", type=int, default=4)
+    parser.add_argument("--clusters", type=int, default=8)
     parser.add_argument("--networks", type=int, default=3, help="of each cluster")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="keeps what was measured")
     chosen = parser.parse_args(arguments)
     require_tools()
-    samples = [
-        sample
-        for setting, networks in drawn(chosen.clusters, chosen.networks, chosen.seed)
-        for sample in measure(setting, networks)
-    ]
+    with tempfile.TemporaryDirectory() as temporary:
+        samples = [
+            sample
+            for setting, networks in drawn(chosen.clusters, chosen.networks, chosen.seed)
+            for sample in measure(setting, networks, chosen.folder or Path(temporary))
+        ]
     slower = [each for each in samples if each["speedup"] < 1 - NOISE]
     wrong = [each for each in samples if each["max_rel_error"] > TOLERANCE]
     result = {"samples": samples, "slower": len(slower), "wrong": len(wrong)}

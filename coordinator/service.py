@@ -22,11 +22,12 @@ from coordinator.answers import (
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.verdict import Verdict
 from coordinator.cluster.roster import Member
+from coordinator.cluster.state import open_state
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.given import adopt, plan_id
 from coordinator.costs.devices import Cluster
 from coordinator.doctor.examine import diagnose
-from coordinator.doctor.findings import Diagnosis, of_no_exam, of_quarantine
+from coordinator.doctor.findings import Diagnosis, of_no_exam, of_quarantine, of_state
 from coordinator.execution.driver import Driver
 from coordinator.execution.flight import Flight
 from coordinator.execution.trace import Lived, chrome_trace
@@ -66,6 +67,7 @@ class Coordinator:
         self._settings = settings
         self.names = Names(settings.models, settings.model_repository, settings.detector)
         self.journal = Journal()
+        self.state = open_state(settings.state_dir)
         self._library = Library(
             lambda source: self.names.public(source)[0],
             settings.state_dir / WEIGHTS_FOLDER,
@@ -73,7 +75,13 @@ class Coordinator:
             self._let_go,
         )
         self._live = LiveCluster(
-            settings, self._changed, self._received, self._idle, self._judged, hardware
+            settings,
+            self.state,
+            self._changed,
+            self._received,
+            self._idle,
+            self._judged,
+            hardware,
         )
         self._driver = Driver(self._live, self._live.expectations, self._accused, self._hold)
         self._auditor = Auditor(
@@ -114,7 +122,9 @@ class Coordinator:
     async def start(self) -> None:
         """Starts discovery and the loading of models; returns at once."""
         self._settings.state_dir.mkdir(parents=True, exist_ok=True)
+        self.state.follow()
         await self._live.start()
+        self._background.append(asyncio.create_task(self._withdrawal.follow()))
         self._background.append(asyncio.create_task(self.served.load_configured()))
 
     async def stop(self) -> None:
@@ -128,6 +138,7 @@ class Coordinator:
         await self._auditor.close()
         await self._driver.close()
         await self._live.stop()
+        await asyncio.to_thread(self.state.close)
 
     # ------------------------------------------------------------ what people see
 
@@ -207,22 +218,24 @@ class Coordinator:
             )
         self._controller.release(model)
 
-    def drain(self, device: str) -> DeviceStatus:
+    async def drain(self, device: str) -> DeviceStatus:
         """Gives a device (by id or name) no more work until `resume`, even across restarts of the
         coordinator. When its present work is finished, its state is `drained`.
 
         Raises:
             NotFound: no such device is ready.
+            Unavailable: the cluster's state cannot be changed at present.
         """
-        return self._status(self._withdrawal.drain(device))
+        return self._status(await self._withdrawal.drain(device))
 
-    def resume(self, device: str) -> DeviceStatus:
+    async def resume(self, device: str) -> DeviceStatus:
         """Uses a device again that was drained or is in quarantine.
 
         Raises:
             NotFound: no such device, or it was not set aside.
+            Unavailable: the cluster's state cannot be changed at present.
         """
-        return self._status(self._withdrawal.resume(device))
+        return self._status(await self._withdrawal.resume(device))
 
     async def examine(self) -> Diagnosis:
         """Examines the devices and the network between them. Every device also computes some tasks
@@ -233,7 +246,7 @@ class Coordinator:
             silent = await self._live.examiner.examine(in_use, self._plans.in_force())
         unasked = [of_no_exam(self._status(each), why) for each, why in silent.items()]
         quarantined = [each for each in self.devices() if each.state == "quarantined"]
-        known = [*map(of_quarantine, quarantined), *unasked]
+        known = [*map(of_quarantine, quarantined), *unasked, *of_state(self.state)]
         return diagnose(await self._live.examine(), known)
 
     def _status(self, device: DeviceId) -> DeviceStatus:

@@ -34,7 +34,7 @@ Source: TypeAlias = "str | Path | bytes | Mapping[str, np.ndarray]"
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Answered]):
     """A request, and how its answer is read; `read` raises ValueError or KeyError if the answer is
-    not a coordinator's.
+    not a coordinator's. `changes_nothing`: it may be sent again if no answer comes.
     """
 
     method: str
@@ -43,6 +43,12 @@ class Call(Generic[Answered]):
     body: bytes = field(default=b"", repr=False)
     media_type: str = ""
     accept: str = names.JSON
+    asks: bool = False
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether it may be computed twice."""
+        return self.asks or self.method == "GET"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +70,7 @@ def infer(
     """
     body, kind = _sent(source, media_type)
     path = f"/v1/models/{model}/infer{_query(choice)}"
-    return Call("POST", path, _as(answers.Inference), body, kind)
+    return Call("POST", path, _as(answers.Inference), body, kind, asks=True)
 
 
 def outputs(
@@ -90,7 +96,7 @@ def outputs(
 
     body, kind = _sent(source, media_type)
     path = f"/v1/models/{model}/infer{_query(choice, sparse=sparse)}"
-    return Call("POST", path, read, body, kind, names.NPZ)
+    return Call("POST", path, read, body, kind, names.NPZ, asks=True)
 
 
 def models() -> Call[list[ModelStatus]]:

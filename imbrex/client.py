@@ -4,9 +4,13 @@ Both have the calls in `imbrex.calls` as methods, with the same arguments and an
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
+import socket
 import ssl
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from functools import update_wrapper
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
@@ -23,6 +27,7 @@ from protos.errors import (
     LostWorker,
     NotFound,
     PeerViolation,
+    TooLittleMemory,
     Unavailable,
 )
 
@@ -36,6 +41,21 @@ CA_VARIABLE = "IMBREX_CA"
 # A model's first request may wait for weights to reach slow devices over Wi-Fi.
 ANSWER_TIMEOUT_S = 600.0
 
+# Of several coordinators behind one address another one answers after about a second.
+AGAIN_S = (0.1, 0.3, 0.6, 1.0, 2.0)
+# A machine that dies takes its connections with it and says nothing: one that has been silent for a
+# second is probed, and given up, or reset by the machine that has its address now.
+_SIGNS_OF_LIFE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 2))
+    if hasattr(socket, name)
+]
+
+# The connection is gone, and with it whatever was to come over it.
+_GONE = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
+
+_OF_PROXIES = (502, 503, 504)
+
 _KINDS = {
     kind.code: kind
     for kind in (
@@ -44,6 +64,7 @@ _KINDS = {
         NoKey,
         NotAllowed,
         Infeasible,
+        TooLittleMemory,
         Unavailable,
         LostWorker,
         PeerViolation,
@@ -75,8 +96,9 @@ class _Coordinator:
         self.url = given if "://" in given else f"http://{given}"
         self._key = key
         self._timeout = httpx.Timeout(answer_timeout_s, connect=CONNECT_TIMEOUT_S)
+        self._was_there = False
 
-    def _made(self, kind: Callable[..., T]) -> T:
+    def _made(self, kind: Callable[..., T], transport: Callable[..., Any]) -> T:
         """An HTTP client.
 
         Raises:
@@ -87,9 +109,8 @@ class _Coordinator:
             if httpx.URL(self.url).scheme not in ("http", "https"):
                 raise httpx.InvalidURL("it begins with neither http:// nor https://")
             # A proxy for the internet would not know devices of the local network.
-            return kind(
-                base_url=self.url, timeout=self._timeout, trust_env=False, verify=_believed()
-            )
+            how = transport(verify=_believed(), trust_env=False, socket_options=_SIGNS_OF_LIFE)
+            return kind(base_url=self.url, timeout=self._timeout, trust_env=False, transport=how)
         except httpx.InvalidURL as error:
             raise BadRequest(
                 cause=f"{self.url!r} is not a URL of a coordinator ({error})",
@@ -111,12 +132,19 @@ class _Coordinator:
             ImbrexError: what the coordinator raised, with the same cause and cure.
             PeerViolation: it is not a coordinator of this version.
         """
+        self._was_there = True
         if not response.is_success:
             raise self._error(response)
         try:
             return call.read(response)
         except (ValueError, KeyError, TypeError) as error:
             raise self._stranger() from error
+
+    def _pauses(self, call: Call[Any]) -> Iterator[float]:
+        """The seconds to wait before the call is sent again, each time that no answer comes. A
+        coordinator that has never answered is not asked again.
+        """
+        return iter(AGAIN_S if self._was_there and call.changes_nothing else ())
 
     def _lost(self, error: httpx.HTTPError) -> ImbrexError:
         """The error for a missing answer."""
@@ -144,6 +172,11 @@ class _Coordinator:
 
     def _error(self, response: httpx.Response) -> ImbrexError:
         """The error that the coordinator sent."""
+        if _is_of_a_proxy(response):
+            return NoCoordinator(
+                cause=f"no coordinator answers behind {self.url} (HTTP {response.status_code})",
+                cure="See the logs of the proxy there and of the coordinators",
+            )
         try:
             fields = response.json()["error"]
             kind = _KINDS.get(fields["code"]) or _BY_STATUS.get(response.status_code, BadRequest)
@@ -188,7 +221,7 @@ class Client(_Coordinator):
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
         super().__init__(url, key, answer_timeout_s)
-        self._http = self._made(httpx.Client)
+        self._http = self._made(httpx.Client, httpx.HTTPTransport)
 
     def __enter__(self) -> Self:
         return self
@@ -202,11 +235,17 @@ class Client(_Coordinator):
 
     def ask(self, call: Call[T]) -> T:
         """The answer to a call."""
-        try:
-            response = self._http.request(**self._request(call))
-        except httpx.HTTPError as error:
-            raise self._lost(error) from error
-        return self._read(call, response)
+        pauses = self._pauses(call)
+        while True:
+            try:
+                response = self._http.request(**self._request(call))
+            except httpx.HTTPError as error:
+                if not _is_gone(error) or (pause_s := next(pauses, None)) is None:
+                    raise self._lost(error) from error
+            else:
+                if not _is_of_a_proxy(response) or (pause_s := next(pauses, None)) is None:
+                    return self._read(call, response)
+            time.sleep(pause_s)
 
     def not_ready_because(self) -> str:
         """Why requests cannot be answered yet; empty when they can."""
@@ -249,7 +288,7 @@ class AsyncClient(_Coordinator):
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
         super().__init__(url, key, answer_timeout_s)
-        self._http = self._made(httpx.AsyncClient)
+        self._http = self._made(httpx.AsyncClient, httpx.AsyncHTTPTransport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -263,11 +302,17 @@ class AsyncClient(_Coordinator):
 
     async def ask(self, call: Call[T]) -> T:
         """The answer to a call."""
-        try:
-            response = await self._http.request(**self._request(call))
-        except httpx.HTTPError as error:
-            raise self._lost(error) from error
-        return self._read(call, response)
+        pauses = self._pauses(call)
+        while True:
+            try:
+                response = await self._http.request(**self._request(call))
+            except httpx.HTTPError as error:
+                if not _is_gone(error) or (pause_s := next(pauses, None)) is None:
+                    raise self._lost(error) from error
+            else:
+                if not _is_of_a_proxy(response) or (pause_s := next(pauses, None)) is None:
+                    return self._read(call, response)
+            await asyncio.sleep(pause_s)
 
     infer = _awaited(calls.infer)
     outputs = _awaited(calls.outputs)
@@ -288,6 +333,28 @@ class AsyncClient(_Coordinator):
     trace = _awaited(calls.trace)
     version = _awaited(calls.version)
     ready = _awaited(calls.ready)
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Whether the connection is gone; one that is given up since probes of it are not answered is
+    called late by the library, as an answer is.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, _GONE) or getattr(cause, "errno", None) == errno.ETIMEDOUT:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _is_of_a_proxy(response: httpx.Response) -> bool:
+    """Whether a proxy found no coordinator that answers: their own errors are JSON."""
+    if response.status_code not in _OF_PROXIES:
+        return False
+    try:
+        return "error" not in response.json()
+    except ValueError:
+        return True
 
 
 def _believed() -> ssl.SSLContext:

@@ -1,21 +1,24 @@
 """The memory that programs take on a device: one calculation for planners and workers.
 
-A worker uses at most half of its memory for weights and half for tensors, and preparing a program
-briefly takes several times the size of its weights.
+A worker uses at most two thirds of its memory for weights and half of it for tensors; plans see to
+it that both fit together. Weights are mapped from files, but preparing a program briefly takes
+several times the size of those that the engine lays out anew.
 """
 
 from __future__ import annotations
 
-# Peak memory of preparing a program in multiples of its weights, measured on VGG-16's blocks: they
-# are read, re-laid and written.
+# Peak memory of preparing a program in multiples of the weights that are laid out anew, measured on
+# VGG-16's blocks: they are read, laid out and written.
 PEAK_OVER_WEIGHTS = 3
-# An idle worker process (measured on x86-64: 108 MB resident, of which 48 MB are pages of libraries
-# that the kernel can drop).
-PROCESS_BYTES = 60_000_000
+# Matrices of products, from this size on, stay as they are sent, and cost nothing but their map.
+# The engine may fuse smaller ones with each other, such as those of an attention.
+KEPT_FROM_BYTES = 5_000_000
+# A worker process (measured on x86-64: 66 MB, and 64 MB of pages of libraries, of which the kernel
+# can drop what is not in use).
+PROCESS_BYTES = 100_000_000
 # One loaded program beyond its weights: graph, kernels, buffers of the runtime (measured: 6 MB
 # for VGG-16's blocks, 10 MB for ResNet-50's).
 PROGRAM_BYTES = 8_000_000
-_HALVES = 2
 
 
 def megabytes(size_bytes: float, digits: int = 1) -> str:
@@ -25,29 +28,45 @@ def megabytes(size_bytes: float, digits: int = 1) -> str:
 
 def weights_cap_bytes(memory_bytes: int) -> int:
     """Bytes of weights that a worker with this memory keeps loaded."""
-    return memory_bytes // _HALVES
+    return memory_bytes * 2 // 3
 
 
 def tensors_cap_bytes(memory_bytes: int) -> int:
     """Bytes of tensors that such a worker keeps for tasks."""
-    return memory_bytes // _HALVES
+    return memory_bytes // 2
+
+
+def engine_cap_bytes(memory_bytes: int) -> int:
+    """Bytes that an engine beside onnxruntime may take, weights of its own included."""
+    return memory_bytes // 2
+
+
+def memory_for_bytes(weights: float) -> float:
+    """The memory that a worker needs to keep so many bytes of weights loaded."""
+    return weights * 3 / 2
 
 
 def needed_bytes(
-    programs: int, weights: float, largest: float, tensors: float, activations: float
+    programs: int, weights: float, relaid: float, tensors: float, activations: float
 ) -> float:
-    """The memory that a worker needs for `programs` programs, given the bytes of weights in all of
-    them and in the largest, when a task moves `tensors` bytes and needs `activations` bytes.
+    """The memory that a worker needs for `programs` programs with so many bytes of weights, of
+    which the engine lays out at most `relaid` anew for one of them, when a task moves `tensors`
+    bytes and needs `activations` bytes.
     """
     base = PROCESS_BYTES + programs * PROGRAM_BYTES
     return max(
         base + weights + activations,
-        base + PEAK_OVER_WEIGHTS * largest,
-        _HALVES * weights,
-        _HALVES * tensors,
+        base + PEAK_OVER_WEIGHTS * relaid,
+        memory_for_bytes(weights),
+        tensors * 2,
     )
 
 
-def program_room_bytes(memory_bytes: int) -> float:
-    """The most bytes of weights in one program that a worker with this memory can prepare."""
+def weights_room_bytes(memory_bytes: int) -> float:
+    """The most bytes of weights that a worker with this memory can hold, in one program."""
+    return min(weights_cap_bytes(memory_bytes), memory_bytes - PROCESS_BYTES - PROGRAM_BYTES)
+
+
+def relaid_room_bytes(memory_bytes: int) -> float:
+    """The most bytes of weights that can be laid out anew for one program there."""
     return (memory_bytes - PROCESS_BYTES - PROGRAM_BYTES) / PEAK_OVER_WEIGHTS

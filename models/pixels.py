@@ -1,13 +1,15 @@
 """Pictures on the wire as uint8: a quarter of the bytes, and a bit-identical answer.
 
 A model's input may be sent as pixels if normalising them inside the tiles' graphs gives, for every
-value of every channel, exactly the same float32 as normalising on the host.
+value of every channel, exactly the same float32 as normalising on the host. A tensor that a client
+has normalised itself is turned back into its pixels if exactly the same tensor comes of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -15,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.boxes import Span
 from models.graph import Graph
 from models.reference import WholeModel
+from models.shapes import TensorInfo
 from models.vision.sidecar import Sidecar
 from models.wire import Coded, Pixels
 
@@ -36,8 +39,47 @@ def with_pixels(graph: Graph, sidecar: Sidecar | None) -> Graph:
 
 def without_pixels(graph: Graph) -> Graph:
     """The graph with its inputs sent unencoded."""
-    plain = {name: replace(graph.tensors[name], wire=None) for name in graph.inputs}
-    return replace(graph, tensors={**graph.tensors, **plain})
+    return with_encodings(graph, dict.fromkeys(graph.inputs))
+
+
+def with_encodings(graph: Graph, encodings: Mapping[str, Pixels | None]) -> Graph:
+    """The graph with these inputs sent so."""
+    told = {name: replace(graph.tensors[name], wire=each) for name, each in encodings.items()}
+    return replace(graph, tensors={**graph.tensors, **told})
+
+
+def as_pixels(
+    graph: Graph, feeds: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, Pixels | None]]:
+    """The input tensors, as pixels where they are made of pixels; and the encodings of those that
+    the graph has sent in another way.
+    """
+    sent, encodings = dict(feeds), dict[str, Pixels | None]()
+    for name, array in feeds.items():
+        info = graph.tensors[name]
+        if not may_be_pixels(info, array):
+            continue
+        known = (info.wire,) if isinstance(info.wire, Pixels) else usual()
+        found = ((each, each.pixels(array)) for each in known)
+        wire, pixels = next((pair for pair in found if pair[1] is not None), (None, None))
+        if pixels is not None:
+            sent[name] = pixels
+        if wire != info.wire:
+            encodings[name] = wire
+    return sent, encodings
+
+
+@cache
+def usual() -> tuple[Pixels, ...]:
+    """How clients make a tensor of a picture, where no sidecar says it."""
+    known = (Pixels(1.0, (0.0,) * 3, (std,) * 3) for std in (255.0, 1.0))
+    return tuple(filter(is_exact, known))
+
+
+def may_be_pixels(info: TensorInfo, array: np.ndarray) -> bool:
+    """Whether a tensor for this input has the form of a picture (N, 3, H, W)."""
+    is_open = info.wire is None or isinstance(info.wire, Pixels)
+    return is_open and array.dtype == np.float32 and array.ndim == 4 and array.shape[1] == 3
 
 
 def as_values(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

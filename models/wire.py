@@ -114,6 +114,10 @@ class PerChannel:
         return helper.make_node(op, inputs, [target], domain=RUNTIME, axis=1)
 
 
+# Of a picture, at a time.
+_ROWS = 32
+
+
 @dataclass(frozen=True, slots=True)
 class Pixels:
     """An image (N, 3, H, W) as its uint8 pixels: the tensor is (pixel * scale - mean) / std.
@@ -134,6 +138,24 @@ class Pixels:
         for _, step, operand in self._steps(Span(0, len(self.mean))):
             values = step(values, operand)
         return values
+
+    def pixels(self, values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
+        """The pixels of which this is the tensor, to the bit; None if there are none."""
+        mean, std = (
+            np.array(each, np.float32)[None, :, None, None] for each in (self.mean, self.std)
+        )
+        found = np.empty(values.shape, np.uint8)
+        # In parts that fit into a cache. Most tensors that are none show it in the first.
+        for top in range(0, values.shape[2], _ROWS):
+            rows = slice(top, top + _ROWS)
+            part = np.ascontiguousarray(values[:, :, rows])
+            with np.errstate(all="ignore"):
+                steps = np.rint((part * std + mean) / np.float32(self.scale))
+                found[:, :, rows] = np.fmin(np.fmax(steps, 0), 255)
+            made = self.values(np.ascontiguousarray(found[:, :, rows]))
+            if not np.array_equal(made.view(np.uint32), part.view(np.uint32)):
+                return None
+        return found
 
     def decode(self, tensor: Coded) -> list[NodeProto]:
         """Nodes from pixels to the tensor that the network's nodes read."""

@@ -9,7 +9,10 @@ from typing import NamedTuple
 from models.boxes import Box
 from models.geometry import Extent, extent
 from models.graph import Graph, Node
+from models.memory import KEPT_FROM_BYTES
 from models.operators import operator
+
+_PRODUCTS = ("fully_connected", "product")
 
 
 class Work(NamedTuple):
@@ -28,6 +31,12 @@ class Work(NamedTuple):
     output_pixels: int = 1
     taps: int = 1
     groups: int = 1
+
+    @property
+    def relaid_bytes(self) -> int:
+        """Bytes of its weights that the engine lays out anew: all but large matrices."""
+        stays = self.layer_type in _PRODUCTS and self.weight_bytes >= KEPT_FROM_BYTES
+        return 0 if stays else self.weight_bytes
 
 
 def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]) -> Work:

@@ -27,11 +27,20 @@ from protos.credentials import Credentials
 from protos.endpoint import Endpoint
 from protos.errors import BadConfiguration
 from protos.frames import MAX_MESSAGE_BYTES
-from protos.gates import HOST, SECRET_KEY, SENDER_KEY, CertificateGate, Gate, SecretGate
+from protos.gates import (
+    COORDINATOR_KEY,
+    HOST,
+    SECRET_KEY,
+    SENDER_KEY,
+    CertificateGate,
+    Gate,
+    SecretGate,
+)
 from protos.identity import WORKER_NAME
 
 __all__ = [
     "CHANNEL_OPTIONS",
+    "COORDINATOR_KEY",
     "HOST",
     "KEEPALIVE_MS",
     "SENDER_KEY",
@@ -99,7 +108,9 @@ class Caller:
     @property
     def metadata(self) -> Metadata:
         """The metadata of every call."""
-        own = ((SENDER_KEY, self.sender),)
+        own: Metadata = ((SENDER_KEY, self.sender),)
+        if self.coordinator:
+            own = (*own, (COORDINATOR_KEY, self.coordinator.partition(" ")[0]))
         if self.secret and self.credentials is None:
             return (*own, (SECRET_KEY, self.secret))
         return own

@@ -182,9 +182,10 @@ class WorkerClient:
         timeout_s: float = _HELLO_TIMEOUT_S,
         members: Sequence[str] = (),
         generation: int = 0,
+        coordinators: Sequence[str] = (),
     ) -> pb.HelloReply:
-        """Greets the worker and returns its facts. Under TLS, the host also sends the list of the
-        cluster's members and its generation.
+        """Greets the worker and returns its facts. Under TLS, the host also sends the lists of the
+        cluster's devices and coordinators, and their generation.
 
         Raises:
             PeerViolation: the worker and we have no protocol version in common.
@@ -199,6 +200,7 @@ class WorkerClient:
             coordinator=self._caller.coordinator,
             incarnation=self._caller.incarnation,
             generation=generation,
+            coordinators=coordinators,
         )
         reply: pb.HelloReply = await self._call("Hello", request, timeout_s)
         versions.SPOKEN.require(reply.protocol, self.address)

@@ -7,6 +7,7 @@ from typing import Self, TypeVar
 
 import grpc
 
+from protos.ciphers import PRIORITIZE_CHACHA20
 from protos.identity import Identity, keep_identity, read_identity
 
 T = TypeVar("T")
@@ -69,6 +70,7 @@ class Credentials:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED
         context.num_tickets = 0
+        context.options |= PRIORITIZE_CHACHA20
         return self._context(context)
 
     def _context(self, context: ssl.SSLContext) -> ssl.SSLContext:

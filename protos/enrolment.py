@@ -1,4 +1,4 @@
-"""The device's side of enrolment: find the authority by its fingerprint, then request a
+"""The side of enrolment that joins: find the authority by its fingerprint, then request a
 certificate.
 
 Nothing secret is sent before the other side has proved to be the coordinator: its certificate must
@@ -21,6 +21,7 @@ from protos.identity import (
     COORDINATOR_NAME,
     Identity,
     certified,
+    coordinator_name,
     device_name,
     fingerprint,
     new_key,
@@ -36,6 +37,27 @@ _TIMEOUT_S = 10.0
 async def enrol(invitation: Invitation, device: str, name: str) -> Identity:
     """A new key, certified by the cluster's authority for `device`; `name` is for display.
 
+    Raises: as `_enrol`.
+    """
+    identity, _ = await _enrol(invitation, device, name, device_name(device))
+    return identity
+
+
+async def enrol_coordinator(
+    invitation: Invitation, coordinator: str, name: str
+) -> tuple[Identity, str]:
+    """The same for another coordinator, and where the cluster's state is.
+
+    Raises: as `_enrol`.
+    """
+    return await _enrol(invitation, coordinator, name, coordinator_name(coordinator))
+
+
+async def _enrol(
+    invitation: Invitation, own_id: str, name: str, certified_name: str
+) -> tuple[Identity, str]:
+    """A new identity, and where the cluster's state is if a coordinator joins.
+
     Raises:
         Unavailable: no answer there.
         BadConfiguration: the answer is not from the coordinator that invited this device.
@@ -48,11 +70,12 @@ async def enrol(invitation: Invitation, device: str, name: str) -> Identity:
         protocol=versions.SPOKEN.newest,
         invitation=invitation.secret,
         signing_request=signing_request(key_pem, name),
-        device=device,
+        device=own_id,
         name=name,
+        coordinator=certified_name == coordinator_name(own_id),
     )
     reply: pb.EnrolReply = await _call(address, authority_pem, "Enrol", request)
-    return certified(key_pem, reply.certificate, authority_pem, device_name(device))
+    return certified(key_pem, reply.certificate, authority_pem, certified_name), reply.state
 
 
 async def _authority(invitation: Invitation) -> bytes:

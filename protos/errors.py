@@ -45,6 +45,12 @@ class Infeasible(ImbrexError):
     code: ClassVar[str] = "infeasible"
 
 
+class TooLittleMemory(Infeasible):
+    """The devices that are there cannot hold a network; more of them could."""
+
+    code: ClassVar[str] = "too_little_memory"
+
+
 class Unavailable(ImbrexError):
     """It cannot be done now, but may be later: no device, a full queue, a starting daemon."""
 

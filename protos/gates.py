@@ -5,17 +5,20 @@ import hmac
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 import grpc.aio
 import structlog
 
-from protos.identity import COORDINATOR_NAME, device_of
+from protos.identity import COORDINATOR_NAME, coordinator_of, device_of
 from protos.serving import EXCHANGE, SERVICE, Context
 
 SENDER_KEY = "imbrex-sender"
 SECRET_KEY = "imbrex-secret"  # noqa: S105 - the name of a metadata key
+# A coordinator's id.
+COORDINATOR_KEY = "imbrex-coordinator"
 HOST = "host"
 
 # The methods that a neighbour needs to send its halos; all others are the coordinator's.
@@ -76,23 +79,35 @@ class SecretGate(Gate):
         return hmac.compare_digest(data, self._secret)
 
 
-class CertificateGate(Gate):
-    """Admits the coordinator, and members as neighbours, by the names in their certificates.
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """A device or a coordinator by its id, which coordinators of older versions do not have."""
 
-    TLS has accepted only certificates of our authority. The coordinator sets the members (`allow`):
-    until then no neighbour is one, and the calls of a device that is no longer a member end at
-    once.
+    id: str
+    is_host: bool
+
+    def __str__(self) -> str:
+        return f"{'coordinator' if self.is_host else 'device'} {self.id or 'without an id'}"
+
+
+class CertificateGate(Gate):
+    """Admits coordinators, and members as neighbours, by the names in their certificates.
+
+    TLS has accepted only certificates of our authority. A coordinator sets the members (`allow`):
+    until then no neighbour is one. The calls of a device that is no longer a member end at once,
+    and so do those of a coordinator that is no longer one.
     """
 
     def __init__(self) -> None:
         self._members: frozenset[str] = frozenset()
-        self._calls: defaultdict[str, set[asyncio.Future[Any]]] = defaultdict(set)
+        self._coordinators: frozenset[str] = frozenset()
+        self._calls: defaultdict[_Caller, set[asyncio.Future[Any]]] = defaultdict(set)
 
-    def allow(self, members: Iterable[str]) -> None:
-        """Sets the members."""
-        self._members = frozenset(members)
-        for device in self._calls.keys() - self._members - {HOST}:
-            for call in self._calls[device]:
+    def allow(self, members: Iterable[str], coordinators: Iterable[str] = ()) -> None:
+        """Sets the members, and the ids of the coordinators; none: any with a certificate is."""
+        self._members, self._coordinators = frozenset(members), frozenset(coordinators)
+        for caller in [each for each in self._calls if self._no_member(each)]:
+            for call in self._calls[caller]:
                 call.cancel()
 
     def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
@@ -100,13 +115,13 @@ class CertificateGate(Gate):
         method = details.method
         behaviour = _behaviour(handler)
 
-        async def answered(caller: str, messages: Any, context: Context) -> Any:
+        async def answered(caller: _Caller, messages: Any, context: Context) -> Any:
             if handler.request_streaming:
                 return await behaviour(messages, context)
             message = await context.read()
             data = message if isinstance(message, bytes) else b""
-            if caller != HOST and len(data) > _MOST_OF_A_PEER_BYTES:
-                _refuse(context, method, f"device {caller} sent a request of {len(data)} bytes")
+            if not caller.is_host and len(data) > _MOST_OF_A_PEER_BYTES:
+                _refuse(context, method, f"{caller} sent a request of {len(data)} bytes")
                 return None
             return await behaviour((handler.request_deserializer or bytes)(data), context)
 
@@ -121,29 +136,39 @@ class CertificateGate(Gate):
 
         return _streamed(handler, guarded, own_messages=handler.request_streaming)
 
-    def _judge(self, method: str, context: Context) -> tuple[str, str]:
+    def _judge(self, method: str, context: Context) -> tuple[_Caller, str]:
         """(the caller, the reason to refuse it or an empty string)."""
         names = tuple(name.decode() for name in context.auth_context().get(_NAMES_KEY, ()))
-        caller = HOST if COORDINATOR_NAME in names else device_of(names)
+        is_host = COORDINATOR_NAME in names
+        caller = _Caller(coordinator_of(names) if is_host else device_of(names), is_host)
         claimed = dict(context.invocation_metadata() or ()).get(SENDER_KEY, "")
-        if not caller:
-            return "", "its certificate is neither a worker's nor the coordinator's"
-        if claimed != caller:
-            return caller, f"its certificate is for {caller!r}, it says that it is {claimed!r}"
-        return caller, "" if caller == HOST else self._objection(caller, method)
+        shown = HOST if is_host else caller.id
+        if not shown:
+            return caller, "its certificate is neither a worker's nor the coordinator's"
+        if claimed != shown:
+            return caller, f"its certificate is for {shown!r}, it says that it is {claimed!r}"
+        return caller, self._no_member(caller) or self._objection(caller, method)
 
-    def _objection(self, device: str, method: str) -> str:
-        """The reason to refuse a device's call; empty if there is none."""
-        if device not in self._members:
-            return f"device {device} is not a member of the cluster"
+    def _no_member(self, caller: _Caller) -> str:
+        """Why a caller does not belong to the cluster; empty if it does."""
+        if caller.is_host:
+            known = not self._coordinators or caller.id in self._coordinators
+        else:
+            known = caller.id in self._members
+        return "" if known else f"{caller} is not a member of the cluster"
+
+    def _objection(self, caller: _Caller, method: str) -> str:
+        """The reason to refuse a member's call; empty if there is none."""
+        if caller.is_host:
+            return ""
         if method not in _FOR_PEERS and not method.startswith(_HEALTH):
-            return f"device {device} may not give orders"
-        if len(self._calls.get(device, ())) >= MOST_CALLS_OF_A_MEMBER:
-            return f"device {device} has {MOST_CALLS_OF_A_MEMBER} calls open already"
+            return f"{caller} may not give orders"
+        if len(self._calls.get(caller, ())) >= MOST_CALLS_OF_A_MEMBER:
+            return f"{caller} has {MOST_CALLS_OF_A_MEMBER} calls open already"
         return ""
 
     async def _while_member(
-        self, caller: str, work: Awaitable[Any], context: Context, method: str
+        self, caller: _Caller, work: Awaitable[Any], context: Context, method: str
     ) -> Any:
         call = asyncio.ensure_future(work)
         self._calls[caller].add(call)
@@ -151,7 +176,7 @@ class CertificateGate(Gate):
             await asyncio.wait((call,))
             if not call.cancelled():
                 return call.result()
-            _refuse(context, method, f"device {caller} is not a member any more")
+            _refuse(context, method, f"{caller} is not a member any more")
             return None
         finally:
             self._calls[caller].discard(call)

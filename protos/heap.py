@@ -2,7 +2,9 @@
 
 import ctypes
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
+# Where a sixteenth for freed buffers is no loss.
+_MUCH_BYTES = 768 << 20
 
 
 def give_back_memory() -> None:
@@ -12,12 +14,16 @@ def give_back_memory() -> None:
         trim(0)
 
 
-def keep_buffers() -> None:
+def keep_buffers(memory_bytes: int = _MUCH_BYTES) -> None:
     """Makes malloc reuse freed tensor buffers instead of unmapping each and faulting in fresh pages
-    (glibc only). The trim threshold bounds what is kept.
+    (glibc only). The trim threshold bounds what is kept. A process that may use little memory keeps
+    less, and has two arenas, since each keeps what it has freed (measured in a worker with VGG-16's
+    tiles: 24 MB less than with an arena per thread).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 16 << 20)
-        mallopt(_M_TRIM_THRESHOLD, 48 << 20)
+        mallopt(_M_TRIM_THRESHOLD, min(memory_bytes, _MUCH_BYTES) >> 4)
         mallopt(_M_TOP_PAD, 1 << 20)
+        if memory_bytes < _MUCH_BYTES:
+            mallopt(_M_ARENA_MAX, 2)

@@ -1,8 +1,8 @@
 """A daemon's identity in its cluster: a key, a certificate, and the authority that signed it.
 
-A certificate's DNS names say what its holder is: `coordinator.imbrex.internal`, or a worker,
-`worker.imbrex.internal`, with its device id before that. Devices are dialled at their present
-address; only the names are checked (RFC 9525, and `.internal` is reserved for private use).
+A certificate's DNS names say what its holder is, `coordinator.imbrex.internal` or
+`worker.imbrex.internal`, and which one, by its id before that name. Devices are dialled at their
+present address; only the names are checked (RFC 9525, and `.internal` is reserved for private use).
 """
 
 import hashlib
@@ -36,9 +36,23 @@ def device_name(device: str) -> str:
     return f"{device}.{WORKER_NAME}"
 
 
+def coordinator_name(coordinator: str) -> str:
+    """The name in a coordinator's certificate."""
+    return f"{coordinator}.{COORDINATOR_NAME}"
+
+
 def device_of(names: tuple[str, ...]) -> str:
     """The device id among a certificate's names; empty if it is not a worker's."""
-    suffix = f".{WORKER_NAME}"
+    return _before(WORKER_NAME, names)
+
+
+def coordinator_of(names: tuple[str, ...]) -> str:
+    """The coordinator's id among a certificate's names; empty if there is none."""
+    return _before(COORDINATOR_NAME, names)
+
+
+def _before(kind: str, names: tuple[str, ...]) -> str:
+    suffix = f".{kind}"
     return next((name.removesuffix(suffix) for name in names if name.endswith(suffix)), "")
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HelloRequest(_message.Message):
-    __slots__ = ("protocol", "version", "sender", "sent_s", "members", "coordinator", "incarnation", "generation")
+    __slots__ = ("protocol", "version", "sender", "sent_s", "members", "coordinator", "incarnation", "generation", "coordinators")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class HelloRequest(_message.Message):
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    COORDINATORS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     sender: str
@@ -24,7 +25,8 @@ class HelloRequest(_message.Message):
     coordinator: str
     incarnation: str
     generation: int
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., sender: _Optional[str] = ..., sent_s: _Optional[float] = ..., members: _Optional[_Iterable[str]] = ..., coordinator: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    coordinators: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., sender: _Optional[str] = ..., sent_s: _Optional[float] = ..., members: _Optional[_Iterable[str]] = ..., coordinator: _Optional[str] = ..., incarnation: _Optional[str] = ..., generation: _Optional[int] = ..., coordinators: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("protocol", "version", "facts", "received_s", "counters", "resident_bytes", "coordinators", "generation", "data_port")
@@ -196,24 +198,28 @@ class AuthorityReply(_message.Message):
     def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
 
 class EnrolRequest(_message.Message):
-    __slots__ = ("protocol", "invitation", "signing_request", "device", "name")
+    __slots__ = ("protocol", "invitation", "signing_request", "device", "name", "coordinator")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     INVITATION_FIELD_NUMBER: _ClassVar[int]
     SIGNING_REQUEST_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     invitation: str
     signing_request: bytes
     device: str
     name: str
-    def __init__(self, protocol: _Optional[int] = ..., invitation: _Optional[str] = ..., signing_request: _Optional[bytes] = ..., device: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    coordinator: bool
+    def __init__(self, protocol: _Optional[int] = ..., invitation: _Optional[str] = ..., signing_request: _Optional[bytes] = ..., device: _Optional[str] = ..., name: _Optional[str] = ..., coordinator: _Optional[bool] = ...) -> None: ...
 
 class EnrolReply(_message.Message):
-    __slots__ = ("certificate",)
+    __slots__ = ("certificate", "state")
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     certificate: bytes
-    def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
+    state: str
+    def __init__(self, certificate: _Optional[bytes] = ..., state: _Optional[str] = ...) -> None: ...
 
 class BlobQuery(_message.Message):
     __slots__ = ("sha256",)

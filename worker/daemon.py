@@ -69,7 +69,7 @@ async def run(
     hardware = hardware or Hardware.of(settings)
     own_id = device_id(settings.state_dir)
     version = installed_version("imbrex")
-    keep_buffers()
+    keep_buffers(settings.memory_bytes)
     async with AsyncExitStack() as stack:
         stack.enter_context(alone_in(settings.state_dir, "worker"))
         credentials = await credentials_in(

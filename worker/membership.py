@@ -33,7 +33,8 @@ WATCH_CLOCK_S = 600.0
 IDENTITY_FILE = "identity.pem"
 # The hash of the last token: the same token in the settings is not used again.
 _JOINED_FILE = "joined"
-# The authority's fingerprint, and the generation of the newest list of its members.
+# The authority's fingerprint, the generation of the newest list of its members, and the ids of its
+# coordinators on that list.
 _GENERATION_FILE = "members"
 
 _log = structlog.get_logger()
@@ -95,25 +96,29 @@ class Membership:
     ) -> None:
         self._caller = caller
         self._path = state_dir / _GENERATION_FILE
-        self._generation = self._kept_generation()
+        self._generation, self._coordinators = self._kept()
         self._refused = 0
         self._gate = gate
+        if isinstance(gate, CertificateGate):
+            gate.allow((), self._coordinators)
         self._streams = streams
         self._next_key: bytes | None = None
 
-    def learn(self, members: Iterable[str], generation: int) -> int:
-        """Takes the host's list of members, if it sends one. A list older than the newest so far is
-        ignored: it may name devices that were removed since. Returns the newest generation (0: no
-        list so far).
+    def learn(
+        self, members: Iterable[str], generation: int, coordinators: Iterable[str] = ()
+    ) -> int:
+        """Takes the host's lists of members and coordinators, if it sends them. Lists older than
+        the newest so far are ignored: they may name some that were removed since. Returns the
+        newest generation (0: no list so far).
         """
-        found = frozenset(members)
-        if found and isinstance(self._gate, CertificateGate) and self._is_taken(generation):
-            self._gate.allow(found)
+        found, hosts = frozenset(members), frozenset(coordinators)
+        if found and isinstance(self._gate, CertificateGate) and self._is_taken(generation, hosts):
+            self._gate.allow(found, hosts)
             for each in self._streams:
                 each.keep(found)
         return self._generation
 
-    def _is_taken(self, generation: int) -> bool:
+    def _is_taken(self, generation: int, coordinators: frozenset[str]) -> bool:
         if 0 < generation < self._generation:
             if generation != self._refused:
                 _log.warning(
@@ -125,25 +130,29 @@ class Membership:
                 )
             self._refused = generation
             return False
-        if generation > self._generation:
-            self._generation = generation
+        if (generation, coordinators) != (self._generation, self._coordinators) and generation:
+            self._generation, self._coordinators = generation, coordinators
+            kept = [self._authority(), str(generation), *sorted(coordinators)]
             try:
-                write_atomically(self._path, f"{self._authority()} {generation}".encode())
+                write_atomically(self._path, " ".join(kept).encode())
             except OSError as error:
                 _log.warning(
                     "the generation of the list of members cannot be stored", cause=str(error)
                 )
         return True
 
-    def _kept_generation(self) -> int:
-        """The fingerprint of this worker's present authority."""
+    def _kept(self) -> tuple[int, frozenset[str]]:
+        """Generation and coordinators of the newest list of this worker's present authority."""
         try:
-            authority, generation = self._path.read_text().split()
-            return int(generation) if authority == self._authority() else 0
+            authority, generation, *coordinators = self._path.read_text().split()
+            if authority == self._authority():
+                return int(generation), frozenset(coordinators)
         except (OSError, ValueError):
-            return 0
+            pass
+        return 0, frozenset()
 
     def _authority(self) -> str:
+        """The fingerprint of this worker's present authority."""
         credentials = self._caller.credentials
         return fingerprint(credentials.identity.authority_pem) if credentials else ""
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import grpc.aio
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -18,7 +19,7 @@ from models.memory import megabytes
 from models.program import Program
 from protos import imbrex_pb2 as pb
 from protos import versions
-from protos.channels import HOST, SENDER_KEY
+from protos.channels import COORDINATOR_KEY, HOST, SENDER_KEY
 from protos.direct import Direct, offer
 from protos.endpoint import Endpoint
 from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation
@@ -95,6 +96,8 @@ class Service:
         # Sessions start their threads here, so they inherit this thread's niceness.
         self._preparing = ThreadPoolExecutor(1, "prepare", yield_to_others, (nice,))
         self._streams = 0
+        # By blob, while one arrives.
+        self._putting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def close(self) -> None:
         """Waits for the program being prepared."""
@@ -110,7 +113,9 @@ class Service:
         others: list[str] = []
         generation = 0
         if _sender(context) == HOST:
-            generation = self._parts.membership.learn(request.members, request.generation)
+            generation = self._parts.membership.learn(
+                request.members, request.generation, request.coordinators
+            )
             if request.coordinator:
                 others = self._parts.hosts.greeted(
                     request.coordinator[:_MOST_NAME], request.incarnation[:_MOST_NAME], received_s
@@ -135,23 +140,23 @@ class Service:
     @_answers
     async def put(self, request: AsyncIterator[pb.BlobChunk], context: Context) -> pb.BlobStatus:
         """Takes one blob in chunks."""
-        store = self._parts.store
-        sha256, total = "", 0
-        async for chunk in request:
-            if not sha256:
-                sha256, total = chunk.sha256, chunk.total_bytes
-                if total > _MAX_BLOB_BYTES:
-                    raise BadRequest(
-                        cause=f"a blob of {megabytes(total)}", cure="Split such large weights"
-                    )
-                if not store.missing([sha256]):
-                    return pb.BlobStatus()
-            await asyncio.to_thread(store.append, sha256, chunk.offset, total, chunk.data)
+        store, chunks = self._parts.store, aiter(request)
+        first = await anext(chunks, pb.BlobChunk())
+        sha256, total = first.sha256, first.total_bytes
         if not sha256:
             raise BadRequest(
                 cause="a blob without a name arrived", cure="Name it in its first chunk"
             )
-        await asyncio.to_thread(store.complete, sha256, total)
+        if total > _MAX_BLOB_BYTES:
+            raise BadRequest(cause=f"a blob of {megabytes(total)}", cure="Split such large weights")
+        # Two coordinators may send the same weights at a time: the second then finds them here.
+        async with self._putting.setdefault(sha256, asyncio.Lock()):
+            if not store.missing([sha256]):
+                return pb.BlobStatus()
+            await asyncio.to_thread(store.append, sha256, first.offset, total, first.data)
+            async for chunk in chunks:
+                await asyncio.to_thread(store.append, sha256, chunk.offset, total, chunk.data)
+            await asyncio.to_thread(store.complete, sha256, total)
         return self._status(store.missing([sha256]))
 
     @_answers
@@ -176,7 +181,9 @@ class Service:
         for program in good:
             started = time.monotonic()
             try:
-                await loop.run_in_executor(self._preparing, self._parts.sessions.prepare, program)
+                await loop.run_in_executor(
+                    self._preparing, self._parts.sessions.prepare, program, _coordinator(context)
+                )
                 failure = ""
             except ImbrexError as error:
                 _log.warning("not prepared", program=program.sha256[:12], cause=error.cause)
@@ -187,8 +194,9 @@ class Service:
 
     @_answers
     async def retain(self, request: pb.RetainRequest, context: Context) -> pb.RetainReply:
-        """Drops the programs that are not named."""
-        await asyncio.to_thread(self._parts.sessions.retain, list(request.programs))
+        """Drops the programs of this coordinator that it does not name."""
+        named = list(request.programs)
+        await asyncio.to_thread(self._parts.sessions.retain, named, _coordinator(context))
         return pb.RetainReply(resident_bytes=_resident_bytes())
 
     @_answers
@@ -326,6 +334,12 @@ def _sender(context: Context) -> str:
     """The caller's id: a device, or the host."""
     sent = dict(context.invocation_metadata() or ()).get(SENDER_KEY)
     return str(sent or _NOBODY)
+
+
+def _coordinator(context: Context) -> str:
+    """The id of the coordinator that calls; empty if it does not say."""
+    sent = dict(context.invocation_metadata() or ()).get(COORDINATOR_KEY)
+    return str(sent or "")[:_MOST_NAME]
 
 
 def _resident_bytes() -> int:

@@ -29,7 +29,8 @@ class Sessions:
         self._store = store
         self._cap_bytes = weights_cap_bytes
         self._loaded: OrderedDict[str, Runnable] = OrderedDict()
-        self._prepared: OrderedDict[str, None] = OrderedDict()
+        # With the coordinators that use them.
+        self._prepared: OrderedDict[str, set[str]] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._pinned: frozenset[str] = frozenset()
         # Preparing takes long and must not hold up tasks, which only need `_lock`.
@@ -48,8 +49,8 @@ class Sessions:
         ]
         return self._store.missing(needed)
 
-    def prepare(self, program: Program) -> None:
-        """Prepares the program's session; returns at once if it is loaded.
+    def prepare(self, program: Program, coordinator: str = "") -> None:
+        """Prepares the program's session for a coordinator; returns at once if it is loaded.
 
         Raises:
             ImbrexError: the program is refused, or memory or disk are short.
@@ -60,7 +61,7 @@ class Sessions:
                 with self._pin(program):
                     self._engine.prepare(program)
         with self._lock:
-            self._prepared[sha256] = None
+            self._prepared.setdefault(sha256, set()).add(coordinator)
             while len(self._prepared) > _MAX_PREPARED:
                 self._loaded.pop(self._prepared.popitem(last=False)[0], None)
         self.get(sha256)
@@ -80,13 +81,15 @@ class Sessions:
                 raise _no_program(sha256)
             return self._load(sha256)
 
-    def retain(self, programs: Collection[str]) -> None:
-        """Drops the programs that are not named."""
+    def retain(self, programs: Collection[str], coordinator: str = "") -> None:
+        """Drops a coordinator's programs that are not named, unless another one uses them."""
         keep = frozenset(programs)
         with self._lock:
             for sha256 in [sha256 for sha256 in self._prepared if sha256 not in keep]:
-                del self._prepared[sha256]
-                self._loaded.pop(sha256, None)
+                self._prepared[sha256].discard(coordinator)
+                if not self._prepared[sha256]:
+                    del self._prepared[sha256]
+                    self._loaded.pop(sha256, None)
             self._sizes.clear()
         give_back_memory()
 

@@ -63,6 +63,7 @@ _DETECTION = torchvision.models.detection
 _NO_WEIGHTS = {"weights": None, "weights_backbone": None}
 _TORCHVISION: dict[str, tuple[Callable[[], Any], int]] = {
     "vit_b_16": (lambda: torchvision.models.vit_b_16(weights=None), 224),
+    "vit_l_16": (lambda: torchvision.models.vit_l_16(weights=None), 224),
     "swin_t": (lambda: torchvision.models.swin_t(weights=None), 224),
     "shufflenet_v2": (lambda: torchvision.models.shufflenet_v2_x1_0(weights=None), 224),
     "lraspp": (lambda: _SEGMENTATION.lraspp_mobilenet_v3_large(**_NO_WEIGHTS), 320),

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -16,43 +16,11 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from benchmarks.hostile.attacks import LATE, MB, Happened, Target, attack, comes_true
 from coordinator.cluster import children
 from coordinator.cluster.authority import Authority
-from coordinator.cluster.roster import Member
-from coordinator.cluster.trust import Trust
-from coordinator.tasks.plan import DeviceId
-from protos.identity import (
-    certificate_end,
-    certified,
-    device_name,
-    keep_identity,
-    new_key,
-    now_utc,
-    signing_request,
-)
-from worker.membership import IDENTITY_FILE
+from protos.identity import now_utc
 
 FOLDER, KEY = "cluster", "authority.key.pem"
 FAKETIME = "libfaketime.so.1"
 START_S = 60.0
-
-
-def enrolled(coordinator: Path, workers: Sequence[Path]) -> str:
-    """Makes an authority, and of each folder the state of a member; where the last of them is to
-    listen, which nobody does yet.
-    """
-    authority = Authority.make(coordinator, now_utc())
-    trust = Trust.load(coordinator)
-    assert trust.certified is not None
-    for number, state in enumerate(workers, 1):
-        device = DeviceId(f"{number:016x}")
-        key = new_key()
-        signed = authority.sign(signing_request(key, device), device, now_utc())
-        state.mkdir(parents=True)
-        (state / "id").write_text(f"{device}\n")
-        identity = certified(key, signed, authority.certificate_pem, device_name(device))
-        keep_identity(state / IDENTITY_FILE, identity)
-        member = Member(device, state.name, now_utc(), certificate_end(signed))
-        trust.certified.roster.admit(member)
-    return f"127.0.0.1:{_free_port()}"
 
 
 def _listens(pid: int) -> bool:
@@ -63,7 +31,8 @@ def _listens(pid: int) -> bool:
     return any(each.status == psutil.CONN_LISTEN for each in connections)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port of loopback that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 
@@ -96,7 +65,7 @@ def an_authority_that_is_damaged(_target: Target) -> Happened:
     told = []
     for harm, do in _HARMS.items():
         with tempfile.TemporaryDirectory() as name:
-            state, port = Path(name), _free_port()
+            state, port = Path(name), free_port()
             Authority.make(state, now_utc())
             do(state)
             command = [sys.executable, "-m", "imbrex", "coordinator", "--no-mdns"]

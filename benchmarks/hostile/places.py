@@ -16,8 +16,10 @@ from typing import Any
 import httpx
 
 from benchmarks.hostile.attacks import LATE, LIE, Target, comes_true
-from benchmarks.hostile.authorities import enrolled
+from benchmarks.hostile.authorities import free_port
+from benchmarks.members import make_members
 from coordinator.cluster import children
+from coordinator.cluster.state import Files
 from coordinator.serving.common.keys import Keys, Role
 
 START_S = 120.0
@@ -121,7 +123,7 @@ def place(name: str, folder: Path) -> Iterator[Place]:
     """One of `SETTINGS`, ready, with the genuine client asking (but for a crowd)."""
     setting, state = SETTINGS[name], folder / name / "coordinator"
     state.mkdir(parents=True)
-    key = Keys(state).add("genuine", Role.ADMIN) if name == "keys" else ""
+    key = Keys(Files(state)).add("genuine", Role.ADMIN) if name == "keys" else ""
     settings = dict(setting.settings)
     if setting.announced:
         settings |= {"cluster": _cluster_of(folder), "interfaces": ["127.0.0.1"]}
@@ -129,7 +131,9 @@ def place(name: str, folder: Path) -> Iterator[Place]:
     config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
     numbers = range(1, setting.workers + 1)
     states = [folder / name / f"worker-{number}" for number in numbers]
-    late = enrolled(state, [*states, folder / name / LATE]) if setting.certified else ""
+    late = f"127.0.0.1:{free_port()}" if setting.certified else ""
+    if setting.certified:
+        make_members(state, [*states, folder / name / LATE])
     if setting.liar_from_start:
         (folder / name / LIE).write_text("noise")
     started = [

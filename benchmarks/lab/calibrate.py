@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from benchmarks.lab import probes
-from benchmarks.lab.cluster import SECRET, Lab
+from benchmarks.lab.cluster import Lab
 from benchmarks.lab.network import HOST as HOST_ADDRESS
 from coordinator.cluster import children
 from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.link import SlowEndpoint
-from imbrex.demo.emulation.presets import Preset
+from imbrex.demo.emulation.presets import Preset, server
 from imbrex.demo.emulation.settings import command
-from imbrex.demo.emulation.software import SERVER
 from protos.channels import HOST, Caller
 from protos.errors import Unavailable
 
@@ -56,7 +55,7 @@ class Machine:
                 "ms per message) is slower than what it should emulate",
                 cure="Choose a smaller --scale",
             )
-        own = SERVER
+        own = server(tls=preset.tls)
         return Computer(
             pace=pace,
             message_ms=round(message_ms, 4),
@@ -165,9 +164,8 @@ def emulated(lab: Lab, wanted: Preset, host: Computer, clocks: Sequence[float]) 
         up.append(_carried_mbps(there, network.host, HOST_ADDRESS))
         alone.append(probes.message_mbps(network.host, there, own))
         wire_s.append(probes.round_trip_s(network.host, there, own))
-    caller = Caller(
-        HOST, SECRET, SlowEndpoint(message_s=host.message_ms * 1e-3, byte_s=host.byte_ns * 1e-9)
-    )
+    slow = SlowEndpoint(message_s=host.message_ms * 1e-3, byte_s=host.byte_ns * 1e-9)
+    caller = replace(lab.caller, endpoint=slow)
     rates, sides_s = uvloop.run(_through_daemons(lab.addresses, caller))
     # Two of a round trip's four sides are the host's, whose clock is the preset's.
     messages = [

@@ -17,13 +17,17 @@ from pathlib import Path
 from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
+from benchmarks.members import make_members
 from coordinator.cluster import children
 from imbrex.client import ANSWER_TIMEOUT_S, Client
 from imbrex.demo.emulation.computer import Computer, settings_file
 from imbrex.demo.emulation.presets import Preset
 from imbrex.demo.emulation.settings import command
 from models.installed import VARIABLE, Store
+from protos.channels import HOST as HOST_ID
+from protos.channels import Caller
 
+COORDINATOR = "coordinator"
 SECRET = "lab"  # noqa: S105 - of a cluster that nobody else can reach
 HTTP_PORT = 8460
 WORKER_PORT = 8470
@@ -38,13 +42,14 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Lab:
     """A running lab of `devices` computers, the host's among them. `addresses` are the workers',
-    the host's first; `models` is the folder of its coordinator's models.
+    the host's first; `caller` is how its coordinator calls them, `models` the folder of its models.
     """
 
     network: Network
     client: Client
     models: Store
     addresses: tuple[str, ...]
+    caller: Caller
     coordinator: children.Child
     workers: tuple[children.Child, ...]
 
@@ -75,6 +80,10 @@ def lab(
         stack.enter_context(guarded(os.getpid(), folder))
         say(f"{devices} devices, {preset.medium} of {preset.mbps:g} Mbps")
         network.build()
+        caller = Caller(HOST_ID, SECRET)
+        if preset.tls:
+            members = [folder / _name(number) for number in range(1, devices)]
+            caller = make_members(folder / COORDINATOR, members)
         workers = [
             _worker(network, number, computers[number], folder) for number in range(1, devices)
         ]
@@ -95,7 +104,8 @@ def lab(
             return len(found) == devices
 
         children.wait_until(joined, "not every worker has joined", everybody, _START_S)
-        yield Lab(network, client, _models(folder), tuple(found), coordinator, tuple(workers))
+        models = _models(folder)
+        yield Lab(network, client, models, tuple(found), caller, coordinator, tuple(workers))
 
 
 def wait_until_measured(running: Lab, say: Say) -> None:
@@ -116,7 +126,7 @@ def wait_until_measured(running: Lab, say: Say) -> None:
 
 
 def _worker(network: Network, number: int, computer: Computer, folder: Path) -> children.Child:
-    name = f"device-{number}"
+    name = _name(number)
     told = {
         "host": network.address(number),
         "port": WORKER_PORT,
@@ -143,7 +153,7 @@ def _coordinator(
     folder: Path,
     settings: Mapping[str, object],
 ) -> children.Child:
-    state = folder / "coordinator"
+    state = folder / COORDINATOR
     told = {
         "host": HOST,
         "port": HTTP_PORT,
@@ -165,7 +175,11 @@ def _coordinator(
     emulation = computer.write(folder / "coordinator-emulation.toml", folder / "turns")
     within = (*network.inside(network.host), *models, *command(emulation))
     arguments = ["coordinator", "--config", str(file)]
-    return children.start("coordinator", arguments, state, state / "ready.json", within)
+    return children.start(COORDINATOR, arguments, state, state / "ready.json", within)
+
+
+def _name(number: int) -> str:
+    return f"device-{number}"
 
 
 def _models(folder: Path) -> Store:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from benchmarks.lab.cluster import SECRET, Lab, Say
+from benchmarks.lab.cluster import Lab, Say
 from benchmarks.lab.pictures import installed, short_name
 from benchmarks.lab.where import where
 from coordinator.cluster.programs import Programs, program_message
@@ -26,7 +26,6 @@ from models import catalogue
 from models.pixels import as_values
 from models.reference import WholeModel, random_inputs
 from protos import imbrex_pb2 as pb
-from protos.channels import HOST, Caller
 from protos.client import WorkerClient
 
 # What the coordinator had found out about each device when it planned.
@@ -170,17 +169,17 @@ def alone_s(lab: Lab, question: Question, runs: int = 1) -> float:
     """Seconds of the whole, unsplit model on the fastest device, in plain onnxruntime under its
     pace; the least of so many runs.
     """
-    return asyncio.run(_alone(lab.addresses[0], question.loaded, runs))
+    return asyncio.run(_alone(lab, question.loaded, runs))
 
 
-async def _alone(address: str, loaded: Loaded, runs: int) -> float:
+async def _alone(lab: Lab, loaded: Loaded, runs: int) -> float:
     tensors = loaded.served.network.graph.tensors
     whole, blobs = loaded.whole()
     inputs = [
         pb.TensorSpec(tensor=name, data_type=tensors[name].data_type, dims=box.shape)
         for name, box in whole.inputs.items()
     ]
-    async with WorkerClient(address, Caller(HOST, SECRET)) as client:
+    async with WorkerClient(lab.addresses[0], lab.caller) as client:
         await Programs(client).ensure([whole.program], blobs)
         reply = await client.measure(
             pb.MeasureRequest(program=program_message(whole.program), inputs=inputs, repeats=runs)

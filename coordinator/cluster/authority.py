@@ -1,15 +1,17 @@
 """The cluster's own certificate authority, created once, which signs the cluster's certificates.
 
-Whoever can read its folder can make members.
+Whoever can read its key can make members. One coordinator holds it; those that joined have the
+authority's certificate only.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from coordinator.cluster.state import FOLDER
 from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration, BadRequest
 from protos.files import give_to_owner_of, write_atomically
@@ -28,6 +31,7 @@ from protos.identity import (
     VALID_FOR,
     WORKER_NAME,
     Identity,
+    coordinator_name,
     device_name,
     fingerprint,
     new_key,
@@ -35,9 +39,10 @@ from protos.identity import (
     require_private,
 )
 
-FOLDER = "cluster"
 _KEY_FILE = "authority.key.pem"
 _CERTIFICATE_FILE = "authority.pem"
+# At a coordinator that joined: it has no key, and never had one.
+JOINED_FILE = "joined.json"
 # Outside the folder: shows that there was an authority.
 _MARK = "cluster.authority"
 
@@ -47,6 +52,8 @@ _MARK = "cluster.authority"
 NOT_BEFORE = datetime(2023, 6, 10, tzinfo=UTC)
 # A cluster is made again long before this ends; devices' certificates renew automatically.
 _AUTHORITY_VALID_FOR = timedelta(days=20 * 365)
+# Removal, not expiry, ends the rights of what only a person could renew.
+_NOT_RENEWED_FOR = timedelta(days=10 * 365)
 # Daemons are both servers and clients.
 _MEMBERS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 # Domain of the names in members' certificates.
@@ -55,12 +62,29 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 
 
 class Authority:
-    """Signs certificates; `certificate_pem` is what all members trust."""
+    """Signs certificates; `certificate_pem` is what all members trust. `signs` is false at a
+    coordinator that joined: it has no key, and methods that sign raise BadConfiguration.
+    """
 
     def __init__(self, key_pem: bytes, certificate_pem: bytes) -> None:
-        self._key = private_key(key_pem)
+        """`key_pem` is empty at a coordinator that joined."""
+        self._own_key = private_key(key_pem) if key_pem else None
         self.certificate_pem = certificate_pem
         self._certificate = _load(certificate_pem)
+
+    @property
+    def signs(self) -> bool:
+        """Whether its key is here."""
+        return self._own_key is not None
+
+    @property
+    def _key(self) -> ec.EllipticCurvePrivateKey:
+        if self._own_key is None:
+            raise BadConfiguration(
+                cause="this coordinator joined the cluster, and does not hold its authority's key",
+                cure="Do this on the coordinator on which the cluster was created",
+            )
+        return self._own_key
 
     @property
     def fingerprint(self) -> str:
@@ -88,10 +112,7 @@ class Authority:
             write_atomically(folder / _KEY_FILE, key_pem)
             write_atomically(state_dir / _MARK, fingerprint(certificate_pem).encode())
         except OSError as error:
-            raise BadConfiguration(
-                cause=f"{folder} cannot be written: {error.strerror}",
-                cure="Run this as the coordinator's user, or as root",
-            ) from error
+            raise _unwritable(folder, error) from error
         return cls(key_pem, certificate_pem)
 
     @classmethod
@@ -125,6 +146,8 @@ class Authority:
         if not _ever_had_authority(state_dir):
             return None
         key, certificate = (state_dir / FOLDER / name for name in (_KEY_FILE, _CERTIFICATE_FILE))
+        if (state_dir / FOLDER / JOINED_FILE).exists() and not key.exists():
+            return cls(b"", _read(certificate, _load))
         require_private(key)
         pems = [_read(path, check) for path, check in ((key, private_key), (certificate, _load))]
         found = cls(*pems)
@@ -135,12 +158,46 @@ class Authority:
                 write_atomically(state_dir / _MARK, found.fingerprint.encode())
         return found
 
+    @classmethod
+    def joined(
+        cls, state_dir: Path, certificate_pem: bytes, noted: Mapping[str, Mapping[str, str]]
+    ) -> Self:
+        """Keeps the certificate of the authority of a cluster that this coordinator joins, and what
+        is `noted` about that.
+
+        Raises:
+            BadConfiguration: the directory cannot be written.
+        """
+        folder = state_dir / FOLDER
+        try:
+            _make_private(state_dir, folder)
+            write_atomically(folder / JOINED_FILE, json.dumps(noted).encode() + b"\n")
+            write_atomically(folder / _CERTIFICATE_FILE, certificate_pem)
+            write_atomically(state_dir / _MARK, fingerprint(certificate_pem).encode())
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        return cls(b"", certificate_pem)
+
     def sign(self, request_pem: bytes, device: DeviceId, now: datetime) -> bytes:
         """Signs a worker's request; its certificate as PEM. Names in the request are ignored.
 
         Raises:
             BadRequest: it is not a signing request, or its key is of another type.
         """
+        return self._sign(request_pem, _dns(WORKER_NAME, device_name(device)), now)
+
+    def sign_coordinator(self, request_pem: bytes, coordinator: str, now: datetime) -> bytes:
+        """The same for the request of another coordinator, whose certificate nobody renews."""
+        names = _dns(COORDINATOR_NAME, coordinator_name(coordinator))
+        return self._sign(request_pem, names, now, _NOT_RENEWED_FOR)
+
+    def _sign(
+        self,
+        request_pem: bytes,
+        names: Sequence[x509.GeneralName],
+        now: datetime,
+        valid_for: timedelta | None = None,
+    ) -> bytes:
         try:
             request = x509.load_pem_x509_csr(request_pem)
             valid = request.is_signature_valid
@@ -149,13 +206,14 @@ class Authority:
         key = request.public_key()
         if not valid or not isinstance(key, ec.EllipticCurvePublicKey):
             raise BadRequest(cause="the signing request is not signed by an EC key", cure=_SAME)
-        return self._certify(key, _dns(WORKER_NAME, device_name(device)), _MEMBERS, now)
+        return self._certify(key, names, _MEMBERS, now, valid_for)
 
-    def coordinator(self, now: datetime) -> Identity:
-        """A new identity for the coordinator itself."""
+    def coordinator(self, now: datetime, own_id: str = "") -> Identity:
+        """A new identity for this coordinator itself."""
         key_pem = new_key()
         public = private_key(key_pem).public_key()
-        certificate = self._certify(public, _dns(COORDINATOR_NAME), _MEMBERS, now)
+        own = (coordinator_name(own_id),) if own_id else ()
+        certificate = self._certify(public, _dns(COORDINATOR_NAME, *own), _MEMBERS, now)
         return Identity(key_pem, certificate, self.certificate_pem)
 
     def for_clients(self, names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
@@ -170,16 +228,31 @@ class Authority:
         answers = [ExtendedKeyUsageOID.SERVER_AUTH]
         return key_pem, self._certify(public, list(map(_client_name, names)), answers, now)
 
+    def for_store(self, names: Sequence[str], now: datetime) -> Identity:
+        """An identity for a server of the store of the cluster's state at these names and
+        addresses, which is also a client of the others. Nobody renews it.
+
+        Raises:
+            BadConfiguration: one of them is reserved for members, or not a name.
+        """
+        key_pem = new_key()
+        public = private_key(key_pem).public_key()
+        shown = list(map(_client_name, names))
+        certificate = self._certify(public, shown, _MEMBERS, now, _NOT_RENEWED_FOR)
+        return Identity(key_pem, certificate, self.certificate_pem)
+
     def _certify(
         self,
         key: ec.EllipticCurvePublicKey,
         names: Sequence[x509.GeneralName],
         usage: Sequence[x509.ObjectIdentifier],
         now: datetime,
+        valid_for: timedelta | None = None,
     ) -> bytes:
         issuer_key = self._key.public_key()
+        end = now + (valid_for or VALID_FOR)
         builder = (
-            _builder(str(names[-1].value), self._certificate.subject, key, now + VALID_FOR)
+            _builder(str(names[-1].value), self._certificate.subject, key, end)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
@@ -283,6 +356,13 @@ def _read(path: Path, check: Callable[[bytes], object]) -> bytes:
 def _unusable(path: Path, why: str) -> BadConfiguration:
     return BadConfiguration(
         cause=f"the cluster's authority cannot be used: {path}: {why}", cure=_RESTORE
+    )
+
+
+def _unwritable(folder: Path, error: OSError) -> BadConfiguration:
+    return BadConfiguration(
+        cause=f"{folder} cannot be written: {error.strerror}",
+        cure="Run this as the coordinator's user, or as root",
     )
 
 

@@ -8,7 +8,8 @@ import tarfile
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
-from coordinator.cluster.authority import FOLDER, Authority
+from coordinator.cluster.authority import Authority
+from coordinator.cluster.state import FOLDER
 from protos.errors import BadConfiguration, BadRequest
 from protos.files import give_to_owner_of, write_atomically
 
@@ -16,8 +17,10 @@ from protos.files import give_to_owner_of, write_atomically
 KEPT = (
     f"{FOLDER}/*.pem",
     f"{FOLDER}/*.json",
+    "coordinator-id",
     "keys.json",
     "drained.json",
+    "quarantined.json",
     "profiles/*.json",
     "worker/id",
     "worker/identity.pem",

@@ -76,6 +76,7 @@ class Connection:
         self.coordinators: tuple[Other, ...] = ()
         # The generation of the worker's list of members, if it is newer than this coordinator's.
         self.newer_members = 0
+        self._told_newer = 0
         self._queue: asyncio.Queue[tuple[Sequence[pb.Item], Sequence[Payload]]]
         self._queue = asyncio.Queue(QUEUE_MESSAGES)
         self._ended: asyncio.Future[ImbrexError] = asyncio.get_running_loop().create_future()
@@ -286,8 +287,15 @@ class Connection:
                 await self._trust.keep_valid(self.facts.id, self._control)
 
     async def _greet(self, client: WorkerClient) -> None:
-        members, generation = sorted(self._trust.members() or ()), self._trust.generation
-        self._take(await client.hello(version("imbrex"), CALL_TIMEOUT_S, members, generation))
+        trust = self._trust
+        # Read before the lists: an older list under a newer number would last.
+        generation, members = trust.generation, sorted(trust.members() or ())
+        coordinators = sorted(trust.coordinators())
+        self._take(
+            await client.hello(version("imbrex"), CALL_TIMEOUT_S, members, generation, coordinators)
+        )
+        if self.newer_members:
+            await asyncio.to_thread(trust.note_newer, self.newer_members)
 
     async def _go_direct(self) -> None:
         """Sends frames past gRPC from now on, if possible, and pings, too, so that they measure the
@@ -310,7 +318,15 @@ class Connection:
     def _take(self, reply: pb.HelloReply) -> None:
         self._protocol = reply.protocol
         own = self._trust.caller.coordinator
-        others = tuple(sorted(Other.of(each, own) for each in reply.coordinators))
+        own_id = own.partition(" ")[0]
+        ours = self._trust.coordinators()
+        others = tuple(
+            sorted(
+                Other.of(each, own)
+                for each in reply.coordinators
+                if each.partition(" ")[0] not in ours or each.partition(" ")[0] == own_id
+            )
+        )
         if others and others != self.coordinators:
             log.warning(
                 "the device also works for other coordinators",
@@ -319,8 +335,10 @@ class Connection:
             )
         self.coordinators = others
         newer = reply.generation if reply.generation > self._trust.generation else 0
-        if newer and newer != self.newer_members:
-            self._trust.note_newer(newer)
+        # Where coordinators share their lists, a change may be on its way to this one.
+        late = newer if newer == self._told_newer else 0
+        self._told_newer = newer
+        if late and late != self.newer_members:
             log.warning(
                 "the device has a newer list of members and rejects this coordinator's",
                 address=self.address,
@@ -328,7 +346,7 @@ class Connection:
                 newest=newer,
                 cure=CONFIRM,
             )
-        self.newer_members = newer
+        self.newer_members = late
         facts = Facts.of(reply.facts)
         if self._facts is not None and facts.id != self._facts.id:
             raise PeerViolation(

@@ -1,4 +1,4 @@
-"""How devices become members: a gRPC service that needs no client certificate."""
+"""How devices and coordinators join: a gRPC service that needs no client certificate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from protos.status import fail
 _MAX_CALLS = 16
 _MAX_MESSAGE_BYTES = 64 << 10
 _MAX_NAME_CHARS = 60
-_DEVICE = re.compile(r"[0-9a-f]{16}")
+# Hexadecimal digits of an id.
+_DEVICE, _COORDINATOR = 16, 12
 
 log = structlog.get_logger(__name__)
 
@@ -80,28 +81,29 @@ class Enrolment(EnrolmentServicer):
     async def Enrol(self, request: pb.EnrolRequest, context: Context) -> pb.EnrolReply:  # noqa: N802
         """A certificate for the holder of an invitation."""
         name = _printable(request.name)
+        kind = "coordinator" if request.coordinator else "device"
+        certified = self._certified
+        admit = certified.admit_coordinator if request.coordinator else certified.admit
         try:
-            device = _device(request)
+            device = _id(request)
             certificate = await asyncio.to_thread(
-                self._certified.admit,
-                request.invitation,
-                request.signing_request,
-                device,
-                name or device,
+                admit, request.invitation, request.signing_request, device, name or device
             )
         except ImbrexError as error:
-            log.warning("device refused", address=context.peer(), name=name, cause=error.cause)
+            log.warning(f"{kind} refused", address=context.peer(), name=name, cause=error.cause)
             fail(context, error)
             return pb.EnrolReply()
-        log.info("device enrolled", device=device, name=name, address=context.peer())
-        return pb.EnrolReply(certificate=certificate)
+        log.info(f"{kind} enrolled", device=device, name=name, address=context.peer())
+        state = certified.state.url if request.coordinator else ""
+        return pb.EnrolReply(certificate=certificate, state=state)
 
 
-def _device(request: pb.EnrolRequest) -> DeviceId:
+def _id(request: pb.EnrolRequest) -> DeviceId:
     versions.SPOKEN.answer(request.protocol, "the device that joins", "this coordinator")
-    if not _DEVICE.fullmatch(request.device):
+    kind, digits = ("coordinator", _COORDINATOR) if request.coordinator else ("device", _DEVICE)
+    if not re.fullmatch(rf"[0-9a-f]{{{digits}}}", request.device):
         raise BadRequest(
-            cause="the device's id is not 16 hexadecimal digits",
+            cause=f"the {kind}'s id is not {digits} hexadecimal digits",
             cure="Run the same version of imbrex on every device",
         )
     return DeviceId(request.device)

@@ -38,8 +38,8 @@ class Followed:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp: tuple[int, int] | None = None
-        self._entries: Entries = {}
+        # One value: several threads read and replace it.
+        self._read: tuple[tuple[int, int] | None, Entries] = (None, {})
 
     def entries(self) -> Entries:
         """The present entries.
@@ -47,11 +47,11 @@ class Followed:
         Raises:
             BadConfiguration: the file cannot be read.
         """
-        stamp = self._now()
-        if stamp != self._stamp:
-            self._entries = read_entries(self._path)
-            self._stamp = stamp
-        return self._entries
+        stamp, (known, entries) = self._now(), self._read
+        if stamp != known:
+            entries = read_entries(self._path)
+            self._read = stamp, entries
+        return entries
 
     def _now(self) -> tuple[int, int] | None:
         try:

@@ -269,6 +269,8 @@ class Pool:
         if (members, generation) == (self._members, self._generation):
             return
         self._members, self._generation = members, generation
+        if self._trust.is_revoked:
+            log.error("this coordinator was removed from the cluster", cure=_REVOKED)
         for device, connection in self.ready().items():
             if members is None or device in members:
                 connection.tell_members()
@@ -279,4 +281,5 @@ class Pool:
                 self._lost(connection.address, connection, removed)
 
 
+_REVOKED = "Stop it; to use it again, join with a new token (`imbrex cluster invite --coordinator`)"
 _INVITE = "If it should come back, invite it (`imbrex cluster invite`)"

@@ -17,9 +17,9 @@ Rules:
 * A plan takes over when its programs are ready on every device. If a device can't be prepared, a
   plan is made without it; the next planning includes it again.
 * If no better plan is found, the old one stays: the tasks of lost devices run elsewhere. Only
-  without any device is there no plan.
+  without any device, or without the memory for the weights of a lost one, is there no plan.
 * Whoever waits for a plan gets the first one, or the error once nothing is being made, or a
-  timeout.
+  timeout. A lack of memory stays until devices or measurements change, or the period has passed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from coordinator.control.machine import Machine
 from coordinator.control.switching import Switching
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId, Plan
-from protos.errors import NotFound, Unavailable
+from protos.errors import ImbrexError, NotFound, TooLittleMemory, Unavailable
 
 # Chosen plans that are kept with their graphs: enough to benchmark every strategy over 1 to 7
 # devices.
@@ -196,6 +196,9 @@ class Plans(Machine):
             self._require_devices(choice, entry.graph.plan)
             yield actions.Start(wanted.ticket, entry.graph)
             return
+        if isinstance(entry.error, TooLittleMemory) and not entry.busy:
+            yield actions.Refuse(wanted.ticket, entry.error)
+            return
         entry.waiting[wanted.ticket] = now + FIRST_PLAN_S
         if not entry.busy:
             entry.want("asked for" if entry.error else "first use", now)
@@ -238,7 +241,8 @@ class Plans(Machine):
                 entry.put(graph)
                 yield actions.Swap(entry.model, entry.choice, graph, making.causes)
             case events.Failed(_, error, deserted):
-                entry.put(None if deserted else entry.graph, error)
+                goes_on = not deserted and self._goes_on(entry, error)
+                entry.put(entry.graph if goes_on else None, error)
         yield from entry.ended(now)
 
     def _propose(self, entry: Entry, making: Making) -> Action:
@@ -256,6 +260,13 @@ class Plans(Machine):
         if are_alike(new, entry.graph.plan):
             return False
         return old_s is None or self.switching.accepts(entry.model, old_s, new.predicted_latency_s)
+
+    def _goes_on(self, entry: Entry, error: ImbrexError) -> bool:
+        """Whether the old plan stays: not if devices are gone whose weights the others have no
+        memory for.
+        """
+        lost = entry.graph is not None and not self._devices.issuperset(entry.graph.plan.devices)
+        return not (lost and isinstance(error, TooLittleMemory))
 
     def _require_devices(self, choice: Choice, plan: Plan) -> None:
         gone = [device for device in plan.devices if device not in self._devices]

@@ -25,6 +25,10 @@ DEVICE_ENDPOINT = Endpoint(
     peer_byte_s=1 / 3e9,
 )
 
+# What a byte costs between devices, as a multiple of what it costs with the host, where it is
+# copied once less: measured by `benchmarks.messages`, with TLS and without.
+_PEER_BYTE = 4 / 3
+
 # About this long after a lasting change, half of it is believed.
 _TIME_CONSTANT_S = 20.0
 # A first estimate should settle within ten requests, however close together they are.
@@ -49,6 +53,11 @@ class EndpointEstimate:
     def of_bytes(self, byte_s: float) -> EndpointEstimate:
         """The estimate after a probe of the cost per byte, which requests do not show."""
         return replace(self, endpoint=replace(self.endpoint, byte_s=byte_s))
+
+    def of_peer_bytes(self, byte_s: float) -> EndpointEstimate:
+        """The estimate when a byte of the host's messages costs `byte_s` on this machine."""
+        peer_byte_s = max(DEVICE_ENDPOINT.to_peers.byte_s, _PEER_BYTE * byte_s)
+        return replace(self, endpoint=replace(self.endpoint, peer_byte_s=peer_byte_s))
 
     def observed(
         self, waits_s: Sequence[float], messages_s: Sequence[float], now: float

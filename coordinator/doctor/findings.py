@@ -9,6 +9,7 @@ from typing import Literal
 from coordinator.answers import DeviceStatus
 from coordinator.cluster.events import Source
 from coordinator.cluster.others import Other
+from coordinator.cluster.state import ClusterState
 from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.channels import is_loopback
@@ -59,6 +60,15 @@ def of_no_exam(status: DeviceStatus, why: str) -> Finding:
     cause = f"it is not known whether it computes correctly: {why}"
     cure = "See the logs of its worker and of the coordinator, then try again"
     return Finding("not_examined", "warning", status.name, cause, cure)
+
+
+def of_state(state: ClusterState) -> list[Finding]:
+    """A store of the cluster's state that does not answer."""
+    if not state.problem:
+        return []
+    cure = "Start the servers of that store, and check that this device reaches more than half of "
+    cure += "them; meanwhile requests are answered, and changes of the cluster are refused"
+    return [Finding("state_unavailable", "error", "", state.problem, cure)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from coordinator.measuring.measured import Measured
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
+from models.memory import needed_bytes
+from models.program import Program
 from protos.convert import dtype_of
 
 # Reading weights from an SD card and making a session, after the weights have arrived.
@@ -51,9 +53,22 @@ class LiveExpectations:
         name = graph.tasks[task].program
         if self._has(device, name):
             return 0.0
-        weights = graph.programs[name].weights
-        size = sum(math.prod(each.dims) * dtype_of(each.data_type).itemsize for each in weights)
+        size = _weight_bytes(graph.programs[name])
         return PREPARE_S + self._measured.link(device).transfer_s(size)
+
+    def has_room(self, graph: TaskGraph, task: int, device: DeviceId) -> bool:
+        """Whether the device can prepare and hold the task's program beside its own."""
+        name, known = graph.tasks[task].program, self._known(device)
+        if known is None or not known.memory_bytes or self._has(device, name):
+            return True
+        own, more = graph.programs_of(device), _weight_bytes(graph.programs[name])
+        held = sum(map(_weight_bytes, own)) + more
+        needed = needed_bytes(len(own) + 1, held, more, 0, 0)
+        return needed <= known.memory_bytes
+
+
+def _weight_bytes(program: Program) -> int:
+    return sum(math.prod(each.dims) * dtype_of(each.data_type).itemsize for each in program.weights)
 
 
 def _size(graph: TaskGraph, tensor: str, box: Box) -> int:

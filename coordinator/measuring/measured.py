@@ -75,9 +75,12 @@ class Measured:
         far_s = min(seen.handling_s, max(0.0, both_s - self._near.message_s))
         end = self.endpoint(device).probed(far_s)
         fitted = fit_line(probe)
-        if fitted and not connection.is_loopback:
+        if connection.is_loopback:
+            end = end.of_peer_bytes(self._near.byte_s)
+        elif fitted:
             # A train runs at the speed of the wire; a single message adds the time of both ends.
-            end = end.of_bytes(max(0.0, fitted[1] - self._near.byte_s - seen.stream_byte_s))
+            far_byte_s = max(0.0, fitted[1] - self._near.byte_s - seen.stream_byte_s)
+            end = end.of_bytes(far_byte_s).of_peer_bytes(far_byte_s)
         self._endpoints[device] = end
 
     def _unprobed(self, device: DeviceId) -> LinkEstimate:

@@ -19,6 +19,7 @@ import numpy as np
 from coordinator.costs.devices import Cluster, fastest
 from coordinator.planning.branches import by_branches
 from coordinator.planning.candidates import CANDIDATES, When
+from coordinator.planning.placing import within_memory
 from coordinator.planning.simulator import simulate
 from coordinator.planning.stages import Stages
 from coordinator.planning.tables import tables_of
@@ -50,8 +51,9 @@ def auto(network: Network, cluster: Cluster) -> Plan:
         candidates.add("below ideal")
     if candidates.per_layer_s <= candidates.best_s * _BEHIND:
         candidates.add("near lw")
-    candidates.add_fewer()
-    candidates.add_branches()
+    if candidates.found:
+        candidates.add_fewer()
+        candidates.add_branches()
     return candidates.chosen()
 
 
@@ -88,7 +90,7 @@ class _Candidates:
                 continue
             self.tried.add(name)
             try:
-                self._add(name, each.planner(self.network, self.cluster))
+                self._add(name, within_memory(each.planner)(self.network, self.cluster))
             except Infeasible as error:
                 self.refused = self.refused or error
 

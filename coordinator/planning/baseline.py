@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.costs.devices import Device
-from coordinator.planning.memory import weight_room_bytes
+from coordinator.planning.memory import holds, weight_room_bytes
 from coordinator.tasks.plan import Block, DeviceId, Tile, tile_extent, tile_works
 from models.boxes import Box
 from models.operators import operator
@@ -104,9 +104,10 @@ def best_alone(network: Network, devices: Sequence[Device]) -> Alone:
     """The device that would answer first if it computed everything. A device with enough memory is
     preferred, and among equals the host.
     """
-    weights = sum(each.weight_bytes for each in whole_works(network))
+    works = whole_works(network)
+    weights, relaid = sum(w.weight_bytes for w in works), sum(w.relaid_bytes for w in works)
     found = [
-        Alone(device, seconds, weights <= weight_room_bytes(device))
+        Alone(device, seconds, holds(device, weights, relaid))
         for device, seconds in zip(devices, alone_s(network, devices), strict=True)
     ]
     return min(found, key=lambda each: (not each.fits, each.seconds, not each.device.host))

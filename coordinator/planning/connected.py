@@ -18,7 +18,7 @@ import numpy as np
 from coordinator.costs.devices import Device
 from coordinator.planning.baseline import bytes_of
 from coordinator.planning.layouts import Configuration, UnitTile, divider_of
-from coordinator.planning.memory import weight_room_bytes
+from coordinator.planning.memory import holds
 from coordinator.planning.options import Shares
 from coordinator.planning.partition import cut_span
 from coordinator.planning.sweeps import Floats
@@ -136,7 +136,7 @@ def _divided_s(
     """Costs of a divided unit by Eq. 3 and by Eq. 6."""
     moving = slowest = finish = 0.0
     for device, tile in zip(devices, tiles, strict=True):
-        if tile.weight_bytes > weight_room_bytes(device):
+        if not holds(device, tile.weight_bytes, tile.relaid_bytes):
             return float("inf"), float("inf")
         compute = device.costs.block_s(tile.work)
         transfers = sum(

@@ -14,7 +14,7 @@ from coordinator.planning.tables import Tables, tables_of
 from coordinator.tasks.plan import DeviceId, Plan, Unused
 from models.memory import megabytes
 from models.units import Network
-from protos.errors import Infeasible
+from protos.errors import TooLittleMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ def place(options: Sequence[Option]) -> tuple[float, list[tuple[int, int, Option
     """The best cuts if each block takes its cheapest option, and their total cost.
 
     Raises:
-        Infeasible: some unit fits on no device.
+        TooLittleMemory: some unit fits on no device.
     """
     seconds, option_of = cheapest(options)
     total_s, cuts = best_cuts(seconds)
     if not cuts:
-        raise Infeasible(
+        raise TooLittleMemory(
             cause="no device has enough memory for the weights of one of the layers",
             cure="Add a device with more memory, or raise the workers' memory limit.",
         )
@@ -118,19 +118,19 @@ def check_room(network: Network, tables: Tables, divided: Container[int] = ()) -
     divided (`divided`, given by the mark before them).
 
     Raises:
-        Infeasible: which layer needs how much, and how much there is.
+        TooLittleMemory: which layer needs how much, and how much there is.
     """
     for start in range(tables.marks - 1):
         if start not in divided and not tables.fits[:, start, start + 1].any():
             raise no_room(network, tables, start)
 
 
-def no_room(network: Network, tables: Tables, start: int) -> Infeasible:
+def no_room(network: Network, tables: Tables, start: int) -> TooLittleMemory:
     """The error for units after the mark `start` that do not fit, however they are divided."""
     marks, before = tables.geometry.marks, tables.geometry.weight_bytes_before
     units = network.units[marks[start] : marks[start + 1]]
     rooms = [max(0.0, weight_room_bytes(device)) for device in tables.devices]
-    return Infeasible(
+    return TooLittleMemory(
         cause=f"{' to '.join(dict.fromkeys((units[0].name, units[-1].name)))} needs "
         f"{megabytes(before[start + 1] - before[start])} for its weights; for weights the "
         f"largest device has {megabytes(max(rooms))}, all together {megabytes(sum(rooms))}",

@@ -22,7 +22,7 @@ from coordinator.planning.baseline import fastest_first, shares_of
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge, Strategy, find_strategy
 from coordinator.planning.layered import Wire, compute_s, unit_graph
 from coordinator.planning.layouts import Layout
-from coordinator.planning.memory import Need, overfilled, too_little_memory, weight_room_bytes
+from coordinator.planning.memory import Need, holds, overfilled, too_little_memory
 from coordinator.planning.unit_plan import alone_plan, plan_of
 from coordinator.tasks.plan import DeviceId, Plan
 from models.units import Network
@@ -121,11 +121,11 @@ class Layers:
         layout.
         """
         self.spares_memory = True
-        rooms = [weight_room_bytes(device) for device in self.devices]
         for node_s, layouts in zip(self.node_s, self.layouts, strict=True):
             for place, layout in enumerate(layouts):
-                if any(tile.weight_bytes > rooms[d] for d, tile in layout.tiles.items()):
-                    node_s[place] = np.inf
+                for d, tile in layout.tiles.items():
+                    if not holds(self.devices[d], tile.weight_bytes, tile.relaid_bytes):
+                        node_s[place] = np.inf
         return all(np.isfinite(node_s).any() for node_s in self.node_s)
 
     def _lighten(self, strategy: Strategy, device: int) -> bool:

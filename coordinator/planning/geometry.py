@@ -55,6 +55,7 @@ class Geometry:
         sweep = WholeSweep(network, self.marks, len(self.marks) - 1)
         self.wholes = tuple(wholes(network, self.marks, sweep))
         self.node_works = sweep.node_works
+        self.relaid_bytes_before = _relaid_bytes_before(sweep, self.node_marks)
         self.weight_bytes_before = _weight_bytes_before(network, self.marks)
         self.quantities = _quantities(network.graph, sweep)
         self._graph = network.graph
@@ -159,6 +160,15 @@ def _weight_bytes_before(network: Network, marks: Sequence[int]) -> Floats:
         sums.append(sums[-1] + sum(graph.constants[name].nbytes for name in names))
         seen |= names
     return np.array(sums)
+
+
+def _relaid_bytes_before(sweep: WholeSweep, node_marks: Sequence[int]) -> Floats:
+    """Bytes of weights before each mark that engines lay out anew."""
+    sizes = np.zeros(node_marks[-1] + 1)
+    for index, work in sweep.node_works.items():
+        sizes[index + 1] = work.relaid_bytes
+    before: Floats = np.cumsum(sizes)[list(node_marks)]
+    return before
 
 
 def _lowest(network: Network, marks: Sequence[int], axis: int) -> list[int]:

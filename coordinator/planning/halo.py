@@ -34,7 +34,7 @@ from coordinator.planning.finish import finished
 from coordinator.planning.forms import Forms
 from coordinator.planning.geometry import geometry_of
 from coordinator.planning.improve import Cost, Search, is_better
-from coordinator.planning.single import single
+from coordinator.planning.single import on_one
 from coordinator.planning.slots import SUMS, Form, How, Slot, Slots, put
 from coordinator.planning.stages import Stages
 from coordinator.planning.subsets import counts_of
@@ -71,7 +71,7 @@ def halo(network: Network, cluster: Cluster) -> Plan:
 
 def _plan(network: Network, cluster: Cluster) -> Plan:
     if len(cluster.devices) < 2:
-        return replace(single(network, cluster), strategy="halo")
+        return replace(on_one(network, cluster), strategy="halo")
     clusters = [cluster]
     if cluster.apart and len(cluster.mutual) > 1:
         clusters.append(replace(cluster, devices=cluster.mutual, apart=frozenset()))

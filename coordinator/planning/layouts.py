@@ -92,6 +92,11 @@ class UnitTile:
         return sum(each.weight_bytes for each in self.work)
 
     @property
+    def relaid_bytes(self) -> int:
+        """Bytes of those that engines lay out anew."""
+        return sum(each.relaid_bytes for each in self.work)
+
+    @property
     def flop(self) -> int:
         """FLOPs that it computes."""
         return sum(each.flop for each in self.work)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.memory import needs
+from coordinator.planning.memory import overfilled
 from coordinator.tasks.graph import outline_plan
 from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent
 from models.boxes import Box, covers_exactly
@@ -207,19 +207,14 @@ def _check_reach(plan: Plan, network: Network, cluster: Cluster) -> None:
 
 
 def _check_memory(plan: Plan, network: Network, cluster: Cluster) -> None:
-    capped = {device.id: device for device in cluster.devices if device.memory_bytes}
-    for name, need in needs(network, plan).items() if capped else ():
-        if name not in capped:
-            continue
-        device = capped[name]
-        total_bytes = need.total_bytes(device.concurrency)
-        if total_bytes > device.memory_bytes:
-            assert need.largest is not None
-            raise IllegalPlan(
-                cause=f"it needs {megabytes(total_bytes)} on {name!r}, which has "
-                f"{megabytes(device.memory_bytes)}",
-                block=plan.blocks.index(need.largest),
-            )
+    for name, need in overfilled(network, cluster, plan).items():
+        assert need.largest is not None
+        device = cluster.device(name)
+        raise IllegalPlan(
+            cause=f"it needs {megabytes(need.total_bytes(device.concurrency))} on {name!r}, "
+            f"which has {megabytes(device.memory_bytes)}",
+            block=plan.blocks.index(need.largest),
+        )
 
 
 def _wrong(block: int, tile: int, what: str) -> IllegalPlan:

@@ -30,14 +30,15 @@ Shares = tuple[tuple[int, Part], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """What one tile computes, and the bytes that it reads and owns; `summed` if it owns a partial
-    sum.
+    """What one tile computes, and the bytes that it reads and owns, and of its weights, of which
+    engines lay out `relaid_bytes` anew; `summed` if it owns a partial sum.
     """
 
     compute_s: float
     read_bytes: Mapping[str, int]
     own_bytes: Mapping[str, int]
     weight_bytes: int
+    relaid_bytes: int
     summed: bool = False
 
 
@@ -64,7 +65,7 @@ class Loads:
         self._loads: dict[object, BlockLoads] = {}
         self._left: dict[tuple[int, int], Sequence[int]] = {}
         self._rates: dict[int, tuple[Floats, Floats]] = {}
-        self._wholes: dict[tuple[int, int], tuple[UnitTile, int]] = {}
+        self._wholes: dict[tuple[int, int], UnitTile] = {}
         tensors = network.graph.tensors
         self._itemsize = {n: info.wire_itemsize * info.read_share for n, info in tensors.items()}
 
@@ -73,7 +74,7 @@ class Loads:
         splits = self.geometry.splits[end]
         if splits is not None and start >= splits.lowest:
             return MapTile(Span(0, splits.height), Span(0, splits.width))
-        return self._whole_tile(start, end)[0]
+        return self._whole_tile(start, end)
 
     def of(self, start: int, end: int, shares: Shares) -> BlockLoads:
         """The loads of these tiles of the block between two marks."""
@@ -109,9 +110,15 @@ class Loads:
         names = [splits.output_names[t] for t in left]
         reads = self._boxes(splits.input_names[entering], splits.inputs.ranges(read, places))
         owns = self._boxes(names, splits.outputs.ranges(left, places))
-        before = self.geometry.weight_bytes_before
-        held = [int(before[end] - before[start])] * len(tiles)
+        held = [self._held_bytes(start, end)] * len(tiles)
         return self._sized(compute_s.tolist(), reads, owns, held)
+
+    def _held_bytes(self, start: int, end: int) -> tuple[int, int]:
+        """Bytes of all weights of a block, and of those that engines lay out anew."""
+        geometry = self.geometry
+        both = (geometry.weight_bytes_before, geometry.relaid_bytes_before)
+        weights, relaid = (int(before[end] - before[start]) for before in both)
+        return weights, relaid
 
     def _boxes(self, names: Sequence[str], ranges: Ints) -> dict[str, Ints]:
         """Boxes of tensors, given the rows and columns of each, [tensor, tile, 2, 2]."""
@@ -132,7 +139,7 @@ class Loads:
     def _of_units(
         self, start: int, end: int, devices: Sequence[int], tiles: Sequence[UnitTile]
     ) -> BlockLoads:
-        whole, weights = self._wholes.get((start, end), (None, 0))
+        whole = self._wholes.get((start, end))
         known: dict[tuple[int, int], float] = {}
         compute_s = []
         for d, tile in zip(devices, tiles, strict=True):
@@ -145,7 +152,12 @@ class Loads:
             compute_s,
             self._stacked([tile.reads for tile in tiles]),
             self._stacked([tile.boxes for tile in tiles]),
-            [weights if tile is whole else tile.weight_bytes for tile in tiles],
+            [
+                self._held_bytes(start, end)
+                if tile is whole
+                else (tile.weight_bytes, tile.relaid_bytes)
+                for tile in tiles
+            ],
             [tile.part is not None for tile in tiles],
         )
 
@@ -159,7 +171,7 @@ class Loads:
         compute_s: Sequence[float],
         reads: Mapping[str, Ints],
         owns: Mapping[str, Ints],
-        weight_bytes: Sequence[int],
+        held: Sequence[tuple[int, int]],
         summed: Sequence[bool] = (),
     ) -> BlockLoads:
         read_bytes, own_bytes = self._by_tile(reads), self._by_tile(owns)
@@ -169,7 +181,7 @@ class Loads:
                 seconds,
                 read_bytes.get(k, none),
                 own_bytes.get(k, none),
-                weight_bytes[k],
+                *held[k],
                 bool(summed and summed[k]),
             )
             for k, seconds in enumerate(compute_s)
@@ -207,18 +219,17 @@ class Loads:
             found = self._rates[end] = (growth, fixed)
         return found
 
-    def _whole_tile(self, start: int, end: int) -> tuple[UnitTile, int]:
+    def _whole_tile(self, start: int, end: int) -> UnitTile:
         found = self._wholes.get((start, end))
         if found is None:
             marks, network = self.geometry.marks, self.network
             names = network.outputs(marks[start], marks[end])
             boxes = {name: Box.whole(network.graph.shape(name)) for name in names}
             worked = block_worked(network, marks[start], marks[end], boxes)
-            before = self.geometry.weight_bytes_before
             tile = UnitTile(boxes, worked.reach.inputs, Computing(lambda: worked.works))
             if marks[end] - marks[start] == 1:
                 tile = divider_of(network).whole(network.units[marks[start]])
-            found = self._wholes[start, end] = (tile, int(before[end] - before[start]))
+            found = self._wholes[start, end] = tile
         return found
 
     def live_bytes(self, start: int, end: int, part: Part, load: Load) -> float:

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 
 from coordinator.costs.devices import Cluster, Device
 from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent, tile_works
-from models.geometry import Extent
-from models.memory import megabytes, needed_bytes, program_room_bytes
+from models.memory import megabytes, needed_bytes, relaid_room_bytes, weights_room_bytes
 from models.units import Network, layers_of
-from protos.errors import Infeasible
+from protos.errors import TooLittleMemory
 
 
 @dataclass(slots=True)
 class Need:
-    """Bytes that one device needs for a plan. `largest` is its largest block; `tensor_bytes` are
-    those that its largest task reads and yields, `activation_bytes` these and its intermediate
-    maps.
+    """Bytes that one device needs for a plan. `largest` is its largest block; `relaid_bytes` are
+    the most that the engine lays out anew for one program; `tensor_bytes` are those that its
+    largest task reads and yields, `activation_bytes` these and its intermediate maps.
     """
 
     weights: dict[str, int] = field(default_factory=dict)
@@ -26,23 +25,34 @@ class Need:
     programs: int = 0
     largest: Block | None = None
     largest_bytes: int = 0
+    relaid_bytes: int = 0
 
     def total_bytes(self, concurrency: int = 1) -> float:
         """Memory that the plan takes; activations are counted for `concurrency` tasks."""
         return needed_bytes(
             self.programs,
             sum(self.weights.values()),
-            self.largest_bytes,
+            self.relaid_bytes,
             self.tensor_bytes,
             self.activation_bytes * concurrency,
         )
 
 
 def weight_room_bytes(device: Device) -> float:
-    """The most bytes of weights that one program on a device can have; a cap of 0 means that it is
-    unknown.
+    """The most bytes of weights that a device can hold; a cap of 0 means that it is unknown."""
+    return weights_room_bytes(device.memory_bytes) if device.memory_bytes else float("inf")
+
+
+def relaid_room_of(device: Device) -> float:
+    """The most of them that its engine can lay out anew for one program."""
+    return relaid_room_bytes(device.memory_bytes) if device.memory_bytes else float("inf")
+
+
+def holds(device: Device, weights: float, relaid: float) -> bool:
+    """Whether a device can prepare and hold a program with so many bytes of weights, of which its
+    engine lays out `relaid` anew.
     """
-    return program_room_bytes(device.memory_bytes) if device.memory_bytes else float("inf")
+    return weights <= weight_room_bytes(device) and relaid <= relaid_room_of(device)
 
 
 def needs(network: Network, plan: Plan) -> dict[DeviceId, Need]:
@@ -61,7 +71,7 @@ def _add(need: Need, network: Network, block: Block, tile: Tile) -> None:
     graph = network.graph
     reach = tile_extent(network, block, tile)
     work = tile_works(network, block, tile)
-    held = _weights(network, block, tile, reach)
+    held = _weights(network, block, tile)
     for name, size in held.items():
         need.weights[name] = max(need.weights.get(name, 0), size)
     live = max(each.input_bytes + each.output_bytes for each in work)
@@ -70,12 +80,19 @@ def _add(need: Need, network: Network, block: Block, tile: Tile) -> None:
     need.tensor_bytes = max(need.tensor_bytes, moved)
     need.activation_bytes = max(need.activation_bytes, live + moved)
     need.programs += 1
+    need.relaid_bytes = max(need.relaid_bytes, sum(each.relaid_bytes for each in work))
     if sum(held.values()) > need.largest_bytes or need.largest is None:
         need.largest, need.largest_bytes = block, sum(held.values())
 
 
-def _weights(network: Network, block: Block, tile: Tile, reach: Extent) -> dict[str, int]:
-    """Bytes of each constant that a tile's program holds."""
+def weights_of(network: Network, block: Block, tile: Tile) -> int:
+    """Bytes of the weights that a tile's program holds."""
+    return sum(_weights(network, block, tile).values())
+
+
+def _weights(network: Network, block: Block, tile: Tile) -> dict[str, int]:
+    """The same by constant."""
+    reach = tile_extent(network, block, tile)
     graph, nodes = network.graph, network.nodes(block.start, block.stop)
     if tile.part is not None:
         return {nodes[-1].name: sum(each.weight_bytes for each in tile_works(network, block, tile))}
@@ -90,28 +107,28 @@ def _weights(network: Network, block: Block, tile: Tile, reach: Extent) -> dict[
 
 def overfilled(network: Network, cluster: Cluster, plan: Plan) -> dict[DeviceId, Need]:
     """Devices whose memory the plan exceeds."""
-    caps = {device.id: device.memory_bytes for device in cluster.devices if device.memory_bytes}
-    if not caps:
-        return {}
+    capped = {device.id: device for device in cluster.devices if device.memory_bytes}
+    found = needs(network, plan) if capped else {}
     return {
-        name: need
-        for name, need in needs(network, plan).items()
-        if need.total_bytes() > caps.get(name, float("inf"))
+        name: found[name]
+        for name, device in capped.items()
+        if name in found and found[name].total_bytes(device.concurrency) > device.memory_bytes
     }
 
 
 def too_little_memory(
     network: Network, cluster: Cluster, over: Mapping[DeviceId, Need]
-) -> Infeasible:
-    """The error that names the device, the layer, and how much it needs and has."""
+) -> TooLittleMemory:
+    """The error that names the device, the layer, and how much it needs, has and lacks."""
     device = max((cluster.device(name) for name in over), key=lambda each: each.memory_bytes)
     need = over[device.id]
     assert need.largest is not None
     layers = layers_of(network.units[need.largest.start : need.largest.stop])
     span = " to ".join(dict.fromkeys((layers[0], layers[-1]))) if layers else "its block"
-    return Infeasible(
+    missing = need.total_bytes() - device.memory_bytes
+    return TooLittleMemory(
         cause=f"{device.name} would need {megabytes(need.total_bytes())} and has "
-        f"{megabytes(device.memory_bytes)}; {span} "
+        f"{megabytes(device.memory_bytes)}: {megabytes(missing)} are missing; {span} "
         f"holds {megabytes(need.largest_bytes)} of weights",
         cure="Add devices with more memory, or raise the workers' memory limit.",
     )

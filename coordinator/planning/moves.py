@@ -32,11 +32,15 @@ def cuts(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
 
 def devices(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
     """Tries one device more, one less, a single one, others, or another order."""
-    slot = slots[index]
+    slot, draft = slots[index], search.draft(slots)
     used, every = slot.form.devices, range(len(search.stages.cluster.devices))
     others = [d for d in every if d not in used]
     for d in _distinct(search, others):
         yield _with(slots, index, (*used, d))
+    if draft is not None and search.stages.overflow_bytes(draft):
+        # Devices that are alike have other blocks to hold.
+        for d in every:
+            yield _with(slots, index, (d,))
     for d in _distinct(search, used):
         if len(used) > 1:
             yield _with(slots, index, tuple(each for each in used if each != d))

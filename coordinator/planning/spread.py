@@ -21,6 +21,7 @@ from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Device, Planner
 from coordinator.planning.finish import plan_of_blocks
+from coordinator.planning.placing import placed, within_memory
 from coordinator.tasks.plan import Block, Plan, Tile, tile_works
 from models.boxes import Span
 from models.graph import COLS, ROWS
@@ -40,9 +41,10 @@ def planned(planner: Planner, network: Network, cluster: Cluster) -> Plan:
     Raises:
         Infeasible: no device, or none with enough memory; the plan is not legal.
     """
+    planner = within_memory(planner)
     if all(device.concurrency == 1 for device in cluster.devices):
         return planner(network, cluster)
-    plan = planner(network, _one_at_a_time(cluster))
+    plan = placed(planner(network, _one_at_a_time(cluster)), network, cluster)
     ways = [_Spreading(network, cluster, plan.predicted_latency_s * gain) for gain in _GAINS]
     found: list[Plan] = []
     refused: Infeasible | None = None

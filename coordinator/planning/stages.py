@@ -177,21 +177,27 @@ class Stages:
 
     def overflows(self, draft: Draft) -> dict[int, float]:
         """The same by device, for devices with too little memory."""
-        held: dict[int, list[int]] = {}
+        held: dict[int, list[Load]] = {}
         most: dict[int, float] = {}
         moved: dict[int, float] = {}
         for stage in draft:
             for (d, part), load in zip(stage.shares, stage.loads, strict=True):
                 if self.cluster.devices[d].memory_bytes:
-                    held.setdefault(d, []).append(load.weight_bytes)
+                    held.setdefault(d, []).append(load)
                     live = self.loads.live_bytes(stage.start, stage.end, part, load)
                     most[d] = max(most.get(d, 0.0), live)
                     tensors = sum(load.read_bytes.values()) + sum(load.own_bytes.values())
                     moved[d] = max(moved.get(d, 0.0), tensors)
         over = {
-            d: needed_bytes(len(each), sum(each), max(each), moved[d], most[d])
+            d: needed_bytes(
+                len(loads),
+                sum(load.weight_bytes for load in loads),
+                max(load.relaid_bytes for load in loads),
+                moved[d],
+                most[d],
+            )
             - self.cluster.devices[d].memory_bytes
-            for d, each in held.items()
+            for d, loads in held.items()
         }
         return {d: size for d, size in over.items() if size > 0}
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.geometry import Geometry, geometry_of
-from coordinator.planning.memory import weight_room_bytes
+from coordinator.planning.memory import relaid_room_of, weight_room_bytes
 from coordinator.planning.splits import Splits
 from coordinator.planning.sweeps import Floats
 from models.tiles import MapTile
@@ -71,9 +71,13 @@ class Tables:
     @cached_property
     def fits(self) -> NDArray[np.bool_]:
         """[d, i, e]: whether device d can hold the weights of the block."""
-        before = self.geometry.weight_bytes_before
-        room = np.array([weight_room_bytes(device) for device in self.devices])
-        fits: NDArray[np.bool_] = (before[None, :] - before[:, None])[None] <= room[:, None, None]
+        fits = np.ones((len(self.devices), self.marks, self.marks), dtype=np.bool_)
+        for before, room_of in (
+            (self.geometry.weight_bytes_before, weight_room_bytes),
+            (self.geometry.relaid_bytes_before, relaid_room_of),
+        ):
+            rooms = np.array([room_of(device) for device in self.devices])
+            fits &= (before[None, :] - before[:, None])[None] <= rooms[:, None, None]
         return fits
 
     @cached_property

@@ -1,7 +1,8 @@
 """The input tensors of a request: validation, and tasks for tensors in another form.
 
 A plan expects a picture as pixels. A client that sends the model's own tensor instead is served by
-the same plan, with programs that take that tensor. An input that the network quantises first
+the same plan: if the tensor is made of pixels, they travel in its place, and the answer is the same
+to the bit; else with programs that take that tensor. An input that the network quantises first
 travels quantised, but is always sent as the model's own tensor: only the model knows its scale.
 """
 
@@ -14,10 +15,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from coordinator.tasks.graph import TaskGraph, compile_plan
-from models.pixels import without_pixels
+from models.pixels import as_pixels, may_be_pixels, with_encodings
 from models.quantised_inputs import as_they_travel
 from models.units import Network, divide
-from models.wire import Quantised
+from models.wire import Pixels, Quantised
 from protos.errors import BadRequest
 
 Arrays = Mapping[str, np.ndarray]
@@ -58,24 +59,35 @@ class Entrances:
     """Variants of a plan's tasks for inputs that come in another form than the plan expects."""
 
     def __init__(self) -> None:
-        self._plain: WeakKeyDictionary[TaskGraph, TaskGraph] = WeakKeyDictionary()
+        self._variants: WeakKeyDictionary[TaskGraph, dict[_Encodings, TaskGraph]]
+        self._variants = WeakKeyDictionary()
 
     async def fitting(
         self, graph: TaskGraph, network: Network, feeds: Arrays
     ) -> tuple[TaskGraph, Arrays]:
-        """`graph` with its inputs taken from these tensors, or its variant for the model's own
-        tensors. The variant's other programs reach the devices with the first request.
+        """`graph` with its inputs taken from these tensors, or its variant for tensors that travel
+        in another way. The variant's other programs reach the devices with the first request.
         """
+        inputs = network.graph
         sent = feeds
-        if any(isinstance(network.graph.tensors[name].wire, Quantised) for name in feeds):
-            sent = await asyncio.to_thread(as_they_travel, network.graph, feeds)
-        if all(array.dtype == graph.tensors[name].dtype for name, array in sent.items()):
+        if any(isinstance(inputs.tensors[name].wire, Quantised) for name in feeds):
+            sent = await asyncio.to_thread(as_they_travel, inputs, feeds)
+        if not any(may_be_pixels(inputs.tensors[name], array) for name, array in sent.items()):
             return graph, sent
-        if graph not in self._plain:
-            self._plain[graph] = await asyncio.to_thread(_plain, graph, network)
-        return self._plain[graph], feeds
+        sent, encodings = await asyncio.to_thread(as_pixels, inputs, sent)
+        if not encodings:
+            return graph, sent
+        variants, key = self._variants.setdefault(graph, {}), tuple(sorted(encodings.items()))
+        if key not in variants:
+            variants[key] = await asyncio.to_thread(_variant, graph, network, encodings)
+        return variants[key], sent
 
 
-def _plain(graph: TaskGraph, network: Network) -> TaskGraph:
-    plain = divide(without_pixels(network.graph), network.ranges)
-    return compile_plan(graph.plan, plain, graph.blobs)
+_Encodings = tuple[tuple[str, Pixels | None], ...]
+
+
+def _variant(
+    graph: TaskGraph, network: Network, encodings: Mapping[str, Pixels | None]
+) -> TaskGraph:
+    changed = divide(with_encodings(network.graph, encodings), network.ranges)
+    return compile_plan(graph.plan, changed, graph.blobs)

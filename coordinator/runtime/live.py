@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import structlog
+
 from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
 from coordinator.audit.collector import Collector
 from coordinator.audit.examiner import Examiner
@@ -20,6 +22,7 @@ from coordinator.cluster.link_file import load_links, save_links
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.reach import Reach
 from coordinator.cluster.roster import Member
+from coordinator.cluster.state import ClusterState
 from coordinator.cluster.trust import Trust
 from coordinator.control.aside import Aside
 from coordinator.control.plans import NO_WORKER
@@ -33,7 +36,7 @@ from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.expected import LiveExpectations
 from coordinator.measuring.measured import Measured
 from coordinator.runtime import own_worker
-from coordinator.runtime.drained import DrainedFile
+from coordinator.runtime.aside_list import AsideList
 from coordinator.runtime.hardware import Hardware
 from coordinator.runtime.probing import Probing
 from coordinator.runtime.profiler import Profiler
@@ -44,9 +47,11 @@ from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.timeline import TaskTimes
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
-from protos.errors import ImbrexError, LostWorker
+from protos.errors import ImbrexError, LostWorker, Unavailable
 from protos.facts import Facts
 from protos.frames import Payload
+
+log = structlog.get_logger(__name__)
 
 # What requests show of a device's event loop is saved with its profile after this many.
 WORTH_KEEPING = frozenset({10, 100, 1000})
@@ -58,6 +63,7 @@ class LiveCluster:
     def __init__(
         self,
         settings: CoordinatorSettings,
+        state: ClusterState,
         changed: Callable[[str], None],
         sink: Sink,
         idle: Callable[[], Awaitable[None]],
@@ -69,10 +75,12 @@ class LiveCluster:
         self._changed = changed
         self._hardware = hardware or Hardware()
         endpoint = self._hardware.endpoint
-        self._trust = Trust.load(settings.state_dir, settings.secret, endpoint)
+        self._trust = Trust.load(settings.state_dir, settings.secret, endpoint, state)
         certified = self._trust.certified
         self._enrolment = (
-            Enrolment(certified, settings.enrol_host, settings.enrol_port) if certified else None
+            Enrolment(certified, settings.enrol_host, settings.enrol_port)
+            if certified and certified.authority.signs
+            else None
         )
         self._pool = Pool(self._trust, sink, self._membership_changed, self._switched)
         near = replace(
@@ -87,8 +95,8 @@ class LiveCluster:
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
         )
-        self.drained = DrainedFile(settings.state_dir)
-        self.aside = Aside(self.drained.read())
+        self.aside_list = AsideList(state)
+        self.aside = Aside(self.aside_list.drained())
         self.collector = Collector(self)
         self.examiner = Examiner(self, self.collector, self._facts, judged, changed)
         self._statuses = Statuses(
@@ -105,14 +113,24 @@ class LiveCluster:
 
     async def start(self) -> None:
         """Starts discovery, and the host worker if this machine computes."""
-        settings = self._settings
+        settings, certified = self._settings, self._trust.certified
+        if certified is not None and certified.roster.coordinator_ids():
+            try:  # after a backup was restored on another device
+                await asyncio.to_thread(certified.register, certified.state)
+            except ImbrexError as error:
+                log.warning("not on the list of coordinators", cause=error.cause)
         cluster = settings.cluster if settings.mdns else ""
         await self._pool.start(settings.workers, cluster, settings.interfaces)
         port = await self._enrolment.start() if self._enrolment else 0
         if settings.host_computes:
+            try:
+                token = await asyncio.to_thread(own_worker.token, self._trust, settings, port)
+            except Unavailable as error:
+                log.error("this machine does not compute", cause=error.cause, cure=error.cure)
+                return
             self._host = HostWorker(
                 settings.state_dir / "worker",
-                own_worker.environment(settings, own_worker.token(self._trust, settings, port)),
+                own_worker.environment(settings, token),
                 up=lambda address: self._pool.sighted(address, "host"),
                 down=self._pool.withdrawn,
                 command=self._hardware.worker,

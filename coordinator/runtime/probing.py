@@ -39,6 +39,8 @@ class Probing:
         self._links = Links()
         self._stepper = Stepper(self._act)
         self._connections: dict[DeviceId, Connection] = {}
+        self._present: Connections = {}
+        self._doubt: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sent = 0
 
@@ -63,11 +65,14 @@ class Probing:
 
     def ask_when_due(self, connections: Connections) -> None:
         """Asks the devices which others they reach, if that may have changed."""
+        self._present = connections
         if self._reach.is_due(connections):
-            self._start(self._ask(connections))
+            self._start(self._ask())
 
     async def stop(self) -> None:
         """Stops probes and questions."""
+        if self._doubt:
+            self._doubt.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -96,6 +101,12 @@ class Probing:
             log.exception("a link cannot be probed", device=device)
         self._stepper.step(events.Probed(device, rate, sent != self._sent), self._links)
 
-    async def _ask(self, connections: Connections) -> None:
-        if await self._reach.ask(connections):
+    async def _ask(self) -> None:
+        if await self._reach.ask(self._present):
             self._changed("devices can or cannot reach each other now")
+        if self._doubt:
+            self._doubt.cancel()
+        if self._reach.apart:
+            self._doubt = asyncio.get_running_loop().call_later(
+                self._reach.doubt_s, lambda: self.ask_when_due(self._present)
+            )

@@ -16,7 +16,10 @@ from coordinator.runtime.controller import Controller
 from coordinator.runtime.live import LiveCluster
 from coordinator.runtime.stepping import Stepper
 from coordinator.tasks.plan import DeviceId
-from protos.errors import NotFound
+from protos.errors import ImbrexError, NotFound
+
+# How often the list of devices set aside is looked at.
+_LOOK_S = 0.5
 
 log = structlog.get_logger(__name__)
 
@@ -39,25 +42,49 @@ class Withdrawal:
         self._changed = changed
         self._stepper = Stepper(self._act)
         self._emptying: dict[DeviceId, asyncio.Task[None]] = {}
+        # Devices on the list when it was last looked at.
+        self._listed: set[DeviceId] = set()
+        self._recording: set[asyncio.Task[None]] = set()
 
-    def drain(self, name: str) -> DeviceId:
+    async def follow(self) -> None:
+        """Sets devices aside and resumes them as the list says, which other coordinators of the
+        cluster change, too; until cancelled.
+        """
+        listed = self._live.aside_list
+        while True:
+            try:
+                drained, quarantined = listed.drained(), listed.quarantined()
+            except ImbrexError as error:
+                log.error("the devices set aside cannot be read", cause=error.cause)
+            else:
+                before, self._listed = self._listed, {*drained, *quarantined}
+                for device in drained.keys() - before:
+                    self._step(events.Drained(device, drained[device]))
+                for device in quarantined.keys() - before:
+                    self.wrong(device, quarantined[device], proven=True)
+                for device in before - self._listed:
+                    self._resumed(device)
+            await asyncio.sleep(_LOOK_S)
+
+    async def drain(self, name: str) -> DeviceId:
         """Gives a device (by id or name) no more work: it is `draining`, then `drained`.
 
         Raises:
             NotFound: no such device is ready.
-            BadConfiguration: the list of drained devices cannot be written.
+            BadConfiguration, Unavailable: the list of devices set aside cannot be changed.
         """
         facts = self._live.find(name)
-        self._live.drained.add(facts.id, facts.name)
+        await asyncio.to_thread(self._live.aside_list.drain, facts.id, facts.name)
+        self._listed.add(facts.id)
         self._step(events.Drained(facts.id, facts.name))
         return facts.id
 
-    def resume(self, name: str) -> DeviceId:
+    async def resume(self, name: str) -> DeviceId:
         """Uses a device again, connected or not, for whatever reason it was set aside.
 
         Raises:
             NotFound: no such device, or it was not set aside.
-            BadConfiguration: the list of drained devices cannot be written.
+            BadConfiguration, Unavailable: the list of devices set aside cannot be changed.
         """
         aside = self._live.aside
         device = aside.find(name) or self._live.find(name).id
@@ -66,11 +93,16 @@ class Withdrawal:
                 cause=f"device {device} is neither drained nor in quarantine",
                 cure="See `imbrex status`",
             )
-        self._live.drained.remove(device)
-        log.info("device resumed", device=device)
-        self._forget(device)
-        self._step(events.Resumed(device))
+        await asyncio.to_thread(self._live.aside_list.resume, device)
+        self._listed.discard(device)
+        self._resumed(device)
         return device
+
+    def _resumed(self, device: DeviceId) -> None:
+        if self._live.aside.of(device, time.monotonic()) is not None:
+            log.info("device resumed", device=device)
+            self._forget(device)
+            self._step(events.Resumed(device))
 
     def wrong(self, device: DeviceId, cause: str, *, proven: bool = False) -> None:
         """A device gave a wrong result. After several it is quarantined for a while; if one is
@@ -83,7 +115,7 @@ class Withdrawal:
         self._stepper.close()
         for task in self._emptying.values():
             task.cancel()
-        await asyncio.gather(*self._emptying.values(), return_exceptions=True)
+        await asyncio.gather(*self._emptying.values(), *self._recording, return_exceptions=True)
 
     def _step(self, event: events.OfDevice) -> None:
         self._stepper.step(event, self._live.aside)
@@ -104,6 +136,17 @@ class Withdrawal:
             case actions.LeaveOut(device, evidence):
                 log.error("device quarantined", device=device, evidence=evidence)
                 self._driver.distrust(device)
+                recording = asyncio.create_task(self._record(device, evidence))
+                self._recording.add(recording)
+                recording.add_done_callback(self._recording.discard)
+
+    async def _record(self, device: DeviceId, evidence: str) -> None:
+        """Has the device stay out after a restart, and at the other coordinators."""
+        try:
+            await asyncio.to_thread(self._live.aside_list.quarantine, device, evidence)
+            self._listed.add(device)
+        except ImbrexError as error:
+            log.error("the quarantine is not recorded", device=device, cause=error.cause)
 
     async def _empty(self, device: DeviceId) -> None:
         await self._controller.settled()

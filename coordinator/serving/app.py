@@ -44,7 +44,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     )
     app.state.coordinator = coordinator
     settings = coordinator.settings
-    app.state.access = Access(Keys(settings.state_dir), settings.rate_per_s)
+    app.state.access = Access(Keys(coordinator.state), settings.rate_per_s)
     named = (*settings.host_names, *settings.tls_names, *names_in(settings.tls_cert))
     app.state.host_names = HostNames((*named, settings.host))
     app.state.metrics = metrics.registry_of(coordinator)

@@ -35,6 +35,10 @@ class Expectations(Protocol):
         """Seconds until the device can run the task's program; 0 if it can."""
         ...
 
+    def has_room(self, graph: TaskGraph, task: int, device: DeviceId) -> bool:
+        """Whether the device can prepare and hold the task's program beside its own."""
+        ...
+
 
 class NoExpectations:
     """No predictions: nothing is ever overdue."""
@@ -48,6 +52,11 @@ class NoExpectations:
         """None."""
         del graph, task, device
         return 0.0
+
+    def has_room(self, graph: TaskGraph, task: int, device: DeviceId) -> bool:
+        """Always."""
+        del graph, task, device
+        return True
 
 
 def patience_s(expected_s: float) -> float:

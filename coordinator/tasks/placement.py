@@ -18,14 +18,18 @@ def place(
     expected: Expectations,
 ) -> DeviceId | None:
     """The planned device if it is one of `devices`; otherwise, among those where the task failed
-    least often, the one that would be ready first. None if all of them are already trying.
-    `requests` are all in flight.
+    least often, the one that would be ready first. None if all of them are already trying, or have
+    no room for the program while another one tries. `requests` are all in flight.
     """
     planned = task.spec.device
     if not task.attempts and not task.failures and planned in devices:
         return planned
     trying = {attempt.device for attempt in task.attempts.values()}
-    free = [each for each in devices if each not in trying]
+    free = [
+        each
+        for each in devices
+        if each not in trying and (not trying or expected.has_room(run.graph, task.spec.id, each))
+    ]
     if planned in free and not task.failures:
         return planned
     backlog = _Backlog(requests, expected)

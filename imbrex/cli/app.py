@@ -7,6 +7,7 @@ worker's libraries installed.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,6 +37,7 @@ from imbrex.cli.options import (
 )
 from imbrex.cli.planning import add_planning
 from imbrex.cli.watching import add_watch
+from protos.ciphers import prefer_quick_cipher
 from protos.errors import BadConfiguration, ImbrexError
 
 # The modules that only extras install, by import name.
@@ -43,6 +45,7 @@ EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(
     (
         "fastapi",
         "httpx",
+        "nats",
         "PIL",
         "grpc_reflection",
         "prometheus_client",
@@ -239,6 +242,7 @@ add_cluster(app)
 def main() -> None:
     """The entry point: exit code 0 done, 1 failed, 2 wrong usage."""
     follow_parent()
+    prefer_quick_cipher(os.environ)
     gc.set_threshold(YOUNG_OBJECTS)
     try:
         app(prog_name="imbrex")

@@ -67,6 +67,10 @@ def invite(
     minutes: Annotated[
         int, typer.Option(min=1, max=10080, help="How long the token is valid.")
     ] = 60,
+    coordinator: Annotated[
+        bool,
+        typer.Option("--coordinator", help="Invite another coordinator instead of a device."),
+    ] = False,
     config: Config = None,
     state_dir: StateDir = None,
     as_json: Json = False,
@@ -75,12 +79,48 @@ def invite(
 
     \b
     imbrex cluster invite
+    imbrex cluster invite --coordinator
     imbrex worker --join TOKEN                 (on the device that joins)
     imbrex cluster invite --address 192.168.1.20 --minutes 10
     """
     from imbrex.cli import cluster_trust as command
 
-    raise typer.Exit(command.invite(config, state_dir, address, minutes, as_json=as_json))
+    raise typer.Exit(
+        command.invite(
+            config, state_dir, address, minutes, coordinator=coordinator, as_json=as_json
+        )
+    )
+
+
+@app.command("move-state")
+def move_state(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="nats://HOST:PORT[,HOST:PORT...]|files",
+            help="Servers of NATS with JetStream; or this coordinator's files.",
+        ),
+    ],
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Put this coordinator's copy in place of what is there."),
+    ] = False,
+    config: Config = None,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """Move what the cluster is to a store that several coordinators share, or back to files.
+
+    Members, invitations, API keys and drained devices move; the authority's key stays here. Stop
+    the coordinator before, and start it again afterwards.
+
+    \b
+    imbrex cluster move-state nats://pi-1.local:4222,pi-2.local:4222,pi-3.local:4222
+    imbrex cluster move-state files
+    """
+    from imbrex.cli import cluster_trust as command
+
+    raise typer.Exit(command.move_state(config, state_dir, url, replace=replace, as_json=as_json))
 
 
 @app.command()
@@ -97,9 +137,33 @@ def authority(config: Config = None, state_dir: StateDir = None, as_json: Json =
     raise typer.Exit(command.authority(config, state_dir, as_json=as_json))
 
 
+@app.command()
+def certificate(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Host names and addresses of the server."),
+    ],
+    file: Annotated[
+        Path,
+        typer.Option("--file", metavar="PEM", help="The file to write; it holds the key, too."),
+    ],
+    config: Config = None,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """Make a certificate for a server of the store of the cluster's state (see move-state).
+
+    \b
+    imbrex cluster certificate pi-1.local 192.168.1.20 --file nats.pem
+    """
+    from imbrex.cli import cluster_trust as command
+
+    raise typer.Exit(command.certificate(config, state_dir, names, file, as_json=as_json))
+
+
 @app.command("list")
 def members(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
-    """List the cluster's devices and when their certificates expire."""
+    """List the cluster's devices and coordinators, and when their certificates expire."""
     from imbrex.cli import cluster_trust as command
 
     raise typer.Exit(command.members(config, state_dir, as_json=as_json))
@@ -187,12 +251,14 @@ def revoke(
 
 @app.command()
 def remove(
-    device: Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id or name.")],
+    device: Annotated[
+        str, typer.Argument(metavar="DEVICE", help="The id or name of the device or coordinator.")
+    ],
     config: Config = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Remove a device from the cluster at once: no other device talks to it any more.
+    """Remove a device or coordinator from the cluster at once: no device talks to it any more.
 
     \b
     imbrex cluster remove kitchen

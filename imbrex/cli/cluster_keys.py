@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coordinator.cluster.state import open_state
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.settings import load_settings
 from imbrex import terminal
@@ -54,4 +55,4 @@ def revoke(config: Path | None, state_dir: Path | None, name: str, *, as_json: b
 def _keys(config: Path | None, state_dir: Path | None) -> Keys:
     folder = load_settings({"state_dir": state_dir}, config).state_dir
     folder.mkdir(parents=True, exist_ok=True)
-    return Keys(folder)
+    return Keys(open_state(folder))

@@ -15,7 +15,8 @@ from coordinator.cluster.trust import Certified, Trust
 from coordinator.settings import CoordinatorSettings, load_settings
 from imbrex import terminal
 from protos.errors import BadConfiguration
-from protos.identity import now_utc
+from protos.files import alone_in
+from protos.identity import keep_identity, now_utc
 
 # Any address outside this network: connecting a datagram socket sends nothing, and shows which of
 # our addresses others see [RFC 5737: reserved for documentation].
@@ -47,19 +48,55 @@ def init(config: Path | None, state_dir: Path | None, *, replace: bool, as_json:
 
 
 def invite(
-    config: Path | None, state_dir: Path | None, address: str | None, minutes: int, *, as_json: bool
+    config: Path | None,
+    state_dir: Path | None,
+    address: str | None,
+    minutes: int,
+    *,
+    coordinator: bool,
+    as_json: bool,
 ) -> int:
     """Prints a join token, alone on standard output."""
     settings = _settings(config, state_dir)
     where = _with_port(address or _own_address(), settings.enrol_port)
-    invitation = _certified(settings).invite(where, timedelta(minutes=minutes))
+    certified = _certified(settings)
+    if coordinator and not certified.state.url:
+        raise BadConfiguration(
+            cause="the cluster's state is in this coordinator's files, which another coordinator "
+            "cannot follow",
+            cure="Move it to a store first (`imbrex cluster move-state nats://HOST:4222`)",
+        )
+    invitation = certified.invite(where, timedelta(minutes=minutes), coordinator=coordinator)
     if as_json:
         terminal.print_json({"token": invitation.token, "minutes": minutes})
         return 0
     print(invitation.token)
+    kind = "coordinator" if coordinator else "device"
+    daemon = "coordinator" if coordinator else "worker"
     terminal.err().print(
-        f"valid for one device, for {minutes} minutes: imbrex worker --join TOKEN", highlight=False
+        f"valid for one {kind}, for {minutes} minutes: imbrex {daemon} --join TOKEN",
+        highlight=False,
     )
+    return 0
+
+
+def move_state(
+    config: Path | None, state_dir: Path | None, url: str, *, replace: bool, as_json: bool
+) -> int:
+    """Moves the cluster's state."""
+    from coordinator.cluster.joining import move
+
+    settings = _settings(config, state_dir)
+    _certified(settings).state.close()
+    folder = settings.state_dir
+    # A running coordinator would go on with the old place.
+    with alone_in(folder, "coordinator"):
+        move(folder, url, replace=replace)
+    if as_json:
+        terminal.print_json({"state": url})
+    else:
+        where = "in the files of this coordinator" if url == "files" else f"at {url}"
+        terminal.out().print(f"The cluster's state is {where} now.", highlight=False)
     return 0
 
 
@@ -75,21 +112,44 @@ def authority(config: Path | None, state_dir: Path | None, *, as_json: bool) -> 
     return 0
 
 
+def certificate(
+    config: Path | None, state_dir: Path | None, names: list[str], file: Path, *, as_json: bool
+) -> int:
+    """Writes an identity for a server of the store of the cluster's state."""
+    identity = _certified(_settings(config, state_dir)).authority.for_store(names, now_utc())
+    try:
+        keep_identity(file, identity)
+    except OSError as error:
+        raise BadConfiguration(
+            cause=f"{file} cannot be written: {error.strerror}", cure="Choose another path"
+        ) from error
+    if as_json:
+        terminal.print_json({"file": str(file), "expires": identity.expires.isoformat()})
+    else:
+        terminal.out().print(f"{file} is valid until {identity.expires:%Y-%m-%d}", highlight=False)
+    return 0
+
+
 def members(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Prints the members."""
-    found = list(_certified(_settings(config, state_dir)).roster.members().values())
+    roster = _certified(_settings(config, state_dir)).roster
+    devices, coordinators = (list(e.values()) for e in (roster.members(), roster.coordinators()))
     if as_json:
-        terminal.print_json({"devices": [_json(member) for member in found]})
+        terminal.print_json(
+            {"devices": list(map(_json, devices)), "coordinators": list(map(_json, coordinators))}
+        )
         return 0
-    table = terminal.table("device", "id", "since", "certificate until")
-    for each in found:
-        table.add_row(each.name, each.id, f"{each.since:%Y-%m-%d}", f"{each.expires:%Y-%m-%d}")
-    terminal.out().print(table)
+    for kind, found in (("device", devices), ("coordinator", coordinators)):
+        table = terminal.table(kind, "id", "since", "certificate until")
+        for each in found:
+            table.add_row(each.name, each.id, f"{each.since:%Y-%m-%d}", f"{each.expires:%Y-%m-%d}")
+        if found or kind == "device":
+            terminal.out().print(table)
     return 0
 
 
 def remove(config: Path | None, state_dir: Path | None, device: str, *, as_json: bool) -> int:
-    """Removes a device from the list of members."""
+    """Removes a device or a coordinator from the list of members."""
     removed = _certified(_settings(config, state_dir)).roster.remove(device)
     if as_json:
         terminal.print_json({"id": removed.id, "name": removed.name})

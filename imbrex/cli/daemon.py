@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -125,6 +126,17 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     mdns: Mdns = None,
     interfaces: Interfaces = None,
     state_dir: StateDir = None,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            help="Become another coordinator of a cluster, with a token of `imbrex cluster invite "
+            "--coordinator`; only needed once. `-`: read it from standard input.",
+        ),
+    ] = None,
+    join_only: Annotated[
+        bool, typer.Option("--join-only", help="Join, and exit without serving.")
+    ] = False,
 ) -> None:
     """Find workers, plan, and answer requests over HTTP.
 
@@ -134,8 +146,15 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     imbrex coordinator
     imbrex coordinator --worker 192.168.1.20:8470 --model digits --model yolov2
     imbrex coordinator --config coordinator.toml --host 0.0.0.0
+    imbrex coordinator --host 0.0.0.0 --join TOKEN
     """
+    if join_only and join is None:
+        raise typer.BadParameter("needs --join", param_hint="--join-only")
     flags = said(locals()) | {"wire": known_wire(wire) or None}
+    for own in ("join", "join_only"):
+        flags.pop(own, None)
+    if join == "-":
+        join = sys.stdin.readline().strip()
     from imbrex.cli import serve as command
 
-    raise typer.Exit(command.serve(config, flags))
+    raise typer.Exit(command.serve(config, flags, join or "", join_only=join_only))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,30 @@ import uvloop
 from coordinator.daemon import run
 from coordinator.settings import load_settings
 from imbrex.described import find_planners_here
+from protos.files import alone_in
 from protos.logs import log_to_stderr
 
 
-def serve(config: Path | None, flags: Mapping[str, Any]) -> int:
-    """Runs until SIGTERM or Ctrl-C; returns the exit code.
+def serve(
+    config: Path | None, flags: Mapping[str, Any], token: str = "", *, join_only: bool = False
+) -> int:
+    """Joins a cluster if there is a token. Then runs until SIGTERM or Ctrl-C, unless `join_only`;
+    returns the exit code.
 
     Raises:
         BadConfiguration: a setting, the state directory or the port cannot be used.
+        ImbrexError: the token cannot be used, or the other coordinator refuses.
     """
     find_planners_here()
     settings = load_settings(dict(flags), config)
     log_to_stderr(as_json=settings.log == "json")
+    if token:
+        from coordinator.cluster.joining import join
+
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        with alone_in(settings.state_dir, "coordinator"):
+            asyncio.run(join(settings.state_dir, token))
+    if join_only:
+        return 0
     uvloop.run(run(settings))
     return 0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
 
 import grpc
+import httpx
 import pytest
 
-from imbrex.client import Client, NoCoordinator
+from imbrex.client import Client, NoCoordinator, _is_gone
 from protos.errors import BadRequest, NotFound, PeerViolation, Unavailable
 
 ANSWERS = {
@@ -37,15 +41,84 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+class Dying(Handler):
+    """Hangs up on the first calls that come after a while, as a coordinator does that dies."""
+
+    calls: ClassVar[list[str]] = []
+    deaths: ClassVar[int] = 0
+    proxy: ClassVar[int] = 0  # the status that a proxy gives instead
+
+    def do_GET(self) -> None:
+        self.calls.append(self.path)
+        if 1 < len(self.calls) <= 1 + self.deaths:
+            if self.proxy:
+                self.send_response(self.proxy)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            self.close_connection = True
+            return
+        super().do_GET()
+
+    do_POST = do_GET  # noqa: N815 - as http.server calls it
+
+
+@contextmanager
+def answered_by(handler: type[Handler]) -> Iterator[Client]:
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        with Client(f"http://127.0.0.1:{server.server_port}/") as made:
-            yield made
-        server.shutdown()
-        thread.join()
+        try:
+            with Client(f"http://127.0.0.1:{server.server_port}/") as made:
+                yield made
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with answered_by(Handler) as made:
+        yield made
+
+
+@pytest.fixture
+def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setattr("imbrex.client.AGAIN_S", (0.0,) * 3)
+    monkeypatch.setattr(Dying, "calls", [])
+    with answered_by(Dying) as made:
+        assert made.not_ready_because() == "no worker"
+        yield made
+
+
+@pytest.mark.parametrize("proxy", [0, 502, 503, 504])
+def test_what_changes_nothing_is_asked_for_again(
+    dying: Client, monkeypatch: pytest.MonkeyPatch, proxy: int
+) -> None:
+    monkeypatch.setattr(Dying, "deaths", 3)
+    monkeypatch.setattr(Dying, "proxy", proxy)
+    assert dying.not_ready_because() == "no worker"
+    assert Dying.calls == ["/readyz"] * 5
+    monkeypatch.setattr(Dying, "deaths", 100)
+    with pytest.raises(NoCoordinator):
+        dying.not_ready_because()
+
+
+def test_a_connection_that_was_given_up_is_gone_and_a_late_answer_is_not() -> None:
+    given_up = httpx.ReadTimeout("[Errno 110] Connection timed out")
+    given_up.__cause__ = TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+    late = httpx.ReadTimeout("timed out")
+    late.__cause__ = TimeoutError("timed out")
+    assert (_is_gone(given_up), _is_gone(late)) == (True, False)
+    assert _is_gone(httpx.ReadError("reset"))
+
+
+def test_what_changes_something_is_sent_once(
+    dying: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Dying, "deaths", 1)
+    with pytest.raises(NoCoordinator):
+        dying.plan("gone")
+    assert Dying.calls == ["/readyz", "/v1/models/gone/plan"]
 
 
 def test_the_coordinators_errors_come_back(client: Client) -> None:

@@ -62,7 +62,10 @@ async def test_a_train_that_was_slower_than_one_message_says_nothing_of_the_devi
 async def test_on_loopback_no_wire_is_told_from_the_machine() -> None:
     measured = Measured()
     await measured.probe(PI, Probed(probe(0.0), is_loopback=True))  # type: ignore[arg-type]
-    assert measured.link(PI).far.byte_s == DEVICE_ENDPOINT.byte_s
+    far = measured.link(PI).far
+    assert far.byte_s == DEVICE_ENDPOINT.byte_s
+    # It is the host's own machine.
+    assert far.to_peers.byte_s == pytest.approx(4 / 3 * HOST_ENDPOINT.byte_s)
 
 
 def one_task() -> TaskGraph:

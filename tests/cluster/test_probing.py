@@ -1,4 +1,6 @@
-"""When a link counts as measured: whatever disturbs a probe, two in a row have to agree."""
+"""When a link counts as measured: whatever disturbs a probe, two in a row have to agree. And
+devices that do not reach each other are asked again.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,11 +8,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from coordinator.cluster import reach
+from coordinator.cluster.reach import Reach
 from coordinator.control.measurements import PROBES_AT_MOST
 from coordinator.costs.devices import Link
 from coordinator.runtime.probing import Probing
 from coordinator.tasks.plan import DeviceId
 from protos.errors import LostWorker
+from tests.waiting import until
 
 PI = DeviceId("pi")
 
@@ -78,3 +83,29 @@ async def test_what_is_sent_meanwhile_makes_a_probe_worthless() -> None:
     while probing.busy:
         await asyncio.sleep(0)
     assert len(found.seen) == 4
+
+
+class Enrolled:
+    """A device that others refuse until they have the new list of members."""
+
+    address = "at-home"
+    refusals = 2
+
+    async def unreachable(self, devices: dict[DeviceId, str]) -> frozenset[DeviceId]:
+        self.refusals -= 1
+        return frozenset(devices) if self.refusals >= 0 else frozenset()
+
+
+async def test_a_refusal_of_a_moment_keeps_no_devices_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reach, "DOUBT_S", 0.01)
+    news: list[str] = []
+    asking = Reach()
+    probing = Probing(Rates(iter(())), asking, idle, news.append)  # type: ignore[arg-type]
+    devices = {PI: Enrolled(), DeviceId("hall"): Enrolled()}
+    probing.ask_when_due(devices)  # type: ignore[arg-type]
+    # They are apart, and then they are not.
+    await until(lambda: len(news) == 2)
+    assert not asking.apart
+    await probing.stop()

@@ -186,3 +186,17 @@ async def test_a_loss_in_a_transfer_is_told_at_once_and_the_rest_follows_later(t
                 connection = watched.connection(second)
                 await connection.ensure([program], blobs, lambda *each: told.append(each))
                 assert told[0] == (arrived, 64 << 20)
+
+
+async def test_two_coordinators_send_the_same_weights_at_a_time(tmp_path):
+    program, blobs = big_program(8)
+    async with in_process(tmp_path / "state") as running:
+        both = [
+            await Connection.open(running.address, Trust(), lambda *_item: None) for _ in range(2)
+        ]
+        for each in both:
+            each.start(lambda _reason: None)
+        await asyncio.gather(*(each.ensure([program], blobs) for each in both))
+        assert all(program.sha256 in each.programs for each in both)
+        for each in both:
+            await each.close()

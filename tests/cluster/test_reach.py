@@ -63,6 +63,31 @@ async def test_everybody_is_asked_again_after_a_while(monkeypatch):
     assert asking.apart == {frozenset("ab")}
 
 
+async def test_who_is_apart_is_asked_again_soon_and_then_ever_more_rarely(monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(reach.time, "monotonic", lambda: now)
+    a, b, c = Device("a", {"b"}), Device("b"), Device("c")
+    asking, devices = Reach(), {"a": a, "b": b, "c": c}
+    await asking.ask(devices)
+    waits = []
+    for _ in range(4):
+        before = now
+        while not asking.is_due(devices):
+            now += 0.5
+        waits.append(now - before)
+        assert not await asking.ask(devices)
+    assert waits == [2.5, 4.5, 8.5, 16.5]
+    assert a.asked[1:] == [{"b"}] * 4
+    assert b.asked[1:] == [{"a"}] * 4
+    assert c.asked == [{"a", "b"}]
+    a.blocked = set()
+    now += 40
+    assert await asking.ask(devices)
+    assert asking.apart == frozenset()
+    now += 40
+    assert not asking.is_due(devices)
+
+
 @pytest.mark.parametrize("lost", ["a", "b"])
 async def test_a_device_that_is_lost_meanwhile_keeps_nobody_waiting(lost):
     devices = {"a": Device("a"), "b": Device("b")}

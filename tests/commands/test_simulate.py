@@ -66,7 +66,7 @@ def test_numbers_of_devices_for_people(cluster: Path) -> None:
 
 def test_an_infeasible_strategy_says_why(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
-    file.write_text(CLUSTER.replace("700", "60"))
+    file.write_text(CLUSTER.replace("700", "100"))
     ran = imbrex("simulate", "alexnet", "--cluster", file, "--strategy", "single,aofl", "--json")
     assert ran.code == 1
     single = ran.json()["strategies"]["single"]

@@ -4,6 +4,7 @@ from math import inf
 
 import pytest
 
+from coordinator.cluster.state import Files
 from coordinator.control.actions import Empty, LeaveOut, Replan, Withdraw
 from coordinator.control.aside import PATIENCE_S, Aside
 from coordinator.control.events import (
@@ -15,7 +16,7 @@ from coordinator.control.events import (
     Wrong,
 )
 from coordinator.control.quarantine import FIRST_S, STRIKES
-from coordinator.runtime.drained import DRAINED_FILE, DrainedFile
+from coordinator.runtime.aside_list import MOST_QUARANTINED, AsideList
 from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration
 
@@ -109,24 +110,37 @@ def test_two_devices_of_one_name_are_told_apart_by_id() -> None:
 
 
 def test_the_list_outlives_the_coordinator(tmp_path) -> None:
-    before = DrainedFile(tmp_path)
-    before.add(A, "pi-1")
-    before.add(B, "pi-2")
-    before.remove(B)
-    before.remove(B)
-    after = Aside(DrainedFile(tmp_path).read())
+    before = AsideList(Files(tmp_path))
+    before.drain(A, "pi-1")
+    before.drain(B, "pi-2")
+    before.resume(B)
+    before.resume(B)
+    after = Aside(AsideList(Files(tmp_path)).drained())
     assert (state_of(after, A), state_of(after, B)) == ("drained", "")
     # Also while the device itself is away.
     assert after.find("pi-1") == A
+    before.quarantine(B, "task 4 is off")
+    before.quarantine(B, "another")
+    assert AsideList(Files(tmp_path)).quarantined() == {B: "task 4 is off"}
+    before.resume(B)
+    assert before.quarantined() == {}
+
+
+def test_made_up_devices_do_not_fill_the_list(tmp_path) -> None:
+    listed = AsideList(Files(tmp_path))
+    for number in range(MOST_QUARANTINED + 1):
+        listed.quarantine(DeviceId(f"{number}"), "x" * 10_000)
+    assert len(listed.quarantined()) == MOST_QUARANTINED
+    assert max(map(len, listed.quarantined().values())) == 500
 
 
 def test_a_list_without_names_is_good_enough(tmp_path) -> None:
-    (tmp_path / DRAINED_FILE).write_text('{"a1": {}}')
-    assert DrainedFile(tmp_path).read() == {A: "a1"}
+    (tmp_path / "drained.json").write_text('{"a1": {}}')
+    assert AsideList(Files(tmp_path)).drained() == {A: "a1"}
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"a1": 3}'])
 def test_a_damaged_list_is_named(tmp_path, damage) -> None:
-    (tmp_path / DRAINED_FILE).write_text(damage)
-    with pytest.raises(BadConfiguration, match=DRAINED_FILE):
-        DrainedFile(tmp_path).read()
+    (tmp_path / "drained.json").write_text(damage)
+    with pytest.raises(BadConfiguration, match=r"drained\.json"):
+        AsideList(Files(tmp_path)).drained()

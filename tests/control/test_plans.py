@@ -10,6 +10,7 @@ from coordinator.control.actions import Prepare, Propose, Refuse, Start, Stop, S
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.entries import DRIFT, MOST_LEFT, PERIOD, SETTLE_S
 from coordinator.control.events import (
+    Changed,
     Failed,
     Forgotten,
     Held,
@@ -28,7 +29,7 @@ from coordinator.control.events import (
 from coordinator.control.plans import FIRST_PLAN_S, NO_WORKER, Plans
 from coordinator.control.switching import HEARD_S, Observed
 from coordinator.tasks.plan import DeviceId
-from protos.errors import Infeasible, LostWorker, NotFound, Unavailable
+from protos.errors import Infeasible, LostWorker, NotFound, TooLittleMemory, Unavailable
 from tests.control.support import ALL, LW, M, changed, graph, in_force, plan, plans, steps
 
 ONE, TWO = Ticket(1), Ticket(2)
@@ -36,6 +37,7 @@ W1, W2, W3 = Work(1), Work(2), Work(3)
 AB, CD = graph("ab"), graph("cd")
 FULL = LostWorker(cause="its disk is full", cure="Make room")
 NO_PLAN = Infeasible(cause="it fits nowhere", cure="Add a device")
+TOO_LITTLE = TooLittleMemory(cause="at least 90 MB are missing", cure="Add a device")
 
 
 def test_the_first_plan_from_the_first_request_to_its_start() -> None:
@@ -146,6 +148,26 @@ def test_without_a_better_plan_the_old_one_goes_on_and_without_devices_none() ->
     assert steps(state, Wanted(ONE, M, IN_FORCE), now=5.0) == []
     assert state.step(Tick(), 6.0) == [Propose(Work(4), M, IN_FORCE, ("asked for",), {}, None)]
     assert state.step(Failed(Work(4), NO_WORKER, deserted=True), 6.0) == [Refuse(ONE, NO_WORKER)]
+
+
+def test_a_plan_ends_if_nobody_has_memory_for_what_a_lost_device_held() -> None:
+    state = plans()
+    in_force(state, AB)
+    # Measurements were new, all devices are there: the plan goes on.
+    steps(state, changed("measured"), now=1.0)
+    assert steps(state, Tick(), Failed(W2, TOO_LITTLE), now=2.0) == []
+    assert state.graph(M) is AB
+    gone = Changed("a left", ALL - {DeviceId("a")}, "")
+    steps(state, gone, now=3.0)
+    steps(state, Tick(), Failed(W3, TOO_LITTLE), now=4.0)
+    assert state.graph(M) is None
+    assert state.state(M) == str(TOO_LITTLE)
+    # Who asks is refused at once, until the device is back.
+    assert steps(state, Wanted(ONE, M, IN_FORCE), now=5.0) == [Refuse(ONE, TOO_LITTLE)]
+    steps(state, changed("a joined"), Wanted(TWO, M, IN_FORCE), now=7.0)
+    assert state.step(Tick(), 8.0) == [Propose(Work(4), M, IN_FORCE, ("a joined",), {}, None)]
+    steps(state, Planned(Work(4), AB.plan), now=9.0)
+    assert Start(TWO, AB) in state.step(Prepared(Work(4), (AB,)), 9.0)
 
 
 def test_an_error_is_not_told_while_there_is_news() -> None:

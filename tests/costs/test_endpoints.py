@@ -48,6 +48,14 @@ def test_the_first_request_is_believed_more_than_the_prior() -> None:
     assert ten.byte_s == DEVICE_ENDPOINT.byte_s
 
 
+def test_bytes_between_devices_cost_more_than_those_of_the_host() -> None:
+    secured = EndpointEstimate().of_peer_bytes(6e-9).endpoint
+    assert secured.to_peers.byte_s == pytest.approx(8e-9)
+    assert secured.byte_s == DEVICE_ENDPOINT.byte_s
+    # No device is faster than the server on which the prior was measured.
+    assert EndpointEstimate().of_peer_bytes(0.0).endpoint == DEVICE_ENDPOINT
+
+
 def test_what_counts_is_the_mean_without_hiccups() -> None:
     rng = random.Random(1)
     waits = [rng.choice((0.001, 0.003)) for _ in range(200)]

@@ -15,6 +15,8 @@ from coordinator.tasks.events import (
     Submitted,
     Tick,
 )
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.scheduler import Scheduler
 from tests.execution.sketches import (
     HALVES,
@@ -141,3 +143,22 @@ def test_kept_boxes_that_do_not_come_are_computed_again() -> None:
     state.step(Lost(B), 2.0)
     actions = state.step(Tick(), 2.0 + patience_s(1.2) + SLACK_S)
     assert Assign(R, 0, 1, A) in actions
+
+
+class Crowded(Expected):
+    """Device `b` is full."""
+
+    def has_room(self, graph: TaskGraph, task: int, device: DeviceId) -> bool:
+        return device != B
+
+
+def test_a_device_without_room_helps_nobody_who_is_late_but_takes_over_from_the_lost() -> None:
+    state = scheduler("a", "b", "c", expected=Crowded())
+    state.step(Submitted(R, chain([[(0, 12)]])), 0.0)
+    state.step(Delivered(R, 0, 0), 0.0)
+    assert assigned(state.step(Tick(), LATE_S)) == [Assign(R, 0, 1, C)]
+    alone = scheduler("a", "b", expected=Crowded())
+    alone.step(Submitted(R, chain([[(0, 12)]])), 0.0)
+    alone.step(Delivered(R, 0, 0), 0.0)
+    assert assigned(alone.step(Tick(), LATE_S)) == []
+    assert assigned(alone.step(Lost(A), LATE_S)) == [Assign(R, 0, 1, B)]

@@ -45,6 +45,9 @@ class Expected:
     def prepare_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
         return 0.2
 
+    def has_room(self, graph: TaskGraph, task: int, device: DeviceId) -> bool:
+        return True
+
 
 def cells(box: Box) -> range:
     return range(box[0].start, box[0].stop)

@@ -7,7 +7,8 @@ from benchmarks.report import ROOT
 from imbrex.demo.emulation.presets import FOLDER, fitting_scale, load_kind, names
 from protos.errors import BadRequest, NotFound
 
-FOUR_GFLOPS = ROOT / "benchmarks" / "lab" / "four-gflops.toml"
+LAB = ROOT / "benchmarks" / "lab"
+FOUR_GFLOPS, SECURED = LAB / "four-gflops.toml", LAB / "pi4-gbe-tls.toml"
 RESULTS = ROOT / "benchmarks" / "results"
 MESSAGES, HANDOVER = RESULTS / "messages.json", RESULTS / "handover.json"
 
@@ -31,20 +32,33 @@ def test_four_gflops_are_all_that_the_targets_second_column_changes():
     assert fast == slow.model_copy(update={"gflops": 4.0})
 
 
-@pytest.mark.parametrize("name", names())
-def test_what_software_costs_is_what_was_measured_times_a_factor(name):
-    times = tomllib.loads((FOLDER / f"{name}.toml").read_text())["software"]
-    host, data = (json.loads(MESSAGES.read_text())["transports"][way] for way in ("host", "data"))
+def test_a_cluster_with_an_authority_differs_in_what_messages_cost_alone():
+    plain, secured = (load_kind(each).preset for each in ("pi4-gbe", str(SECURED)))
+    costs = ("message_ms", "byte_ns", "peer_message_ms", "peer_byte_ns")
+    assert all(getattr(plain, cost) < getattr(secured, cost) for cost in costs)
+    other = {cost: getattr(secured, cost) for cost in costs}
+    assert plain.model_copy(update={**other, "tls": True}) == secured
+
+
+@pytest.mark.parametrize("file", [*(FOLDER / f"{name}.toml" for name in names()), SECURED])
+def test_what_software_costs_is_what_was_measured_times_a_factor(file):
+    told = tomllib.loads(file.read_text())
+    times, way = told["software"], "_tls" if told.get("tls") else ""
+    transports = json.loads(MESSAGES.read_text())["transports"]
+    host, data = transports[f"host{way}"], transports[f"data{way}"]
     handover = json.loads(HANDOVER.read_text())
-    preset = load_kind(name).preset
+    preset = load_kind(str(file)).preset
 
     def side_ms(size):
         return times * (size["sender_ms"] + size["receiver_ms"]) / 2
 
     assert preset.message_ms == pytest.approx(side_ms(host[0]), abs=1e-3)
     assert preset.peer_message_ms == pytest.approx(side_ms(data[0]), abs=1e-3)
-    large_ms = preset.message_ms + (host[-1]["bytes"] - host[0]["bytes"]) * preset.byte_ns * 1e-6
+    more = host[-1]["bytes"] - host[0]["bytes"]
+    large_ms = preset.message_ms + more * preset.byte_ns * 1e-6
     assert large_ms == pytest.approx(side_ms(host[-1]), rel=0.01)
+    large_ms = preset.peer_message_ms + more * preset.peer_byte_ns * 1e-6
+    assert large_ms == pytest.approx(side_ms(data[-1]), rel=0.01)
     starting_ms = sorted(each["full_to_start_ms"] for each in handover["sizes"])[1]
     task_ms = handover["set_up_ms"] + handover["take_in_ms"] + starting_ms
     assert preset.task_ms == pytest.approx(times * task_ms, abs=1e-3)

@@ -15,7 +15,7 @@ from models.cutter import cut
 from models.graph import Graph
 from models.importer import load_graph
 from models.partial import cut_partial
-from models.pixels import as_values, is_exact, with_pixels, without_pixels
+from models.pixels import as_values, is_exact, usual, with_pixels, without_pixels
 from models.program import BlobSource
 from models.reference import EQUAL, ProgramRunner, WholeModel, compare
 from models.units import divide
@@ -176,3 +176,17 @@ def test_the_models_own_tensor_is_taken_as_well() -> None:
     assert as_values(graph, {"x": values})["x"] is values
     assert without_pixels(graph).tensors["x"].on_wire.dtype == np.float32
     assert replace(graph.tensors["x"], wire=None) == without_pixels(graph).tensors["x"]
+
+
+@pytest.mark.parametrize("encoding", [*usual(), IMAGENET, RAW])
+def test_a_tensor_of_pixels_is_recognised_to_the_bit(encoding):
+    assert is_exact(encoding)
+    assert len(usual()) == 2
+    every = np.arange(256, dtype=np.uint8).repeat(3).reshape(1, 16, 16, 3)
+    pixels = np.ascontiguousarray(every.transpose(0, 3, 1, 2))
+    values = encoding.values(pixels)
+    assert (encoding.pixels(values) == pixels).all()
+    for other in (np.nextafter(values[0, 1, 9, 9], np.float32(np.inf)), np.nan, np.inf, -1e30):
+        changed = values.copy()
+        changed[0, 1, 9, 9] = other
+        assert encoding.pixels(changed) is None

@@ -147,12 +147,12 @@ def test_memory_caps_move_layers_to_other_devices() -> None:
     network = network_of(net.model(x))
     free = elimination(network, cluster(1.0, 1.0, mbps=1.0))
     assert len(free.devices) == 1, "splitting does not pay"
-    tight = cluster(1.0, 1.0, mbps=1.0, memory_mb=180.0)
+    tight = cluster(1.0, 1.0, mbps=1.0, memory_mb=150.0)
     plan = elimination(network, tight)
     check_plan(plan, network, tight)
     assert len(plan.devices) == 2
     with pytest.raises(Infeasible, match=r"fc1|memory"):
-        elimination(network, cluster(1.0, 1.0, mbps=1.0, memory_mb=60.0))
+        elimination(network, cluster(1.0, 1.0, mbps=1.0, memory_mb=100.0))
 
 
 def test_memory_that_is_unlike_speed() -> None:

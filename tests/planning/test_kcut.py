@@ -144,12 +144,12 @@ def test_memory_caps() -> None:
     net = builder.Network("dense", seed=2)
     x = net.input("image", (1, 1024)).gemm("fc1", 8192).relu().gemm("fc2", 1024)
     network = network_of(net.model(x))
-    tight = cluster(1.0, 1.0, mbps=1.0, memory_mb=130.0)
+    tight = cluster(1.0, 1.0, mbps=1.0, memory_mb=170.0)
     plan = kcut(network, tight)
     check_plan(plan, network, tight)
     assert len(plan.devices) == 2
     with pytest.raises(Infeasible, match="MB"):
-        kcut(network, cluster(1.0, 1.0, memory_mb=70.0))
+        kcut(network, cluster(1.0, 1.0, memory_mb=110.0))
     with pytest.raises(Infeasible):
         kcut(network, Cluster(()))
 

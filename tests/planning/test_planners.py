@@ -170,7 +170,7 @@ class TestMemory:
         assert single.devices == ("big",)
 
     def test_blocks_that_fit_one_by_one_must_fit_together(self) -> None:
-        some = Cluster((device("a", 4.0), device("b", 4.0, memory_mb=100)))
+        some = Cluster((device("a", 4.0), device("b", 4.0, memory_mb=140)))
         plan = strategy("lw")(real("vgg16-conv"), some)
         check_plan(plan, real("vgg16-conv"), some)
         (left_out,) = plan.unused

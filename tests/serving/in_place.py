@@ -12,6 +12,7 @@ from PIL import Image
 
 from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel
 from coordinator.cluster.roster import Member
+from coordinator.cluster.state import Files
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.library.naming import Names
 from coordinator.planning.aofl import aofl
@@ -79,6 +80,10 @@ class InPlace:
         graph = load_graph(proto, "tiny")
         self.network, self.bare = divide(with_pixels(graph, SIDECAR)), divide(graph)
         self.whole = WholeModel(proto, threads=1)
+
+    @property
+    def state(self) -> Files:
+        return Files(self.settings.state_dir)
 
     def readiness_of(self, model: str) -> tuple[bool, str]:
         return self.readiness()

@@ -24,6 +24,7 @@ from protos.errors import (
     LostWorker,
     NotFound,
     PeerViolation,
+    TooLittleMemory,
     Unavailable,
 )
 from tests.serving.in_place import LIMIT_BYTES, InPlace, blank, picture
@@ -210,6 +211,7 @@ async def test_faults_of_ours_do_not_leak(http: httpx.AsyncClient, coordinator: 
         (BadRequest, HTTPStatus.BAD_REQUEST),
         (NotFound, HTTPStatus.NOT_FOUND),
         (Infeasible, HTTPStatus.UNPROCESSABLE_ENTITY),
+        (TooLittleMemory, HTTPStatus.SERVICE_UNAVAILABLE),
         (Unavailable, HTTPStatus.SERVICE_UNAVAILABLE),
         (LostWorker, HTTPStatus.SERVICE_UNAVAILABLE),
         (PeerViolation, HTTPStatus.BAD_GATEWAY),

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from coordinator.cluster.state import Files
 from coordinator.serving.app import create_app
 from coordinator.serving.common import intake as module
 from coordinator.serving.common import places as places_module
@@ -220,7 +221,7 @@ async def test_without_a_key_no_body_is_read_and_nobody_else_waits(tmp_path) -> 
     settings = plain.settings.model_copy(
         update={"state_dir": tmp_path, "max_body_bytes": 4 * GUEST_BYTES}
     )
-    key = Keys(tmp_path).add("camera", Role.INFER)
+    key = Keys(Files(tmp_path)).add("camera", Role.INFER)
     app = create_app(InPlace(settings))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     read = []

@@ -16,6 +16,7 @@ from fastapi import APIRouter
 from structlog.testing import capture_logs
 
 from coordinator.cluster import ledger
+from coordinator.cluster.state import Files
 from coordinator.serving import app
 from coordinator.serving.app import create_app
 from coordinator.serving.common.access import Access, asks, orders, rule_of
@@ -34,7 +35,7 @@ from tests.serving.routes import OPEN, READING, every_route, every_rule, filled
 
 @pytest.fixture
 def keys(tmp_path):
-    return Keys(tmp_path)
+    return Keys(Files(tmp_path))
 
 
 @pytest.fixture
@@ -262,7 +263,7 @@ def test_the_commands(tmp_path):
     state = ("--state-dir", str(tmp_path))
     made = imbrex("cluster", "key", "me", "--role", "admin", *state, "--json").json()
     assert made["key"].startswith("imbrex_")
-    Keys(tmp_path).require(made["key"], Role.ADMIN)
+    Keys(Files(tmp_path)).require(made["key"], Role.ADMIN)
     listed = imbrex("cluster", "keys", *state, "--json").json()
     assert listed == {"keys": [{"name": "me", "role": "admin"}]}
     imbrex("cluster", "key", "camera", *state)

@@ -14,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from coordinator.cluster.state import Files
 from coordinator.serving.common.access import Access
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.oip import reading
@@ -180,7 +181,7 @@ async def test_health_and_reflection(channel: grpc.aio.Channel) -> None:
 @pytest.fixture
 async def keyed(tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
     """A server of this process where a key is in use: its address, and the key."""
-    keys = Keys(tmp_path)
+    keys = Keys(Files(tmp_path))
     server = RpcServer(Serving(InPlace()), Access(keys, 0.0), CoordinatorSettings())
     key = keys.add("me", Role.INFER)
     yield await server.start("127.0.0.1", 0), key

@@ -24,6 +24,7 @@ FORM = ImageInput(
 )
 PIXELS = np.random.default_rng(6).integers(0, 256, (1, 3, 64, 64), np.uint8)
 VALUES = FORM.pixels.values(PIXELS)
+NO_PIXELS = np.random.default_rng(7).random((1, 3, 64, 64), np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +46,15 @@ async def ask(real: Real, model: Path, image: np.ndarray) -> Answer:
 
 
 async def test_pixels_and_tensors_get_the_same_answer(real: Real, model: Path) -> None:
-    expected = WholeModel(onnx.load(model), threads=1).run({"image": VALUES})
-    pixels, values = await ask(real, model, PIXELS), await ask(real, model, VALUES)
-    assert compare(pixels.outputs, expected).max_rel_error <= 1e-5
-    assert compare(pixels.outputs, values.outputs) == EQUAL
-    assert pixels.plan_version == values.plan_version
+    whole = WholeModel(onnx.load(model), threads=1)
+    pixels, made = await ask(real, model, PIXELS), await ask(real, model, VALUES)
+    assert compare(pixels.outputs, whole.run({"image": VALUES})).max_rel_error <= 1e-5
+    assert compare(pixels.outputs, made.outputs) == EQUAL
+    # A tensor that is made of pixels travels as these.
+    assert made.traffic == pixels.traffic
+    values = await ask(real, model, NO_PIXELS)
+    assert compare(values.outputs, whole.run({"image": NO_PIXELS})).max_rel_error <= 1e-5
+    assert pixels.plan_version == made.plan_version == values.plan_version
     plan, _ = await real.coordinator.plan(str(model))
     assert len(pixels.devices) == 2
     assert pixels.traffic == plan.traffic
@@ -73,6 +78,23 @@ async def test_both_at_once_are_not_mixed_up(real: Real, model: Path) -> None:
     ):
         assert compare(answer.outputs, wanted) == EQUAL
     assert compare(other, expected) != EQUAL
+
+
+async def test_tensors_of_pixels_travel_as_pixels_without_a_sidecar(
+    tmp_path: Path, workers: list[children.Child]
+) -> None:
+    path = save_tiny(tmp_path)
+    whole = WholeModel(onnx.load(path), threads=1)
+    plain = PIXELS.astype(np.float32)
+    one_off = plain / 255
+    one_off[0, 2, 63, 63] = np.nextafter(one_off[0, 2, 63, 63], np.float32(2))
+    async with running(tmp_path, workers, path, strategy="efl") as real:
+        for image, share in ((plain / 255, 4), (plain, 4), (one_off, 1), (NO_PIXELS, 1)):
+            answer = await ask(real, path, image)
+            expected = whole.run({"image": image})
+            assert compare(answer.outputs, expected).max_rel_error <= 1e-5
+            plan, _ = await real.coordinator.plan(str(path))
+            assert plan.traffic.scatter == share * answer.traffic.scatter
 
 
 async def test_other_types_are_refused(real: Real, model: Path) -> None:

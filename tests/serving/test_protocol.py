@@ -6,6 +6,7 @@ import httpx
 import pytest
 from fastapi import APIRouter
 
+from coordinator.cluster.state import Files
 from coordinator.serving import app as application
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.keys import Keys, Role
@@ -35,7 +36,7 @@ async def says_nothing() -> str:
 async def test_a_protocol_is_a_package_and_a_line(monkeypatch, tmp_path):
     monkeypatch.setattr(application, "ROOMS", (*application.ROOMS, SimpleNamespace(router=toy)))
     settings = CoordinatorSettings(state_dir=tmp_path, host_names=("test",))
-    key = Keys(tmp_path).add("someone", Role.INFER)
+    key = Keys(Files(tmp_path)).add("someone", Role.INFER)
     app = application.create_app(InPlace(settings))  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

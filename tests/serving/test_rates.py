@@ -10,6 +10,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from coordinator.cluster.state import Files
 from coordinator.serving.app import create_app
 from coordinator.serving.common.access import Access
 from coordinator.serving.common.keys import Keys, Role
@@ -76,7 +77,7 @@ def test_who_has_many_addresses_is_one_caller() -> None:
 
 
 def test_who_guesses_keys_is_slowed_down_and_the_holder_is_not(tmp_path) -> None:
-    keys = Keys(tmp_path)
+    keys = Keys(Files(tmp_path))
     good = keys.add("camera", Role.INFER)
     access = Access(keys, PER_S, clock=lambda: 0.0)
     for _ in range(BURST):
@@ -121,7 +122,7 @@ async def test_every_surface_says_it_in_its_shape(http) -> None:
 
 
 async def test_the_inference_protocols_grpc_counts_too(tmp_path) -> None:
-    access = Access(Keys(tmp_path), PER_S, clock=lambda: 0.0)
+    access = Access(Keys(Files(tmp_path)), PER_S, clock=lambda: 0.0)
     server = RpcServer(Service(InPlace()), access, CoordinatorSettings())
     address = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(address) as channel:

@@ -14,9 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from coordinator.cluster.authority import FOLDER, Authority
-from coordinator.cluster.invitations import MAX_OPEN, Invitations, NotInvited
+from coordinator.cluster.authority import Authority
+from coordinator.cluster.invitations import MAX_OPEN, Invitations, NotInvited, use_up
 from coordinator.cluster.roster import Roster
+from coordinator.cluster.state import FOLDER, INVITATIONS, Files
 from coordinator.cluster.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound, PeerViolation
 from protos.identity import certified, device_name, names_in, new_key, now_utc, signing_request
@@ -169,38 +170,42 @@ def test_a_certificate_for_another_key_name_or_cluster_is_not_taken(trust, tmp_p
 # ---------------------------------------------------------------- invitations
 
 
+def take(state_dir, secret, now):
+    Files(state_dir).change((INVITATIONS,), lambda entries: use_up(entries, secret, now))
+
+
 def test_an_invitation_admits_once(trust, tmp_path):
-    invitations, now = Invitations(tmp_path), now_utc()
+    invitations, now = Invitations(Files(tmp_path)), now_utc()
     secret = invitations.open(now)
-    invitations.take(secret, now)
+    take(tmp_path, secret, now)
     with pytest.raises(NotInvited, match="used before"):
-        invitations.take(secret, now)
+        take(tmp_path, secret, now)
 
 
 def test_an_invitation_expires(trust, tmp_path):
-    invitations, now = Invitations(tmp_path), now_utc()
+    invitations, now = Invitations(Files(tmp_path)), now_utc()
     secret = invitations.open(now, timedelta(minutes=5))
     with pytest.raises(NotInvited, match="expired"):
-        invitations.take(secret, now + timedelta(minutes=6))
+        take(tmp_path, secret, now + timedelta(minutes=6))
 
 
 def test_only_the_hash_is_kept(trust, tmp_path):
-    secret = Invitations(tmp_path).open(now_utc())
+    secret = Invitations(Files(tmp_path)).open(now_utc())
     kept = "".join(file.read_text() for file in (tmp_path / FOLDER).glob("*.json"))
     assert "expires" in kept
     assert secret not in kept
 
 
 def test_a_secret_that_is_a_kept_hash_admits_nobody(trust, tmp_path):
-    invitations = Invitations(tmp_path)
+    invitations = Invitations(Files(tmp_path))
     invitations.open(now_utc())
     (known,) = json.loads((tmp_path / FOLDER / "invitations.json").read_text())
     with pytest.raises(NotInvited):
-        invitations.take(known, now_utc())
+        take(tmp_path, known, now_utc())
 
 
 def test_open_invitations_are_capped_and_expired_ones_make_room(trust, tmp_path):
-    invitations, now = Invitations(tmp_path), now_utc()
+    invitations, now = Invitations(Files(tmp_path)), now_utc()
     entries = {f"{n:064x}": {"expires": (now + DAY).isoformat()} for n in range(MAX_OPEN)}
     (tmp_path / FOLDER / "invitations.json").write_text(json.dumps(entries))
     with pytest.raises(Infeasible, match="invitations are open"):
@@ -232,7 +237,7 @@ def test_the_list_is_followed_when_another_process_changes_it(trust, tmp_path):
     admit(make_certified_again(tmp_path), KITCHEN)
     assert set(roster.members()) == {KITCHEN}
     assert trust.members() == {KITCHEN}
-    assert Roster(tmp_path).remove("name-a").id == KITCHEN
+    assert Roster(Files(tmp_path)).remove("name-a").id == KITCHEN
     assert trust.members() == frozenset()
 
 

@@ -7,6 +7,7 @@ import tarfile
 import pytest
 
 from coordinator.cluster.backup import backup, restore
+from coordinator.cluster.state import Files
 from coordinator.cluster.trust import Trust
 from coordinator.serving.common.keys import Keys, Role
 from protos.errors import BadConfiguration, BadRequest
@@ -19,7 +20,7 @@ def file(tmp_path):
     """A backup of a cluster with a member and a key."""
     state = tmp_path / "before"
     admit(make_trust(state).certified, KITCHEN)
-    Keys(state).add("me", Role.ADMIN)
+    Keys(Files(state)).add("me", Role.ADMIN)
     (state / "worker").mkdir()
     (state / "worker" / "id").write_text("x")
     (state / "worker" / "blobs").mkdir()
@@ -36,7 +37,7 @@ def test_the_same_cluster_comes_back(file, tmp_path):
     before, after = Trust.load(old).certified, Trust.load(new).certified
     assert after.authority.fingerprint == before.authority.fingerprint
     assert after.roster.members() == before.roster.members()
-    assert [key.name for key in Keys(new).all()] == ["me"]
+    assert [key.name for key in Keys(Files(new)).all()] == ["me"]
     kept = [path for path in new.rglob("*") if path.is_file()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
     assert stat.S_IMODE((new / "cluster").stat().st_mode) == 0o700

@@ -180,7 +180,10 @@ def test_the_cluster_commands(tmp_path):
     assert fingerprint((tmp_path / "cluster" / "authority.pem").read_bytes()) == made["fingerprint"]
     named = imbrex("cluster", "invite", *state, "--address", "pi.local:9", "--json").json()
     assert named["token"].startswith("pi.local:9/")
-    assert imbrex("cluster", "list", *state, "--json").json() == {"devices": []}
+    assert imbrex("cluster", "list", *state, "--json").json() == {
+        "devices": [],
+        "coordinators": [],
+    }
     missing = imbrex("cluster", "remove", "cellar", *state)
     assert (missing.code, "no members are called 'cellar'" in missing.err) == (1, True)
 

@@ -9,6 +9,7 @@ import structlog
 
 from coordinator.cluster import connection
 from coordinator.cluster.roster import Roster
+from coordinator.cluster.state import Files
 from coordinator.cluster.trust import Trust
 from protos.errors import BadConfiguration
 from protos.identity import keep_identity
@@ -63,7 +64,7 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
         coordinator(original, [worker.address], **OF_THE_CLUSTER),
     ):
         assert await gets_in(trust, worker, tmp_path)
-        Roster(original).remove(HALL)
+        Roster(Files(original)).remove(HALL)
         while await gets_in(trust, worker, tmp_path):
             pass
     async with worker_process(state) as worker:  # it keeps what it knows
@@ -75,9 +76,12 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
                 assert not await gets_in(trust, worker, tmp_path)
 
                 # Whoever restored it says which list is right.
-                assert HALL in Roster(copied).ids()
+                assert HALL in Roster(Files(copied)).ids()
                 said = imbrex("cluster", "confirm", "--state-dir", copied, "--json").json()
-                assert said == {"generation": Roster(original).generation + 1, "changed": True}
+                assert said == {
+                    "generation": Roster(Files(original)).generation + 1,
+                    "changed": True,
+                }
                 await until(lambda: not any("newer" in each.reason for each in copy.devices()))
                 assert await gets_in(trust, worker, tmp_path)
         assert any("newer list of members" in each["event"] for each in logged)
@@ -85,14 +89,14 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
 
 
 def test_every_change_of_who_belongs_counts_and_a_renewal_does_not(original):
-    certified, roster = Trust.load(original).certified, Roster(original)
+    certified, roster = Trust.load(original).certified, Roster(Files(original))
     before = roster.generation
     admit(certified, HALL)
     assert roster.generation == before
     admit(certified, OFFICE)
     roster.remove(HALL)
     assert roster.generation == before + 2
-    assert Roster(original).generation == before + 2
+    assert Roster(Files(original)).generation == before + 2
     roster.note_newer(before)
     assert not roster.confirm()
     roster.note_newer(before + 7)

@@ -34,7 +34,7 @@ async def test_drained_under_load_and_resumed(tmp_path) -> None:
             assert goes.id in plan_devices(host, MODEL)
             asked = asyncio.create_task(host.infer(MODEL, feeds))
             await until(lambda: goes.id in running(host))
-            assert host.drain(goes.id).state == "draining"
+            assert (await host.drain(goes.id)).state == "draining"
             answer = await asked
             assert_right(answer, whole)
             assert goes.id in answer.devices
@@ -52,8 +52,8 @@ async def test_drained_under_load_and_resumed(tmp_path) -> None:
             assert answer.devices == (stays.id,)
             name = next(each.name for each in host.devices() if each.id == goes.id)
             with pytest.raises(NotFound, match="neither drained nor"):
-                host.resume(stays.id)
-            assert host.resume(goes.id).name == name
+                await host.resume(stays.id)
+            assert (await host.resume(goes.id)).name == name
             await until(lambda: goes.id in plan_devices(host, MODEL))
             assert_right(await host.infer(MODEL, feeds), whole)
 
@@ -70,7 +70,7 @@ async def test_a_held_plan_goes_on_elsewhere(tmp_path, monkeypatch) -> None:
         await host._controller.hold(MODEL, host._plans.graph(MODEL).plan)
         asked = asyncio.create_task(host.infer(MODEL, feeds))
         await until(lambda: goes.id in running(host))
-        host.drain(goes.id)
+        await host.drain(goes.id)
         await until(lambda: state_of(host, goes.id) == "drained")
         assert_right(await asked, whole)
         answer = await host.infer(MODEL, feeds)
@@ -85,13 +85,13 @@ async def test_one_that_is_away_can_be_resumed(tmp_path) -> None:
             worker_process(tmp_path / "goes", NAME="goes") as goes,
             coordinator(tmp_path / "host", [stays.address, goes.address]) as host,
         ):
-            host.drain("goes")
+            await host.drain("goes")
             await until(lambda: state_of(host, goes.id) == "drained")
         async with coordinator(tmp_path / "host", [stays.address]) as host:
-            told = host.resume("goes")
+            told = await host.resume("goes")
             assert (told.id, told.state) == (goes.id, "waiting")
             with pytest.raises(NotFound):
-                host.resume("goes")
+                await host.resume("goes")
 
 
 async def test_nobody_is_left(tmp_path) -> None:
@@ -101,10 +101,10 @@ async def test_nobody_is_left(tmp_path) -> None:
         coordinator(tmp_path / "host", [only.address]) as host,
     ):
         assert_right(await host.infer(MODEL, feeds), whole)
-        host.drain(only.id)
+        await host.drain(only.id)
         await until(lambda: state_of(host, only.id) == "drained")
         assert ready(host) == 0
         with pytest.raises(Unavailable):
             await host.infer(MODEL, feeds)
-        host.resume(only.id)
+        await host.resume(only.id)
         assert_right(await host.infer(MODEL, feeds), whole)

@@ -75,7 +75,7 @@ async def test_what_is_divided_for_want_of_memory_two_workers_take(tmp_path: Pat
     network = dense()
     alone_mb = edge_mb(network, single(network, capped(0, 1)))
     found: list[tuple[int, Plan]] = []
-    for memory_mb in range(80, alone_mb, 4):
+    for memory_mb in range(120, alone_mb, 4):
         with suppress(Infeasible):
             found.append((memory_mb, fused(network, capped(memory_mb, 2))))
     assert found, "two devices hold what one can't"

@@ -75,7 +75,7 @@ async def test_its_results_are_refused_and_at_last_it_is_left_out(
             assert told[bad.id].refused_results >= STRIKES
             assert told[good.id].refused_results == 0
             monkeypatch.undo()  # it is mended, and somebody says so
-            host.resume(bad.id)
+            await host.resume(bad.id)
             await until(lambda: bad.id in plan_devices(host, MODEL))
             answer = await host.infer(MODEL, feeds)
             assert_right(answer, whole)

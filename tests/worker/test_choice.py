@@ -146,6 +146,21 @@ def test_the_fastest_that_is_right_and_leaves_room_is_chosen(place, monkeypatch)
     assert made(place, monkeypatch, {}, **versions).maker is None
 
 
+@pytest.mark.parametrize(("memory_mb", "tries"), [(240, True), (190, False)])
+async def test_without_the_memory_for_a_trial_nothing_is_tried(
+    tmp_path, monkeypatch, memory_mb, tries
+):
+    offered = []
+    monkeypatch.setattr("worker.engines.checked.Checked.offer", lambda *each: offered.append(each))
+    feeds, whole = question(MODEL)
+    async with (
+        in_process(tmp_path / "worker", engine="auto", memory_mb=memory_mb) as worker,
+        coordinator(tmp_path / "host", [worker.address], "single") as host,
+    ):
+        assert_right(await host.infer(MODEL, feeds), whole)
+    assert bool(offered) is tries
+
+
 def test_without_a_gain_it_stays_with_onnxruntime(place, monkeypatch):
     settled = settle(made(place, monkeypatch, {"equal": replace(BETTER, engine_s=1.95)}, equal="1"))
     assert (settled.engine, settled.maker, settled.refused) == ("onnxruntime", None, {})

@@ -3,10 +3,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from models.graph import OPSETS
+from models.memory import KEPT_FROM_BYTES
 from models.program import Program, WeightRef
 from protos.errors import BadRequest
 from tests.worker.support import conv_model, conv_program, message_of
-from worker.programs.graphs import checked_model, program_of
+from worker.programs.graphs import checked_model, matrices, program_of
 
 
 def test_a_program_is_what_its_message_says():
@@ -93,3 +94,36 @@ def test_weights_that_clash_or_make_no_sense():
     assert "'w' twice" in refused(model, (ref, ref))
     assert "data type 8" in refused(model, (WeightRef("w", "0" * 64, 8, (1,)),))
     assert "shape (-1,)" in refused(model, (WeightRef("w", "0" * 64, 1, (-1,)),))
+
+
+def product(*nodes, outputs=("y",)):
+    """A graph of these nodes, and its weights: `large` and `small`."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8])
+    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph([helper.make_node(*each) for each in nodes], "g", [x], made)
+    columns = KEPT_FROM_BYTES // 4 // 8
+    refs = [
+        WeightRef("large", "0" * 64, TensorProto.FLOAT, (8, columns)),
+        WeightRef("small", "0" * 64, TensorProto.FLOAT, (8, columns - 1)),
+    ]
+    return helper.make_model(graph), refs
+
+
+def test_only_large_matrices_that_products_alone_read_stay_as_they_are():
+    matmul, gemm = ("MatMul", ["x", "large"], ["y"]), ("Gemm", ["x", "large"], ["y"])
+    assert matrices(*product(matmul)) == {"large"}
+    assert matrices(*product(gemm)) == {"large"}
+    assert not matrices(*product(("MatMul", ["x", "small"], ["y"])))
+    assert not matrices(*product(("MatMul", ["large", "x"], ["y"])))
+    assert not matrices(*product(("Add", ["x", "large"], ["y"])))
+    assert not matrices(*product(matmul, ("Relu", ["large"], ["z"])))
+    assert not matrices(*product(matmul, outputs=("y", "large")))
+
+
+def test_a_matrix_that_a_nested_graph_reads_does_not_stay():
+    model, refs = product(("MatMul", ["x", "large"], ["y"]))
+    inner = helper.make_graph([helper.make_node("Relu", ["large"], ["i"])], "inner", [], [])
+    node = helper.make_node("If", ["x"], ["o"], then_branch=inner, else_branch=inner)
+    outer = helper.make_graph([node], "outer", [], [])
+    model.graph.node.append(helper.make_node("If", ["x"], ["z"], then_branch=outer))
+    assert not matrices(model, refs)

@@ -1,10 +1,13 @@
 import platform
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
-from protos.errors import BadRequest, Unavailable
+from models.program import BlobSource, Program, WeightRef
+from protos.errors import BadRequest, ImbrexError, Unavailable
 from protos.failures import BadInput, NoProgram, OutOfMemory
 from tests.worker.support import conv_program, picture, whole
 from worker.engines.base import Place
@@ -190,6 +193,19 @@ def test_programs_that_are_not_retained_or_were_never_prepared_are_unknown(room)
     assert room.sessions.weight_bytes == 0
 
 
+def test_a_program_stays_as_long_as_one_coordinator_uses_it(room):
+    program, blobs = conv_program()
+    room.install(program, blobs)
+    for coordinator in ("hall", "attic"):
+        room.sessions.prepare(program, coordinator)
+    for coordinator in ("", "hall", "stranger"):
+        room.sessions.retain([], coordinator)
+        room.sessions.get(program.sha256)
+    room.sessions.retain([], "attic")
+    with pytest.raises(NoProgram):
+        room.sessions.get(program.sha256)
+
+
 def test_a_weight_of_another_size_than_its_blob_is_refused(room):
     program, blobs = conv_program()
     wrong, _ = conv_program()
@@ -215,3 +231,77 @@ def test_shapes_and_names_that_do_not_fit_are_bad_input(room):
         with pytest.raises(BadInput):
             session.bound(inputs, shapes).compute()
     assert session.bound({"x": x}, {"y": (1, 16, 12, 10)}).compute()
+
+
+def dense_program(rows=8):
+    """`x` (1, rows) -> a fully connected layer of 8 MB with its activation -> `y`."""
+    columns = 8_000_000 // 4 // rows
+    random = np.random.default_rng(3)
+    arrays = {
+        "w": random.standard_normal((rows, columns)).astype(np.float32),
+        "b": random.standard_normal(columns).astype(np.float32)[:columns],
+    }
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["z"]),
+        helper.make_node("Relu", ["z"], ["y"]),
+    ]
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])
+        for name, size in (("x", rows), ("y", columns))
+    ]
+    graph = helper.make_graph(nodes, "dense", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    blobs = BlobSource()
+    refs = tuple(
+        WeightRef(name, blobs.add(array), TensorProto.FLOAT, array.shape)
+        for name, array in arrays.items()
+    )
+    return Program(model.SerializeToString(), refs), blobs, arrays
+
+
+def test_a_large_matrix_is_mapped_as_it_was_sent(tmp_path):
+    program, blobs, arrays = dense_program()
+    room = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+    room.install(program, blobs)
+    sent = {ref.sha256 for ref in program.weights}
+    session = room.sessions.get(program.sha256)
+    assert program.weights[0].sha256 in session.blobs
+    assert {file.name for file in room.store.blobs.iterdir()} == sent, "nothing is kept twice"
+    x = np.linspace(-1, 1, 8, dtype=np.float32)[None]
+    y = session.bound({"x": x}, {"y": (1, arrays["w"].shape[1])}).compute()["y"]
+    expected = np.maximum(x @ arrays["w"] + arrays["b"], 0)
+    assert np.abs(y - expected).max() <= 1e-5 * np.abs(expected).max()
+    again = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+    assert again.sessions.missing([program]) == []
+    again.sessions.prepare(program)
+    assert again.sessions.weight_bytes == room.sessions.weight_bytes > 8_000_000
+
+
+def test_a_large_matrix_takes_no_memory_to_prepare(tmp_path, monkeypatch):
+    monkeypatch.setattr("worker.engines.onnxruntime.free_bytes", lambda: 4_000_000)
+    program, blobs, _ = dense_program()
+    room = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+    room.install(program, blobs)
+    program, blobs = conv_program()
+    monkeypatch.setattr("worker.engines.onnxruntime.free_bytes", lambda: 20_000)
+    with pytest.raises(OutOfMemory, match="weights to lay out"):
+        room.install(program, blobs)
+
+
+def test_a_matrix_whose_blob_has_another_size_is_refused(tmp_path):
+    program, blobs, _ = dense_program()
+    w, b = program.weights
+    longer = replace(w, dims=(w.dims[0] + 1, w.dims[1]))
+    room = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+    with pytest.raises(BadRequest, match="but its blob has"):
+        room.install(Program(program.graph, (longer, b)), blobs)
+
+
+def test_a_program_that_lists_its_matrix_as_an_input_is_refused(tmp_path):
+    program, blobs, arrays = dense_program()
+    model = onnx.ModelProto.FromString(program.graph)
+    shape = arrays["w"].shape
+    model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, shape))
+    room = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+    with pytest.raises(ImbrexError):
+        room.install(Program(model.SerializeToString(), program.weights), blobs)

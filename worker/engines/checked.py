@@ -18,8 +18,8 @@ from queue import Empty, SimpleQueue
 import numpy as np
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from models.memory import weights_cap_bytes
-from models.program import Program
+from models.memory import PROCESS_BYTES, engine_cap_bytes
+from models.program import Program, weight_bytes
 from protos.failures import BadInput
 from worker.engines.base import Engine, Maker, Place, Runnable, Traits
 from worker.engines.beside import BesideProgram, OrElse
@@ -32,6 +32,7 @@ from worker.engines.verdicts import MOST_WRONG, Standing, Verdicts
 
 # Runs waiting to be compared hold their tensors; beyond this, later runs are compared.
 _WAITING_BYTES = 64 << 20
+_LEAST_SHARE = 16
 _TICK_S = 0.5
 
 
@@ -55,12 +56,14 @@ class Checked:
         self._choice = choice
         self._engine: Engine | None = None
         self._given = Given(place.store)
-        self._verdicts = Verdicts(weights_cap_bytes(place.memory_bytes), choice is not None)
+        self._verdicts = Verdicts(engine_cap_bytes(place.memory_bytes), choice is not None)
         self._suspects = Suspects(place.folder / "suspects")
         self._waiting: SimpleQueue[tuple[BesideProgram, Case]] = SimpleQueue()
         self._waiting_bytes = 0
         self._lock = threading.Lock()
         self._busy_s = time.monotonic()
+        # Another engine is tried by another process, with weights of its own.
+        self._can_try = True
         self._closed = False
         self._thread: threading.Thread | None = None
         if make is not None:
@@ -87,6 +90,8 @@ class Checked:
         if not self._reference.is_prepared(program.sha256):
             self._reference.prepare(program)
         self._given.add(program)
+        weights = weight_bytes([ref for each in self._given.programs() for ref in each.weights])
+        self._can_try = 2 * (PROCESS_BYTES + weights) <= self._place.memory_bytes
 
     def load(self, sha256: str) -> Runnable | None:
         """The program as onnxruntime runs it, and the engine once it has been checked."""
@@ -126,13 +131,15 @@ class Checked:
         self._busy_s = time.monotonic()
         engine = self._engine
         if engine is None:
-            return "choice" if self._choice is not None and self._choice.is_open else ""
+            tries = self._can_try and self._choice is not None and self._choice.is_open
+            return "choice" if tries else ""
         return "" if self._verdicts.is_refused(sha256) else engine.traits.name
 
     def offer(self, program: BesideProgram, case: Case) -> bool:
         """Takes a run to compare; False if too many wait. Called in any thread."""
         with self._lock:
-            if self._waiting_bytes and self._waiting_bytes + case.size_bytes > _WAITING_BYTES:
+            most = min(_WAITING_BYTES, self._place.memory_bytes // _LEAST_SHARE)
+            if self._waiting_bytes and self._waiting_bytes + case.size_bytes > most:
                 return False
             self._waiting_bytes += case.size_bytes
             if self._thread is None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from models.memory import megabytes, weights_cap_bytes
+from models.memory import engine_cap_bytes, megabytes
 from models.program import Program, weight_bytes
 from protos.files import write_atomically
 from worker.engines.base import Maker, Place
@@ -152,7 +152,7 @@ class Choice:
         in_runs = weight_bytes([ref for program, _ in runs for ref in program.weights])
         # The other programs take their weights at least; in service the sum is watched.
         needed = seen.base_bytes + seen.programs_bytes + in_all - in_runs
-        room = weights_cap_bytes(place.memory_bytes)
+        room = engine_cap_bytes(place.memory_bytes)
         if needed > room:
             return f"the plan's programs need {megabytes(needed)} of {megabytes(room)} with it"
         speedup = seen.onnxruntime_s / seen.engine_s

@@ -5,6 +5,10 @@ session, and would keep private weights for each. So a program is optimised once
 graph is kept on disk, and the re-laid weights go to the blob store by content: equal weights, such
 as those of other border classes of a block, are stored and mapped once. A session is then made in
 about a millisecond, also after a restart. The optimised form belongs to this processor.
+
+Large matrices, of fully connected layers for example, are not laid out anew: the optimiser sees
+them as inputs, so that preparing a program takes no memory for them, and sessions map them as they
+were sent.
 """
 
 import hashlib
@@ -40,8 +44,11 @@ from worker.engines.processor import cpu_fingerprint, cpu_gflops
 from worker.programs.graphs import (
     EMBED_BELOW_BYTES,
     checked_model,
+    declare_input,
     declare_weight,
     embed_weight,
+    inputs_to_weights,
+    matrices,
     refer,
     weight_bytes,
 )
@@ -99,9 +106,15 @@ class OnnxRuntime:
     def prepare(self, program: Program) -> None:
         """Optimises a program, and keeps the result."""
         model = checked_model(program)
-        self._check_memory(program)
+        names = matrices(model, program.weights)
+        kept = [ref for ref in program.weights if ref.name in names]
+        self._check_memory([ref for ref in program.weights if ref.name not in names])
         for ref in program.weights:
-            self._attach(model, ref)
+            self._require_size(ref)
+            if ref.name in names:
+                declare_input(model, ref)
+            else:
+                self._attach(model, ref)
         with tempfile.TemporaryDirectory(dir=self._directory, prefix=".building") as name:
             built = Path(name)
             chosen = options(self._store.blobs, self._threads, optimise=True)
@@ -116,8 +129,9 @@ class OnnxRuntime:
                 chosen.add_session_config_entry(key, value)
             make_session(model.SerializeToString(), chosen, self._without, self.providers)
             del model
-            graph = self._split(built)
-        write_atomically(self._path(program.sha256), graph)
+            model = self._split(built)
+        inputs_to_weights(model, kept)
+        write_atomically(self._path(program.sha256), model.SerializeToString())
         give_back_memory()
         self._trim()
 
@@ -178,19 +192,19 @@ class OnnxRuntime:
         named = (t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL)
         return model if all(_location(tensor) in self._store for tensor in named) else None
 
-    def _check_memory(self, program: Program) -> None:
-        weights = sum(weight_bytes(ref) for ref in program.weights)
+    def _check_memory(self, relaid: Sequence[WeightRef]) -> None:
+        weights = sum(map(weight_bytes, relaid))
         free = free_bytes()
         if weights * PEAK_OVER_WEIGHTS > free:
             raise OutOfMemory(
-                cause=f"a program with {megabytes(weights)} of weights takes "
+                cause=f"a program with {megabytes(weights)} of weights to lay out takes "
                 f"{megabytes(weights * PEAK_OVER_WEIGHTS)} while it is prepared, and "
                 f"{megabytes(free)} are free",
                 cure="Plan it on a device with more memory, raise memory_mb, or stop other "
                 "programs here",
             )
 
-    def _attach(self, model: onnx.ModelProto, ref: WeightRef) -> None:
+    def _require_size(self, ref: WeightRef) -> None:
         size = self._store.size(ref.sha256)
         if size != weight_bytes(ref):
             raise BadRequest(
@@ -198,24 +212,26 @@ class OnnxRuntime:
                 f"bytes, but its blob has {size}",
                 cure="Cut the program again",
             )
-        if size < EMBED_BELOW_BYTES:
+
+    def _attach(self, model: onnx.ModelProto, ref: WeightRef) -> None:
+        if weight_bytes(ref) < EMBED_BELOW_BYTES:
             embed_weight(model, ref, self._store.path(ref.sha256).read_bytes())
         else:
             declare_weight(model, ref, ref.sha256)
 
-    def _split(self, built: Path) -> bytes:
+    def _split(self, built: Path) -> onnx.ModelProto:
         """Moves the re-laid weights to the store; returns the graph that refers to them."""
         model = onnx.ModelProto()
         model.ParseFromString((built / "graph.onnx").read_bytes())
         external = [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
         if not external:
-            return model.SerializeToString()
+            return model
         with (built / "weights.bin").open("rb") as file:
             self._store.make_room(file.seek(0, 2))
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 for tensor in external:
                     self._move(tensor, mapped)
-        return model.SerializeToString()
+        return model
 
     def _move(self, tensor: TensorProto, mapped: mmap.mmap) -> None:
         place = {entry.key: entry.value for entry in tensor.external_data}

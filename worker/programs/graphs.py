@@ -1,13 +1,14 @@
 """Arriving programs: verified, refused if they refer to files, and completed with weights."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from models.graph import OPSETS
+from models.memory import KEPT_FROM_BYTES
 from models.program import Program, WeightRef
 from protos import imbrex_pb2 as pb
 from protos.convert import DTYPES
@@ -18,6 +19,9 @@ _DOMAINS = (
     *("", "ai.onnx", "ai.onnx.ml"),
     *("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"),
 )
+
+# Operators that compute with their second operand as it is.
+_PRODUCTS = ("Gemm", "MatMul", "QGemm")
 
 # onnxruntime reads external data from files of at least this size; smaller weights are embedded.
 EMBED_BELOW_BYTES = 1024
@@ -80,6 +84,44 @@ def declare_weight(model: onnx.ModelProto, ref: WeightRef, location: str) -> Non
         data_location=TensorProto.EXTERNAL,
     )
     refer(tensor, location, weight_bytes(ref))
+
+
+def matrices(model: onnx.ModelProto, weights: Sequence[WeightRef]) -> frozenset[str]:
+    """Those of a program's large weights that only products read, as their second operand: an
+    engine takes them as they are.
+    """
+    large = {ref.name for ref in weights if weight_bytes(ref) >= KEPT_FROM_BYTES}
+    seconds: set[str] = set()
+    others = {output.name for output in model.graph.output}
+    for node in model.graph.node:
+        for k, name in enumerate(node.input):
+            (seconds if k == 1 and node.op_type in _PRODUCTS else others).add(name)
+        others.update(name for each in node.attribute for name in _read_inside(each))
+    return frozenset(large & seconds - others)
+
+
+def _read_inside(attribute: onnx.AttributeProto) -> Iterator[str]:
+    """What the nodes of nested graphs read."""
+    for graph in (attribute.g, *attribute.graphs):
+        for node in graph.node:
+            yield from node.input
+            for each in node.attribute:
+                yield from _read_inside(each)
+
+
+def declare_input(model: onnx.ModelProto, ref: WeightRef) -> None:
+    """Adds a weight as an input, whose values an optimiser cannot see."""
+    model.graph.input.append(helper.make_tensor_value_info(ref.name, ref.data_type, ref.dims))
+
+
+def inputs_to_weights(model: onnx.ModelProto, weights: Iterable[WeightRef]) -> None:
+    """Turns these inputs back into initialisers, whose bytes are files named by their hash."""
+    refs = {ref.name: ref for ref in weights}
+    inputs = [each for each in model.graph.input if each.name not in refs]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    for ref in refs.values():
+        declare_weight(model, ref, ref.sha256)
 
 
 def embed_weight(model: onnx.ModelProto, ref: WeightRef, data: bytes) -> None:

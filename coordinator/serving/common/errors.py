@@ -33,6 +33,7 @@ from protos.errors import (
     NotFound,
     Overloaded,
     PeerViolation,
+    TooLittleMemory,
     Unavailable,
     Unsupported,
 )
@@ -81,6 +82,7 @@ STATUS: dict[type[ImbrexError], HTTPStatus] = {
     BadRequest: HTTPStatus.BAD_REQUEST,
     NotFound: HTTPStatus.NOT_FOUND,
     Infeasible: HTTPStatus.UNPROCESSABLE_ENTITY,
+    TooLittleMemory: HTTPStatus.SERVICE_UNAVAILABLE,
     TooManyRequests: HTTPStatus.TOO_MANY_REQUESTS,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     PeerViolation: HTTPStatus.BAD_GATEWAY,

@@ -10,10 +10,10 @@ import hmac
 import secrets
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import ClassVar
 
-from coordinator.cluster.ledger import Followed, changing
+from coordinator.cluster.ledger import Entries
+from coordinator.cluster.state import KEYS, ClusterState
 from protos.errors import BadRequest, Infeasible, NotFound
 from protos.identity import secret_hash
 
@@ -51,17 +51,14 @@ class Key:
 
 
 class Keys:
-    """The keys in the coordinator's state directory; the daemon notices the changes of the command
-    line.
-    """
+    """The keys of the cluster; the daemon notices the changes of the command line."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self._path = state_dir / "keys.json"
-        self._file = Followed(self._path)
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
 
     def all(self) -> list[Key]:
         """Every key."""
-        return [Key(name, Role(entry["role"])) for name, entry in self._file.entries().items()]
+        return [Key(name, Role(entry["role"])) for name, entry in self._state.entries(KEYS).items()]
 
     def add(self, name: str, role: Role) -> str:
         """Adds a key; returns its secret, which is not stored.
@@ -71,7 +68,8 @@ class Keys:
             Infeasible: there are too many keys.
         """
         secret = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
-        with changing(self._path) as entries:
+
+        def put(entries: Entries) -> None:
             if name in entries:
                 raise BadRequest(
                     cause=f"there is already a key called {name!r}",
@@ -80,6 +78,8 @@ class Keys:
             if len(entries) >= MAX_KEYS:
                 raise Infeasible(cause=f"there are {MAX_KEYS} keys", cure="Remove one")
             entries[name] = {"sha256": secret_hash(secret), "role": role.value}
+
+        self._state.change((KEYS,), put)
         return secret
 
     def remove(self, name: str) -> None:
@@ -88,15 +88,18 @@ class Keys:
         Raises:
             NotFound: there is no key with this name.
         """
-        with changing(self._path) as entries:
+
+        def pop(entries: Entries) -> None:
             if entries.pop(name, None) is None:
                 known = ", ".join(entries) or "none"
                 raise NotFound(cause=f"no key is called {name!r}", cure=f"Known keys: {known}")
 
+        self._state.change((KEYS,), pop)
+
     @property
     def in_use(self) -> bool:
         """Whether there is any key."""
-        return bool(self._file.entries())
+        return bool(self._state.entries(KEYS))
 
     def holder(self, shown: str | None) -> Key | None:
         """The key with this secret; None if it is unknown. Hashes are compared in constant time,
@@ -105,7 +108,7 @@ class Keys:
         shown_hash = secret_hash(shown or "")
         held = [
             Key(name, Role(entry["role"]))
-            for name, entry in self._file.entries().items()
+            for name, entry in self._state.entries(KEYS).items()
             if hmac.compare_digest(str(entry["sha256"]), shown_hash)
         ]
         return held[0] if held else None

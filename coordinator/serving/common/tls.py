@@ -20,6 +20,7 @@ import structlog
 
 from coordinator.cluster.authority import Authority
 from coordinator.settings import CoordinatorSettings
+from protos.ciphers import PRIORITIZE_CHACHA20
 from protos.credentials import server_credentials
 from protos.errors import BadConfiguration, ImbrexError
 from protos.identity import RENEWED_BEFORE_END, certificate_end, now_utc
@@ -47,6 +48,7 @@ class WebTls:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_alpn_protocols(["http/1.1"])
+        self.context.options |= PRIORITIZE_CHACHA20
         _load(self.context, self._pair)
 
     @classmethod
@@ -102,9 +104,10 @@ class _Signed:
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         authority = Authority.load(settings.state_dir)
-        if authority is None:
+        if authority is None or not authority.signs:
             raise BadConfiguration(
-                cause=f"tls is set, and there is no cluster authority in {settings.state_dir}",
+                cause=f"tls is set, and there is no cluster authority in {settings.state_dir} that "
+                "signs certificates",
                 cure="Make one with `imbrex cluster init`, or set tls_cert and tls_key",
             )
         self._authority = authority

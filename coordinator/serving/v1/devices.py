@@ -49,14 +49,14 @@ async def drain(device: str, coordinator: TheCoordinator) -> DeviceStatus:
     """Gives a device (by id or name) no more work until it is resumed. Its state is `draining`
     while it finishes its present work, then `drained`: it can be switched off.
     """
-    return coordinator.drain(device)
+    return await coordinator.drain(device)
 
 
 @router.post("/v1/devices/{device}/resume")
 @orders
 async def resume(device: str, coordinator: TheCoordinator) -> DeviceStatus:
     """Uses a device again that was drained, or is in quarantine because of wrong results."""
-    return coordinator.resume(device)
+    return await coordinator.resume(device)
 
 
 @router.get("/v1/doctor")

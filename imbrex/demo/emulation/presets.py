@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from coordinator.costs.devices import Medium
-from imbrex.demo.emulation.software import SERVER
+from imbrex.demo.emulation.software import SERVER, SERVER_TLS, Software
 from protos.errors import BadRequest, NotFound
 
 FOLDER = Path(__file__).parent / "presets"
@@ -39,7 +39,8 @@ class Preset(BaseModel):
     `mbps` what a TCP stream gets, `message_ms` and `byte_ns` what messages cost at each side,
     `peer_message_ms` and `peer_byte_ns` those between workers, `task_ms` what a task costs beside
     its kernels, `describe_ms` what it costs the host, `weight_ns` what reading a byte of weights
-    does. `latency_ms` is the wire's one way; the lab's, between namespaces, has none.
+    does. `latency_ms` is the wire's one way; the lab's, between namespaces, has none. With `tls`,
+    daemons are members of a cluster with an authority.
 
     A file may say `software` in place of what software costs: how many times slower it is than on
     the server's core on which it was measured.
@@ -58,6 +59,7 @@ class Preset(BaseModel):
     weight_ns: _NotNegative = 0.0
     latency_ms: _NotNegative = 0.0
     medium: Medium = "star"
+    tls: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -65,7 +67,8 @@ class Preset(BaseModel):
         if isinstance(values, dict) and "software" in values:
             times = TypeAdapter(_Positive).validate_python(values["software"])
             rest = {key: value for key, value in values.items() if key != "software"}
-            return {**SERVER.slower(times), **rest}
+            tls = TypeAdapter(bool).validate_python(values.get("tls", False))
+            return {**server(tls=tls).slower(times), **rest}
         return values
 
     def scaled(self, scale: float) -> Preset:
@@ -84,6 +87,11 @@ class Preset(BaseModel):
                 "latency_ms": self.latency_ms / scale,
             }
         )
+
+
+def server(*, tls: bool) -> Software:
+    """What software costs on the server's core, with mutual TLS or without."""
+    return SERVER_TLS if tls else SERVER
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +33,12 @@ SERVER = Software(
     peer_byte_ns=0.33017,
     task_ms=0.1696,
     describe_ms=0.0263,
+)
+# The same under mutual TLS.
+SERVER_TLS = replace(
+    SERVER,
+    message_ms=0.17565,
+    byte_ns=0.87438,
+    peer_message_ms=0.12425,
+    peer_byte_ns=1.23271,
 )

@@ -1,0 +1,282 @@
+"""Networks larger than a device: workers under caps of memory, each of which holds its share.
+
+    python -m benchmarks.sharded [--cases vgg16:4:300,vgg16:3:400] [--lose] [--json]
+
+Each case is MODEL:WORKERS:MEGABYTES. Every worker is a process in a memory cgroup (version 1, root)
+from its start: loading libraries, receiving and preparing weights, computing, and the page cache of
+its files count. `peak_mb` is the most that was in use, of which `anonymous_mb` cannot be dropped,
+and `kills` the processes that the kernel ended. `resident_mb`, the resident set at the end, also
+has the pages of libraries, which all processes of this machine share. The answer is compared with
+the whole model in onnxruntime. `--lose` then kills a worker: the others fetch its share, or
+requests are refused with how much memory is missing. `simulated` is how many times as fast as one
+Pi 4 with the memory as many Pi 4s are with theirs, for one image and for many.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from benchmarks.cgroup import MB, Cap, capped, missing
+from benchmarks.hardware import cluster_of
+from benchmarks.report import command_line, emit
+from coordinator.cluster import children
+from coordinator.planning.auto import auto
+from coordinator.planning.baseline import computing_s
+from coordinator.planning.groups import service
+from coordinator.planning.propose import propose
+from imbrex import Client, ImbrexError
+from imbrex.demo.emulation.presets import load_kind
+from models.catalogue import load
+from models.importer import graph_of
+from models.loading import network_of
+from models.reference import WholeModel, compare, random_inputs
+from protos.errors import TooLittleMemory
+
+LOOPBACK = "127.0.0.1"
+CASES = "vgg16:4:300,vgg16:3:400"
+REQUESTS = 5
+KIND = "pi4-gbe"
+START_S = 120.0
+# A lost worker is noticed within 2 s; another plan takes seconds, and weights have to travel.
+LOSS_S = 180.0
+TOLERANCE = 1e-5
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model on so many workers with so much memory each."""
+
+    model: str
+    workers: int
+    memory_mb: int
+
+    @classmethod
+    def of(cls, text: str) -> Case:
+        """From MODEL:WORKERS:MEGABYTES.
+
+        Raises:
+            ArgumentTypeError: it is something else.
+        """
+        parts = text.rsplit(":", 2)
+        if len(parts) != 3 or not all(each.isdecimal() and int(each) for each in parts[1:]):
+            raise ArgumentTypeError(f"{text!r} is not MODEL:WORKERS:MEGABYTES")
+        return cls(parts[0], int(parts[1]), int(parts[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The processes of a case."""
+
+    workers: tuple[children.Child, ...]
+    caps: tuple[Cap, ...]
+    coordinator: children.Child
+    client: Client
+
+
+@contextmanager
+def running(case: Case, folder: Path, *flags: str) -> Iterator[Running]:
+    """Workers under their caps, and a coordinator; `flags` are further ones of the workers."""
+    with ExitStack() as stack:
+        caps = tuple(stack.enter_context(capped(case.memory_mb)) for _ in range(case.workers))
+        started: list[children.Child] = []
+        stack.callback(children.stop, started)
+        for number, cap in enumerate(caps, start=1):
+            started.append(_worker(folder / f"worker-{number}", cap, case.memory_mb, flags))
+        _wait(lambda: all(each.ready() for each in started), started)
+        state = folder / "coordinator"
+        arguments = ["coordinator", "--port", "0", "--grpc-port", "0", "--state-dir", str(state)]
+        arguments += ["--no-mdns", "--no-host-computes", "--no-profile", "--model", case.model]
+        for each in started:
+            arguments += ["--worker", (each.ready() or {})["address"]]
+        coordinator = children.start("coordinator", arguments, state, state / "ready.json")
+        started.append(coordinator)
+        _wait(lambda: bool(coordinator.ready()), started)
+        client = stack.enter_context(Client((coordinator.ready() or {})["url"]))
+        _wait(lambda: _ready(client) == case.workers, started)
+        yield Running(tuple(started[:-1]), caps, coordinator, client)
+
+
+def _worker(state: Path, cap: Cap, memory_mb: int, flags: Sequence[str]) -> children.Child:
+    arguments = ["worker", "--name", state.name, "--host", LOOPBACK, "--port", "0", "--no-mdns"]
+    arguments += ["--state-dir", str(state), "--memory-mb", str(memory_mb), *flags]
+    return children.start(state.name, arguments, state, state / "ready.json", cap.within)
+
+
+def _wait(done: Callable[[], bool], alive: Sequence[children.Child]) -> None:
+    children.wait_until(done, "it took too long", alive, START_S)
+
+
+def _ready(client: Client) -> int:
+    return sum(device.state == "ready" for device in client.devices())
+
+
+def measure(case: Case, *, lose: bool) -> dict[str, Any]:
+    """Starts a case's processes, asks, and looks at their memory."""
+    stored = load(case.model).stored
+    feeds = random_inputs(graph_of(stored, case.model))
+    whole = WholeModel(stored.complete(), 1).run(feeds)
+    with (
+        tempfile.TemporaryDirectory(prefix="imbrex-sharded-") as folder,
+        running(case, Path(folder)) as cluster,
+    ):
+        found = _asked(case, cluster, feeds, whole)
+        found |= _memory(cluster)
+        if lose:
+            found["loss"] = _loss(case, cluster, feeds, whole)
+    return found | {"simulated": _simulated(case)}
+
+
+def _simulated(case: Case) -> dict[str, float]:
+    """On as many emulated Pi 4s, how many times as fast as one that had the memory: a single
+    image, and images per second of many.
+    """
+    network = network_of(load(case.model))
+    free = cluster_of(load_kind(KIND).preset, case.workers)
+    devices = tuple(replace(device, memory_bytes=case.memory_mb * MB) for device in free.devices)
+    cluster = replace(free, devices=devices)
+    plan = propose(auto, network, cluster)
+    alone_s = min(computing_s(network, free.devices))
+    times = service(plan, network, cluster)
+    return {
+        "latency": round(alone_s / times.latency_s, 2),
+        "throughput": round(alone_s / times.period_s, 2),
+    }
+
+
+def _asked(case: Case, cluster: Running, feeds: Arrays, whole: Arrays) -> dict[str, Any]:
+    differences, seconds = [], []
+    for _ in range(REQUESTS + 1):
+        asked_s = time.monotonic()
+        answer = cluster.client.outputs(case.model, feeds)
+        seconds.append(time.monotonic() - asked_s)
+        differences.append(compare(answer.arrays, whole).max_rel_error)
+    plan = cluster.client.plan(case.model)
+    return {
+        "model": case.model,
+        "workers": case.workers,
+        "memory_mb": case.memory_mb,
+        "strategy": plan.strategy,
+        "blocks": len(plan.blocks),
+        "devices": len(plan.devices_used),
+        "first_s": round(seconds[0], 2),
+        "latency_s": round(statistics.median(seconds[1:]), 3),
+        "max_rel_error": max(differences),
+    }
+
+
+def _memory(cluster: Running) -> dict[str, Any]:
+    own = psutil.Process(cluster.coordinator.process.pid).memory_info()
+    return {
+        "worker_memory": [
+            _of_worker(*each) for each in zip(cluster.workers, cluster.caps, strict=True)
+        ],
+        "coordinator_mb": {
+            "resident": round(own.rss / MB, 1),
+            "anonymous": round((own.rss - own.shared) / MB, 1),
+        },
+    }
+
+
+def _of_worker(worker: children.Child, cap: Cap) -> dict[str, Any]:
+    return {
+        "resident_mb": round(psutil.Process(worker.process.pid).memory_info().rss / MB, 1),
+        "peak_mb": round(cap.peak_mb, 1),
+        "anonymous_mb": round(cap.anonymous_mb, 1),
+        "kills": cap.kills,
+    }
+
+
+def _loss(case: Case, cluster: Running, feeds: Arrays, whole: Arrays) -> dict[str, Any]:
+    """What becomes of requests when the last worker has been killed: answers by the old plan, until
+    there is another one, or none.
+    """
+    before, answers = cluster.client.plan(case.model).version, 0
+    lost = cluster.workers[-1]
+    own_id = (lost.ready() or {})["id"]
+    lost.process.kill()
+    lost.process.wait()
+    began_s = time.monotonic()
+    found: dict[str, Any] = {}
+    while time.monotonic() < began_s + LOSS_S:
+        try:
+            answer = cluster.client.outputs(case.model, feeds)
+        except ImbrexError as error:
+            found = {"answers_before": answers, "code": error.code, "cause": error.cause}
+            if isinstance(error, TooLittleMemory):
+                break
+        else:
+            difference = compare(answer.arrays, whole).max_rel_error
+            found = {"answers_before": answers, "max_rel_error": difference}
+            answers += 1
+            gone = not {own_id, lost.name}.intersection(answer.origin.devices)
+            if gone and answer.origin.plan_version != before:
+                break
+    else:
+        found["code"] = "nothing changed"
+    survivors = zip(cluster.workers[:-1], cluster.caps, strict=False)
+    return {
+        **found,
+        "settled_s": round(time.monotonic() - began_s, 1),
+        "workers": [_of_worker(*each) for each in survivors],
+    }
+
+
+def _is_ok(found: dict[str, Any]) -> bool:
+    loss = found.get("loss", {"workers": []})
+    kills = sum(each["kills"] for each in (*found["worker_memory"], *loss["workers"]))
+    settled = loss.get("code", TooLittleMemory.code) == TooLittleMemory.code
+    return not kills and settled and max(map(_difference, (found, loss))) <= TOLERANCE
+
+
+def _difference(found: dict[str, Any]) -> float:
+    return float(found.get("max_rel_error", 0.0))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 1 where an answer differs, or a worker is killed."""
+    parser = command_line(__doc__)
+    parser.add_argument("--cases", type=_cases, default=CASES)
+    parser.add_argument("--lose", action="store_true", help="kill a worker at the end")
+    chosen = parser.parse_args(arguments)
+    if why := missing():
+        print(f"not measured: {why}", file=sys.stderr)
+        return 1
+    rows = []
+    for case in chosen.cases:
+        rows.append(measure(case, lose=chosen.lose))
+        print(_line(rows[-1]), file=sys.stderr, flush=True)
+    ok = all(map(_is_ok, rows))
+    emit({"cases": rows, "ok": ok}, chosen, "\n".join(map(_line, rows)))
+    return int(not ok)
+
+
+def _cases(text: str) -> list[Case]:
+    return [Case.of(each) for each in text.split(",")]
+
+
+def _line(found: dict[str, Any]) -> str:
+    memory = found["worker_memory"]
+    return (
+        f"{found['model']} on {found['workers']} x {found['memory_mb']} MB: {found['strategy']}, "
+        f"{found['blocks']} blocks on {found['devices']}; {found['latency_s']} s, difference "
+        f"{found['max_rel_error']:.1e}; resident {max(each['resident_mb'] for each in memory)} MB, "
+        f"{sum(each['kills'] for each in memory)} kills"
+        + (f"; after a loss {found['loss']}" if "loss" in found else "")
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

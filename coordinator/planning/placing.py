@@ -1,0 +1,288 @@
+"""Places weights: what is too heavy for the devices that a plan gives it goes to others.
+
+Tiles of a map all hold the weights of their block, so these are held as often as there are tiles.
+Blocks stay as planned as long as their devices have room. Otherwise one block after the other
+becomes *stages*, first those that are too heavy for a device, then those of which most is held more
+than once: runs of units on one device each, the one with the most room. A unit that is too heavy
+for it is cut into slices of its channels, in proportion to the room that is left. At the end
+nothing is held twice.
+
+Devices hold about equal shares if they can, since requests that follow each other keep all stages
+busy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from coordinator.costs.devices import Cluster, Planner
+from coordinator.planning.finish import finished
+from coordinator.planning.layouts import Configuration, UnitTile, divider_of
+from coordinator.planning.legal import check_plan
+from coordinator.planning.memory import (
+    Need,
+    holds,
+    needs,
+    overfilled,
+    relaid_room_of,
+    too_little_memory,
+    weight_room_bytes,
+    weights_of,
+)
+from coordinator.planning.rooms import Room, Rooms
+from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_works
+from models.boxes import Box
+from models.graph import CHANNELS
+from models.memory import (
+    PEAK_OVER_WEIGHTS,
+    PROCESS_BYTES,
+    PROGRAM_BYTES,
+    megabytes,
+    memory_for_bytes,
+)
+from models.units import Network
+from protos.errors import TooLittleMemory
+
+# What programs need beside weights is estimated: by what is too much for a device, all get less, so
+# many times.
+_CORRECTIONS = 4
+# The most that a device may hold, in equal shares: layers cannot be divided at will.
+_LEVELS = (1.05, 1.2, 1.5, 2.0, float("inf"))
+
+
+def within_memory(planner: Planner) -> Planner:
+    """The planner, whose plans respect the devices' memory wherever weights can be placed so."""
+
+    def plan(network: Network, cluster: Cluster) -> Plan:
+        try:
+            made = planner(network, cluster)
+        except TooLittleMemory:
+            free = tuple(replace(device, memory_bytes=0) for device in cluster.devices)
+            made = planner(network, replace(cluster, devices=free))
+        return placed(made, network, cluster)
+
+    return plan
+
+
+def placed(plan: Plan, network: Network, cluster: Cluster) -> Plan:
+    """The plan if it fits; otherwise with as many of its blocks as there is room for, and stages in
+    place of the others.
+
+    Raises:
+        IllegalPlan: it cannot be executed, whatever the memory.
+        TooLittleMemory: how much is missing.
+    """
+    if not any(device.memory_bytes for device in cluster.devices):
+        return plan
+    check_plan(plan, network, cluster, memory=False)
+    if not overfilled(network, cluster, plan):
+        return plan
+    blocks, changed = _Placing(plan, network, cluster).blocks()
+    note = (
+        f"{changed} of {len(plan.blocks)} blocks became stages and slices, so that every device "
+        "holds only its share of the weights."
+    )
+    made = finished(plan.strategy, blocks, network, cluster, otherwise="no block needs its memory")
+    return replace(made, notes=(*plan.notes, note))
+
+
+class _Placing:
+    """One plan's blocks on one cluster's devices."""
+
+    def __init__(self, plan: Plan, network: Network, cluster: Cluster) -> None:
+        self.plan, self.network, self.cluster = plan, network, cluster
+        self._devices = {device.id: device for device in cluster.devices}
+        self._divider = divider_of(network)
+        self._wholes = [self._divider.whole(unit) for unit in network.units]
+        self._held = [
+            sum(weights_of(network, block, tile) for tile in block.tiles) for block in plan.blocks
+        ]
+
+    def blocks(self) -> tuple[list[Block], int]:
+        """Blocks that fit, and how many of the plan's were changed."""
+        every = range(len(self.plan.blocks))
+        staged = {k for k in every if self._is_too_heavy(self.plan.blocks[k])}
+        while True:
+            found = self._fitting(staged)
+            if found is not None:
+                return found, len(staged)
+            if len(staged) == len(every):
+                raise self._refusal()
+            staged.add(max((k for k in every if k not in staged), key=self._copied_bytes))
+
+    def _is_too_heavy(self, block: Block) -> bool:
+        return not all(
+            holds(
+                self._devices[tile.device],
+                weights_of(self.network, block, tile),
+                sum(each.relaid_bytes for each in tile_works(self.network, block, tile)),
+            )
+            for tile in block.tiles
+        )
+
+    def _copied_bytes(self, index: int) -> tuple[int, int]:
+        """Bytes of a block that are held more than once, and all that are held."""
+        held = self._held[index]
+        return held - self._once_bytes(self.plan.blocks[index]), held
+
+    def _once_bytes(self, block: Block) -> int:
+        return sum(whole.weight_bytes for whole in self._wholes[block.start : block.stop])
+
+    def _fitting(self, staged: Collection[int]) -> list[Block] | None:
+        """The plan's blocks, of which these become stages; None if that does not fit. No device
+        holds much more than an equal share if that is possible.
+        """
+        held = sum(size for k, size in enumerate(self._held) if k not in staged)
+        held += sum(self._once_bytes(self.plan.blocks[k]) for k in staged)
+        share = held / len(self._devices)
+        fits = (self._corrected(staged, share * level) for level in _LEVELS)
+        return next((blocks for blocks in fits if blocks is not None), None)
+
+    def _corrected(self, staged: Collection[int], most: float) -> list[Block] | None:
+        """The same, if no device holds more than `most` bytes of weights."""
+        margin = 0.0
+        for _ in range(_CORRECTIONS):
+            blocks = self._made(staged, self._rooms(staged, most, margin))
+            if blocks is None:
+                return None
+            over = self._too_much_bytes(blocks)
+            if not over:
+                return blocks
+            margin += over
+        return None
+
+    def _too_much_bytes(self, blocks: Sequence[Block]) -> float:
+        made = replace(self.plan, blocks=tuple(blocks))
+        over = overfilled(self.network, self.cluster, made)
+        devices = ((need, self._devices[name]) for name, need in over.items())
+        return max(
+            (need.total_bytes(each.concurrency) - each.memory_bytes for need, each in devices),
+            default=0.0,
+        )
+
+    def _rooms(self, staged: Collection[int], most: float, margin: float) -> Rooms:
+        """What the blocks that stay as they are leave."""
+        kept = tuple(block for k, block in enumerate(self.plan.blocks) if k not in staged)
+        needed = needs(self.network, replace(self.plan, blocks=kept))
+        rooms: Rooms = {}
+        for name, device in self._devices.items():
+            need = needed.get(name, Need())
+            held, activations = sum(need.weights.values()), need.activation_bytes
+            used = held + activations + need.programs * PROGRAM_BYTES + PROCESS_BYTES + margin
+            rooms[name] = Room(
+                min(weight_room_bytes(device), most) - held,
+                device.memory_bytes - used if device.memory_bytes else float("inf"),
+                relaid_room_of(device) - margin / PEAK_OVER_WEIGHTS,
+                activations,
+            )
+        return rooms
+
+    def _made(self, staged: Collection[int], rooms: Rooms) -> list[Block] | None:
+        """The same in these rooms."""
+        kept = {name for k in range(len(self._held)) if k not in staged for name in self._on(k)}
+        if any(min(rooms[name].weights, rooms[name].memory) < 0 for name in kept):
+            return None
+        found: list[Block] = []
+        for changes, run in itertools.groupby(enumerate(self.plan.blocks), _is_in(staged)):
+            blocks = [block for _, block in run]
+            if not changes:
+                found += (
+                    replace(each, exchange="host") if each.exchange == "none" else each
+                    for each in blocks
+                )
+                continue
+            stages = self._stages(blocks[0].start, blocks[-1].stop, rooms)
+            if stages is None:
+                return None
+            found += stages
+        return found
+
+    def _on(self, index: int) -> tuple[DeviceId, ...]:
+        return self.plan.blocks[index].devices
+
+    def _stages(self, start: int, stop: int, rooms: Rooms) -> list[Block] | None:
+        """Units on one device after the other; what they need is taken from `rooms`."""
+        found: list[Block] = []
+        home: DeviceId | None = None
+        held: list[UnitTile] = []
+        for unit in range(start, stop):
+            whole = self._wholes[unit]
+            if home is not None and not rooms[home].takes(whole, held):
+                found.append(self._alone(unit - len(held), unit, home))
+                home = None
+            if home is None:
+                held = []
+                home = max(rooms, key=lambda name: rooms[name].left)
+            if rooms[home].takes(whole, held):
+                rooms[home].take(whole, begins=not held)
+                held.append(whole)
+                continue
+            sliced = self._sliced(unit, rooms)
+            if sliced is None:
+                return None
+            found.append(sliced)
+            home = None
+        return found if home is None else [*found, self._alone(stop - len(held), stop, home)]
+
+    def _alone(self, start: int, stop: int, name: DeviceId) -> Block:
+        shape, outputs = self.network.graph.shape, self.network.outputs(start, stop)
+        tile = Tile(name, {each: Box.whole(shape(each)) for each in outputs})
+        return Block(start, stop, (tile,), barrier=False)
+
+    def _sliced(self, index: int, rooms: Rooms) -> Block | None:
+        """A unit in slices of its channels, on as many devices as possible."""
+        unit, weights = self.network.units[index], self._wholes[index].weight_bytes
+        if CHANNELS not in self._divider.splits(unit):
+            return None
+        left = {name: min(room.left, weights) for name, room in rooms.items() if room.left > 0}
+        roomy = sorted(left, key=left.__getitem__, reverse=True)
+        for count in range(len(roomy), 1, -1):
+            shares = [left[name] for name in roomy[:count]]
+            boxes = self._divider.divided(unit, Configuration(channels=count), shares) or ()
+            tiles = [self._divider.tile(unit, each) for each in boxes]
+            slices = [*zip(roomy, tiles, strict=False)]
+            if slices and all(rooms[name].takes(tile) for name, tile in slices):
+                for name, tile in slices:
+                    rooms[name].take(tile, begins=True)
+                made = tuple(Tile(name, tile.boxes) for name, tile in slices)
+                return Block(index, index + 1, made, barrier=False)
+        return None
+
+    def _refusal(self) -> TooLittleMemory:
+        """The error that says how much memory is missing, by the first reason that holds."""
+        name, every = self.network.name, range(len(self.plan.blocks))
+        rooms = [max(0.0, weight_room_bytes(device)) for device in self.cluster.devices]
+        sizes = [whole.weight_bytes for whole in self._wholes]
+        if sum(sizes) > sum(rooms):
+            return _missing(f"{name} has", sum(sizes), "its devices have", sum(rooms))
+        for level in _LEVELS:
+            # As if weights were all that needs memory.
+            most = level * sum(sizes) / len(rooms)
+            made = self._made(every, self._rooms(every, most, -float("inf")))
+            if made is not None:
+                plan = replace(self.plan, blocks=tuple(made))
+                over = overfilled(self.network, self.cluster, plan)
+                return too_little_memory(self.network, self.cluster, over)
+        unit = self.network.units[sizes.index(max(sizes))]
+        if max(sizes) > max(rooms):
+            return _missing(f"{unit.name} has", max(sizes), "the largest device has", max(rooms))
+        each = ", ".join(megabytes(room) for room in rooms)
+        return _refused(f"the layers of {name} cannot be divided among rooms of {each}")
+
+
+def _is_in(staged: Collection[int]) -> Callable[[tuple[int, Block]], bool]:
+    return lambda each: each[0] in staged
+
+
+def _missing(what: str, weights: float, where: str, room: float) -> TooLittleMemory:
+    return _refused(
+        f"{what} {megabytes(weights)} of weights, and {where} room for {megabytes(room)}: at least "
+        f"{megabytes(memory_for_bytes(weights - room))} of memory are missing"
+    )
+
+
+def _refused(cause: str) -> TooLittleMemory:
+    cure = "Add devices, or raise the workers' memory limit."
+    return TooLittleMemory(cause=cause, cure=cure)
