@@ -16,7 +16,7 @@ import nats
 
 from coordinator.cluster.authority import Authority
 from coordinator.cluster.children import wait_until
-from coordinator.cluster.replicated import BUCKET, KEY
+from coordinator.cluster.store import BUCKET, KEY
 from protos.identity import keep_identity, now_utc
 
 SERVER = shutil.which("nats-server") or ""

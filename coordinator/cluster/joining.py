@@ -10,8 +10,9 @@ import structlog
 
 from coordinator.cluster.authority import JOINED_FILE, Authority
 from coordinator.cluster.ledger import changing, read_entries
-from coordinator.cluster.replicated import Place, Replicated, record
+from coordinator.cluster.replicated import Replicated, record
 from coordinator.cluster.state import DOCUMENTS, FOLDER, STATE_FILE, Files, open_state
+from coordinator.cluster.store import Place
 from coordinator.cluster.trust import Trust, own_name
 from protos.enrolment import enrol_coordinator
 from protos.errors import BadConfiguration, ImbrexError

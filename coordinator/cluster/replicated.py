@@ -1,9 +1,8 @@
-"""The cluster's state in a key-value store that several coordinators share: NATS JetStream's.
+"""The cluster's state in a store that several coordinators share.
 
-Consensus, replication and watching are the store's. All documents are one value, so each change is
-atomic, and is stored only if nobody else has changed the value meanwhile. Every coordinator has a
-copy in files, the same files that one coordinator alone uses: it answers from them whatever happens
-to the store.
+All documents are one value, so each change is atomic, and is stored only if nobody else has changed
+the value meanwhile. Every coordinator has a copy in files, the same files that one coordinator
+alone uses: it answers from them whatever happens to the store.
 """
 
 from __future__ import annotations
@@ -11,52 +10,35 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
-import logging
 import secrets
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import TimeoutError as TookTooLong
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import structlog
-from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NothingNew
-from nats.js.api import KeyValueConfig
-from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.errors import (
+    KeyNotFoundError,
+    KeyWrongLastSequenceError,
+    ServiceUnavailableError,
+)
 from nats.js.kv import KeyValue
 
 from coordinator.cluster.ledger import Entries, changing, read_entries
 from coordinator.cluster.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.cluster.state import DOCUMENTS, FOLDER, STATE_FILE, Files
-from protos.channels import is_loopback
-from protos.errors import (
-    BadConfiguration,
-    BadRequest,
-    ImbrexError,
-    Infeasible,
-    PeerViolation,
-    Unavailable,
-)
+from coordinator.cluster.store import CALL_S, KEY, Place, Store
+from protos.errors import BadRequest, ImbrexError, Infeasible, PeerViolation, Unavailable
 from protos.files import write_atomically
-from protos.identity import now_utc, read_identity
+from protos.identity import now_utc
 
-BUCKET = "imbrex"
-KEY = "state"
-# As many as survive the loss of one; the store needs more than half of them for a change.
-REPLICAS = 3
-# Earlier values are for people who look for a mistake.
-HISTORY = 8
-
-CALL_S = 2.0
 # Longer than reconnecting to each of three servers takes.
 CHANGE_S = 10.0
 # How often the store is asked whether it still answers while nothing changes, and how often it is
@@ -69,52 +51,8 @@ MOST_CHANGES_A_MINUTE = 60
 _MOST_TRIES = 8
 _RECORD = "nats"
 
-# The library changes a plain stream into one with TLS; asyncio then warns at the end of each.
-logging.getLogger("asyncio").addFilter(lambda told: "eof_received" not in told.getMessage())
-
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the store is: `nats://HOST:PORT[,HOST:PORT...]`, with the cluster's TLS unless all of
-    them are this machine; `tls://` uses it there, too.
-    """
-
-    url: str
-
-    @property
-    def servers(self) -> list[str]:
-        """Its servers, each as a URL.
-
-        Raises:
-            BadRequest: the URL is invalid.
-        """
-        scheme, found, rest = self.url.partition("://")
-        servers = [f"{scheme}://{each.strip()}" for each in rest.split(",")]
-        try:
-            good = all(urlsplit(each).hostname and urlsplit(each).port for each in servers)
-        except ValueError:
-            good = False
-        if not found or scheme not in ("nats", "tls") or not good:
-            raise BadRequest(
-                cause=f"{self.without_password!r} does not say where the cluster's state is",
-                cure="Write it as nats://HOST:PORT, with all servers: nats://A:4222,B:4222,C:4222",
-            )
-        return servers
-
-    @property
-    def is_secured(self) -> bool:
-        """Whether its servers have certificates of the cluster's authority."""
-        hosts = [urlsplit(each).hostname or "" for each in self.servers]
-        return self.url.startswith("tls:") or not all(map(is_loopback, hosts))
-
-    @property
-    def without_password(self) -> str:
-        """The URL for logs and errors."""
-        scheme, found, rest = self.url.partition("://")
-        return f"{scheme}{found}{','.join(each.rpartition('@')[2] for each in rest.split(','))}"
 
 
 class Replicated(Files):
@@ -130,10 +68,7 @@ class Replicated(Files):
         self._failure = "it has not answered yet"
         self._stored_s = time.monotonic()
         self._changes: deque[float] = deque(maxlen=MOST_CHANGES_A_MINUTE)
-        self._client: Client | None = None
-        self._bucket: KeyValue | None = None
-        self._turn = secrets.randbelow(REPLICAS)
-        self._connecting = asyncio.Lock()
+        self._store = Store(place, state_dir / FOLDER / "coordinator.pem")
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -173,7 +108,7 @@ class Replicated(Files):
         """
 
         async def read() -> None:
-            self._take((await self._read())[1])
+            self._take((await self._store.read())[1])
 
         self._wait_for(read())
 
@@ -187,7 +122,7 @@ class Replicated(Files):
         shared = Shared(secrets.token_hex(8), authority, documents)
 
         async def put() -> None:
-            bucket = await self._opened(create=True)
+            bucket = await self._store.opened(create=True)
             with suppress(KeyNotFoundError):
                 before = await bucket.get(KEY)
                 if not replace:
@@ -264,26 +199,20 @@ class Replicated(Files):
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
-        await self._hang_up()
+        await self._store.hang_up()
         # The library leaves tasks behind that end some seconds after their connection.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for each in left:
             each.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
-    async def _hang_up(self) -> None:
-        client, self._client, self._bucket = self._client, None, None
-        if client is not None:
-            with suppress(NatsError, OSError, TimeoutError):
-                await client.close()
-
     async def _follow(self) -> None:
         while True:
             try:
-                await self._watch(await self._opened())
+                await self._watch(await self._store.opened())
             except (NatsError, OSError, ImbrexError) as error:
                 self._failed(error)
-                await self._hang_up()
+                await self._store.hang_up()
             await asyncio.sleep(ASK_S)
 
     async def _watch(self, bucket: KeyValue) -> None:
@@ -302,60 +231,10 @@ class Replicated(Files):
             with suppress(NatsError, OSError):
                 await watcher.stop()
 
-    async def _opened(self, *, create: bool = False) -> KeyValue:
-        """The bucket, over a connection that stands."""
-        async with self._connecting:
-            if self._client is None or not self._client.is_connected:
-                await self._hang_up()
-                self._client = await self._connected()
-            if self._bucket is None:
-                store = self._client.jetstream(timeout=CALL_S)
-                try:
-                    self._bucket = await store.key_value(BUCKET)
-                except BucketNotFoundError:
-                    if not create:
-                        raise
-                    replicas = REPLICAS if len(self.place.servers) >= REPLICAS else 1
-                    config = KeyValueConfig(
-                        BUCKET,
-                        history=HISTORY,
-                        max_bytes=2 * HISTORY * MOST_BYTES,
-                        max_value_size=MOST_BYTES,
-                        replicas=replicas,
-                    )
-                    self._bucket = await store.create_key_value(config)
-            return self._bucket
-
-    async def _connected(self) -> Client:
-        """A connection to a server that answers, each time another one first."""
-        context = self._tls() if self.place.is_secured else None
-        servers = self.place.servers
-        self._turn += 1
-        failure: BaseException = OSError("no server is named")
-        for number in range(len(servers)):
-            try:
-                return await _client(servers[(self._turn + number) % len(servers)], context)
-            except (NatsError, OSError, PeerViolation) as error:
-                failure = error
-        raise failure
-
-    def _tls(self) -> ssl.SSLContext:
-        path = self._state_dir / FOLDER / "coordinator.pem"
-        identity = read_identity(path)
-        if identity is None:
-            raise BadConfiguration(
-                cause=f"{path} is missing: without it no server of the cluster's state answers",
-                cure="Start the coordinator once, or join the cluster again",
-            )
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_verify_locations(cadata=identity.authority_pem.decode())
-        context.load_cert_chain(path)
-        return context
-
     async def _change(self, names: Sequence[str], do: Callable[..., T]) -> T:
+        patiently = not self._failure
         for _ in range(_MOST_TRIES):
-            bucket, found = await self._read()
+            bucket, found = await self._store.read(patiently=patiently)
             shared = parsed(found.value or b"")
             before = dumped(shared)
             result = do(*(shared.documents.setdefault(name, {}) for name in names))
@@ -371,23 +250,13 @@ class Replicated(Files):
                 )
             try:
                 revision = await bucket.update(KEY, data, last=found.revision)
-            except KeyWrongLastSequenceError:
+            except (KeyWrongLastSequenceError, ServiceUnavailableError):
                 continue
             self._accept(shared, revision)
             return result
         raise Unavailable(
             cause="the cluster's state is changed by others all the time", cure="Try again"
         )
-
-    async def _read(self) -> tuple[KeyValue, KeyValue.Entry]:
-        """The bucket and the present value; of another server if the present one is silent."""
-        try:
-            bucket = await self._opened()
-            return bucket, await bucket.get(KEY)
-        except NothingNew:
-            await self._hang_up()
-        bucket = await self._opened()
-        return bucket, await bucket.get(KEY)
 
     def _take(self, found: KeyValue.Entry) -> None:
         """Puts a value of the store in force, unless it is older than the copy."""
@@ -455,45 +324,6 @@ def record(state_dir: Path, url: str) -> None:
     """Records where the state of a cluster is that this coordinator joins."""
     entry = json.dumps({_RECORD: {"url": url}}).encode()
     write_atomically(state_dir / FOLDER / STATE_FILE, entry + b"\n")
-
-
-async def _client(server: str, context: ssl.SSLContext | None) -> Client:
-    """A connection to one server, over TLS if there is a context.
-
-    Raises:
-        PeerViolation: it speaks plain text.
-        NatsError, OSError: it does not answer, or refuses.
-    """
-    client = Client()
-    try:
-        await client.connect(
-            server,
-            tls=context,
-            allow_reconnect=False,
-            # It is tried once more than this, each time for half of the time.
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
-            connect_timeout=CALL_S / 2,  # type: ignore[arg-type, unused-ignore]
-            error_cb=_ignored,
-            name="imbrex coordinator",
-        )
-        if context is not None and not client._server_info.get("tls_required"):
-            raise PeerViolation(
-                cause=f"{urlsplit(server).hostname} speaks plain text",
-                cure="Give its server a certificate of the cluster's authority",
-            )
-    except BaseException:
-        # The library leaves the socket open.
-        if client._transport is not None:
-            client._transport.close()  # type: ignore[no-untyped-call]
-        with suppress(NatsError, OSError):
-            await client.close()
-        raise
-    return client
-
-
-async def _ignored(_error: Exception) -> None:
-    """Errors of a connection are those of its calls, too."""
 
 
 def _told(error: BaseException) -> str:

@@ -44,7 +44,9 @@ class Live:
 def started(folder: Path, workers: int, profile_s: float = 60.0) -> Iterator[Live]:
     """A coordinator of some workers; it measures them when it is asked to."""
     file, tensors, state = save_tiny(folder), folder / "input.npz", folder / "coordinator"
-    tensors.write_bytes(write_tensors({"image": np.ones((1, 3, 64, 64), np.float32)}))
+    # Not made of pixels: those travel as bytes.
+    image = np.random.default_rng(0).standard_normal((1, 3, 64, 64), np.float32)
+    tensors.write_bytes(write_tensors({"image": image}))
     config = folder / "coordinator.toml"
     with started_workers(folder, workers) as running:
         wait_for(lambda: all(child.ready() for child in running))

@@ -9,7 +9,7 @@ from benchmarks.store import stored
 from coordinator.cluster import replicated
 from coordinator.cluster.backup import backup, restore
 from coordinator.cluster.joining import move
-from coordinator.cluster.replicated import Place, Replicated, place_of, record
+from coordinator.cluster.replicated import Replicated, place_of, record
 from coordinator.cluster.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.cluster.state import (
     COORDINATORS,
@@ -19,6 +19,7 @@ from coordinator.cluster.state import (
     Files,
     open_state,
 )
+from coordinator.cluster.store import Place
 from coordinator.cluster.trust import Trust
 from coordinator.serving.common.keys import Keys, Role
 from protos.errors import BadConfiguration, BadRequest, Infeasible, PeerViolation, Unavailable

@@ -13,6 +13,7 @@ from tests.worker.plugged import plant
 
 pytest.importorskip("openvino", reason="needs the extra: pip install 'imbrex[openvino]'")
 
+MIXED = ("openvino", "onnxruntime")
 WHOLE = ("vgg16-conv", "resnet50", "yolov2", "yolov8n")
 
 
@@ -40,14 +41,14 @@ async def largest_error(host, model, feeds, whole):
     return max(errors), before
 
 
-async def compared_on(tmp_path, model, strategies=tuple(STRATEGIES), engine="openvino", **changes):
+async def compared_on(tmp_path, model, strategies=tuple(STRATEGIES), engines=MIXED, **changes):
     """The largest error of each strategy, once the engines compute."""
     feeds, whole = question(model)
     found = {}
     async with contextlib.AsyncExitStack() as stack:
         workers = [
             await stack.enter_async_context(
-                worker_process(tmp_path / f"{number}", ENGINE=(engine, "onnxruntime")[number % 2])
+                worker_process(tmp_path / f"{number}", ENGINE=engines[number % 2])
             )
             for number in range(4)
         ]
@@ -80,4 +81,6 @@ async def test_the_comparison_finds_a_wrong_engine_that_nothing_checks(tmp_path,
         "import worker.engines.verdicts\nworker.engines.verdicts.LIMIT = 1.0\n"
     )
     with pytest.raises(AssertionError):
-        assert_exact(await compared_on(tmp_path, "digits", ["lw"], "wrong", audit_every=0))
+        assert_exact(
+            await compared_on(tmp_path, "digits", ["lw"], ("wrong", "wrong"), audit_every=0)
+        )
