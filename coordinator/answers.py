@@ -103,8 +103,10 @@ class DeviceStatus:
     compute alike. `refused_results` counts messages that could not be a task's result;
     `audited_tasks` of its `tasks` were computed again, and `wrong_tasks` of these it had computed
     wrongly. A `celsius` of 0 means unknown. `unreachable` names devices that it cannot send halos
-    to, `shared_with` other coordinators that it works for. `facts` is all that the device says of
-    itself (`protos.facts`). Fields that only the device knows are empty while it is not connected.
+    to, `shared_with` other coordinators that it works for, outside of this cluster; `others_share`
+    is the share of its time in which it computes for coordinators other than this one. `facts` is
+    all that the device says of itself (`protos.facts`). Fields that only the device knows are empty
+    while it is not connected.
     """
 
     id: str
@@ -130,6 +132,7 @@ class DeviceStatus:
     audited_tasks: int = 0
     wrong_tasks: int = 0
     shared_with: tuple[str, ...] = ()
+    others_share: float = 0.0
     celsius: float = 0.0
     throttled: bool = False
     unreachable: tuple[str, ...] = ()

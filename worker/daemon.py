@@ -108,7 +108,6 @@ async def run(
             endpoint=hardware.endpoint,
             counters=lambda: {
                 **exchange.counts(),
-                "tasks_run": exchange.tasks_run,
                 "overruns": compute.throttle.overruns,
                 "messages": hardware.endpoint.handled,
             },

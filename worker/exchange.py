@@ -71,8 +71,9 @@ class Exchange:
     def __init__(
         self, tasks: Tasks, sessions: Sessions, compute: Compute, caller: Caller, version: str
     ) -> None:
-        self.tasks_run = 0
         self._tasks = tasks
+        self._tasks_run = 0
+        self._computed_s = 0.0
         self._lock = threading.Lock()
         self._sessions = sessions
         self._compute = compute
@@ -142,9 +143,12 @@ class Exchange:
         self._peers.keep(members)
 
     def counts(self) -> dict[str, int]:
-        """Counts of dropped frames by reason, and of messages to neighbours by transport."""
+        """Counts since the start: dropped frames by reason, messages to neighbours by transport,
+        tasks run, and milliseconds of computing them, whoever asked.
+        """
         with self._lock:
-            return {**self._tasks.dropped, **self._peers.sent}
+            ran = {"tasks_run": self._tasks_run, "computed_ms": round(1e3 * self._computed_s)}
+            return {**self._tasks.dropped, **self._peers.sent, **ran}
 
     async def reach(self, device: str, address: str) -> None:
         """Returns when a neighbour has answered over a new connection.
@@ -223,7 +227,9 @@ class Exchange:
     def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> None:
         """Handles the end of a run, in the thread that ran it."""
         if isinstance(outcome, Timed):
-            self.tasks_run += 1
+            with self._lock:
+                self._tasks_run += 1
+                self._computed_s += outcome.stop_s - outcome.start_s
             self._change(self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s)
         elif isinstance(outcome, ImbrexError):
             _log.warning("task failed", code=outcome.code, cause=outcome.cause)

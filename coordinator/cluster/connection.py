@@ -13,7 +13,7 @@ import numpy as np
 import structlog
 
 from coordinator.cluster.handshake import clock_problem
-from coordinator.cluster.others import Other
+from coordinator.cluster.others import Other, OthersShare
 from coordinator.cluster.pings import Pinger, PingPace, Probe, RoundTrip
 from coordinator.cluster.programs import Programs, Progress
 from coordinator.cluster.roster import CONFIRM
@@ -28,9 +28,9 @@ from protos.errors import BadConfiguration, ImbrexError, LostWorker, PeerViolati
 from protos.facts import Facts
 from protos.frames import Payload
 
-PING_INTERVAL_S = 0.5
-# A stalled worker (SIGSTOP, a cut cable) must be noticed within two seconds: three missed pings,
-# and some tolerance for a late event loop.
+PING_INTERVAL_S = 0.9
+# A stalled worker (SIGSTOP, a cut cable) must be noticed within two seconds: two missed pings, and
+# some tolerance for a late event loop.
 LOST_AFTER_S = 1.9
 # A timeout noticed this late is this process's own delay: messages may wait to be read.
 _LATE_S = 0.25
@@ -72,8 +72,9 @@ class Connection:
         self._sink = sink
         self._facts: Facts | None = None
         self._protocol = 0
-        # Other coordinators that the worker works for.
+        # Other coordinators that the worker works for, strangers to this one.
         self.coordinators: tuple[Other, ...] = ()
+        self.others: OthersShare
         # The generation of the worker's list of members, if it is newer than this coordinator's.
         self.newer_members = 0
         self._told_newer = 0
@@ -353,8 +354,12 @@ class Connection:
                 cause=f"{self.address} was device {self._facts.id}, and is {facts.id} now",
                 cure="Give every worker its own port and state_dir",
             )
+        if self._facts is None:
+            self.others = OthersShare(facts.concurrency)
         self._facts, self.version = facts, reply.version
         self.counters, self.resident_bytes = dict(reply.counters), int(reply.resident_bytes)
+        computed_s = 1e-3 * self.counters.get("computed_ms", 0)
+        self.others.told(computed_s, bool(reply.coordinators), time.monotonic())
 
     def _end(self, reason: ImbrexError) -> None:
         if not self._ended.done():

@@ -20,6 +20,9 @@ from protos.errors import LostWorker
 # Old round trips are dropped: clocks of cheap devices drift by tens of microseconds per second.
 _CLOCK_SAMPLES = 16
 
+# A worker that sends frames is pinged this many times less often.
+_TALKING = 5
+
 # Time for the payloads of a probe, and again for a train of them: requests share the link
 # meanwhile.
 PROBE_BUDGET_S = 0.6
@@ -87,7 +90,7 @@ class ClockEstimate:
 class PingPace:
     """When to ping: only when the worker is silent, since its frames are signs of life, too.
 
-    Three pings fit into `lost_after_s`: one lost packet must not force a replan.
+    Two pings fit into `lost_after_s`.
     """
 
     def __init__(self, now: float, interval_s: float, lost_after_s: float) -> None:
@@ -108,7 +111,7 @@ class PingPace:
         """Seconds until the next ping; talking workers are pinged now and then, too, for their
         clock.
         """
-        due_s = min(self.heard_s + self._interval_s, self._answered_s + 10 * self._interval_s)
+        due_s = min(self.heard_s + self._interval_s, self._answered_s + _TALKING * self._interval_s)
         return max(0.0, due_s - now)
 
     def patience_s(self, now: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import platform
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from coordinator.cluster.trust import Trust
 from coordinator.control.aside import Aside
 from coordinator.control.plans import NO_WORKER
 from coordinator.control.switching import Observed
+from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Device, Link, Medium
 from coordinator.costs.endpoints import HOST_ENDPOINT
 from coordinator.doctor.examine import examine
@@ -151,13 +153,14 @@ class LiveCluster:
     # ------------------------------------------------------------ for planners
 
     def cluster(self, graph: TaskGraph | None = None) -> Cluster:
-        """The devices that can be planned with now, and what is known of them. With `graph`,
-        corrected by how fast they computed the tasks of that plan.
+        """The devices that can be planned with now, and what is known of them: what other
+        coordinators leave of their time. With `graph`, corrected by how fast they computed the
+        tasks of that plan.
         """
         now = time.monotonic()
         ready = self._pool.ready()
         devices = tuple(
-            self._device(each.facts, graph)
+            _left_by_others(self._device(each.facts, graph), each)
             for device, each in ready.items()
             if self.aside.of(device, now) is None and self.examiner.may_compute(each.facts)
         )
@@ -177,6 +180,9 @@ class LiveCluster:
     def observe(self, graph: TaskGraph, times: Sequence[TaskTimes]) -> None:
         """Corrects the costs of devices by the observed times of their tasks."""
         self._measured.observe(graph, times, self._known, time.monotonic())
+        for each in times:
+            if computed := self._connection(DeviceId(each.device)):
+                computed.others.computed(each.stop_s - each.start_s)
         for device, connection in self._pool.ready().items():
             seen = self._measured.endpoint(device)
             if seen.observations in WORTH_KEEPING:
@@ -184,8 +190,13 @@ class LiveCluster:
         self._probing.ask_when_due(self._pool.ready())
 
     def observed(self, now: float) -> Mapping[str, Observed]:
-        """The present speeds of devices and links, from observed tasks."""
-        return self._measured.observed(list(self._pool.ready()), now)
+        """The present speeds of devices and links, from observed tasks, and what others leave."""
+        ready = self._pool.ready()
+        left = {
+            f"others on {device}": Observed(-math.log(1 - each.others.share))
+            for device, each in ready.items()
+        }
+        return {**self._measured.observed(list(ready), now), **left}
 
     def find(self, name: str) -> Facts:
         """The device with this id or name.
@@ -364,6 +375,12 @@ class LiveCluster:
         for device in self._pool.ready():
             self._measured.profiled(device)
         self._probing.links("profile measured", self._pool.ready())
+
+
+def _left_by_others(device: Device, connection: Connection) -> Device:
+    """The device as slow as it is for one of several coordinators."""
+    share = connection.others.share
+    return replace(device, costs=CorrectedCosts(device.costs, 1 / (1 - share))) if share else device
 
 
 def _uplink(medium: Medium, devices: Sequence[Device]) -> Link | None:

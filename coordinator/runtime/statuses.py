@@ -84,6 +84,7 @@ class Statuses:
             throttled=facts.throttled,
             unreachable=self._unreachable_names(facts.id),
             shared_with=tuple(map(str, connection.coordinators)),
+            others_share=connection.others.share,
         )
 
     def _known(self, peer: Peer, facts: Facts, as_device: AsDevice) -> DeviceStatus:

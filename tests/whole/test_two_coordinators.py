@@ -1,15 +1,20 @@
 """Two coordinators see each other on shared workers; in one state directory there is one."""
 
+import asyncio
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import structlog
 
-from coordinator.cluster import children, connection
+from coordinator.cluster import children, connection, others
+from coordinator.costs.rates import flop_per_s
+from coordinator.service import Coordinator
 from tests.cluster.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, question
@@ -44,6 +49,39 @@ async def test_two_that_use_the_same_workers_see_each_other(
                     assert_right(await host.infer(MODEL, feeds), whole)
         warned = [each for each in logged if "other coordinators" in each["event"]]
         assert {tuple(each["coordinators"]) for each in warned} == {("hall",), ("attic",)}
+
+
+async def test_each_plans_with_what_the_other_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.1)
+    monkeypatch.setattr(others, "PERIOD_S", 1.0)
+    feeds, whole = question(MODEL)
+
+    def rate(host: Coordinator) -> float:
+        (device,) = host._live.cluster().devices
+        return flop_per_s(device.costs)
+
+    async with (
+        worker_process(tmp_path / "worker", PACE="0.1") as worker,
+        coordinator(tmp_path / "busy", [worker.address]) as busy,
+        coordinator(tmp_path / "idle", [worker.address]) as idle,
+    ):
+        await idle.infer(MODEL, feeds)
+        alone = rate(idle)
+        asking = asyncio.create_task(_ask_all_the_time(busy, feeds))
+        await until(lambda: idle.devices()[0].others_share > 0.3)
+        assert rate(idle) < 0.77 * alone
+        assert busy.devices()[0].others_share < 0.2
+        assert_right(await idle.infer(MODEL, feeds), whole)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await until(lambda: idle.devices()[0].others_share < 0.1)
+
+
+async def _ask_all_the_time(host: Coordinator, feeds: Mapping[str, np.ndarray]) -> None:
+    while True:
+        await host.infer(MODEL, feeds)
 
 
 async def test_alone_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,7 @@ class Gauges(Collector):
         up = family("ready", "Whether the device can be used.")
         seen = family("last_seen_timestamp_seconds", "When it was last heard of.")
         ratio = family("measured_ratio", "Observed over predicted seconds of its tasks.")
+        others = family("others_share", "Share of its time that other coordinators use.")
         rate = family("flop_per_second", "Its rate on a typical convolution.")
         link = family("link_bytes_per_second", "The measured rate of its link.")
         celsius = family("temperature_celsius", "Its temperature, where it says.")
@@ -111,6 +112,7 @@ class Gauges(Collector):
             refused.add_metric(labels, status.refused_results)
             audited.add_metric(labels, status.audited_tasks)
             wrong.add_metric(labels, status.wrong_tasks)
+            others.add_metric(labels, status.others_share)
             if math.isfinite(status.last_seen_s):
                 seen.add_metric(labels, now - status.last_seen_s)
             if ready:
@@ -118,7 +120,7 @@ class Gauges(Collector):
                 speedup = float(facts.get("speedup", 0.0)) or 1.0
                 engine.add_metric((*labels, str(facts.get("engine", ""))), speedup)
                 _add_measured(status, labels, (ratio, rate, link, celsius, throttled))
-        yield from (up, seen, drained, quarantined, refused, audited, wrong)
+        yield from (up, seen, drained, quarantined, refused, audited, wrong, others)
         yield from (ratio, rate, link, celsius, throttled, engine)
 
 
