@@ -74,7 +74,7 @@ class Connection:
         self._protocol = 0
         # Other coordinators that the worker works for, strangers to this one.
         self.coordinators: tuple[Other, ...] = ()
-        self.others: OthersShare
+        self.others = OthersShare()
         # The generation of the worker's list of members, if it is newer than this coordinator's.
         self.newer_members = 0
         self._told_newer = 0
@@ -354,12 +354,10 @@ class Connection:
                 cause=f"{self.address} was device {self._facts.id}, and is {facts.id} now",
                 cure="Give every worker its own port and state_dir",
             )
-        if self._facts is None:
-            self.others = OthersShare(facts.concurrency)
         self._facts, self.version = facts, reply.version
         self.counters, self.resident_bytes = dict(reply.counters), int(reply.resident_bytes)
         computed_s = 1e-3 * self.counters.get("computed_ms", 0)
-        self.others.told(computed_s, bool(reply.coordinators), time.monotonic())
+        self.others.told(computed_s, bool(reply.coordinators), facts.concurrency, time.monotonic())
 
     def _end(self, reason: ImbrexError) -> None:
         if not self._ended.done():

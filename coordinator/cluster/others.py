@@ -36,27 +36,30 @@ class OthersShare:
     computed, less what it has computed for this one.
     """
 
-    def __init__(self, concurrency: int) -> None:
-        """`concurrency`: how many tasks the device computes at once."""
+    def __init__(self) -> None:
         self.share = 0.0
-        self._concurrency = max(1, concurrency)
         self._own_s = 0.0
         self._before: tuple[float, float] | None = None
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long a task takes on what the others leave."""
+        return 1 / (1 - self.share)
 
     def computed(self, seconds: float) -> None:
         """The device has computed tasks of this coordinator for so long."""
         self._own_s += seconds
 
-    def told(self, computed_s: float, are_others: bool, now: float) -> None:
-        """The device says how long it has computed since its start, for all, and whether other
-        coordinators greet it.
+    def told(self, computed_s: float, are_others: bool, concurrency: int, now: float) -> None:
+        """The device says how long it has computed since its start, for all, whether other
+        coordinators greet it, and how many tasks it computes at once.
         """
         others_s = computed_s - self._own_s
         before_s, others_before_s = self._before or (now, others_s)
         if not are_others or self._before is None:
             self.share, self._before = 0.0, (now, others_s)
         elif now - before_s >= PERIOD_S:
-            capacity_s = (now - before_s) * self._concurrency
+            capacity_s = (now - before_s) * max(1, concurrency)
             newest = (others_s - others_before_s) / capacity_s
             mean = self.share + _NEWEST_WEIGHT * (newest - self.share)
             self.share, self._before = min(max(mean, 0.0), _MOST), (now, others_s)

@@ -90,7 +90,8 @@ class ClockEstimate:
 class PingPace:
     """When to ping: only when the worker is silent, since its frames are signs of life, too.
 
-    Two pings fit into `lost_after_s`.
+    With an interval of less than half of `lost_after_s`, two pings fit into it: one that is lost on
+    the way loses no worker.
     """
 
     def __init__(self, now: float, interval_s: float, lost_after_s: float) -> None:

@@ -193,7 +193,7 @@ class LiveCluster:
         """The present speeds of devices and links, from observed tasks, and what others leave."""
         ready = self._pool.ready()
         left = {
-            f"others on {device}": Observed(-math.log(1 - each.others.share))
+            f"others on {device}": Observed(math.log(each.others.slowdown))
             for device, each in ready.items()
         }
         return {**self._measured.observed(list(ready), now), **left}
@@ -379,8 +379,10 @@ class LiveCluster:
 
 def _left_by_others(device: Device, connection: Connection) -> Device:
     """The device as slow as it is for one of several coordinators."""
-    share = connection.others.share
-    return replace(device, costs=CorrectedCosts(device.costs, 1 / (1 - share))) if share else device
+    slowdown = connection.others.slowdown
+    if slowdown == 1:
+        return device
+    return replace(device, costs=CorrectedCosts(device.costs, slowdown))
 
 
 def _uplink(medium: Medium, devices: Sequence[Device]) -> Link | None:
