@@ -50,6 +50,7 @@ from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId, Plan
+from models.selection import NO_SELECTION, Selections
 from models.units import Network
 from protos import imbrex_pb2 as pb
 from protos.errors import BadRequest, ImbrexError, NotFound
@@ -274,12 +275,12 @@ class Coordinator:
         request_id: str | None = None,
         choice: Choice = IN_FORCE,
         *,
-        raw: bool = True,
+        selections: Selections = NO_SELECTION,
     ) -> Answer:
         """One request: input tensors in, output tensors out, by the plan in force or a chosen one.
         `model` is a result of `served.get`, or a name for it. `feeds` may be a `Reading`, which is
-        read when the request's turn has come. Unless `raw`, the outputs serve only to make the
-        predictions that the model's sidecar describes; what these do not need may be zeros.
+        read when the request's turn has come. `selections` are what the caller looks at of the
+        outputs: the rest of these may be zeros.
 
         Raises:
             BadRequest: tensors that the model does not take.
@@ -298,9 +299,7 @@ class Coordinator:
                 async with self._controller.turn(source, choice) as turn:
                     graph, sent = await self._entrances.fitting(turn, served.network, given)
                     started_s = time.monotonic()
-                    answer, times = await self._driver.run(
-                        graph, sent, request, {} if raw else served.selections
-                    )
+                    answer, times = await self._driver.run(graph, sent, request, selections)
         except BadRequest:
             raise  # an error of the caller says nothing about the cluster
         except ImbrexError as error:

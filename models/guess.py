@@ -13,19 +13,25 @@ from math import prod
 
 from onnx import ModelProto
 
+from models.documents import Problem
 from models.downloads import labels as known_labels
 from models.graph import Graph
 from models.sizes import LARGEST_SIDE, Size
 from models.usual import (
     PARTS,
+    About,
     Labels,
     Shape,
+    described,
+    head_for,
     input_size,
     is_end_to_end,
     ssd_shapes,
     stride_of,
 )
 from models.vision.head import Task
+from models.vision.sidecar import Sidecar
+from models.vision.yolox import YoloX
 
 # Data sets by the number of their classes, for each task.
 _DATA_SETS: Mapping[Task, Mapping[int, str]] = {
@@ -98,6 +104,24 @@ def guess(graph: Graph, told: Mapping[str, object], task: Task | None, labels: i
         if task == "segmentation":
             names = ("background", *names)
     return Guess(task, classes, names, "unit" if "stride" in told else None)
+
+
+def detector(graph: Graph, told: Mapping[str, object], name: str) -> Sidecar | None:
+    """A sidecar for a detector whose boxes can be read; labels that nobody knows are numbers. None
+    if it is no detector, or its boxes have no form that is known.
+    """
+    found = guess(graph, told, "detection", 0)
+    if not takes_pictures(graph) or not found.classes:
+        return None
+    labels = found.labels or tuple(map(str, range(found.classes)))
+    head = head_for(graph, "detection", labels, found.pixels or "unit", told)
+    if head is None:
+        return None
+    pixels = "bytes" if isinstance(head, YoloX) else found.pixels or "unit"
+    try:
+        return described(graph, "detection", head, labels, pixels, About(name, f"{name}.onnx"))
+    except Problem:
+        return None
 
 
 def _readings(graph: Graph, count: int, told: Mapping[str, object]) -> dict[Task, int]:

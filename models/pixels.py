@@ -59,8 +59,8 @@ def as_pixels(
         info = graph.tensors[name]
         if not may_be_pixels(info, array):
             continue
-        known = (info.wire,) if isinstance(info.wire, Pixels) else usual()
-        found = ((each, each.pixels(array)) for each in known)
+        told = (info.wire,) if isinstance(info.wire, Pixels) else ()
+        found = ((each, each.pixels(array)) for each in dict.fromkeys((*told, *usual())))
         wire, pixels = next((pair for pair in found if pair[1] is not None), (None, None))
         if pixels is not None:
             sent[name] = pixels

@@ -14,6 +14,7 @@ from models.vision.head import Task
 from models.vision.heads import Head
 from models.vision.image_input import ImageInput, Resize
 from models.vision.repainted import Repainted
+from models.vision.sidecar import LABELLESS, Sidecar
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
@@ -60,6 +61,16 @@ class Pixels:
     std: tuple[float, float, float]
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """A model's name, the name of the file that it came in, and who may use it."""
+
+    name: str
+    file: str
+    licence: str = "not said"
+    source: str | None = None
+
+
 _ZERO, _ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 PIXELS = {
     "imagenet": Pixels(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -94,6 +105,34 @@ def head_for(
             return Repainted("pixels", *_PAINTED.get(pixels, (1.0, 0.0)))
         case "detection":
             return _detector(shapes, input_size(graph), len(labels), told)
+
+
+def described(
+    graph: Graph,
+    task: Task,
+    head: Head | None,
+    labels: Labels,
+    pixels: str,
+    about: About,
+    resize: Resize | None = None,
+) -> Sidecar:
+    """The sidecar of a model of which all this is known.
+
+    Raises:
+        Problem: the parts do not go together.
+    """
+    told = {
+        "name": about.name,
+        "task": task,
+        "description": f"Added from {about.file}",
+        "licence": about.licence,
+        "source": about.source or about.file,
+        "trained": True,
+        "labels": labels if task not in LABELLESS else (),
+        "input": image_input(graph, task, pixels, resize),
+        "head": head,
+    }
+    return read(Sidecar, told, "sidecar")
 
 
 def image_input(graph: Graph, task: Task, pixels: str, resize: Resize | None) -> ImageInput:

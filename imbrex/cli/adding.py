@@ -12,14 +12,14 @@ import typer
 
 from imbrex import terminal
 from models import catalogue
-from models.documents import Problem, read
+from models.documents import Problem
 from models.graph import Graph
 from models.guess import guess, metadata, takes_pictures, written_size
 from models.importer import graph_of
 from models.installed import Store
 from models.model_file import read_model
 from models.sizes import Size, bind, inputs_of
-from models.usual import PIXELS, head_for, image_input
+from models.usual import PIXELS, About, described, head_for
 from models.vision.head import Task
 from models.vision.heads import TASKS, Head
 from models.vision.image_input import Resize
@@ -158,18 +158,8 @@ def _sidecar(
 ) -> Sidecar:
     name, said, file = about
     try:
-        told = {
-            "name": name,
-            "task": task,
-            "description": f"Added from {file.name}",
-            "licence": said.licence,
-            "source": said.source or file.name,
-            "trained": True,
-            "labels": labels if task not in LABELLESS else (),
-            "input": image_input(graph, task, pixels, said.resize),
-            "head": head,
-        }
-        return read(Sidecar, told, "sidecar")
+        known = About(name, file.name, said.licence, said.source)
+        return described(graph, task, head, labels, pixels, known, said.resize)
     except Problem as problem:
         raise BadRequest(
             cause=f"{file} cannot be described: {problem.what}", cure=problem.cure

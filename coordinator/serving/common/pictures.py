@@ -22,6 +22,7 @@ import numpy as np
 from coordinator.answers import Answer, ServedModel
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.serving.common import names
+from models.selection import NO_SELECTION
 from models.vision.drawing import annotated
 from models.vision.placement import Placement
 from models.vision.predictions import Prediction, Tensor, predictions
@@ -90,7 +91,8 @@ async def answered(
         seconds = time.perf_counter() - started_s
         return sent.feeds
 
-    answer = await coordinator.infer(served, feeds, choice=choice, raw=raw)
+    selections = NO_SELECTION if raw else served.selections
+    answer = await coordinator.infer(served, feeds, choice=choice, selections=selections)
     assert sent is not None, "infer reads the feeds before it returns"
     return sent, answer, seconds
 

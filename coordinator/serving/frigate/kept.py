@@ -1,4 +1,6 @@
-"""The models that Frigate sent: FOLDER/HASH/NAME.onnx, the latest few."""
+"""The models that Frigate sent: FOLDER/HASH/NAME.onnx, the latest few. Beside those whose boxes
+have a known form lies a sidecar, so that plans count what travels: pixels, and the likely boxes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,11 @@ import hashlib
 import shutil
 from pathlib import Path
 
+from models.guess import detector, metadata
+from models.importer import graph_of
+from models.model_file import read_model
+from models.vision.sidecar import dump, sidecar_path
+from protos.errors import ImbrexError
 from protos.files import write_atomically
 
 # One is in use; a home tries another one now and then.
@@ -29,9 +36,11 @@ class Kept:
         path = self._folder / hashlib.sha256(data).hexdigest()[:_HASH_DIGITS] / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, data)
+        _describe(path)
         by_age = sorted(self._folder.glob("*/*.onnx"), key=lambda each: each.stat().st_mtime)
         for old in by_age[:-MOST_MODELS]:
             old.unlink()
+            sidecar_path(old).unlink(missing_ok=True)
             if not any(old.parent.iterdir()):
                 old.parent.rmdir()
         return path
@@ -39,3 +48,13 @@ class Kept:
     def drop(self, path: Path) -> None:
         """Removes a model that cannot be used."""
         shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def _describe(path: Path) -> None:
+    try:
+        stored = read_model(path)
+        sidecar = detector(graph_of(stored, path.stem), metadata(stored.proto), path.stem)
+    except ImbrexError:
+        return  # loading it says why
+    if sidecar is not None:
+        write_atomically(sidecar_path(path), dump(sidecar).encode())

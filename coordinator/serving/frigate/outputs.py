@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.serving.frigate.messages import COLUMNS, ROWS, ModelType
+from models.boxes import Span
+from models.selection import NO_SELECTION, Selection, Selections
 from models.vision.detection import Candidates, best, iou, likeliest, suppressed
-from models.vision.head import Size
+from models.vision.head import Shapes, Size
 from models.vision.yolox import YoloX
 from protos.errors import BadRequest
 
@@ -48,6 +50,18 @@ def rows_of(kind: ModelType, outputs: Outputs, size: Size) -> Array:
     scale = np.array([height, width, height, width], np.float32)
     rows[:, 2:] = np.clip(found.boxes[:, [1, 0, 3, 2]] / scale, 0.0, 1.0)
     return rows
+
+
+def selections_of(kind: ModelType, shapes: Shapes) -> Selections:
+    """What `rows_of` looks at of outputs of these shapes, where that is not everything."""
+    if len(shapes) != 1:
+        return NO_SELECTION
+    ((name, shape),) = shapes.items()
+    if kind == "yologeneric" and len(shape) == 3:
+        return {name: Selection(2, 1, Span(4, shape[1]), LEAST_SCORE)}
+    if kind == "yolox" and len(shape) == 3:
+        return _YOLOX.selections(shapes, shape[2] - 5)
+    return NO_SELECTION
 
 
 def _yologeneric(outputs: Outputs, size: Size) -> Candidates:

@@ -18,7 +18,7 @@ from coordinator.answers import ServedModel
 from coordinator.serving.frigate import messages
 from coordinator.serving.frigate.kept import Kept
 from coordinator.serving.frigate.messages import ModelSent, ModelWanted, Picture
-from coordinator.serving.frigate.outputs import rows_of
+from coordinator.serving.frigate.outputs import rows_of, selections_of
 from models.graph import Graph
 from models.vision.head import Size
 from protos.errors import BadConfiguration, BadRequest, ImbrexError
@@ -185,7 +185,8 @@ class FrigateServer:
         served = await self._served()
         graph = served.network.graph
         feeds, size = _feeds(graph, picture.tensor)
-        answer = await self._coordinator.infer(served, feeds)
+        selections = selections_of(picture.model_type, graph.output_shapes)
+        answer = await self._coordinator.infer(served, feeds, selections=selections)
         outputs = [answer.outputs[name] for name in graph.outputs]
         return await asyncio.to_thread(rows_of, picture.model_type, outputs, size)
 
