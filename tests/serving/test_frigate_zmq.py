@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,15 @@ import zmq
 import zmq.asyncio
 
 from coordinator.serving.frigate import messages
+from coordinator.serving.frigate.connections import Connections
 from coordinator.serving.frigate.kept import MOST_MODELS, Kept
-from coordinator.serving.frigate.outputs import rows_of
+from coordinator.serving.frigate.outputs import rows_of, selections_of
 from coordinator.serving.frigate.server import MOST_PARTS, _received
 from models.reference import WholeModel
+from models.selection import dense
+from models.vision.sidecar import load as load_sidecar
+from models.vision.sidecar import sidecar_path
+from models.vision.yolo_boxes import YoloBoxes
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex
 from tests.serving.frigate_detector import ZEROS, Detector, save_detector
@@ -142,15 +148,52 @@ async def test_of_a_message_with_many_parts_a_few_are_kept() -> None:
     context: zmq.asyncio.Context = zmq.asyncio.Context()
     router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
     try:
-        router.bind("inproc://parts")
-        dealer.connect("inproc://parts")
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        dealer.connect(f"tcp://127.0.0.1:{port}")
         for count in (1, 4, 5, 100_000):
             await dealer.send_multipart([b"x"] * count)
             await dealer.send(b"next")
-            identity, *parts = await _received(router)
+            connection, (identity, *parts) = await _received(router)
             assert parts == [b"x"] * min(count, MOST_PARTS - 1)
-            assert await _received(router) == [identity, b"next"]
+            assert await _received(router) == (connection, [identity, b"next"])
     finally:
+        context.destroy(linger=0)
+
+
+async def test_what_a_detector_no_longer_waits_for_is_cancelled() -> None:
+    context: zmq.asyncio.Context = zmq.asyncio.Context()
+    router = context.socket(zmq.ROUTER)
+    address = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+    connections, works = Connections(router), []
+    following = asyncio.create_task(connections.follow())
+
+    async def asked() -> zmq.asyncio.Socket:
+        detector = context.socket(zmq.REQ)
+        detector.connect(address)
+        await detector.send(b"picture")
+        connection, _ = await _received(router)
+        works.append(asyncio.create_task(asyncio.sleep(60)))
+        connections.answering(connection, works[-1])
+        return detector
+
+    try:
+        async with asyncio.timeout(30):
+            staying, leaving = await asked(), await asked()
+            leaving.close(linger=0)
+            with pytest.raises(asyncio.CancelledError):
+                await works[1]
+            # Connections that get the numbers of closed ones, before anybody follows.
+            following.cancel()
+            for _ in range(20):
+                (await asked()).close(linger=0)
+            again = await asked()
+            staying_too = [works[0], works[-1]]
+            assert not any(each.cancelling() for each in staying_too)
+            for each in (staying, again):
+                each.close(linger=0)
+    finally:
+        for each in works:
+            each.cancel()
         context.destroy(linger=0)
 
 
@@ -188,6 +231,41 @@ def test_only_the_latest_models_are_kept(tmp_path: Path) -> None:
     assert not paths[0].exists()
     assert kept.find("model-0.onnx") is None
     assert kept.find("") == paths[-1]
+
+
+def test_a_detector_is_kept_with_what_is_known_of_its_boxes(tmp_path: Path, model: Path) -> None:
+    kept = Kept(tmp_path)
+    path = kept.add("crops.onnx", model.read_bytes())
+    sidecar = load_sidecar(sidecar_path(path))
+    assert isinstance(sidecar.head, YoloBoxes)
+    assert sidecar.labels == ("0", "1", "2")
+    kept.add("other.onnx", model.read_bytes())
+    for number in range(MOST_MODELS):
+        kept.add(f"model-{number}.onnx", bytes([number]))
+    assert len(list(tmp_path.iterdir())) == MOST_MODELS
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "axis"), [("yologeneric", (1, 84, 2100), 2), ("yolox", (1, 2100, 85), 1)]
+)
+def test_rows_are_made_of_what_is_selected_alone(kind, shape, axis) -> None:
+    raw = np.random.default_rng(0).random(shape, np.float32)
+    ((_, selection),) = selections_of(kind, {"output": shape}).items()
+    chosen = selection.chosen(raw)[: raw.shape[axis] // 2]
+    likely = np.isin(np.arange(shape[axis]), chosen)
+    raw = np.moveaxis(np.moveaxis(raw, axis, 0) * np.where(likely, 1, 0.3)[:, None, None], 0, axis)
+    raw = raw.astype(np.float32)
+    chosen = selection.chosen(raw)
+    assert 20 < len(chosen) < shape[axis]
+    sparse = dense(raw.take(chosen, axis), chosen, axis, shape)
+    assert not np.array_equal(sparse, raw)
+    size = (320, 320)
+    np.testing.assert_array_equal(rows_of(kind, [sparse], size), rows_of(kind, [raw], size))
+
+
+@pytest.mark.parametrize("kind", ["ssd", "yolonas", "rfdetr", "dfine"])
+def test_other_kinds_are_read_whole(kind) -> None:
+    assert not selections_of(kind, {"output": (1, 84, 2100)})
 
 
 def boxes(*rows: tuple[float, ...]) -> np.ndarray:

@@ -16,6 +16,7 @@ import zmq.asyncio
 
 from coordinator.answers import ServedModel
 from coordinator.serving.frigate import messages
+from coordinator.serving.frigate.connections import Connections
 from coordinator.serving.frigate.kept import Kept
 from coordinator.serving.frigate.messages import ModelSent, ModelWanted, Picture
 from coordinator.serving.frigate.outputs import rows_of, selections_of
@@ -95,24 +96,27 @@ class FrigateServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._context.destroy(linger=0)
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _serve(self, socket: zmq.asyncio.Socket) -> None:
+        connections = Connections(socket)
+        self._start(connections.follow())
         while True:
             await self._free.acquire()
-            self._start(self._answer(socket, await _received(socket)))
+            connection, frames = await _received(socket)
+            task = self._start(self._answer(socket, frames))
+            task.add_done_callback(lambda _: self._free.release())
+            connections.answering(connection, task)
 
     async def _answer(self, socket: zmq.asyncio.Socket, frames: list[bytes]) -> None:
         """A peer's identity, an empty frame, and a message; the same for the answer."""
-        try:
-            answer = await self._answered(frames[2:])
-            # A peer that has given up is not there any more: ZeroMQ drops its answer.
-            await socket.send_multipart([*frames[:2], *answer])
-        finally:
-            self._free.release()
+        answer = await self._answered(frames[2:])
+        # A peer that has given up is not there any more: ZeroMQ drops its answer.
+        await socket.send_multipart([*frames[:2], *answer])
 
     async def _answered(self, frames: list[bytes]) -> list[bytes]:
         try:
@@ -209,17 +213,18 @@ class FrigateServer:
             log.warning("frigate gets no answer", cause=error.cause, cure=error.cure)
 
 
-async def _received(socket: zmq.asyncio.Socket) -> list[bytes]:
-    """The parts of the next message, as many as count; ZeroMQ itself sets no limit. Once the first
-    is there all are, and are read at once.
+async def _received(socket: zmq.asyncio.Socket) -> tuple[int, list[bytes]]:
+    """The next message's connection and its parts, as many as count; ZeroMQ itself sets no limit.
+    Once the first is there all are, and are read at once.
     """
-    parts = [await socket.recv()]
+    first = await socket.recv(copy=False)
+    parts = [first.bytes]
     rest: zmq.Socket[bytes] = zmq.Socket.shadow(socket)
     while socket.getsockopt(zmq.RCVMORE):
         part = rest.recv(zmq.NOBLOCK)
         if len(parts) < MOST_PARTS:
             parts.append(part)
-    return parts
+    return int(first.get(zmq.SRCFD)), parts
 
 
 def _feeds(graph: Graph, tensor: np.ndarray) -> tuple[dict[str, np.ndarray], Size]:
