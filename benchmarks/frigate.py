@@ -33,6 +33,7 @@ from onnx import helper, numpy_helper
 
 from benchmarks.report import command_line, emit
 from coordinator.serving.frigate.outputs import rows_of
+from coordinator.serving.frigate.server import TIMEOUT_S
 from imbrex.demo.cluster import ClusterForm, DemoCluster
 from imbrex.demo.likeness import likeness
 from imbrex.demo.measure import wait_until_profiled
@@ -205,6 +206,7 @@ def summary(
         "crops": len(well) + len(after),
         "per_s": round(len(well) / spent_s, 2),
         "in_time": round(in_time, 5),
+        "in_default_time": round(float(np.mean(seconds <= TIMEOUT_S)), 5),
         "empty": sum(each.empty for each in well),
         "median_ms": round(1e3 * float(np.median(seconds)), 1),
         "p99_ms": round(1e3 * float(np.quantile(seconds, 0.99)), 1),
