@@ -67,8 +67,7 @@ def _looked_at(examined: Examined, patient: Patient) -> Iterator[_Row]:
         heard = "heard" if patient.heard else "not heard"
         state: State = "ok" if patient.heard else "warning"
         yield _Row("announcements", ("multicast_blocked",), heard, state)
-    engine = "another one was refused" if patient.refused_engines else "none was refused"
-    yield _Row("engine", ("engine_refused",), engine)
+    yield _Row("engine", ("engine_refused",), _engine(patient))
     yield _Row("version", ("version_skew",), patient.version)
     others = ", ".join(sorted(each.name for each in patient.coordinators))
     seen = f"works for {others}, too" if others else "works for this one only"
@@ -82,6 +81,12 @@ def _neighbours(examined: Examined, patient: Patient) -> _Row:
     missed = there & patient.unreached.keys()
     seen = f"reaches {len(there) - len(missed)} of {len(there)}"
     return _Row("neighbours", (), seen, "error" if missed else "ok")
+
+
+def _engine(patient: Patient) -> str:
+    faster = f", {patient.engine_speedup:.1f} times as fast as onnxruntime"
+    refused = ", another one was refused" if patient.refused_engines else ""
+    return f"{patient.engine}{faster if patient.engine_speedup else ''}{refused}"
 
 
 def _flags(flags: int) -> str:

@@ -117,6 +117,8 @@ async def _patient(
         celsius=connection.facts.celsius,
         coordinators=connection.coordinators,
         newer_members=connection.newer_members,
+        engine=connection.facts.engine,
+        engine_speedup=connection.facts.speedup,
         refused_engines=connection.facts.refused,
     )
 

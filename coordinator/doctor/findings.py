@@ -79,7 +79,8 @@ class Patient:
     coordinator's, plus or minus half of `round_trip_s`. `unreached`: the other devices that it
     cannot reach, and why. `heard`: whether its mDNS announcements arrive. `coordinators`: others
     that it works for. `newer_members`: the generation of its list of members, if newer than the
-    coordinator's. `refused_engines`: what engines other than onnxruntime do not compute, and why.
+    coordinator's. `engine` computes, `engine_speedup` times as fast as onnxruntime (0: not
+    measured); `refused_engines`: what engines other than onnxruntime do not compute, and why.
     """
 
     id: DeviceId
@@ -95,6 +96,8 @@ class Patient:
     celsius: float = 0.0
     coordinators: tuple[Other, ...] = ()
     newer_members: int = 0
+    engine: str = "onnxruntime"
+    engine_speedup: float = 0.0
     refused_engines: str = ""
 
     @property

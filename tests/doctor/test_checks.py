@@ -55,6 +55,14 @@ def test_a_row_is_as_bad_as_what_was_found() -> None:
     assert wrong == {"power": "error", "memory": "error", "governor": "note", "version": "warning"}
 
 
+def test_the_engine_that_computes_is_named_with_its_gain() -> None:
+    faster = {"engine": "openvino", "engine_speedup": 1.86}
+    text = told(examined(patient("a", **faster), patient("b")))
+    assert "openvino, 1.9 times as fast as onnxruntime" in text
+    refused = patient("a", refused_engines="openvino is refused: it has a bug")
+    assert "onnxruntime, another one was refused" in told(examined(refused))
+
+
 def test_what_findings_of_all_devices_say_is_in_the_rows() -> None:
     other = Other("pi-9")
     found = examined(
