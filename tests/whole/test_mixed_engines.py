@@ -24,6 +24,11 @@ def programs(host):
     return sum(each["engine_programs"] for each in facts)
 
 
+def moved(traffic):
+    """Bytes that do not depend on whether the input is a picture's pixels."""
+    return traffic.gather, traffic.halo
+
+
 async def largest_error(host, model, feeds, whole):
     """The largest error of all answers until no more programs are compared, and how many programs
     the engines compute then.
@@ -34,6 +39,9 @@ async def largest_error(host, model, feeds, whole):
             before = programs(host)
             answer = await host.infer(model, feeds)
             errors.append(compare(answer.outputs, whole).max_rel_error)
+            plan, _ = await host.plan(model)
+            if plan.version == answer.plan_version and not answer.retried_tasks:
+                assert moved(answer.traffic) == moved(plan.traffic)
             await asyncio.sleep(0.3)
             for connection in host._live._pool.ready().values():
                 connection.tell_members()
