@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from imbrex.cli.options import Default, Json, ModelArgument, Name
+from imbrex.cli.options import URL, Default, Json, ModelArgument, Name, Url
 
 _models = typer.Typer(help="List, inspect, add and remove models.", no_args_is_help=True)
 
@@ -162,12 +162,14 @@ def quantise(
             help="Time limit for finding layers that should stay in float.",
         ),
     ] = 120.0,
+    url: Url = URL,
     as_json: Json = False,
 ) -> None:
     """Make an 8-bit version of a model: faster on most processors, and less exact.
 
     It is calibrated on most of the pictures and compared with the float model on the others.
-    Layers that lose the most accuracy stay in float.
+    Layers that lose the most accuracy stay in float. If the coordinator is running, both models
+    are also compared on the cluster.
 
     \b
     imbrex models quantise yard --images /var/lib/camera
@@ -175,7 +177,7 @@ def quantise(
     """
     from imbrex.cli import quantising as command
 
-    raise typer.Exit(command.quantise(model, images, name, at_most, as_json=as_json))
+    raise typer.Exit(command.quantise(model, images, name, at_most, url, as_json=as_json))
 
 
 def remove(

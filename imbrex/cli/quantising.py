@@ -16,6 +16,7 @@ from onnx import ModelProto
 from rich.progress import Progress, TaskID
 
 from imbrex import terminal
+from imbrex.client import Client
 from imbrex.watch.folder import SUFFIXES
 from models import catalogue
 from models.catalogue import LoadedModel
@@ -29,7 +30,7 @@ from models.vision.placement import Placement
 from models.vision.predictions import predictions
 from models.vision.preprocess import BadImage, decode_image, image_to_tensor
 from models.vision.sidecar import Sidecar, dump, sidecar_path
-from protos.errors import BadRequest
+from protos.errors import BadRequest, ImbrexError
 
 FILE = "quantised.json"
 # More pictures than these change the ranges of a network no further, and take minutes on a Pi.
@@ -56,21 +57,27 @@ class Figures:
     speedup: float
     in_float: Sequence[str]
 
-    def told(self) -> str:
-        """As a sentence."""
+    def told(self, on_cluster: float | None = None) -> str:
+        """As a sentence; `on_cluster` is how many times as fast it is there, if that is known."""
         same = "best classes" if self.boxes_agree is None else "boxes"
         share = self.top1_agreement if self.boxes_agree is None else self.boxes_agree
-        return f"{self.speedup:.1f} times as fast on this device; {share:.1%} of {same} agree"
+        there = f", {on_cluster:.1f} on the cluster" if on_cluster else ""
+        faster = f"{self.speedup:.1f} times as fast on this device{there}"
+        return f"{faster}; {share:.1%} of {same} agree"
 
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
+    path: Path
     feeds: dict[str, np.ndarray]
     placement: Placement
 
 
-def quantise(model: str, images: Path, name: str | None, at_most_s: float, *, as_json: bool) -> int:
-    """Installs the network in eight bits beside the float one.
+def quantise(
+    model: str, images: Path, name: str | None, at_most_s: float, url: str, *, as_json: bool
+) -> int:
+    """Installs the network in eight bits beside the float one, and compares both on the cluster of
+    the coordinator at `url`, if that has them.
 
     Raises:
         BadRequest: the model or the pictures cannot be used.
@@ -91,17 +98,39 @@ def quantise(model: str, images: Path, name: str | None, at_most_s: float, *, as
         task = bar.add_task("reading pictures", total=1.0)
         pictures = _pictures(images, loaded.sidecar)
         made, figures = _made(loaded, loaded.sidecar, pictures, at_most_s, (bar, task))
-    version = _keep(own, made, loaded.sidecar, figures)
+        version = _keep(own, made, loaded.sidecar, figures)
+        bar.update(task, description="comparing on the cluster")
+        there = _gain_on_cluster(url, loaded.name, own, pictures[0].path)
     if as_json:
-        terminal.print_json({"name": own, "version": version, **asdict(figures)})
+        told = {"name": own, "version": version, "speedup_on_cluster": there}
+        terminal.print_json(told | asdict(figures))
         return 0
     console = terminal.out()
     console.print(f"added {own}, version {version}: calibrated on {figures.calibrated_on} pictures")
     if figures.in_float:
         console.print(f"left in float: {', '.join(figures.in_float)}")
-    console.print(figures.told())
-    console.print(f"on the cluster: imbrex bench --models {loaded.name},{own}")
+    console.print(figures.told(there))
+    if there is None:
+        console.print(f"on the cluster: imbrex bench --models {loaded.name},{own}")
     return 0
+
+
+def _gain_on_cluster(url: str, model: str, quantised: str, picture: Path) -> float | None:
+    """The ratio of both models' latencies, measured in turn; None if no coordinator there answers
+    for both.
+    """
+    try:
+        with Client(url) as client:
+            for name in (model, quantised):  # plans, and sends the weights
+                client.infer(name, picture)
+            seconds = [
+                [client.infer(name, picture).timing_ms.total for name in (model, quantised)]
+                for _ in range(_ROUNDS)
+            ]
+    except ImbrexError:
+        return None
+    whole, made = (statistics.median(taken) for taken in zip(*seconds, strict=True))
+    return round(float(whole / made), 2)
 
 
 def _pictures(folder: Path, sidecar: Sidecar) -> list[_Picture]:
@@ -125,7 +154,7 @@ def _pictures(folder: Path, sidecar: Sidecar) -> list[_Picture]:
             problem = f" ({files[number].name}: {error})"
             continue
         tensor, placement = image_to_tensor(image, sidecar.input)
-        found.append(_Picture({sidecar.input.name: np.asarray(tensor)}, placement))
+        found.append(_Picture(files[number], {sidecar.input.name: np.asarray(tensor)}, placement))
     if len(found) < _LEAST_PICTURES:
         raise BadRequest(
             cause=f"{folder} has {len(found)} pictures that can be used{problem}",

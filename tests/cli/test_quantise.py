@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from models.quality import boxes_agree
 from models.vision.detection import Detection
 from models.zoo.builder import Network
 from tests.cli.run_cli import imbrex, refused
+from tests.serving.processes import serving
 
 
 @pytest.fixture
@@ -63,6 +65,16 @@ def test_it_ends_with_what_was_gained_and_lost(store: str, pictures: Path) -> No
     assert next_step == "on the cluster: imbrex bench --models digits,mine"
     figures = Figures("m", 1, 1, None, 0.5, 2.06, ())
     assert figures.told() == "2.1 times as fast on this device; 50.0% of best classes agree"
+
+
+def test_the_gain_on_the_cluster_is_told(store: str, pictures: Path, tmp_path: Path) -> None:
+    with serving(tmp_path / "service", []) as service:
+        ran = imbrex(*quantise(pictures, "--at-most", 0, "--url", service.url))
+    assert ran.code == 0, ran.err
+    told = ran.out.strip().splitlines()[-1]
+    assert re.search(
+        r" times as fast on this device, \d+\.\d on the cluster; [\d.]+% of boxes", told
+    )
 
 
 @pytest.mark.parametrize("content", [(), ("one.png",), ("a.png", "b.png", "c.png")])
