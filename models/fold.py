@@ -13,9 +13,10 @@ from onnx.reference import ReferenceEvaluator
 from models.shapes import TensorInfo, infer_node, info_of
 from models.soundness import outer_names, reads
 
-# Folding must not blow up a model: beyond this total, 64 MB of 8-byte numbers, nodes stay.
-_FOLDED_ELEMENTS = 1 << 20
-_FOLDED_ELEMENTS_IN_ALL = 1 << 23
+# Folding must not blow up a model: beyond this size of one node's outputs, and of all that was
+# folded, nodes stay.
+_FOLDED_BYTES = 8 << 20
+_FOLDED_BYTES_IN_ALL = 64 << 20
 # Operators for which the reference evaluator does not loop over elements in Python.
 _LOOPED_ELEMENTS = 1 << 12
 _VECTORISED = frozenset(
@@ -36,7 +37,7 @@ def fold_constants(
     grown: int = 0,
 ) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray]]:
     """The remaining nodes and the constants they use; `model`'s nodes are in topological order.
-    `grown`: elements folded so far.
+    `grown`: bytes folded so far.
 
     Removes Identity and inference-time Dropout, turns Constant, Shape and what has no elements into
     constants, and evaluates nodes all of whose inputs are constant. Also drops nodes whose outputs
@@ -51,7 +52,7 @@ def fold_constants(
     inside = {name for node in model.graph.node for name in outer_names(node)}
     read = {name for node in model.graph.node for name in node.input} | outputs | inside
     kept: list[onnx.NodeProto] = []
-    left = _FOLDED_ELEMENTS_IN_ALL - grown
+    left = _FOLDED_BYTES_IN_ALL - grown
     for original in model.graph.node:
         node = onnx.NodeProto()
         node.CopyFrom(original)
@@ -76,7 +77,7 @@ def fold_constants(
             empty.update(name for name, value in values.items() if not value.size)
             shapes.update((name, info_of(value)) for name, value in values.items())
             if node.op_type != "Constant":  # its values are in the file
-                left -= sum(value.size for value in values.values())
+                left -= sum(value.nbytes for value in values.values())
         else:
             kept.append(node)
     needed = set(outputs)
@@ -102,7 +103,7 @@ def _evaluate(
     tensors: Mapping[str, TensorInfo],
     known: Mapping[str, np.ndarray],
     opsets: list[onnx.OperatorSetIdProto],
-    most_elements: int,
+    most_bytes: int,
 ) -> dict[str, np.ndarray] | None:
     """The node's outputs, if they are constant and small; None if the node must stay."""
     if node.op_type == "Shape" and node.input[0] in tensors:
@@ -116,9 +117,13 @@ def _evaluate(
     if not all(name in tensors for name in made):
         return None  # of unknown, possibly unbounded size
     size = sum(math.prod(tensors[name].shape) for name in made)
-    most = _FOLDED_ELEMENTS if node.op_type in _VECTORISED else _LOOPED_ELEMENTS
+    size_bytes = sum(math.prod(tensors[name].shape) * tensors[name].itemsize for name in made)
     multiplied = size * feeds[node.input[0]].shape[-1] if node.op_type == "MatMul" else 0
-    if size > min(most, max(0, most_elements)) or multiplied > _MULTIPLIED:
+    if (
+        size_bytes > min(_FOLDED_BYTES, max(0, most_bytes))
+        or (size > _LOOPED_ELEMENTS and node.op_type not in _VECTORISED)
+        or multiplied > _MULTIPLIED
+    ):
         return None
     model = helper.make_model(
         helper.make_graph(

@@ -40,9 +40,10 @@ from models.windows import (
 )
 from protos.errors import BadRequest
 
-# What is folded makes shapes known, first those behind it, then all others. Three rounds suffice
-# for every exporter seen.
-_MOST_FOLDINGS = 16
+# What is folded makes shapes known, first those behind it, then all others, until nothing changes.
+# Three rounds suffice for every exporter seen; files made to take more get this many nodes looked
+# at, in half a minute.
+_MOST_VISITS = 200_000
 
 
 def load_graph(
@@ -63,17 +64,19 @@ def load_graph(
         tensor.name: weights[tensor.name] if tensor.name in weights else _array(tensor)
         for tensor in model.graph.initializer
     }
-    stored = sum(array.size for array in constants.values())
+    stored = sum(array.nbytes for array in constants.values())
     inputs = _bound_inputs(model, constants)
     told: dict[str, TensorInfo] = {}
     rows: dict[str, int] = {}
     joined: dict[str, Joined] = {}
     asks = True
-    for _ in range(_MOST_FOLDINGS):
+    visits = 0
+    while visits < _MOST_VISITS:
+        visits += len(nodes)
         light = light_model(model, nodes, inputs, constants)
         tensors = infer(light, constants, told, asks=asks)
         before = len(nodes)
-        grown = sum(array.size for array in constants.values()) - stored
+        grown = sum(array.nbytes for array in constants.values()) - stored
         nodes, constants = fold_constants(light, tensors, constants, max(0, grown))
         unknown = [made for made in _made(nodes) if made not in tensors]
         stuck = len(nodes) == before

@@ -110,6 +110,19 @@ def test_a_chain_is_followed_in_a_few_rounds(monkeypatch: pytest.MonkeyPatch) ->
     assert whole_graph.call_count <= 4
 
 
+@pytest.mark.parametrize(("dtype", "stays"), [(np.int8, False), (np.int32, True)])
+def test_what_is_folded_has_a_limit_in_bytes(dtype: type, stays: bool) -> None:
+    filled = numpy_helper.from_array(np.array([2], dtype))
+    nodes = [
+        helper.make_node("ConstantOfShape", ["size"], ["many"], value=filled),
+        helper.make_node("ReduceMax", ["many"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["factor"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["conv", "factor"], ["y"]),
+    ]
+    graph = load_graph(model(nodes, {"size": sizes(3 << 20)}))
+    assert any(node.op == "ConstantOfShape" for node in graph.nodes) == stays
+
+
 def test_a_tensor_without_elements_is_refused() -> None:
     nodes = [
         helper.make_node("Slice", ["conv", "twelve", "twelve", "two"], ["nothing"]),
