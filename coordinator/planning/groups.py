@@ -52,10 +52,11 @@ class Grouping:
         """Predicted seconds from an image's arrival to its answer, with this many images (itself
         included) at a time.
 
-        By the asymptotic bounds of Denning and Buzen (1978): not before a group has computed it,
-        and not before its turn. A single image gets the fastest group; with enough images, all
-        groups take part. By Little's law the number of images at a time is the arrival rate times
-        the latency, so arrivals beyond the capacity show here.
+        A single image gets the fastest group; with enough images, all groups take part. An image
+        beyond one for each group waits for the busiest device's work on those before it, as in the
+        balanced job bounds of Zahorjan et al. (1982): images in one group hardly overlap, since
+        its devices wait for each other. By Little's law the number of images at a time is the
+        arrival rate times the latency, so arrivals beyond the capacity show here.
         """
         latencies = [service.latency_s for service in self.services]
         weights = [1.0 / service.period_s for service in self.services]
@@ -63,7 +64,8 @@ class Grouping:
         mean = sum(weight * latency for weight, latency in pairs) / sum(weights)
         share = min(1.0, (outstanding - 1.0) / (len(latencies) - 1)) if len(latencies) > 1 else 0.0
         alone = min(latencies) + max(0.0, share) * (mean - min(latencies))
-        return max(alone, outstanding / self.capacity_per_s)
+        queued = max(0.0, outstanding - len(latencies))
+        return max(alone + queued / self.capacity_per_s, outstanding / self.capacity_per_s)
 
 
 def counts(devices: int) -> list[int]:

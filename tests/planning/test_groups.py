@@ -48,6 +48,8 @@ def test_a_lone_image_gets_the_quickest_group() -> None:
 
 def test_a_crowd_takes_turns() -> None:
     assert alike(2, 1.0, 1.0).response_s(8) == 4.0
+    # Work that overlaps with that of the image before it is no shorter for the image itself.
+    assert alike(1, 1.0, 0.75).response_s(3) == 2.5
 
 
 @given(st.integers(1, 8), st.floats(1, 99), st.floats(1, 99))
