@@ -152,6 +152,8 @@ def _classes_found(shapes: Sequence[Shape], size: tuple[int, int], count: int) -
     """The number of classes, if the outputs are a detector's."""
     if len(shapes) == 1 and len(shapes[0]) == 3:
         rows, columns = shapes[0][1:]
+        if count and columns == 4 + count != rows:
+            return count
         return columns - 5 if rows > columns else rows - 4
     if len(shapes) == 2 and (both := ssd_shapes(shapes)) is not None:
         return both[1][2] - 1

@@ -9,11 +9,12 @@ from models.documents import read
 from models.graph import Graph
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
-from models.vision.end_to_end import EndToEnd
+from models.vision.end_to_end import FINISHED, EndToEnd
 from models.vision.head import Task
 from models.vision.heads import Head
 from models.vision.image_input import ImageInput, Resize
 from models.vision.repainted import Repainted
+from models.vision.rtdetr import RtDetr
 from models.vision.sidecar import LABELLESS, Sidecar
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
@@ -129,7 +130,9 @@ def described(
         "source": about.source or about.file,
         "trained": True,
         "labels": labels if task not in LABELLESS else (),
-        "input": image_input(graph, task, pixels, resize),
+        "input": image_input(
+            graph, task, pixels, resize or ("stretch" if isinstance(head, RtDetr) else None)
+        ),
         "head": head,
     }
     return read(Sidecar, told, "sidecar")
@@ -232,14 +235,32 @@ def _with_parts(
     boxes, *others = shapes
     if len(shapes[boxes]) != 3:
         return None
-    more = shapes[boxes][1] - 4 - classes
+    is_finished = told.get("end2end") is True
+    more = shapes[boxes][2] - FINISHED if is_finished else shapes[boxes][1] - 4 - classes
+    overlap = 1.0 if is_finished else NMS_IOU
     match told.get("task"), told.get("kpt_shape"):
         case "segment", _ if len(others) == 1 and more > 0:
-            return YoloSegments("yolov8-seg", boxes, others[0], more, MIN_SCORE, NMS_IOU)
+            return YoloSegments(
+                "end2end-seg" if is_finished else "yolov8-seg",
+                boxes,
+                others[0],
+                more,
+                MIN_SCORE,
+                overlap,
+            )
         case "pose", [int() as points, 2 | 3 as values] if more == points * values:
-            return YoloPose("yolov8-pose", boxes, points, values == 3, MIN_SCORE, NMS_IOU)
+            return YoloPose(
+                "end2end-pose" if is_finished else "yolov8-pose",
+                boxes,
+                points,
+                values == 3,
+                MIN_SCORE,
+                overlap,
+            )
         case "obb", _ if more == 1:
-            return YoloRotated("yolov8-obb", boxes, MIN_SCORE, NMS_IOU)
+            return YoloRotated(
+                "end2end-obb" if is_finished else "yolov8-obb", boxes, MIN_SCORE, overlap
+            )
     return None
 
 
@@ -251,6 +272,8 @@ def _rows_of_boxes(
     if finished is not False:
         return EndToEnd("end2end", MIN_SCORE) if finished else None
     rows, columns = shape[1:]
+    if columns == 4 + classes != rows:  # YOLOv5's and YOLOX's rows also have an objectness
+        return RtDetr("rtdetr", MIN_SCORE)
     cells = YoloX("yolox", STRIDES_X, MIN_SCORE, NMS_IOU)
     if rows == cells.cells(size):  # YOLOv5 has three boxes in each cell
         return cells

@@ -11,7 +11,10 @@ from models.boxes import Span
 from models.documents import DOCUMENT, Share
 from models.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector
-from models.vision.head import ANY, Outputs, Shapes, Size, first
+from models.vision.head import ANY, Outputs, Shapes, Size, Values, first
+
+# Values of a finished box: its place, its score and its class.
+FINISHED = 6
 
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
@@ -26,17 +29,22 @@ class EndToEnd(Detector):
 
     def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
         """The rows."""
-        return {first(shapes): (1, ANY, 6)}
+        return {first(shapes): (1, ANY, FINISHED)}
 
     def selections(self, shapes: Shapes, classes: int) -> Selections:
         """The likely boxes."""
         return {first(shapes): Selection(1, 2, Span(4, 5), self.min_score)}
 
     def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
-        """The rows; those outside `classes` are not boxes."""
-        rows = outputs[first(outputs)][0]
-        index = np.rint(rows[:, 5])
-        rows = rows[(index >= 0) & (index < classes)]
-        return Candidates(
-            rows[:, :4].astype(np.float32), np.rint(rows[:, 5]).astype(np.int64), rows[:, 4]
-        )
+        """The rows."""
+        return finished(outputs[first(outputs)][0], classes)
+
+
+def finished(rows: Values, classes: int) -> Candidates:
+    """Boxes from rows (N, 6 + K) of four numbers for the place, score, index of the class, and what
+    else is known of them; those outside `classes` are not boxes.
+    """
+    index = np.rint(rows[:, 5])
+    rows = rows[(index >= 0) & (index < classes)]
+    index = np.rint(rows[:, 5]).astype(np.int64)
+    return Candidates(rows[:, :4].astype(np.float32), index, rows[:, 4], rows[:, FINISHED:])

@@ -13,6 +13,7 @@ from models.vision.class_scores import ClassScores
 from models.vision.end_to_end import EndToEnd
 from models.vision.head import Reader, Task
 from models.vision.repainted import Repainted
+from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
@@ -31,6 +32,7 @@ Head = (
     | YoloPose
     | YoloRotated
     | EndToEnd
+    | RtDetr
     | YoloX
     | Ssd
     | ClassMap

@@ -4,6 +4,10 @@ Columns are those of `yolo_boxes`, centre x, y, width, height and a score for ea
 `yolov8-seg` the weights of a second output's prototypes, (1, P, H, W); `yolov8-pose` points of x, y
 and (`visible`) their likelihood; `yolov8-obb` an angle in radians. The graph has decoded all of it,
 to pixels of the model's input.
+
+`end2end-seg`, `end2end-pose` and `end2end-obb` are what YOLO26 finds: a row for each finished box,
+whose first six values are those of `end2end` (for `end2end-obb` with centre x, y, width and
+height), then the same. An `nms_iou` of 1 keeps all of them.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from models.documents import DOCUMENT, MOST_ITEMS, Flag, Integer, Share, Text
 from models.selection import Selection, Selections
 from models.vision.class_map import Overlay
 from models.vision.detection import Candidates, Detection, Detector, likeliest
+from models.vision.end_to_end import FINISHED, finished
 from models.vision.head import ANY, Outputs, Shapes, Size, Values, View
 from models.vision.placement import FARTHEST
 
@@ -33,22 +38,34 @@ class _Columns(Detector):
     """A head that reads columns of boxes and more from the output `boxes`."""
 
     __slots__ = ()
+    type: str
     boxes: str
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether they are rows of finished boxes."""
+        return self.type.startswith("end2end")
 
     def extra(self) -> int:
         """The number of values after the scores."""
         raise NotImplementedError
 
     def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
-        """The columns."""
+        """The columns, or the rows."""
+        if self.is_finished:
+            return {self.boxes: (1, ANY, FINISHED + self.extra())}
         return {self.boxes: (1, 4 + classes + self.extra(), ANY)}
 
     def selections(self, shapes: Shapes, classes: int) -> Selections:
         """The likely boxes."""
+        if self.is_finished:
+            return {self.boxes: Selection(1, 2, Span(4, 5), self.min_score)}
         return {self.boxes: Selection(2, 1, Span(4, 4 + classes), self.min_score)}
 
     def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
         """The boxes, with their likeliest classes and what else is known of them."""
+        if self.is_finished:
+            return finished(outputs[self.boxes][0], classes)
         rows = outputs[self.boxes][0].T
         found = likeliest(rows[:, 0:2], rows[:, 2:4], rows[:, 4 : 4 + classes])
         return replace(found, more=rows[:, 4 + classes :])
@@ -60,7 +77,7 @@ class YoloSegments(_Columns):
     within the box.
     """
 
-    type: Literal["yolov8-seg"]
+    type: Literal["yolov8-seg", "end2end-seg"]
     boxes: Text
     prototypes: Text
     weights: Count
@@ -96,7 +113,7 @@ class YoloSegments(_Columns):
 class YoloPose(_Columns):
     """Boxes with keypoints: x, y and, if they have `visible`, a likelihood each; 1 otherwise."""
 
-    type: Literal["yolov8-pose"]
+    type: Literal["yolov8-pose", "end2end-pose"]
     boxes: Text
     points: Count
     visible: Flag
@@ -130,7 +147,7 @@ class YoloPose(_Columns):
 class YoloRotated(_Columns):
     """Boxes that are rotated by an angle."""
 
-    type: Literal["yolov8-obb"]
+    type: Literal["yolov8-obb", "end2end-obb"]
     boxes: Text
     min_score: Share
     nms_iou: Share
@@ -141,12 +158,12 @@ class YoloRotated(_Columns):
 
     def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
         """Their bounds; `more` holds centre, size and angle."""
-        rows = outputs[self.boxes][0].T
-        turned = np.concatenate((rows[:, :4], rows[:, -1:]), axis=1)
+        found = _Columns.candidates(self, outputs, classes, size)
+        places = found.boxes if self.is_finished else outputs[self.boxes][0].T[:, :4]
+        turned = np.concatenate((places, found.more), axis=1)
         corners = corners_of(turned)
         bounds = np.concatenate((corners.min(axis=1), corners.max(axis=1)), axis=1)
         bounds[~np.isfinite(turned).all(axis=1)] = np.nan  # which is dropped
-        found = _Columns.candidates(self, outputs, classes, size)
         return replace(found, boxes=bounds.astype(np.float32), more=turned)
 
     def overlap(self, found: Candidates) -> Values:

@@ -9,10 +9,11 @@ from models.downloads import read_manifest
 from models.graph import Graph
 from models.guess import Guess, guess, metadata
 from models.importer import load_graph
-from models.usual import PIXELS, head_for, image_input
+from models.usual import PIXELS, About, described, head_for, image_input
 from models.vision.class_scores import ClassScores
 from models.vision.head import Task
 from models.vision.predictions import wanted_shapes
+from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
@@ -94,6 +95,41 @@ def test_an_ultralytics_export_for_more_than_boxes_is_recognised(
     found = guess(graph, told, None, 0)
     assert (found.task, found.classes, found.labels) == ("detection", 2, ("person", "car"))
     assert head_for(graph, "detection", ("person", "car"), "unit", told) == head
+
+
+@pytest.mark.parametrize(
+    ("task", "shapes", "head"),
+    [
+        (
+            "segment",
+            [(1, 30, 38), (1, 32, 16, 16)],
+            YoloSegments("end2end-seg", "out0", "out1", 32, 0.25, 1.0),
+        ),
+        ("pose", [(1, 30, 57)], YoloPose("end2end-pose", "out0", 17, True, 0.25, 1.0)),
+        ("obb", [(1, 30, 7)], YoloRotated("end2end-obb", "out0", 0.25, 1.0)),
+        ("obb", [(1, 30, 8)], None),
+    ],
+)
+def test_an_end_to_end_export_for_more_than_boxes_is_recognised(
+    task: str, shapes: list[Shape], head: object
+) -> None:
+    told = {**ULTRALYTICS, "task": task, "end2end": True, "kpt_shape": [17, 3]}
+    graph = made(*shapes)
+    assert guess(graph, told, None, 0).labels == ("person", "car")
+    assert head_for(graph, "detection", ("person", "car"), "unit", told) == head
+
+
+@pytest.mark.parametrize("queries", [4, 300])
+def test_rows_without_an_objectness_are_an_rt_detr_s(queries: int) -> None:
+    graph = made((1, queries, 6))
+    told = {**ULTRALYTICS, "end2end": False}
+    found = guess(graph, told, None, 0)
+    assert (found.task, found.classes, found.labels) == ("detection", 2, ("person", "car"))
+    head = head_for(graph, "detection", ("person", "car"), "unit", told)
+    assert head == RtDetr("rtdetr", 0.25)
+    about = About("queries", "queries.onnx")
+    sidecar = described(graph, "detection", head, ("person", "car"), "unit", about)
+    assert sidecar.input.resize == "stretch"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from models.vision.placement import Placement
 from models.vision.predictions import OutputMismatch, Prediction, check_outputs, predictions
 from models.vision.preprocess import image_to_pixels
 from models.vision.repainted import Repainted, Repainting
+from models.vision.rtdetr import RtDetr
 from models.vision.sidecar import Sidecar, load
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
@@ -154,6 +155,13 @@ def test_an_ssd_s_offsets_are_from_its_priors() -> None:
     assert np.isfinite(
         head.candidates({"output0": wild, "output1": scores.astype(np.float32)}, 3, (96, 128)).boxes
     ).all()
+
+
+def test_an_rt_detr_s_boxes_are_shares_of_the_input() -> None:
+    rows = np.array([[[0.5, 0.25, 0.25, 0.5, 0.1, 0.9, 0.2], [0.5, 0.25, 0.25, 0.5, 0, 0.8, 0]]])
+    first, second = found("detection", RtDetr("rtdetr", 0.25), rows)
+    assert told(first) == {"label": "bee", "index": 1, "score": 0.9, "box": [48, 0, 80, 48]}
+    assert told(second)["score"] == 0.8  # at the same place: every query is an object
 
 
 ARGMAX = ClassMap("argmax", 0.0, "ant")

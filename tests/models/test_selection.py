@@ -16,6 +16,7 @@ from models.vision.end_to_end import EndToEnd
 from models.vision.heads import Head
 from models.vision.placement import Placement
 from models.vision.predictions import predictions
+from models.vision.rtdetr import RtDetr
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated
 from models.vision.yolox import YoloX
@@ -26,6 +27,7 @@ VIEW = Placement(width=64, height=64, scale_x=1.0, scale_y=1.0, left=0, top=0)
 HEADS: dict[str, tuple[Head, tuple[int, ...]]] = {
     "yolov5": (YoloBoxes("yolov5", LEAST, 0.45), (1, 40, 8)),
     "yolov8": (YoloBoxes("yolov8", LEAST, 0.45), (1, 7, 40)),
+    "rtdetr": (RtDetr("rtdetr", LEAST), (1, 40, 7)),
     "pose": (YoloPose("yolov8-pose", "y", 2, True, LEAST, 0.45), (1, 13, 40)),
     "rotated": (YoloRotated("yolov8-obb", "y", LEAST, 0.45), (1, 8, 40)),
     "end2end": (EndToEnd("end2end", LEAST), (1, 40, 6)),

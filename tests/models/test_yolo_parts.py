@@ -78,6 +78,36 @@ def test_a_rotated_box_has_corners_and_bounds() -> None:
     np.testing.assert_allclose(sorted(found.corners), expected, atol=1e-3)
 
 
+def test_finished_boxes_have_the_same_parts() -> None:
+    corners = [32.0, 20.0, 48.0, 40.0]
+    outside = [*corners, 0.95, 7.0]  # of a class that there is not
+
+    def rows(*given: list[float]) -> np.ndarray:
+        return np.array([given], np.float32)
+
+    points = [38.0, 28.0, 44.0, 90.0]
+    twice = rows([*corners, 0.9, 1.0, *points], [*corners, 0.8, 1.0, *points], outside + points)
+    found = YoloPose("end2end-pose", "boxes", 2, False, 0.25, 1.0).read({"boxes": twice}, VIEW)
+    assert [each.score for each in found] == pytest.approx([0.9, 0.8])
+    assert found[0].box == (48.0, 40.0, 80.0, 80.0)
+    assert found[0].keypoints == ((60.0, 56.0, 1.0), (72.0, 180.0, 1.0))
+
+    (turned,) = YoloRotated("end2end-obb", "boxes", 0.25, 1.0).read(
+        {"boxes": rows([*BOX, 0.9, 0.0, math.pi / 2], [*outside, 0.0])}, VIEW
+    )
+    assert turned.box == pytest.approx((44.0, 44.0, 84.0, 76.0), abs=1e-3)
+
+    shapes = np.full((1, 1, 16, 24), 1.0, np.float32)
+    masked = rows([*corners, 0.9, 2.0, 1.0], [*corners, 0.8, 2.0, -1.0], [*outside, 1.0])
+    head = YoloSegments("end2end-seg", "boxes", "shapes", 1, 0.25, 1.0)
+    full, empty = head.read({"boxes": masked, "shapes": shapes}, VIEW)
+    assert full.mask is not None
+    assert empty.mask is not None
+    assert full.mask.mask.any()
+    assert not empty.mask.mask.any()
+    assert head.wanted({}, 3, SIZE) == {"boxes": (1, -1, 7), "shapes": (1, 1, -1, -1)}
+
+
 def test_corners_lie_half_a_side_from_the_centre() -> None:
     (corners,) = corners_of(np.array([[10, 20, 6, 8, 0.3]], np.float32))
     assert corners.mean(axis=0) == pytest.approx((10, 20), abs=1e-5)
