@@ -60,16 +60,21 @@ class Outputs:
 
 
 def infer(
-    model: str, source: Source, media_type: str = "", choice: Choice = IN_FORCE
+    model: str,
+    source: Source,
+    media_type: str = "",
+    choice: Choice = IN_FORCE,
+    *,
+    min_score: float | None = None,
 ) -> Call[answers.Inference]:
     """A model's predictions for a picture (a path, or a file's bytes), or its answer to tensors
-    (arrays by name, or an .npz).
+    (arrays by name, or an .npz). `min_score`: the least score of a box, from above 0 to 1.
 
     Raises:
         NotFound, BadRequest: no such file, or it cannot be read.
     """
     body, kind = _sent(source, media_type)
-    path = f"/v1/models/{model}/infer{_query(choice)}"
+    path = f"/v1/models/{model}/infer{_query(choice, min_score=min_score)}"
     return Call("POST", path, _as(answers.Inference), body, kind, asks=True)
 
 
@@ -244,14 +249,15 @@ def _device(device: str) -> str:
     return f"/v1/devices/{quote(device, safe='')}"
 
 
-def _query(choice: Choice, *, sparse: bool = False) -> str:
-    """A choice as a URL's query; empty for the plan in force."""
+def _query(choice: Choice, *, sparse: bool = False, min_score: float | None = None) -> str:
+    """A choice, and what is wanted of the answer, as a URL's query."""
     fields = {
         "strategy": choice.strategy,
-        "devices": choice.devices,
+        "devices": choice.devices or None,
         "plan": choice.plan,
         "wire": choice.wire,
         "sparse": "true" if sparse else "",
+        "min_score": min_score,
     }
-    asked = {key: value for key, value in fields.items() if value}
+    asked = {key: value for key, value in fields.items() if value not in (None, "")}
     return f"?{urlencode(asked)}" if asked else ""

@@ -45,6 +45,10 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     devices: Devices = None,
     plan: PlanFile = None,
     wire: WireOption = None,
+    min_score: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="The least score of a box. [default: the sidecar's]"),
+    ] = None,
     save: Save = None,
     as_json: Json = False,
 ) -> None:
@@ -56,6 +60,7 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     imbrex infer inputs.npz --model vgg16 --json
     imbrex infer sheet.png --strategy elimination --devices 2
     imbrex infer sheet.png --plan plan.json
+    imbrex infer yard.jpg --model yolo11n --min-score 0.5
     """
     if plan is not None and (strategy or devices or wire):
         raise typer.BadParameter(
@@ -65,7 +70,7 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     from coordinator.control.choice import Choice
     from imbrex.cli import infer as command
 
-    wish = command.Wish(Choice.of(strategy, devices, allowed), plan)
+    wish = command.Wish(Choice.of(strategy, devices, allowed), plan, min_score)
     raise typer.Exit(command.infer(image, model, url, wish, save=save, as_json=as_json))
 
 

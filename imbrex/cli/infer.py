@@ -16,10 +16,11 @@ from imbrex.pictures import save_annotated
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The plan that the user wants: a choice, or a plan's file."""
+    """The plan that the user wants, as a choice or a plan's file, and the least score of a box."""
 
     choice: Choice = IN_FORCE
     plan: Path | None = None
+    min_score: float | None = None
 
     def on(self, client: Client, model: str) -> Choice:
         """The choice, after sending the plan's file if there is one."""
@@ -30,7 +31,9 @@ def infer(file: Path, model: str, url: str, wish: Wish, *, save: Path | None, as
     """Sends a picture (or tensors as .npz) and prints the answer."""
     body = read_file(file)
     with Client(url) as client, terminal.waiting(f"{file.name} through {model}"):
-        answer = plain(client.infer(model, body, media_type(file), wish.on(client, model)))
+        choice = wish.on(client, model)
+        asked = client.infer(model, body, media_type(file), choice, min_score=wish.min_score)
+        answer = plain(asked)
     if save is not None:
         save_annotated(body, answer["predictions"], save)
     if as_json:

@@ -7,14 +7,17 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from coordinator.answers import ServedModel
 from coordinator.cluster import children
 from coordinator.serving.common.names import ANSWER_HEADER
+from coordinator.serving.common.pictures import at_least
 from models import catalogue
 from models.catalogue import load
 from models.reference import WholeModel, compare
@@ -23,6 +26,7 @@ from models.vision.image_input import ImageInput
 from models.vision.predictions import predictions
 from models.vision.preprocess import decode_image, image_to_tensor
 from models.vision.yolo_boxes import YoloBoxes
+from protos.errors import BadRequest
 from tests.serving.camera import LABELS
 from tests.serving.in_place import picture
 from tests.serving.real import Real, running
@@ -117,6 +121,16 @@ async def test_predictions_are_those_of_the_whole_output(real: Real, detector: P
         assert one["label"] == other["label"]
         assert one["score"] == pytest.approx(other["score"], abs=2e-6)
         assert one["box"] == pytest.approx(other["box"], abs=0.02)
+    least = expected[1]["score"]
+    assert isinstance(least, float)
+    fewer = await real.http.post(f"{url}?min_score={least}", content=body, headers=headers)
+    assert 0 < len(fewer.json()["predictions"]) < len(expected)
+    assert fewer.json()["bytes"]["gather"] < told["bytes"]["gather"]
+    more = await real.http.post(f"{url}?min_score=0.01", content=body, headers=headers)
+    assert len(more.json()["predictions"]) > len(expected)
+    for wrong in ("0", "1.5", "-1", "nan", "much"):
+        refused = await real.http.post(f"{url}?min_score={wrong}", content=body, headers=headers)
+        assert refused.status_code in (400, 422), wrong
     raw = await real.http.post(url, content=body, headers=headers | {"Accept": "application/x-npz"})
     with np.load(BytesIO(raw.content)) as arrays:
         outputs = {name: arrays[name] for name in arrays}
@@ -133,3 +147,9 @@ async def test_predictions_are_those_of_the_whole_output(real: Real, detector: P
     again = [each.as_json() for each in predictions(loaded.sidecar, few, placement)]
     assert [each["label"] for each in again] == [each["label"] for each in expected]
     assert np.count_nonzero(few["boxes"]) < output.size / 2
+
+
+def test_a_model_without_boxes_takes_no_least_score() -> None:
+    served = ServedModel("numbers", "numbers", Mock(), None, False)
+    with pytest.raises(BadRequest, match="numbers finds no boxes"):
+        at_least(served, 0.5)

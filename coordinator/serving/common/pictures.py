@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -23,10 +23,12 @@ from coordinator.answers import Answer, ServedModel
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.serving.common import names
 from models.selection import NO_SELECTION
+from models.vision.detection import Detector
 from models.vision.drawing import annotated
 from models.vision.placement import Placement
 from models.vision.predictions import Prediction, Tensor, predictions
 from models.vision.preprocess import decode_image, image_to_pixels, image_to_tensor
+from protos.errors import BadRequest
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
@@ -95,6 +97,22 @@ async def answered(
     answer = await coordinator.infer(served, feeds, choice=choice, selections=selections)
     assert sent is not None, "infer reads the feeds before it returns"
     return sent, answer, seconds
+
+
+def at_least(served: ServedModel, score: float) -> ServedModel:
+    """The model as one request reads it, with this least score of a box.
+
+    Raises:
+        BadRequest: it finds no boxes.
+    """
+    sidecar = served.sidecar
+    if sidecar is None or not isinstance(sidecar.head, Detector):
+        raise BadRequest(
+            cause=f"{served.name} finds no boxes, so none has a score",
+            cure="Leave min_score out, or ask a detector",
+        )
+    head = replace(sidecar.head, min_score=score)
+    return replace(served, sidecar=replace(sidecar, head=head))
 
 
 def asked_of(body: bytes, served: ServedModel) -> Asked:

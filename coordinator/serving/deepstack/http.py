@@ -22,7 +22,7 @@ from coordinator.serving.common.access import (
     require_key_seen,
 )
 from coordinator.serving.common.forms import pictures_of, read_form
-from coordinator.serving.common.pictures import answered, asked_of, found
+from coordinator.serving.common.pictures import answered, asked_of, at_least, found
 from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.deepstack.answers import (
     ERRORS,
@@ -118,6 +118,8 @@ async def _answer(
 ) -> Response:
     served = await coordinator.served.get(source)
     _require_detector(served)
+    if least:
+        served = at_least(served, least)
     read = partial(asked_of, picture, served)
     asked, answer, _ = await answered(coordinator, served, read, raw=False)
     seen = await asyncio.to_thread(found, served, asked, answer)

@@ -18,7 +18,15 @@ from coordinator.serving.common import bodies, names
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.errors import NotAcceptable
 from coordinator.serving.common.forms import Form, pictures_of, read_form
-from coordinator.serving.common.pictures import Asked, answered, asked_of, beside, drawn, found
+from coordinator.serving.common.pictures import (
+    Asked,
+    answered,
+    asked_of,
+    at_least,
+    beside,
+    drawn,
+    found,
+)
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.common.tensors import read_tensors, write_tensors
 from coordinator.serving.v1.answers import Inference, Inferences
@@ -68,6 +76,10 @@ async def infer(
             description="Of raw outputs, entries that the model's head does not read may be zeros."
         ),
     ] = False,
+    min_score: Annotated[
+        float | None,
+        Query(gt=0, le=1, description="The least score of a box; by default, the sidecar's."),
+    ] = None,
 ) -> Response:
     """Runs pictures, or one set of tensors (.npz), through a model.
 
@@ -84,6 +96,8 @@ async def infer(
     else:
         body = await bodies.read_body(request, limit_bytes)
     served = await coordinator.served.get(coordinator.names.source(model))
+    if min_score is not None:
+        served = at_least(served, min_score)
     if sent == names.NPZ or (served.sidecar is None and sent in ("", names.OCTETS)):
         return await _tensors(request, body, served, coordinator, chosen, sparse)
     pictures = _pictures(sent, body, form, served)
