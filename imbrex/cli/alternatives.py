@@ -81,7 +81,7 @@ def sentences(situation: Situation, step: Step) -> Iterator[str]:
     if numbers:
         yield (
             f"Why {used} of {len(situation.cluster.devices)} devices: it takes "
-            f"{terminal.duration(now_s)}; planned alike, {_listed(numbers)}."
+            f"{terminal.duration(now_s)}; planned by the same strategy, {_listed(numbers)}."
         )
     others = list(_strategies(situation, step))
     yield f"Other strategies would take: {_listed([each.would(now_s) for each in others])}."
