@@ -4,10 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRITON := .venv-triton
 comma := ,
+# Installs Debian packages without starting their services, which 101 from policy-rc.d forbids. A
+# policy that is there already stays.
+POLICY := /usr/sbin/policy-rc.d
+QUIETLY = ours=; test -e $(POLICY) || { ours=yes; printf '\043!/bin/sh\nexit 101\n' >$(POLICY); \
+	chmod +x $(POLICY); }; apt-get update --quiet && \
+	apt-get install --yes --no-install-recommends $(1); failed=$$?; \
+	test -z "$$ours" || rm $(POLICY); exit $$failed
 # Elsewhere its tests skip.
 OPENVINO := $(if $(filter x86_64,$(shell uname -m)),$(comma)openvino)
 
-.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera clock test-deploy test-arm64 lint-deploy
+.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera clock promtool servers test-deploy test-arm64 lint-deploy
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +49,13 @@ clock: ## what moves the clock of processes (Debian, as root); without it its te
 camera: ## an RTSP server to watch (Debian, as root); without it its tests skip
 	apt-get install --yes --no-install-recommends python3-gi gir1.2-gst-rtsp-server-1.0 \
 		gstreamer1.0-plugins-good gstreamer1.0-plugins-bad
+
+promtool: ## what checks the Prometheus rules (Debian, as root); without it their tests skip
+	command -v promtool >/dev/null || { $(call QUIETLY,prometheus); }
+
+servers: ## NATS and HAProxy, which tests start themselves (Debian, as root); without them these skip
+	which nats-server haproxy keepalived >/dev/null || { \
+		$(call QUIETLY,nats-server haproxy keepalived); }
 
 test-slow: setup ## kills, stalls, long comparisons
 	$(BIN)/pytest -m slow

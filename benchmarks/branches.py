@@ -6,7 +6,7 @@
 An Inception module's branches depend on its input alone, so each may run on a device of its own;
 cutting the map in rows uses the same devices. `towers` is a network of two branches from end to
 end: stacks of attention over channels, as in two-stream transformers. For each network and cluster
-of Raspberry Pis 3, speed-ups over one device by the event simulator: the best of `fused` and
+of Raspberry Pi 3s, speed-ups over one device by the event simulator: the best of `fused` and
 `halo`, and the same with branches where that is faster.
 """
 

@@ -95,7 +95,7 @@ def simulated() -> dict[str, Any]:
 
 
 def table(rows: dict[str, Any]) -> str:
-    """Markdown: latency alone, then how many times as fast."""
+    """Markdown: latency, pictures per second one after the other, and how many times as fast."""
     lines = []
     for kind, title in KINDS.items():
         lines += ["", f"### {title}", "", f"![Speed-up curves](images/hardware-{kind}.svg)", ""]
@@ -104,10 +104,20 @@ def table(rows: dict[str, Any]) -> str:
         for model in MODELS:
             found = rows[kind][model]
             alone = found["1"]
-            told = f"{alone:.2f} s" if alone >= 1 else f"{alone * 1e3:.0f} ms"
-            ratios = "".join(f" {alone / found[str(count)]:.1f}x |" for count in COUNTS[1:])
-            lines.append(f"| `{model}` | {told} |{ratios}")
+            cells = "".join(
+                f" {_duration(seconds)}<br>{_rate(seconds)}<br>{alone / seconds:.1f}x |"
+                for seconds in (found[str(count)] for count in COUNTS[1:])
+            )
+            lines.append(f"| `{model}` | {_duration(alone)}<br>{_rate(alone)} |{cells}")
     return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+
+
+def _rate(seconds: float) -> str:
+    return f"{1 / seconds:.2g} per second" if seconds > 0.1 else f"{1 / seconds:.0f} per second"
 
 
 def charts(rows: dict[str, Any]) -> dict[str, str]:

@@ -5,7 +5,7 @@ And how many times as fast whole networks are in eight bits on this machine.
 
 ResNet-50 is prepared and quantised by onnxruntime's own tools (QDQ, a scale per channel of weights,
 activations of unsigned 8 bits, or with `--signed` of signed ones). Every strategy plans it for so
-many Raspberry Pis 3 on 100 Mbit/s Ethernet, and `imbrex demo --plan` runs it: real processes,
+many Raspberry Pi 3s on 100 Mbit/s Ethernet, and `imbrex demo --plan` runs it: real processes,
 bytes as workers count them. The int8 network runs at the float one's cuts, if they lie between
 residual blocks, and at its own: where bytes cost less, planners cut more often. What `auto` moves,
 as every demo and coordinator does by default, is judged at its own cuts. Answers are

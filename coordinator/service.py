@@ -174,7 +174,8 @@ class Coordinator:
         """
         network = (await self.served.get(model)).network
         graph = await self._controller.current(model, choice)
-        plan, cluster = graph.plan, self._live.cluster()
+        plan = replace(graph.plan, made_for=self._plans.made_for(model, choice))
+        cluster = self._live.cluster()
         if {device.id for device in cluster.devices}.issuperset(plan.devices):
             ran = self._live.cluster(graph)
             plan = await asyncio.to_thread(_predicted, plan, network, cluster, ran)

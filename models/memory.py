@@ -21,9 +21,13 @@ PROCESS_BYTES = 100_000_000
 PROGRAM_BYTES = 8_000_000
 
 
-def megabytes(size_bytes: float, digits: int = 1) -> str:
-    """A size for users, in MB of a million bytes, with this many decimals."""
-    return f"{size_bytes / 1e6:.{digits}f} MB"
+def megabytes(size_bytes: float, digits: int = 0) -> str:
+    """A size for users, in MB of a million bytes, with this many decimals; to one significant digit
+    if it would round to zero.
+    """
+    size_mb = size_bytes / 1e6
+    is_small = 0 < size_mb < 0.5 * 10**-digits
+    return f"{size_mb:.1g} MB" if is_small else f"{size_mb:.{digits}f} MB"
 
 
 def weights_cap_bytes(memory_bytes: int) -> int:

@@ -11,7 +11,7 @@ from coordinator.control.actions import Action
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.events import Ticket, Work
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import DeviceId, MadeFor, Plan
 from protos.errors import ImbrexError
 
 # Events that come together (four workers starting) lead to one plan.
@@ -53,6 +53,8 @@ class Entry:
     waiting: dict[Ticket, float] = field(default_factory=dict)
     # Programs of earlier plans, which may still be on the devices.
     left: dict[str, None] = field(default_factory=dict)
+    # The devices that the plan was made for, or that it was last found good enough for.
+    made_for: tuple[MadeFor, ...] = ()
 
     @property
     def busy(self) -> bool:
@@ -101,6 +103,8 @@ class Entry:
             self.left.update(dict.fromkeys(self.graph.programs))
             for oldest in list(self.left)[: max(0, len(self.left) - MOST_LEFT)]:
                 del self.left[oldest]
+        if graph is not None and graph is not self.graph:
+            self.made_for = graph.plan.made_for
         self.graph, self.error = graph, error
 
     def stopped(self) -> Iterator[Action]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.plan_json import parse_plan
+from coordinator.planning.propose import made_for
 from coordinator.tasks.plan import DeviceId, Plan, Tile
 from models.units import Network
 from protos.errors import BadRequest, NotFound
@@ -38,7 +39,7 @@ def adopt(text: str | bytes, network: Network, cluster: Cluster) -> Plan:
     made = plan_of_blocks(
         plan.strategy, plan.blocks, network, cluster, "the plan that was given does not use it"
     )
-    return replace(made, notes=plan.notes)
+    return replace(made, notes=plan.notes, made_for=made_for(cluster))
 
 
 def plan_id(plan: Plan) -> str:

@@ -35,7 +35,7 @@ from coordinator.control.events import Event, Work
 from coordinator.control.machine import Machine
 from coordinator.control.switching import Switching
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import DeviceId, MadeFor, Plan
 from protos.errors import ImbrexError, NotFound, TooLittleMemory, Unavailable
 
 # Chosen plans that are kept with their graphs: enough to benchmark every strategy over 1 to 7
@@ -69,6 +69,11 @@ class Plans(Machine):
         """The plan in force or chosen, unless it has to be made again."""
         entry = self._entries.get((model, choice))
         return entry.graph if entry and not entry.stale else None
+
+    def made_for(self, model: str, choice: Choice = IN_FORCE) -> tuple[MadeFor, ...]:
+        """The devices that this plan was made for, or last found good enough for."""
+        entry = self._entries.get((model, choice))
+        return entry.made_for if entry else ()
 
     def in_force(self) -> list[TaskGraph]:
         """The plans in force of all models."""
@@ -164,7 +169,8 @@ class Plans(Machine):
             case events.Kept(model, choice, graph):
                 if not self.knows(model, choice):
                     self._make_room()
-                    self._entries[model, choice] = Entry(model, choice, graph)
+                    self._entries[model, choice] = Entry(model, choice)
+                    self._entries[model, choice].put(graph)
                 self._touch(self._entries[model, choice])
             case events.Forgotten(model):
                 self.switching.forget(model)
@@ -233,6 +239,7 @@ class Plans(Machine):
                     yield actions.Prepare(work, entry.model, (plan,))
                     return
                 entry.error = None
+                entry.made_for = plan.made_for
             case events.Unprepared(_, errors):
                 making.without |= errors
                 yield self._propose(entry, making)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from coordinator.costs.affine import AffineCosts, Costs, LayerRates
+from coordinator.costs.regression import RegressionCosts
 from models.work import Work
 
 # About this long after a lasting change, half of it is believed.
@@ -122,3 +123,10 @@ class CorrectedCosts(AffineCosts):
     def layer_rates(self, work: Work) -> LayerRates:
         """Rates of a node; equal for all of its tiles with the same channels."""
         return self.costs.layer_rates(work).scaled(self.factor)
+
+
+def is_measured(costs: Costs) -> bool:
+    """Whether they come from a profile; otherwise they are assumed, from a rate."""
+    while isinstance(costs, CorrectedCosts):
+        costs = costs.costs
+    return isinstance(costs, RegressionCosts)

@@ -94,7 +94,7 @@ def _flags(flags: int) -> str:
 
 
 def _free(free: int, total: int) -> str:
-    return f"{megabytes(free, 0)} of {megabytes(total, 0)} free" if total else "not reported"
+    return f"{megabytes(free)} of {megabytes(total)} free" if total else "not reported"
 
 
 def _interface(patient: Patient) -> str:

@@ -177,9 +177,8 @@ class _Candidates:
         )
         note = f"Chosen: {best.name}. Compared with its time: {compared}."
         left = [other for other in CANDIDATES if other not in self.tried]
-        notes = (
-            (note, f"Skipped because they cannot win here: {', '.join(left)}.") if left else (note,)
-        )
+        skipped = f"Not searched, as an estimate rules them out: {', '.join(left)}."
+        notes = (note, skipped) if left else (note,)
         return replace(best.plan, strategy="auto", notes=(*notes, *best.plan.notes))
 
     def _finalists(self) -> Iterator[_Candidate]:

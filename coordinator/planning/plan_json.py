@@ -14,7 +14,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coordinator.tasks.plan import Block, DeviceId, Exchange, Plan, Tile, TrafficBytes, Unused
+from coordinator.tasks.plan import (
+    Block,
+    DeviceId,
+    Exchange,
+    MadeFor,
+    Plan,
+    Tile,
+    TrafficBytes,
+    Unused,
+)
 from models.boxes import Box, Span
 from models.graph import CHANNELS, COLS, ROWS
 from models.tiles import MapTile, tile_boxes
@@ -47,6 +56,10 @@ def plan_json(plan: Plan, network: Network) -> dict[str, Any]:
         "bytes": plan.traffic.as_json(),
         "wire": plan.wire,
         "notes": list(plan.notes),
+        "made_for": [
+            {"device": each.device, "speed": "measured" if each.measured else "assumed"}
+            for each in plan.made_for
+        ],
     }
 
 
@@ -84,6 +97,9 @@ def parse_plan(text: str | bytes, network: Network) -> Plan:
         version=file.version,
         notes=tuple(file.notes),
         wire=file.wire,
+        made_for=tuple(
+            MadeFor(DeviceId(each.device), each.speed == "measured") for each in file.made_for
+        ),
     )
 
 
@@ -155,6 +171,11 @@ class _UnusedFile(_Strict):
     reason: str
 
 
+class _MadeForFile(_Strict):
+    device: str
+    speed: Literal["measured", "assumed"]
+
+
 class _BytesFile(_Strict):
     scatter: _Count
     gather: _Count
@@ -178,6 +199,7 @@ class PlanFile(_Strict):
     redundant_flop: int
     bytes: _BytesFile
     notes: list[str] = []
+    made_for: list[_MadeForFile] = []
     # Added by `imbrex plan --explain --json`, for people.
     explanation: list[str] = []
     wire: Wire = "exact"

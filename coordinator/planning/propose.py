@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coordinator.costs.corrections import is_measured
 from coordinator.costs.devices import Cluster, Planner
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.mistakes import broken, defined_at, guarded, is_ours
 from coordinator.planning.simulator import simulate
 from coordinator.planning.spread import planned
-from coordinator.tasks.plan import Plan
+from coordinator.tasks.plan import MadeFor, Plan
 from models.units import Network
 from models.wire import Wire
 from protos.errors import ImbrexError
@@ -41,4 +42,10 @@ def _checked(planner: Planner, network: Network, cluster: Cluster) -> Plan:
         raise
     except Exception as error:
         raise broken(planner, error) from error
-    return replace(plan, predicted_latency_s=simulate(plan, network, cluster).latency_s)
+    predicted_s = simulate(plan, network, cluster).latency_s
+    return replace(plan, predicted_latency_s=predicted_s, made_for=made_for(cluster))
+
+
+def made_for(cluster: Cluster) -> tuple[MadeFor, ...]:
+    """What a plan for this cluster says of its devices."""
+    return tuple(MadeFor(each.id, is_measured(each.costs)) for each in cluster.devices)

@@ -75,6 +75,14 @@ class Unused:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeFor:
+    """A device that a plan could use, and whether its speed was measured (otherwise assumed)."""
+
+    device: DeviceId
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TrafficBytes:
     """Payload bytes that a request moves: host to devices, devices to host, peer to peer."""
 
@@ -93,7 +101,8 @@ class Plan:
 
     `predicted_latency_s` is the planner's prediction, `single_device_latency_s` that of the best
     device alone, `baseline_device` its id. `total_flop` is the whole network's, `redundant_flop`
-    what the tiles compute in addition. `wire` is the encoding of maps between blocks.
+    what the tiles compute in addition. `wire` is the encoding of maps between blocks. `made_for`
+    are the devices that there were when it was made; empty if that is not known.
     """
 
     model: str
@@ -109,6 +118,7 @@ class Plan:
     version: int = 0
     notes: tuple[str, ...] = field(default=())
     wire: Wire = "exact"
+    made_for: tuple[MadeFor, ...] = ()
 
     @property
     def devices(self) -> tuple[DeviceId, ...]:

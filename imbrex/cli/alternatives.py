@@ -81,10 +81,11 @@ def sentences(situation: Situation, step: Step) -> Iterator[str]:
     if numbers:
         yield (
             f"Why {used} of {len(situation.cluster.devices)} devices: it takes "
-            f"{terminal.duration(now_s)}; planned alike, {_listed(numbers)}."
+            f"{terminal.duration(now_s)}; planned by the same strategy, {_listed(numbers)}."
         )
-    others = [each.would(now_s) for each in _strategies(situation, step)]
-    yield f"Other strategies would take: {_listed(others)}."
+    others = list(_strategies(situation, step))
+    yield f"Other strategies would take: {_listed([each.would(now_s) for each in others])}."
+    yield from _faster(now_s, others)
     yield from _opt_in_sentences(now_s, list(_opt_ins(situation, step)))
 
 
@@ -109,6 +110,14 @@ def _strategies(situation: Situation, step: Step) -> Iterator[Alternative]:
         if name not in (situation.plan.strategy, "auto"):
             step(name)
             yield situation.planned(name, situation.cluster, planner)
+
+
+def _faster(now_s: float, others: Sequence[Alternative]) -> Iterator[str]:
+    """The best strategy that beats the plan, which `auto` may have ruled out by an estimate."""
+    faster = [each for each in others if not each.reason and each.latency_s < now_s * (1 - NOTABLE)]
+    if faster:
+        best = min(faster, key=lambda each: each.latency_s)
+        yield f"{best.what} would be faster here: plan with --strategy {best.what}."
 
 
 def _opt_ins(situation: Situation, step: Step) -> Iterator[Alternative]:

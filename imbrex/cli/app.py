@@ -123,7 +123,7 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         bool, typer.Option("--curve", help="Draw the time on 1, 2, ... devices.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show the workers, the plan and all times, too.")
+        bool, typer.Option("--explain", help="Also show the workers, the plan and all times.")
     ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the cluster running until Ctrl-C.")

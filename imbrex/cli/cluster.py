@@ -98,12 +98,12 @@ def move_state(
         str,
         typer.Argument(
             metavar="nats://HOST:PORT[,HOST:PORT...]|files",
-            help="Servers of NATS with JetStream; or this coordinator's files.",
+            help="NATS servers with JetStream, or this coordinator's files.",
         ),
     ],
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Put this coordinator's copy in place of what is there."),
+        typer.Option("--replace", help="Replace what is there with this coordinator's copy."),
     ] = False,
     config: Config = None,
     state_dir: StateDir = None,
@@ -141,11 +141,11 @@ def authority(config: Config = None, state_dir: StateDir = None, as_json: Json =
 def certificate(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Host names and addresses of the server."),
+        typer.Argument(metavar="NAME...", help="The server's host names and addresses."),
     ],
     file: Annotated[
         Path,
-        typer.Option("--file", metavar="PEM", help="The file to write; it holds the key, too."),
+        typer.Option("--file", metavar="PEM", help="The file to write; it also holds the key."),
     ],
     config: Config = None,
     state_dir: StateDir = None,
@@ -209,7 +209,7 @@ def key(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")],
     role: Annotated[
         Role,
-        typer.Option(help="infer: send requests and read the state; admin: change things, too."),
+        typer.Option(help="infer: send requests and read the state; admin: also change things."),
     ] = Role.infer,
     config: Config = None,
     state_dir: StateDir = None,

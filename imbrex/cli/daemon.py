@@ -35,7 +35,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     ] = None,
     grpc_port: Annotated[
         int | None,
-        typer.Option(help="The port of the Open Inference Protocol's gRPC. [default: 8461]"),
+        typer.Option(help="The gRPC port of the Open Inference Protocol. [default: 8461]"),
     ] = None,
     workers: Annotated[
         list[str] | None,
@@ -59,7 +59,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         typer.Option(
             "--frigate-zmq",
             metavar="tcp://ADDRESS:PORT",
-            help="Answer Frigate's zmq detectors there; repeatable.",
+            help="Serve Frigate's zmq detectors at this address; repeatable.",
         ),
     ] = None,
     strategy: Strategy = None,
@@ -83,7 +83,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     host_computes: Annotated[
         bool | None,
         typer.Option(
-            "--host-computes/--no-host-computes", help="Whether this machine computes, too."
+            "--host-computes/--no-host-computes", help="Whether this machine also computes."
         ),
     ] = None,
     profile: Annotated[

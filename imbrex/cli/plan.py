@@ -107,6 +107,7 @@ def _by_name(shown: Shown) -> dict[str, Any]:
         "baseline_device": names.get(plan["baseline_device"], plan["baseline_device"]),
         "devices_used": [names.get(each, each) for each in plan["devices_used"]],
         "devices_unused": [*map(named, plan["devices_unused"])],
+        "made_for": [*map(named, plan["made_for"])],
         "blocks": blocks,
     }
 

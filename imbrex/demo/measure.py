@@ -9,7 +9,7 @@ from typing import Any
 
 from coordinator.control.choice import IN_FORCE, Choice
 from imbrex.calls import plain
-from imbrex.demo.cluster import DemoCluster
+from imbrex.demo.cluster import ClusterForm, DemoCluster
 from imbrex.demo.progress import Progress
 from imbrex.demo.question import Question
 from models.quality import Picture, Truth, exactly_right
@@ -94,6 +94,8 @@ def measure(
         progress(f"learning what messages cost: request {number + 1} of {LEARNING_REQUESTS}")
         client.outputs(model, question.body, question.media_type)
     progress("planning for all devices")
+    if chosen != IN_FORCE:
+        _wait_until_planned(cluster, model, chosen)
     for _ in range(MOST_ROUNDS):
         first = plain(client.infer(model, question.body, question.media_type, chosen))
         for _ in range(1, FIRST_REQUESTS):
@@ -105,7 +107,8 @@ def measure(
             found = client.outputs(model, question.body, question.media_type, chosen)
             comparison = comparison.worse(compare(found.arrays, question.expected))
             answers.append(plain(found.origin))
-        if {each["plan_version"] for each in (first, *answers)} == {plan["version"]}:
+        versions = {each["plan_version"] for each in (first, *answers)}
+        if versions == {plan["version"]} and is_for_all(plan, cluster.form):
             break
     else:
         raise Unavailable(
@@ -147,6 +150,21 @@ def wait_until_profiled(cluster: DemoCluster, progress: Progress) -> None:
         return done == len(devices)
 
     cluster.wait(profiled, "not every device was measured", PROFILE_TIMEOUT_S)
+
+
+def is_for_all(plan: Mapping[str, Any], form: ClusterForm) -> bool:
+    """Whether a plan was made for all workers and, unless the demo measures none, their measured
+    speeds.
+    """
+    speeds = [each["speed"] for each in plan["made_for"]]
+    return len(speeds) == form.workers and not (form.profile and "assumed" in speeds)
+
+
+def _wait_until_planned(cluster: DemoCluster, model: str, chosen: Choice) -> None:
+    def planned() -> bool:
+        return is_for_all(plain(cluster.client.plan(model, chosen)), cluster.form)
+
+    cluster.wait(planned, "no plan was made for all workers", PROFILE_TIMEOUT_S)
 
 
 def all_right(question: Question, predictions: Sequence[Mapping[str, Any]]) -> bool | None:

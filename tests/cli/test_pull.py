@@ -218,4 +218,4 @@ def test_pull_on_a_small_disk(store: str, tmp_path: Path) -> None:
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip("no mount namespaces here")
     assert done.returncode == 1
-    assert "0.1 MB free" in done.stderr
+    assert "0.07 MB free" in done.stderr

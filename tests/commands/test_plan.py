@@ -80,6 +80,18 @@ def test_alternatives_are_told_in_the_seconds_of_the_plan() -> None:
     assert re.findall(r"[+-]\d+%", usual) == re.findall(r"[+-]\d+%", doubled)
 
 
+def test_a_strategy_that_beats_the_plan_is_named() -> None:
+    network, cluster = network_of("digits"), parse_cluster(CLUSTER)
+    slow, fast = (propose(strategy(each), network, cluster) for each in ("lw", "fused"))
+    assert fast.predicted_latency_s < slow.predicted_latency_s
+    told = list(sentences(Situation(network, cluster, slow, strategy("lw")), lambda what: None))
+    (named,) = (each for each in told if "would be faster here" in each)
+    assert named.endswith(f"plan with --strategy {named.split()[0]}.")
+    best = propose(strategy("auto"), network, cluster)
+    told = list(sentences(Situation(network, cluster, best, strategy("auto")), lambda what: None))
+    assert not any("would be faster here" in each for each in told)
+
+
 def test_sentences_with_what_everything_else_would_cost() -> None:
     network, cluster = network_of("digits"), parse_cluster(CLUSTER)
     planner = strategy("aofl")

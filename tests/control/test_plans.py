@@ -1,5 +1,6 @@
 """Which plans are made, take over and go: what happens, and exactly what is to be done."""
 
+from dataclasses import replace
 from itertools import count
 from math import inf
 
@@ -28,7 +29,7 @@ from coordinator.control.events import (
 )
 from coordinator.control.plans import FIRST_PLAN_S, NO_WORKER, Plans
 from coordinator.control.switching import HEARD_S, Observed
-from coordinator.tasks.plan import DeviceId
+from coordinator.tasks.plan import DeviceId, MadeFor
 from protos.errors import Infeasible, LostWorker, NotFound, TooLittleMemory, Unavailable
 from tests.control.support import ALL, LW, M, changed, graph, in_force, plan, plans, steps
 
@@ -114,6 +115,20 @@ def test_the_same_plan_stays_and_one_whose_device_is_gone_goes() -> None:
     state.step(Tick(), 4.0)
     worse = plan("cd", 9.0)
     assert state.step(Planned(W3, worse, old_s=None), 4.0) == [Prepare(W3, M, (worse,))]
+
+
+def test_a_plan_says_which_devices_it_was_made_for_or_found_good_enough_for() -> None:
+    state = plans()
+    few = (MadeFor(DeviceId("a"), measured=True),)
+    all_of_them = (*few, MadeFor(DeviceId("b"), measured=False))
+    made = graph(replace(plan("ab"), made_for=few))
+    in_force(state, made)
+    assert state.made_for(M) == few
+    steps(state, changed("c joined"), now=1.0)
+    steps(state, Tick(), Planned(W2, replace(plan("ab"), made_for=all_of_them)), now=2.0)
+    assert state.graph(M) is made
+    assert state.made_for(M) == all_of_them
+    assert state.made_for("another") == ()
 
 
 def test_who_cannot_be_prepared_is_left_out_until_the_next_occasion() -> None:

@@ -1,25 +1,49 @@
-"""Every command of the documentation: parsed always, run by `make test-slow` where it can be."""
+"""Every block of the documentation. Commands are parsed always, and run by `make test-slow` where
+they can be, with the output that is shown; settings, data and programs are parsed.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import tomllib
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
+import yaml
 from PIL import Image
 from typer.main import get_command
 
 from imbrex.cli.app import app
 from models.digits.examples import examples
-from tests.docs.commands import ROOT, Block, blocks
+from tests.docs.commands import ROOT, Block, Written, blocks, likened, written
 from tests.serving.camera import save_camera
 from tests.serving.processes import Service, serving
 
 BLOCKS = blocks()
+
+
+def environment(text: str) -> None:
+    """A file of settings for a service."""
+    for line in text.splitlines():
+        assert re.fullmatch(r"(#.*|[A-Z_]+=.*)?", line), line
+
+
+PARSERS: Mapping[str, Callable[[str], object]] = {
+    "json": json.loads,
+    "toml": tomllib.loads,
+    "yaml": yaml.safe_load,
+    "python": lambda text: compile(text, "a page", "exec"),
+    "ini": environment,
+}
+# What only a browser reads.
+DRAWN = {"mermaid"}
 # What a block without needs may consist of.
 RUNNABLE = {"imbrex", "python", "curl", "make", "cd", "export"}
 # Make's targets that take minutes or change the system: that they are there is enough.
@@ -71,6 +95,35 @@ def test_a_wrong_flag_would_be_noticed() -> None:
         test_every_command_is_one(Block("page", 1, "", "apt install imbrex\n"))
 
 
+@pytest.mark.parametrize("block", written(), ids=str)
+def test_settings_data_and_programs_can_be_read(block: Written) -> None:
+    if block.language not in DRAWN:
+        PARSERS[block.language](dedent(block.text))
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("json", "{'a': 1}"),
+        ("toml", "a = b"),
+        ("yaml", "a: [1"),
+        ("python", "def plan(:"),
+        ("ini", "WATCH: x"),
+    ],
+)
+def test_a_block_that_cannot_be_read_would_be_noticed(language: str, text: str) -> None:
+    with pytest.raises(Exception, match=r"."):
+        test_settings_data_and_programs_can_be_read(Written("page", 1, language, text))
+
+
+def test_outputs_are_alike_but_for_what_differs_between_machines() -> None:
+    shown = " one alone  \u2588\u2588\u258a  144 ms\n\n2.2 times as fast\n"
+    assert likened(shown) == likened("one alone \u2588 1.02 s\n3 times as fast")
+    assert likened(shown) != likened("one alone \u2588 1.02 s\n3 times as slow")
+    shows = [str(block) for block in BLOCKS if block.output]
+    assert shows == ["README.md-1"]
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory):
     with serving(tmp_path_factory.mktemp("documented"), ["--model", "digits"]) as running:
@@ -115,7 +168,7 @@ def test_every_command_runs(block: Block, service: Service, place: Path) -> None
     script = re.sub(r"localhost:8460|127\.0\.0\.1:8460", service.host_port, block.text)
     script = script.replace(" --keep", "")  # tests/cli/test_demo.py leaves one up
     script = re.sub(r"\bmake ", "make -o .venv/ready ", script)  # which this very test runs in
-    environment = {
+    variables = {
         **os.environ,
         "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
@@ -124,10 +177,13 @@ def test_every_command_runs(block: Block, service: Service, place: Path) -> None
     done = subprocess.run(
         ["bash", "-e", "-c", script],
         cwd=place,
-        env=environment,
+        env=variables,
         capture_output=True,
         text=True,
         check=False,
         timeout=900,
     )
     assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
+    printed = likened(done.stdout)
+    for line in likened(block.output):
+        assert line in printed, f"{block.page} shows {line!r}:\n{done.stdout}"

@@ -87,14 +87,14 @@ def test_a_new_planner_is_a_function_and_a_row(monkeypatch: pytest.MonkeyPatch) 
     assert plan.predicted_latency_s <= halves
 
 
-def test_what_can_not_win_is_not_searched() -> None:
+def test_what_an_estimate_rules_out_is_not_searched() -> None:
     told = " ".join(auto(real("digits"), pis(4, "star")).notes)
-    assert "halo" in told.partition("Skipped")[0]
-    assert "Skipped because they cannot win here: elimination, kcut." in told
+    assert "halo" in told.partition("Not searched")[0]
+    assert "Not searched, as an estimate rules them out: elimination, kcut." in told
     near = Link(1e9, message_s=1e-5)
     told = " ".join(auto(real("digits"), pis(2, "switch", near)).notes)
-    assert "elimination " in told.partition("Skipped")[0]
-    assert "kcut " in told.partition("Skipped")[0]
-    assert "Skipped because they cannot win here: halo." in " ".join(
+    assert "elimination " in told.partition("Not searched")[0]
+    assert "kcut " in told.partition("Not searched")[0]
+    assert "Not searched, as an estimate rules them out: halo." in " ".join(
         auto(real("digits"), pis(1, "star")).notes
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
 from coordinator.runtime.planners import strategy
-from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, TrafficBytes, Unused
+from coordinator.tasks.plan import Block, DeviceId, MadeFor, Plan, Tile, TrafficBytes, Unused
 from models.boxes import Box, Span
 from models.units import layers_of
 from protos.errors import BadRequest
@@ -61,6 +61,9 @@ def plans(draw: st.DrawFn) -> Plan:
         tuple(unused),
         draw(st.integers(0, 10**9)),
         tuple(draw(st.lists(NAMES, max_size=2))),
+        made_for=tuple(
+            draw(st.lists(st.builds(MadeFor, NAMES.map(DeviceId), st.booleans()), max_size=2))
+        ),
     )
 
 

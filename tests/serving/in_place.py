@@ -25,6 +25,7 @@ from coordinator.tasks.timeline import Timing
 from models.importer import load_graph
 from models.pixels import as_values, with_pixels
 from models.reference import WholeModel
+from models.selection import NO_SELECTION, Selections
 from models.units import Network, divide
 from models.vision.class_scores import ClassScores
 from models.vision.image_input import ImageInput
@@ -150,6 +151,7 @@ class InPlace:
         choice: Choice = IN_FORCE,
         *,
         raw: bool = True,
+        selections: Selections = NO_SELECTION,
     ) -> Answer:
         model = model.source if isinstance(model, ServedModel) else model
         if self.fails_with is not None:

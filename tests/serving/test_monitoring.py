@@ -21,7 +21,7 @@ RULES = yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"][0]["rules"]
 def promtool(*arguments: object) -> str:
     program = shutil.which("promtool")
     if program is None:
-        pytest.skip("promtool is not installed: apt install prometheus")
+        pytest.skip("promtool is not installed: make promtool")
     ran = subprocess.run(
         [program, *map(str, arguments)], capture_output=True, text=True, check=False
     )

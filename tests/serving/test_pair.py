@@ -20,7 +20,7 @@ from tests.serving.processes import wait
 MODEL = "digits"
 
 pytestmark = pytest.mark.skipif(
-    not HAPROXY or not SERVER, reason="needs both: apt-get install haproxy nats-server"
+    not HAPROXY or not SERVER, reason="needs HAProxy and NATS: make servers"
 )
 
 

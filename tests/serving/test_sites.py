@@ -28,7 +28,7 @@ HAPROXY = shutil.which("haproxy") or ""
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "sites.cfg"
 CLIENTS = 8
 
-pytestmark = pytest.mark.skipif(not HAPROXY, reason="needs HAProxy: apt-get install haproxy")
+pytestmark = pytest.mark.skipif(not HAPROXY, reason="needs HAProxy: make servers")
 
 
 @dataclass

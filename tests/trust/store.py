@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.store import SERVER
 
-needs_server = pytest.mark.skipif(not SERVER, reason="needs NATS: apt-get install nats-server")
+needs_server = pytest.mark.skipif(not SERVER, reason="needs NATS: make servers")
 
 
 def alone(names: Sequence[str]) -> str:

@@ -139,7 +139,7 @@ def test_the_fastest_that_is_right_and_leaves_room_is_chosen(place, monkeypatch)
     settled = settle(made(place, monkeypatch, found, **versions))
     assert settled.engine == settled.maker == "good"
     assert settled.refused.keys() == {"wrong", "broken", "large"}
-    assert "375.0 MB" in settled.refused["large"]
+    assert "375 MB" in settled.refused["large"]
     again = made(place, monkeypatch, {}, **versions)
     assert (again.engine, again.is_open) == ("good", False)
     again.refuse("good", "it failed in service")
