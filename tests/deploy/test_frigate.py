@@ -12,8 +12,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from coordinator.doctor.frigate import TIMEOUT_S
 from coordinator.serving.app import create_app
-from coordinator.serving.frigate.server import TIMEOUT_S
 from coordinator.settings import HTTP_PORT
 from imbrex.cli.app import app
 from models.installed import VARIABLE
