@@ -28,6 +28,7 @@ from coordinator.control.given import adopt, plan_id
 from coordinator.costs.devices import Cluster
 from coordinator.doctor.examine import diagnose
 from coordinator.doctor.findings import Diagnosis, of_no_exam, of_quarantine, of_state
+from coordinator.doctor.frigate import InTime, in_time
 from coordinator.execution.driver import Driver
 from coordinator.execution.flight import Flight
 from coordinator.execution.trace import Lived, chrome_trace
@@ -103,6 +104,7 @@ class Coordinator:
         self.served = Served(self.names, self._library, self._controller, self._live)
         self._entrances = Entrances()
         self._examining = asyncio.Lock()
+        self._frigates = ""
         self._background: list[asyncio.Task[None]] = []
 
     @property
@@ -249,7 +251,28 @@ class Coordinator:
         unasked = [of_no_exam(self._status(each), why) for each, why in silent.items()]
         quarantined = [each for each in self.devices() if each.state == "quarantined"]
         known = [*map(of_quarantine, quarantined), *unasked, *of_state(self.state)]
-        return diagnose(await self._live.examine(), known)
+        return diagnose(await self._live.examine(), known, await self._frigate_in_time())
+
+    async def frigate_in_time(self, model: str) -> InTime:
+        """Whether the detectors of Frigate are answered in time with its model, which `examine`
+        looks at from now on.
+
+        Raises:
+            Unavailable: no worker is ready.
+        """
+        self._frigates = model
+        plan, _ = await self.plan(model)
+        return in_time(plan.predicted_latency_s, len(self._settings.frigate_zmq))
+
+    async def _frigate_in_time(self) -> InTime | None:
+        """None before Frigate's model is loaded, and while there is no plan for it."""
+        if not self._frigates:
+            return None
+        try:
+            plan, _ = await self.made_plan(self._frigates)
+        except ImbrexError:
+            return None
+        return in_time(plan.predicted_latency_s, len(self._settings.frigate_zmq))
 
     def _status(self, device: DeviceId) -> DeviceStatus:
         found = (each for each in self.devices() if each.id == device)

@@ -21,7 +21,8 @@ from coordinator.cluster.peers import IDLE, PeerState, seconds_ago
 from coordinator.cluster.pool import Pool
 from coordinator.doctor import machines, networks
 from coordinator.doctor.checks import checks
-from coordinator.doctor.findings import Absent, Diagnosis, Examined, Finding, Patient
+from coordinator.doctor.findings import Absent, Check, Diagnosis, Examined, Finding, Patient
+from coordinator.doctor.frigate import InTime
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
@@ -64,15 +65,22 @@ async def examine(pool: Pool, settings: CoordinatorSettings) -> Examined:
     )
 
 
-def diagnose(examined: Examined, known: Iterable[Finding] = ()) -> Diagnosis:
+def diagnose(
+    examined: Examined, known: Iterable[Finding] = (), frigate: InTime | None = None
+) -> Diagnosis:
     """All that was looked at, and all problems, the worst first; `known` are some that an
-    examination of machines and networks does not find.
+    examination of machines and networks does not find. `frigate`: if it asks here, whether it is
+    answered in time.
     """
     found = [*known, *networks.findings(examined)]
+    rows: list[Check] = []
+    if frigate is not None:
+        rows.append(frigate.check())
+        found += frigate.findings()
     for patient in examined.patients:
         found += machines.findings(patient, examined.version)
     found.sort(key=lambda each: _ORDER.index(each.severity))
-    return Diagnosis(tuple(checks(examined, found)), tuple(found))
+    return Diagnosis((*checks(examined, found), *rows), tuple(found))
 
 
 def own_networks() -> Networks:

@@ -31,6 +31,8 @@ PASSWORD_VARIABLE = "IMBREX_MQTT_PASSWORD"  # noqa: S105 - its name
 DISCOVERY = "homeassistant"
 CONNECT_S = 10.0
 KEEP_ALIVE_S = 30
+# The longest pause between attempts to reach a broker that is away; paho's own is two minutes.
+LONGEST_RETRY_S = 30
 # Messages queued for a broker that is away; only the newest matter.
 MOST_QUEUED = 100
 # We subscribe to nothing, so a broker's packets to us have a few bytes each.
@@ -105,6 +107,7 @@ class Publisher:
         self._refused = ""
         client = _Client(CallbackAPIVersion.VERSION2, client_id=f"{self._id}_{os.getpid()}")
         client.max_queued_messages_set(MOST_QUEUED)
+        client.reconnect_delay_set(max_delay=LONGEST_RETRY_S)
         client.will_set(f"{self._topic}/availability", "offline", qos=1, retain=True)
         if broker.user:
             client.username_pw_set(broker.user, os.environ.get(PASSWORD_VARIABLE))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
+import re
+import shlex
 import subprocess
 import tomllib
 from collections.abc import Mapping
@@ -11,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from coordinator.settings import load_settings
+from imbrex.cli.app import app
 from tests.deploy.test_units import DAEMONS, daemons
 from worker.settings import load
 
@@ -43,12 +48,20 @@ def defaults(role: str) -> dict[str, Any]:
     return found
 
 
-def rendered(daemon: str, **given: Any) -> dict[str, Any]:
-    """The settings file of a daemon, with these variables beside the defaults."""
+def templates() -> Any:
+    """Jinja with the filters of Ansible that the roles use."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["to_json"] = json.dumps
     environment.filters["basename"] = lambda path: Path(path).name
     environment.filters["bool"] = lambda value: str(value).lower() in {"true", "yes", "1", "on"}
+    environment.filters["quote"] = shlex.quote
+    environment.filters["combine"] = operator.or_
+    return environment
+
+
+def rendered(daemon: str, **given: Any) -> dict[str, Any]:
+    """The settings file of a daemon, with these variables beside the defaults."""
+    environment = templates()
     known: dict[str, Any] = {
         "inventory_hostname": "kitchen",
         "ansible_host": "192.168.1.21",
@@ -162,6 +175,82 @@ def test_roles_and_units_speak_of_the_same_paths() -> None:
         assert f"--config {paths['imbrex_config']}/{daemon}.toml" in unit
         copied = ANSIBLE / "roles" / "imbrex" / "files" / f"imbrex-{daemon}.service"
         assert copied.read_text() == unit
+
+
+YARD = {
+    "name": "yard",
+    "source": "rtsp://viewer@yard.local/stream1?a=1&b=2",
+    "options": """--model tinyyolov2-8 --mqtt mqtt://me@hub --presence 'garden gnome'""",
+    "environment": {
+        "IMBREX_CAMERA_PASSWORD": 'a "b" \\ $c `d` #e',
+        "IMBREX_URL": "http://hub:8460",
+    },
+}
+
+
+def environment_file(watch: dict[str, Any]) -> dict[str, str]:
+    """What systemd reads in the file of a watch: in double quotes, a backslash escapes quotes and
+    backslashes [systemd.exec(5), EnvironmentFile].
+    """
+    template = (ANSIBLE / "roles/coordinator/templates/watch.env.j2").read_text()
+    known: dict[str, Any] = {"ansible_managed": "by Ansible", "imbrex_release": "0.1.0-ab"}
+    known |= {"coordinator_watch_environment": {"IMBREX_URL": "http://here"}}
+    text = templates().from_string(template).render(item=watch, **known)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    read = [re.fullmatch(r'([A-Z_]+)="((?:[^"\\]|\\["\\])*)"', line) for line in lines]
+    return {found[1]: re.sub(r"\\(.)", r"\1", found[2]) for found in read if found}
+
+
+def test_a_watch_is_told_what_the_inventory_says() -> None:
+    told = environment_file(YARD)
+    words = shlex.split(told.pop("WATCH"))
+    context = get_command(app).commands["watch"].make_context("imbrex", words)
+    assert context.params["source"] == YARD["source"]
+    assert (context.params["model"], context.params["mqtt"]) == ("tinyyolov2-8", "mqtt://me@hub")
+    assert context.params["presence"] == ["garden gnome"]
+    assert told == YARD["environment"]
+
+
+def test_a_watch_without_options_asks_the_coordinator_beside_it() -> None:
+    told = environment_file({"name": "scans", "source": "/srv/my scans"})
+    assert told == {"WATCH": "'/srv/my scans' ", "IMBREX_URL": "http://here"}
+
+
+def test_the_example_of_watches_is_what_the_role_takes() -> None:
+    spec = read(ANSIBLE / "roles/coordinator/meta/argument_specs.yml")["argument_specs"]["main"]
+    keys = spec["options"]["coordinator_watches"]["options"]
+    page = (ROOT / "docs" / "install.md").read_text()
+    (example,) = re.findall(r"```yaml\n(coordinator_watches:.*?)```", page, re.DOTALL)
+    (listed,) = yaml.safe_load(example)["coordinator_watches"]
+    assert set(listed) == set(keys)
+    assert [key for key in keys if f"| `{key}` |" not in page] == []
+    words = shlex.split(listed["options"])
+    get_command(app).commands["watch"].make_context("imbrex", [listed["source"], *words])
+
+
+def test_watches_and_their_unit_speak_of_the_same_paths() -> None:
+    paths = read(ANSIBLE / "roles/coordinator/vars/main.yml")
+    unit = ROOT / "deploy" / "systemd" / Path(paths["coordinator_watch_unit_file"]).name
+    assert f"EnvironmentFile={paths['coordinator_watches_there']}/%i.env" in unit.read_text()
+    copied = ANSIBLE / "roles" / "coordinator" / "files" / unit.name
+    assert copied.read_text() == unit.read_text()
+    removed = (ANSIBLE / "remove.yml").read_text()
+    assert f"paths: {paths['coordinator_watches_there']}\n" in removed
+    assert f"- {paths['coordinator_watch_unit_file']}\n" in removed
+
+
+def test_what_a_watch_needs_is_installed_with_it() -> None:
+    extras = read(ANSIBLE / "roles/imbrex/vars/main.yml")["imbrex_extras"]
+    known = {"inventory_hostname": "living-room", "groups": GROUPS, "imbrex_engines": []}
+    template = templates().from_string(extras)
+    assert template.render(known) == "['coordinator']"
+    with_watch = template.render(known, coordinator_watches=[YARD])
+    assert with_watch == "['coordinator', 'watch', 'mqtt']"
+    assert (
+        template.render(known | {"inventory_hostname": "hall"}, coordinator_watches=[YARD]) == "[]"
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(yaml.safe_load(with_watch)) <= set(project["optional-dependencies"])
 
 
 LINT = ROOT / ".venv-deploy" / "bin" / "ansible-lint"

@@ -84,6 +84,15 @@ def test_frigate_sends_its_model_and_gets_rows(detector: Detector, model: Path) 
     assert np.abs(expected(model, crops(2)[0]) - expected(model, crops(2)[1])).max() > 1e-3
 
 
+def test_the_doctor_says_whether_frigate_is_answered_in_time(
+    detector: Detector, service: Service
+) -> None:
+    assert detector.initialise()
+    (row,) = [each for each in service.get("/v1/doctor")["checks"] if each["what"] == "frigate"]
+    assert row["device"] == "coordinator"
+    assert row["seen"].endswith("with 2 detectors")
+
+
 def test_a_picture_with_channels_last_is_turned(detector: Detector, model: Path) -> None:
     assert detector.initialise()
     (crop,) = crops(1)

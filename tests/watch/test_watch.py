@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from imbrex.watch.mqtt import Broker, Publisher, as_id
 from models.digits.examples import examples
 from protos.errors import BadConfiguration, BadRequest, Unavailable
 from tests.cli.run_cli import imbrex
-from tests.serving.processes import Service, free_port, serving
-from tests.watch.cameras import camera
+from tests.serving.processes import Service, free_port, serving, wait
+from tests.watch.cameras import Camera, camera
 
 LONG_S = 60
 
@@ -138,9 +138,10 @@ def test_without_a_coordinator_and_with_an_unknown_model(service: Service, tmp_p
 
 
 @contextmanager
-def broker() -> Iterator[int]:
-    """A real broker on loopback; its port."""
-    port, ready, loop = free_port(), threading.Event(), asyncio.new_event_loop()
+def broker(port: int = 0) -> Iterator[int]:
+    """A real broker on loopback; its port, by default a free one."""
+    port = port or free_port()
+    ready, loop = threading.Event(), asyncio.new_event_loop()
     settings = {
         "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}},
         "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
@@ -228,6 +229,54 @@ def test_a_watch_that_dies_is_offline_by_the_broker_s_word(
             wait_for(found, "imbrex/watch/availability", b"online")
             process.kill()
             wait_for(found, "imbrex/watch/availability", b"offline")
+
+
+@contextmanager
+def shooting(yard: Camera) -> Iterator[None]:
+    """Ten pictures a second."""
+    stop = threading.Event()
+
+    def shoot() -> None:
+        while not stop.wait(0.1):
+            yard.more.release()
+
+    thread = threading.Thread(target=shoot)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def until(process: subprocess.Popen[str], *, answered: bool) -> dict[str, Any]:
+    """The next line with an answer, or with an error."""
+    while ("error" not in (found := line(process))) != answered:
+        pass
+    return found
+
+
+def test_coordinator_and_broker_go_and_return_and_the_watch_goes_on(tmp_path: Path) -> None:
+    port, brokers = free_port(), free_port()
+    url, hub = f"http://127.0.0.1:{port}", f"mqtt://127.0.0.1:{brokers}"
+    flags = ["--model", "digits", "--port", str(port)]
+    with ExitStack() as watch, camera() as yard, shooting(yard):
+        with broker(brokers):
+            with serving(tmp_path / "before", flags):
+                process = watch.enter_context(watching(yard.url, "--url", url, "--mqtt", hub))
+                until(process, answered=True)
+            lost = until(process, answered=False)
+            assert lost["error"]["code"] == "no_coordinator"
+        with serving(tmp_path / "after", flags):
+            until(process, answered=True)
+            with broker(brokers), listening(brokers, "#") as found:
+                wait_for(found, "imbrex/watch/availability", b"online")
+                wait_for(found, "homeassistant/sensor/imbrex_watch/count/config")
+                before = len(found.get("imbrex/watch", []))
+                until(process, answered=True)
+                wait(lambda: len(found.get("imbrex/watch", [])) > before)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LONG_S) == 0
 
 
 def test_templates_say_what_they_should() -> None:

@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 FOLDER = "frigate"
 # Frigate waits 30 s for a model, and gives up if it is not loaded then; loading goes on.
 LOAD_S = 25.0
-# Frigate's default `request_timeout_ms`.
-TIMEOUT_S = 0.2
-# The slowest of many answers, beside the prediction of one on idle devices.
-_SLOWEST = 1.5
 # A home has a handful of detectors, each with one request at a time.
 MOST_AT_ONCE = 16
 # Messages that wait in the socket, each as large as a body.
@@ -175,14 +171,14 @@ class FrigateServer:
         return True
 
     async def _say_whether_in_time(self) -> None:
-        plan, _ = await self._coordinator.plan(self._source)
-        slowest_s = _SLOWEST * plan.predicted_latency_s
-        told = log.info if slowest_s <= TIMEOUT_S else log.warning
+        found = await self._coordinator.frigate_in_time(self._source)
+        told = log.info if found.holds else log.warning
         told(
             "frigate's timeout",
-            predicted_ms=round(plan.predicted_latency_s * 1e3),
-            in_time=slowest_s <= TIMEOUT_S,
-            cure=f"set request_timeout_ms: {max(200, round(slowest_s * 1e3, -2)):.0f} or more",
+            detectors=found.detectors,
+            predicted_ms=round(found.predicted_s * 1e3),
+            in_time=found.holds,
+            cure=found.cure,
         )
 
     async def _detected(self, picture: Picture) -> np.ndarray:
