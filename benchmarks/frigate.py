@@ -32,8 +32,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from benchmarks.report import command_line, emit
+from coordinator.doctor.frigate import TIMEOUT_S
 from coordinator.serving.frigate.outputs import rows_of
-from coordinator.serving.frigate.server import TIMEOUT_S
 from imbrex.demo.cluster import ClusterForm, DemoCluster
 from imbrex.demo.likeness import likeness
 from imbrex.demo.measure import wait_until_profiled
