@@ -170,6 +170,7 @@ class _Crowd:
                 if number is None:
                     return found
                 found.append(self._ask(detector, number % len(self._crops)))
+                # The rest of a crop's time at the rate that --fps asks for.
                 time.sleep(max(0.0, self._pause_s - found[-1].seconds / self._scale))
 
         with ThreadPoolExecutor(len(self._detectors)) as pool:

@@ -41,8 +41,8 @@ from models.windows import (
 from protos.errors import BadRequest
 
 # What is folded makes shapes known, first those behind it, then all others, until nothing changes.
-# Three rounds suffice for every exporter seen; files made to take more get this many nodes looked
-# at, in half a minute.
+# Three rounds suffice for every exporter seen; in files made to take more, so many nodes are
+# looked at.
 _MOST_VISITS = 200_000
 
 
