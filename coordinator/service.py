@@ -251,11 +251,11 @@ class Coordinator:
         unasked = [of_no_exam(self._status(each), why) for each, why in silent.items()]
         quarantined = [each for each in self.devices() if each.state == "quarantined"]
         known = [*map(of_quarantine, quarantined), *unasked, *of_state(self.state)]
-        return diagnose(await self._live.examine(), known, await self._frigate_in_time())
+        return diagnose(await self._live.examine(), known, self.frigate)
 
     async def frigate_in_time(self, model: str) -> InTime:
-        """Whether the detectors of Frigate are answered in time with its model, which `examine`
-        looks at from now on.
+        """Whether the detectors of Frigate are answered in time with its model, which
+        `frigate` judges from now on.
 
         Raises:
             Unavailable: no worker is ready.
@@ -264,15 +264,13 @@ class Coordinator:
         plan, _ = await self.plan(model)
         return in_time(plan.predicted_latency_s, len(self._settings.frigate_zmq))
 
-    async def _frigate_in_time(self) -> InTime | None:
-        """None before Frigate's model is loaded, and while there is no plan for it."""
-        if not self._frigates:
-            return None
-        try:
-            plan, _ = await self.made_plan(self._frigates)
-        except ImbrexError:
-            return None
-        return in_time(plan.predicted_latency_s, len(self._settings.frigate_zmq))
+    @property
+    def frigate(self) -> InTime | None:
+        """Whether Frigate's detectors are answered in time by the plan in force; None before its
+        model is loaded, and while there is no plan for it.
+        """
+        graph = self._plans.graph(self._frigates)
+        return graph and in_time(graph.plan.predicted_latency_s, len(self._settings.frigate_zmq))
 
     def _status(self, device: DeviceId) -> DeviceStatus:
         found = (each for each in self.devices() if each.id == device)

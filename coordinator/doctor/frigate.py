@@ -36,11 +36,17 @@ class InTime:
         timeout_ms = _STEP_MS * math.ceil(round(self.slowest_s * 1e3, 3) / _STEP_MS)
         return f"set request_timeout_ms: {max(round(TIMEOUT_S * 1e3), timeout_ms)} or more"
 
+    @property
+    def seen(self) -> str:
+        """What the judgement is made from, for people."""
+        predicted = (
+            f"{self.predicted_s * 1e3:.0f} ms predicted, {self.slowest_s * 1e3:.0f} ms at most"
+        )
+        return f"{predicted} with {self.detectors} detector{'s' if self.detectors > 1 else ''}"
+
     def check(self) -> Check:
         """The row of the doctor's check list."""
-        seen = f"{self.predicted_s * 1e3:.0f} ms predicted, {self.slowest_s * 1e3:.0f} ms at most "
-        seen += f"with {self.detectors} {'detector' if self.detectors == 1 else 'detectors'}"
-        return Check("coordinator", "", "frigate", seen, "ok" if self.holds else "warning")
+        return Check("coordinator", "", "frigate", self.seen, "ok" if self.holds else "warning")
 
     def findings(self) -> list[Finding]:
         """The problem, if Frigate may give up before it is answered."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -16,8 +18,9 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MISSING = "there is no chromium with chromedriver: `make browser`"
 
 
-def present() -> bool:
-    return bool(CHROMIUM and DRIVER)
+def needs_browser(test: Callable[..., object]) -> Callable[..., object]:
+    without = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
+    return pytest.mark.needs_browser(without(test))
 
 
 @contextmanager
@@ -39,6 +42,12 @@ def browser(width: int = 1280, height: int = 1000, *, dark: bool = False) -> Ite
         yield driver
     finally:
         driver.quit()
+
+
+def text(driver: Any, identity: str) -> str:
+    return driver.execute_script(
+        "return document.getElementById(arguments[0]).textContent", identity
+    )
 
 
 def errors(driver: Any) -> list[str]:

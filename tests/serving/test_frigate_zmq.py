@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,7 @@ from models.vision.sidecar import sidecar_path
 from models.vision.yolo_boxes import YoloBoxes
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex
+from tests.serving.browser import browser, needs_browser, text
 from tests.serving.frigate_detector import ZEROS, Detector, save_detector
 from tests.serving.processes import Service, free_port, serving, wait
 
@@ -91,6 +93,17 @@ def test_the_doctor_says_whether_frigate_is_answered_in_time(
     (row,) = [each for each in service.get("/v1/doctor")["checks"] if each["what"] == "frigate"]
     assert row["device"] == "coordinator"
     assert row["seen"].endswith("with 2 detectors")
+
+
+@needs_browser
+def test_the_page_says_whether_frigate_is_answered_in_time(
+    detector: Detector, service: Service
+) -> None:
+    assert detector.initialise()
+    with browser() as driver:
+        driver.get(service.url)
+        wait(lambda: re.match(r"Frigate: \d+ ms predicted, .*time", text(driver, "frigate")))
+        assert not driver.execute_script("return document.getElementById('frigate').hidden")
 
 
 def test_a_picture_with_channels_last_is_turned(detector: Detector, model: Path) -> None:

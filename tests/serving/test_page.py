@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -13,15 +13,9 @@ from PIL import Image
 from benchmarks import screenshots
 from coordinator.cluster import children
 from coordinator.serving.page.http import FILES, SECURITY
-from tests.serving.browser import MISSING, browser, errors, present
+from tests.serving.browser import browser, errors, needs_browser, text
 from tests.serving.in_place import InPlace, picture
 from tests.serving.processes import Service, serving, wait
-
-
-def needs_browser(test: Callable[..., object]) -> Callable[..., object]:
-    without = pytest.mark.skipif(not present(), reason=MISSING)
-    return pytest.mark.needs_browser(without(test))
-
 
 DROP = """
 const done = arguments[arguments.length - 1];
@@ -59,12 +53,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def count(driver, selector: str) -> int:
     return driver.execute_script("return document.querySelectorAll(arguments[0]).length", selector)
-
-
-def text(driver, identity: str) -> str:
-    return driver.execute_script(
-        "return document.getElementById(arguments[0]).textContent", identity
-    )
 
 
 def choose(driver, identity: str, value: str) -> None:

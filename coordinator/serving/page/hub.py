@@ -110,7 +110,14 @@ class Hub:
                 for each in self._coordinator.served.statuses()
             ],
             "requests": self._requests(now),
+            "frigate": self._frigate(),
         }
+
+    def _frigate(self) -> dict[str, Any] | None:
+        judged = self._coordinator.frigate
+        if judged is None:
+            return None
+        return {"seen": judged.seen, "in_time": judged.holds, "cure": judged.cure}
 
     # ------------------------------------------------------------ from the journal
 

@@ -15,9 +15,18 @@ export function showMinute(state, model) {
   setText("p99", answers < 20 ? "–" : milliseconds(p99_ms));
   setText("queue", String(state.queue));
   setText("capacity", model?.capacity_per_s ? `${model.capacity_per_s.toFixed(1)}/s` : "–");
+  showFrigate(state.frigate);
   const chart = byId("chart");
   chart.setAttribute("aria-label", `${answers} answers and ${errors} errors in the last minute`);
   draw(chart, answered, failed);
+}
+
+function showFrigate(judged) {
+  const note = byId("frigate");
+  note.hidden = !judged;
+  if (!judged) return;
+  note.classList.toggle("bad", !judged.in_time);
+  setText("frigate", `Frigate: ${judged.seen}, ${judged.in_time ? "in time" : `too late for its default timeout: ${judged.cure} in its detector`}`);
 }
 
 function draw(chart, answered, failed) {
