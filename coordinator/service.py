@@ -270,7 +270,9 @@ class Coordinator:
         model is loaded, and while there is no plan for it.
         """
         graph = self._plans.graph(self._frigates)
-        return graph and in_time(graph.plan.predicted_latency_s, len(self._settings.frigate_zmq))
+        if graph is None:
+            return None
+        return in_time(graph.plan.predicted_latency_s, len(self._settings.frigate_zmq))
 
     def _status(self, device: DeviceId) -> DeviceStatus:
         found = (each for each in self.devices() if each.id == device)

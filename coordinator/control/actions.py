@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from coordinator.control.choice import Choice
 from coordinator.control.events import Ticket, Work
+from coordinator.planning.groups import Grouping
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId, Plan
 from protos.errors import ImbrexError
@@ -56,9 +57,12 @@ class Propose(Make):
 
 @dataclass(frozen=True, slots=True)
 class Divide(Make):
-    """Find a plan for each group of devices, for every number of groups."""
+    """Find a plan for each group of devices, for every number of groups. Those that are `ready`
+    stay unless others are clearly better.
+    """
 
     plan: Plan
+    ready: tuple[Grouping, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ preparing one. After a model is forgotten, its groups still answer the requests 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from math import inf
 
@@ -30,7 +30,7 @@ from coordinator.tasks.plan import DeviceId
 
 # The least gain for which another grouping is taken; a switch costs only its preparation.
 WORTHWHILE_GAIN = 0.03
-# Groupings are planned again after this, because devices change their speed.
+# Groupings are planned again when devices have changed their speed, at most once in this time.
 KEEP_S = 60.0
 # With fewer requests at a time, groups have no advantage over all devices together.
 CROWD = 1.5
@@ -82,6 +82,18 @@ class _Line:
             all_devices[0].graph, all_devices[0].service = graph, service
         else:
             self.groups = self.ready[1] = [Group(graph, service)]
+
+    def divide(self, groupings: Mapping[int, Grouping]) -> None:
+        """Takes over new groupings. What is ready stays ready if its plans are the same, with its
+        new times; the groups in force go on until their successors are ready.
+        """
+        kept = {1: self.ready[1]}
+        for count, grouping in groupings.items():
+            if count in self.ready and (count == 1 or self.planned[count].plans == grouping.plans):
+                kept[count] = self.ready[count]
+                for group, service in zip(kept[count], grouping.services, strict=True):
+                    group.service = service
+        self.planned, self.ready = dict(groupings), kept
 
     def drop(self, present: Set[DeviceId]) -> None:
         """Removes groupings that need devices other than these."""
@@ -193,9 +205,7 @@ class Modes(Machine):
             all_devices = line.ready[1]
             if not isinstance(event, events.Divided) or all_devices[0].graph is not worked_on:
                 return
-            # The groups in force go on until their successors are ready.
-            line.planned, line.ready = dict(event.groupings), {1: all_devices}
-            all_devices[0].service = event.groupings[1].services[0]
+            line.divide(event.groupings)
             line.drop(self._devices)
         yield from line.let_in()
 
@@ -218,9 +228,15 @@ class Modes(Machine):
         if best not in line.ready:
             line.work, line.worked_on = Work(next(self._works)), line.planned[best]
             yield actions.Prepare(line.work, line.model, line.planned[best].plans)
-        elif now - line.planned_s > KEEP_S and outstanding > CROWD:
+        elif outstanding > CROWD and self._are_old(line, now):
             line.work, line.worked_on = Work(next(self._works)), line.ready[1][0].graph
-            yield actions.Divide(line.work, line.model, line.worked_on.plan)
+            ready = tuple(line.planned[each] for each in line.ready if each > 1)
+            yield actions.Divide(line.work, line.model, line.worked_on.plan, ready)
+
+    def _are_old(self, line: _Line, now: float) -> bool:
+        """Whether groupings are missing, or were planned for other speeds of the devices."""
+        changed = self._plans.switching.looked_s(line.model) > line.planned_s
+        return now - line.planned_s > KEEP_S and (changed or len(line.planned) == 1)
 
     def _best(self, line: _Line, outstanding: float) -> int:
         """The number of groups to aim for: the present one unless another is clearly better."""

@@ -108,6 +108,11 @@ class Switching:
         watch.basis, watch.looked_s, watch.moved_s = factors, now, None
         return True
 
+    def looked_s(self, model: str) -> float:
+        """When another plan was last looked for because speeds had changed."""
+        watch = self._watched.get(model)
+        return watch.looked_s if watch else -math.inf
+
     def prepared(self, seconds: float) -> None:
         """Preparing a plan's programs on its devices took this long."""
         self.preparing_s += _NEWEST_SHARE * (seconds - self.preparing_s)

@@ -15,9 +15,10 @@ import structlog
 from coordinator.control import actions, events
 from coordinator.control.entries import are_alike
 from coordinator.control.plans import NO_WORKER
+from coordinator.control.switching import LEAST_GAIN
 from coordinator.costs.devices import Cluster, Planner, fastest
 from coordinator.library.loaded import Library, Loaded
-from coordinator.planning.groups import Grouping, counts, divided, grouping, service
+from coordinator.planning.groups import Grouping, counts, divided, grouping
 from coordinator.planning.mistakes import BrokenPlanner, name_of
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
@@ -86,20 +87,36 @@ class Maker:
 
     async def divide(self, asked: actions.Divide, cluster: Cluster) -> events.Divided:
         """Groupings, planned by the built-in strategy; numbers for which a group cannot hold the
-        model are left out.
+        model are left out. One that is ready stays unless the new one is clearly better.
         """
         loaded = await self._library.get(asked.model)
         network, allowed = loaded.served.network, self._allowed(loaded)
         planner, most = self.planner(""), len(cluster.devices)
 
+        ready = {len(each.plans): each for each in asked.ready}
+        present = {device.id for device in cluster.devices}
+
+        def cost_s(found: Grouping) -> float:
+            """Seconds for an image when each group has one."""
+            if self._objective == "throughput":
+                return 1.0 / found.capacity_per_s
+            return found.response_s(len(found.plans))
+
+        def best(count: int) -> Grouping:
+            groups = divided(cluster, count)
+            plans = [_proposed(planner, network, group, allowed) for group in groups]
+            new = grouping(plans, network, groups)
+            old = ready.get(count)
+            if old is None or not present >= old.devices:
+                return new
+            kept = grouping(old.plans, network, [cluster] * count)
+            return new if cost_s(new) < (1.0 - LEAST_GAIN) * cost_s(kept) else kept
+
         def all_of_them() -> dict[int, Grouping]:
-            found = {1: Grouping((asked.plan,), (service(asked.plan, network, cluster),))}
-            for count in counts(1 if self._objective == "latency" else most):
+            found = {1: grouping((asked.plan,), network, (cluster,))}
+            for count in counts(1 if self._objective == "latency" else most)[1:]:
                 with suppress(Infeasible):
-                    if count > 1:
-                        groups = divided(cluster, count)
-                        plans = [_proposed(planner, network, group, allowed) for group in groups]
-                        found[count] = grouping(plans, network, groups)
+                    found[count] = best(count)
             return found
 
         return events.Divided(asked.work, await asyncio.to_thread(all_of_them))

@@ -14,12 +14,14 @@ from coordinator.control.events import (
     Left,
     Prepared,
     Queued,
+    Seen,
     Ticket,
     Unprepared,
     Work,
 )
 from coordinator.control.modes import KEEP_S, Modes
 from coordinator.control.plans import Plans
+from coordinator.control.switching import HEARD_S, Observed
 from coordinator.settings import Objective
 from coordinator.tasks.plan import DeviceId
 from protos.errors import LostWorker
@@ -36,11 +38,13 @@ class Crowd:
     """Requests that come and go; a line of them, seen from outside."""
 
     def __init__(self, objective: Objective = "auto") -> None:
-        self.plans = Plans(count(100))
+        self.plans = Plans(count(100), period_s=600.0)
         self.state = Modes(self.plans, count(1), objective)
         self.state.step(changed("joined"), 0.0)
         self.numbers = map(Ticket, count(1))
         self.here: list[Ticket] = []
+        self.slower = 0.0
+        self.plans.step(Seen(M, {"a": Observed(0.0)}), 0.0)
 
     def come(self, now: float, many: int = 1, on=TOGETHER):
         found = []
@@ -55,6 +59,12 @@ class Crowd:
         for _ in range(many):
             found += self.state.step(Left(self.here.pop(0), answered=True), now)
         return found
+
+    def drifts(self, now: float) -> None:
+        """A device is found to be slower, until another plan is looked for."""
+        self.slower += 1.0
+        for seconds in (0.0, HEARD_S):
+            self.plans.step(Seen(M, {"a": Observed(self.slower)}), now - HEARD_S + seconds)
 
     def divided(self) -> float:
         """Two groups are ready, and take whoever comes; the time then."""
@@ -100,12 +110,39 @@ def test_a_crowd_gets_groups_and_whoever_is_alone_gets_all_devices_again() -> No
     ]
 
 
-def test_groups_are_planned_anew_after_a_while() -> None:
+def test_groups_are_planned_anew_once_devices_have_changed_their_speed() -> None:
     crowd = Crowd()
     now = crowd.divided()
-    assert not any(isinstance(each, Divide) for each in crowd.come(now + 1, many=5))
-    late = crowd.come(3.0 + KEEP_S + 0.1, many=1)
-    assert Divide(Work(3), M, TOGETHER.plan) in late
+    late = 3.0 + KEEP_S + 0.1
+    assert not any(isinstance(each, Divide) for each in crowd.come(late, many=5))
+    crowd.drifts(late + 1)
+    assert Divide(Work(3), M, TOGETHER.plan, (HALVES,)) in crowd.come(late + 2)
+    assert crowd.state.status(M, now).groups == 2
+
+
+def test_they_are_not_planned_anew_twice_in_a_minute() -> None:
+    crowd = Crowd()
+    now = crowd.divided()
+    crowd.drifts(now + 1)
+    assert not any(isinstance(each, Divide) for each in crowd.come(now + 2, many=5))
+
+
+def test_groups_whose_plans_stay_are_not_prepared_again() -> None:
+    """Their times are new, and their requests go on."""
+    crowd = Crowd()
+    crowd.divided()
+    crowd.drifts(70.0)
+    crowd.come(71.0)
+    slower = replace(HALVES, services=(replace(HALVES.services[0], latency_s=2.0),) * 2)
+    told = crowd.state.step(Divided(Work(3), {1: ALL_ONE, 2: slower}), 72.0) + crowd.go(73.0)
+    assert not any(isinstance(each, Prepare | Regroup) for each in told)
+    (line,) = crowd.state._lines.values()
+    assert [each.service.latency_s for each in line.groups] == [2.0, 2.0]
+    others = replace(slower, plans=(plan("ac"), plan("bd")))
+    crowd.drifts(150.0)
+    crowd.come(151.0)
+    told = crowd.state.step(Divided(Work(4), {1: ALL_ONE, 2: others}), 152.0) + crowd.go(153.0)
+    assert Prepare(Work(5), M, others.plans) in told
 
 
 def test_a_plan_that_is_held_is_not_divided() -> None:

@@ -20,7 +20,8 @@ MISSING = "there is no chromium with chromedriver: `make browser`"
 
 def needs_browser(test: Callable[..., object]) -> Callable[..., object]:
     without = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
-    return pytest.mark.needs_browser(without(test))
+    marked: Callable[..., object] = pytest.mark.needs_browser(without(test))
+    return marked
 
 
 @contextmanager
@@ -45,9 +46,9 @@ def browser(width: int = 1280, height: int = 1000, *, dark: bool = False) -> Ite
 
 
 def text(driver: Any, identity: str) -> str:
-    return driver.execute_script(
-        "return document.getElementById(arguments[0]).textContent", identity
-    )
+    """The text of the element with this id."""
+    found = "return document.getElementById(arguments[0]).textContent"
+    return str(driver.execute_script(found, identity))
 
 
 def errors(driver: Any) -> list[str]:

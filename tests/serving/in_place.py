@@ -71,6 +71,7 @@ class InPlace:
     no_workers: bool = False
     queue_depth: int = 0
     in_flight: int = 0
+    frigate: None = None
     fails_with: Exception | None = None
 
     def __post_init__(self) -> None:
