@@ -45,6 +45,6 @@ function draw(chart, answered, failed) {
       chart.append(svg("rect", { class: "failed", x, y: top, width: wide - 2, height: tall(failed[index]), rx: 1.5 }));
     }
   });
-  chart.append(svg("text", { class: "dim", x: 0, y: HEIGHT - 1 }, "a minute ago"));
-  chart.append(svg("text", { class: "dim", x: width, y: HEIGHT - 1, "text-anchor": "end" }, "now"));
+  chart.append(svg("text", { class: "dim", x: 0, y: HEIGHT - 3 }, "a minute ago"));
+  chart.append(svg("text", { class: "dim", x: width, y: HEIGHT - 3, "text-anchor": "end" }, "now"));
 }

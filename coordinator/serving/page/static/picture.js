@@ -51,12 +51,17 @@ function tiles(overlay, plan, width, height, unit, names) {
     const halo = { fill: "none", stroke: colour, "stroke-width": unit, "stroke-dasharray": `${4 * unit} ${3 * unit}` };
     overlay.append(svg("rect", { ...box(tile.read, unit), ...halo, class: "halo" }));
   }
+  const area = ({ own: [, , w, h] }) => w * h;
+  // A device may compute its part in several tasks: its largest tile bears the name.
+  const largest = new Map([...plan.tiles].sort((a, b) => area(a) - area(b)).map((tile) => [tile.device, tile]));
   for (const tile of plan.tiles) {
     const colour = tint(tile.device);
     const own = box(tile.own, 1.5 * unit);
     if (!own.width || !own.height) continue;
     overlay.append(svg("rect", { ...own, fill: colour, stroke: colour, "stroke-width": 2.5 * unit, class: "tile" }));
-    tag(overlay, names.get(tile.device) ?? tile.device, own.x + own.width, own.y + own.height, colour, "#fff", unit, true);
+    if (largest.get(tile.device) === tile) {
+      tag(overlay, names.get(tile.device) ?? tile.device, own.x + own.width, own.y + own.height, colour, "#fff", unit, true);
+    }
   }
 }
 
