@@ -71,7 +71,7 @@ def _document(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"### {heading(found)}"
     yield ""
     yield (
-        f"Everything runs {found['scale']:g} times as fast as on the devices. "
+        _speed(found["scale"])
         + (
             f"Off: {'; '.join(found['faults'])}. "
             if found["faults"]
@@ -95,10 +95,19 @@ def crowd_line(crowd: Mapping[str, Any]) -> str:
     )
 
 
+def _speed(scale: float) -> str:
+    if scale == 1:
+        return "Everything runs at the devices' own speed. "
+    return f"Everything runs at {scale:g} times the devices' speed. "
+
+
 def _busy(share: float) -> str:
     if share <= _BUSY_SHARE:
-        return f"The machine was idle before ({share:.0%} of its cores busy)."
-    return f"**Measured under load**: others were using {share:.0%} of the machine's cores before."
+        return f"The machine was idle before the run ({share:.0%} of its cores busy)."
+    return (
+        f"**Measured under load**: before the run, other programs used {share:.0%} of the "
+        "machine's cores."
+    )
 
 
 def _model(model: str, measured: Mapping[str, Any], rates: float) -> Iterator[str]:
@@ -109,9 +118,9 @@ def _model(model: str, measured: Mapping[str, Any], rates: float) -> Iterator[st
     dropped = max((n for each in able for n in each["packets_dropped"]), default=0)
     yield ""
     yield (
-        f"`{model}`, {alone_s:.2f} s on one device alone; medians of {measured['repeat']}. At best "
-        f"{rates:g} times as fast. This machine's cores were busy for {busy:.0%} of the time at "
-        f"most, and {dropped} packets of a request were dropped at most."
+        f"`{model}` takes {alone_s:.2f} s on one device alone; at best, all are {rates:g} times as "
+        f"fast. Medians of {measured['repeat']}. At most, this machine's cores were busy for "
+        f"{busy:.0%} of the time, and {dropped} packets of a request were dropped."
     )
     yield ""
     yield f"| {' | '.join(_HEAD)} | {' | '.join(_PARTS.values())} |"

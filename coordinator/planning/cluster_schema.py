@@ -37,12 +37,11 @@ class End(_Strict):
     endpoint_ms_per_peer_message: _NotNegative | None = Field(
         default=None,
         description="milliseconds to send or receive a message between devices; "
-        "as `endpoint_ms_per_message` if it is absent",
+        "by default as `endpoint_ms_per_message`",
     )
     endpoint_ns_per_peer_byte: _NotNegative | None = Field(
         default=None,
-        description="nanoseconds per byte of such a message; as `endpoint_ns_per_byte` if it is "
-        "absent",
+        description="nanoseconds per byte of such a message; by default as `endpoint_ns_per_byte`",
     )
 
     @property
@@ -65,23 +64,25 @@ class Computer(End):
     )
     profile: str | None = Field(
         default=None,
-        description="instead of `gflops`: a file beside this one, from `imbrex status --save`",
+        description="instead of `gflops`: a file in the same folder, from `imbrex status --save`",
     )
     rate_1x1: _Positive = Field(
         default=1.0, description="the share of `gflops` that 1x1 convolutions reach"
     )
     weight_ns: _NotNegative = Field(
-        default=0.0, description="nanoseconds to read one weight, once in each inference"
+        default=0.0, description="nanoseconds to read one weight, once per inference"
     )
     weight_1x1: _NotNegative = Field(
         default=1.0, description="the share of `weight_ns` that layers without a window need"
     )
-    run_ms: _NotNegative = Field(default=0.0, description="milliseconds of any run of a program")
+    run_ms: _NotNegative = Field(
+        default=0.0, description="milliseconds that each run of a program takes in addition"
+    )
     memory_mb: _NotNegative = Field(
-        default=0.0, description="megabytes that the worker may use; 0: enough for anything"
+        default=0.0, description="megabytes that the worker may use; 0: no limit"
     )
     concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = Field(
-        default=1, description="tasks that it computes at once, each at `gflops`"
+        default=1, description="tasks that it computes at the same time, each at `gflops`"
     )
 
 
@@ -107,7 +108,7 @@ class Network(_Strict):
         default=0.0, description="milliseconds for which a message occupies the wire, however small"
     )
     latency_ms: _NotNegative = Field(
-        default=0.0, description="milliseconds until a message is at the other end"
+        default=0.0, description="milliseconds until a message arrives at the other end"
     )
 
 
@@ -115,13 +116,14 @@ class DeviceEntry(Computer):
     """A device, or several that are alike."""
 
     name: Annotated[str, Field(min_length=1)] = Field(
-        description="its name; of several that of the first: `pi-1`, then `pi-2`"
+        description="its name, or that of the first of several: after `pi-1` come `pi-2` and so on"
     )
     count: Annotated[int, Field(ge=1, le=MOST_DEVICES)] = Field(
         default=1, description="the number of such devices"
     )
     mbps: _Positive | None = Field(
-        default=None, description="megabits per second, if they are not the network's"
+        default=None,
+        description="megabits per second of its own link, if they differ from the network's",
     )
 
 

@@ -2,7 +2,8 @@
 
 A block of commands that needs more than this machine has says so in the line above it, as
 `<!-- needs: a camera -->`; its commands are parsed and not run. A block without a language directly
-after one of commands is their output, which is compared after `likened`.
+after one of commands is their output. Any other block without a language says what it is in the
+line above it, as `<!-- shows: a drawing -->`. Outputs are compared by `unlike`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ _BLOCK = re.compile(
     r"(?:<!-- needs: ([^>]+?) -->\n+)?^```sh\n(.*?)^```(?:\n\n```\n(.*?)^```)?", re.M | re.S
 )
 _WRITTEN = re.compile(r"^```([a-z]+)\n(.*?)^```", re.M | re.S)
+_FENCED = re.compile(r"(?:<!-- shows: ([^>]+?) -->\n+)?^```([a-z]*)\n(.*?)^```$", re.M | re.S)
+# A block by indentation, which nothing here would find.
+_INDENTED = re.compile(r"(?<=\n\n) {4,}\S.*$", re.M)
 _MEASURED = re.compile(r"\d+(?:\.\d+)?(?: (?:ms|s)\b)?")
 _BAR = re.compile(r"[\u2588-\u258f]+")
 # Begin a command without being one.
@@ -95,3 +99,48 @@ def likened(output: str) -> list[str]:
     """
     lines = (_MEASURED.sub("#", _BAR.sub("", line)) for line in output.splitlines())
     return [" ".join(line.split()) for line in lines if line.strip()]
+
+
+def unlike(shown: str, printed: str) -> str:
+    """The first line that is shown and was not printed, or not in this order; else nothing. A line
+    `...` stands for what is left out.
+    """
+    rest = iter(likened(printed))
+    lines = (line for line in likened(shown) if line != "...")
+    return next((line for line in lines if line not in rest), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A fenced block without a language that is no output of the commands above it."""
+
+    page: str
+    line: int
+    what: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def shown_in(page: str, text: str) -> list[Shown]:
+    """Such blocks of a page."""
+    found, before, commands = [], 0, False
+    for match in _FENCED.finditer(text):
+        is_output = commands and text[before : match.start()] == "\n\n" and not match[1]
+        if not match[2] and not is_output:
+            line = text.count("\n", 0, match.start(3))
+            found.append(Shown(page, line, match[1] or "", match[3]))
+        before, commands = match.end(), match[2] == "sh"
+    return found
+
+
+def shown() -> list[Shown]:
+    """Such blocks of all pages."""
+    pages = [(page.relative_to(ROOT).as_posix(), page.read_text()) for page in PAGES]
+    return [each for name, text in pages for each in shown_in(name, text)]
+
+
+def indented(text: str) -> list[str]:
+    """First lines of the page's blocks by indentation; items of a list are indented less."""
+    return _INDENTED.findall(_FENCED.sub("", text))

@@ -1,5 +1,6 @@
 """Every block of the documentation. Commands are parsed always, and run by `make test-slow` where
-they can be, with the output that is shown; settings, data and programs are parsed.
+they can be, with the output that is shown; commands that take seconds and show their output run
+always. Other outputs are made again here. Settings, data and programs are parsed.
 """
 
 from __future__ import annotations
@@ -11,18 +12,41 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import structlog
 import yaml
 from PIL import Image
 from typer.main import get_command
 
+from benchmarks import report
+from coordinator.doctor.frigate import in_time
+from coordinator.serving.frigate.server import log_in_time
 from imbrex.cli.app import app
+from imbrex.cli.quantising import Figures
 from models.digits.examples import examples
-from tests.docs.commands import ROOT, Block, Written, blocks, likened, written
+from protos.logs import log_to_stderr
+from tests.docs.commands import (
+    PAGES,
+    ROOT,
+    Block,
+    Shown,
+    Written,
+    blocks,
+    indented,
+    likened,
+    shown,
+    shown_in,
+    unlike,
+    written,
+)
+from tests.doctor.patients import patient
+from tests.doctor.test_checks import examined, told
 from tests.serving.camera import save_camera
 from tests.serving.processes import Service, serving
 
@@ -48,6 +72,37 @@ DRAWN = {"mermaid"}
 RUNNABLE = {"imbrex", "python", "curl", "make", "cd", "export"}
 # Make's targets that take minutes or change the system: that they are there is enough.
 LONG = {"test", "test-slow", "lab", "lab-full", "check", "setup", "docs", "bench", "dist", "proto"}
+# imbrex's commands that need no coordinator, and take seconds in the blocks that show their output.
+QUICK = {"simulate", "plan", "check"}
+
+
+def doctors_report() -> str:
+    """Of a Raspberry Pi whose supply is too weak, beside one that is well."""
+    weak = patient("pi-2", power_flags=0x50005, celsius=61.0, round_trip_s=0.0009)
+    return told(examined(patient("pi-1"), weak))
+
+
+def frigates_timeout() -> str:
+    """The line of the log, without time and level."""
+    configured, lines = structlog.get_config(), StringIO()
+    try:
+        with redirect_stderr(lines):
+            log_to_stderr()
+            log_in_time(in_time(0.310, 1))
+    finally:
+        structlog.configure(**configured)
+    return lines.getvalue().partition("] ")[2]
+
+
+# Whatever a page shows that is no output of the commands above it -> how to make it; None if it is
+# none of ours.
+SHOWN: Mapping[str, Callable[[], str] | None] = {
+    "a drawing": None,
+    "a folder": None,
+    "imbrex doctor, a weak supply": doctors_report,
+    "the log, Frigate's timeout": frigates_timeout,
+    "the end of imbrex models quantise": lambda: Figures("m", 1, 1, 0.992, 1, 2.1, ()).told(1.9),
+}
 
 
 def test_there_are_blocks() -> None:
@@ -71,8 +126,11 @@ def test_every_command_is_one(block: Block) -> None:
             module = Path(str(spec.origin))
             if module.name == "__init__.py":
                 module = module.with_name("__main__.py")
+            text = module.read_text()
+            if " command_line(" in text:  # the options that benchmarks share
+                text += Path(report.__file__).read_text()
             for flag in (each for each in words[3:] if each.startswith("--")):
-                assert f'"{flag}"' in module.read_text(), (flag, words)
+                assert f'"{flag}"' in text, (flag, words)
         else:
             assert block.needs or program in RUNNABLE, f"{words}: say what the block needs"
 
@@ -120,8 +178,38 @@ def test_outputs_are_alike_but_for_what_differs_between_machines() -> None:
     shown = " one alone  \u2588\u2588\u258a  144 ms\n\n2.2 times as fast\n"
     assert likened(shown) == likened("one alone \u2588 1.02 s\n3 times as fast")
     assert likened(shown) != likened("one alone \u2588 1.02 s\n3 times as slow")
-    shows = [str(block) for block in BLOCKS if block.output]
-    assert shows == ["README.md-1"]
+    assert not unlike("one\n...\nthree 3", "zero\none\ntwo\nthree 4")
+    assert unlike("two\none", "one\ntwo") == "one"
+    assert {str(block) for block in BLOCKS if block.output} == {
+        "README.md-1",
+        "docs/hardware.md-1",
+        "docs/own-model.md-2",
+    }
+
+
+@pytest.mark.parametrize("block", shown(), ids=str)
+def test_what_is_shown_without_a_command_is_what_is_printed(block: Shown) -> None:
+    assert block.what in SHOWN, f"{block}: say in the line above what it shows"
+    made = SHOWN[block.what]
+    if made is not None:
+        printed = made()
+        assert not unlike(block.text, printed), f"{block} shows what is not printed:\n{printed}"
+
+
+def test_what_nothing_makes_would_be_noticed() -> None:
+    page = "```sh\nmake\n```\n\n```\nmade\n```\n\n```\nelse\n```\n\n    make demo\n"
+    (found,) = shown_in("page", page)
+    assert found.text == "else\n"
+    with pytest.raises(AssertionError, match="page:9: say"):
+        test_what_is_shown_without_a_command_is_what_is_printed(found)
+    wrong = Shown("page", 1, "the log, Frigate's timeout", "frigate's timeout  cure=none\n")
+    with pytest.raises(AssertionError, match="page:1 shows"):
+        test_what_is_shown_without_a_command_is_what_is_printed(wrong)
+    assert indented(page) == ["    make demo"]
+
+
+def test_no_block_is_hidden_by_indentation() -> None:
+    assert {page.name: found for page in PAGES if (found := indented(page.read_text()))} == {}
 
 
 @pytest.fixture(scope="module")
@@ -162,28 +250,53 @@ def runnable(block: Block) -> bool:
     )
 
 
+def is_quick(block: Block) -> bool:
+    return bool(block.output) and all(
+        Path(words[0]).name == "imbrex" and words[1] in QUICK for words in block.commands()
+    )
+
+
+@pytest.mark.parametrize("block", [each for each in BLOCKS if is_quick(each)], ids=str)
+def test_a_quick_command_prints_what_is_shown(block: Block, place: Path) -> None:
+    prints_what_is_shown(block, block.text, place, {})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("block", [each for each in BLOCKS if runnable(each)], ids=str)
+@pytest.mark.parametrize(
+    "block", [each for each in BLOCKS if runnable(each) and not is_quick(each)], ids=str
+)
 def test_every_command_runs(block: Block, service: Service, place: Path) -> None:
     script = re.sub(r"localhost:8460|127\.0\.0\.1:8460", service.host_port, block.text)
     script = script.replace(" --keep", "")  # tests/cli/test_demo.py leaves one up
     script = re.sub(r"\bmake ", "make -o .venv/ready ", script)  # which this very test runs in
-    variables = {
-        **os.environ,
-        "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "IMBREX_URL": service.url,
-    }
+    prints_what_is_shown(block, script, place, {"IMBREX_URL": service.url})
+
+
+def prints_what_is_shown(
+    block: Block, script: str, place: Path, variables: Mapping[str, str]
+) -> None:
+    """Runs the block's commands as `script`, and compares with its output."""
     done = subprocess.run(
         ["bash", "-e", "-c", script],
         cwd=place,
-        env=variables,
+        env={
+            **os.environ,
+            "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            **variables,
+        },
         capture_output=True,
         text=True,
         check=False,
         timeout=900,
     )
     assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
-    printed = likened(done.stdout)
-    for line in likened(block.output):
-        assert line in printed, f"{block.page} shows {line!r}:\n{done.stdout}"
+    missing = unlike(block.output, done.stdout)
+    assert not missing, f"{block} shows {missing!r}:\n{done.stdout}"
+
+
+def test_an_output_that_is_not_printed_would_be_noticed(tmp_path: Path) -> None:
+    block = Block("page", 1, "", "echo 2 tiles\n", "3 tiles\n")
+    prints_what_is_shown(block, block.text, tmp_path, {})
+    with pytest.raises(AssertionError, match="page-1 shows"):
+        prints_what_is_shown(block, "echo 2 blocks", tmp_path, {})

@@ -15,6 +15,7 @@ import zmq
 import zmq.asyncio
 
 from coordinator.answers import ServedModel
+from coordinator.doctor.frigate import InTime
 from coordinator.serving.frigate import messages
 from coordinator.serving.frigate.connections import Connections
 from coordinator.serving.frigate.kept import Kept
@@ -171,15 +172,7 @@ class FrigateServer:
         return True
 
     async def _say_whether_in_time(self) -> None:
-        found = await self._coordinator.frigate_in_time(self._source)
-        told = log.info if found.holds else log.warning
-        told(
-            "frigate's timeout",
-            detectors=found.detectors,
-            predicted_ms=round(found.predicted_s * 1e3),
-            in_time=found.holds,
-            cure=found.cure,
-        )
+        log_in_time(await self._coordinator.frigate_in_time(self._source))
 
     async def _detected(self, picture: Picture) -> np.ndarray:
         served = await self._served()
@@ -207,6 +200,18 @@ class FrigateServer:
         if now - self._refused_s >= 1.0:
             self._refused_s = now
             log.warning("frigate gets no answer", cause=error.cause, cure=error.cure)
+
+
+def log_in_time(found: InTime) -> None:
+    """Says whether Frigate waits for answers, and the timeout to set."""
+    told = log.info if found.holds else log.warning
+    told(
+        "frigate's timeout",
+        detectors=found.detectors,
+        predicted_ms=round(found.predicted_s * 1e3),
+        in_time=found.holds,
+        cure=found.cure,
+    )
 
 
 async def _received(socket: zmq.asyncio.Socket) -> tuple[int, list[bytes]]:
