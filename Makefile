@@ -60,11 +60,11 @@ servers: ## NATS and HAProxy, which tests start themselves (Debian, as root); wi
 test-slow: setup ## kills, stalls, long comparisons
 	$(BIN)/pytest -m slow
 
-test-deploy: setup ## the playbook on Debian machines that really boot (as root; forty minutes)
+test-deploy: setup ## the playbook, and the README by hand, on Debian machines that really boot (as root; an hour)
 	$(PYTHON) -m venv .venv-deploy
 	.venv-deploy/bin/pip install --quiet ansible-core
 	IMBREX_MUST_RUN=1 IMBREX_DEPLOY_ANSIBLE=$(CURDIR)/.venv-deploy/bin/ansible-playbook \
-		$(BIN)/pytest -v -s -m slow tests/deploy/test_machines.py
+		$(BIN)/pytest -v -s -m slow tests/deploy/test_by_hand.py tests/deploy/test_machines.py
 
 test-arm64: setup ## the core on 64-bit Arm under qemu (as root; half an hour, the first time more)
 	IMBREX_MUST_RUN=1 IMBREX_ARM64=1 $(BIN)/pytest -m slow tests/deploy/test_emulated.py

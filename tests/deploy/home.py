@@ -75,6 +75,25 @@ class Home:
         said = run(*inside("env", f"IMBREX_API_KEY={self.key}", *command), timeout_s=120)
         return json.loads(said)
 
+    def answered(self) -> float:
+        """How many requests the coordinator has answered since it started."""
+        reading = (
+            "from urllib.request import Request, urlopen\n"
+            f"asked = Request('{URL}/metrics', headers={{'X-API-Key': '{self.key}'}})\n"
+            "print(urlopen(asked, timeout=30).read().decode())"
+        )
+        said = run(*inside(sys.executable, "-c", reading))
+        counts = re.findall(
+            r'^imbrex_requests_total\{.*outcome="ok".*\} (\S+)$', said, re.MULTILINE
+        )
+        return sum(map(float, counts))
+
+    def set(self, **variables: Any) -> None:
+        """Writes variables into the inventory, for all machines."""
+        inventory = json.loads(self.inventory.read_text())
+        inventory["all"]["vars"] |= variables
+        self.inventory.write_text(json.dumps(inventory))
+
     @contextlib.contextmanager
     def asked_all_the_time(self, picture: Path) -> Iterator[list[str]]:
         """Requests, one after the other, for as long as the context lasts; what went wrong."""

@@ -73,7 +73,9 @@ def network() -> Iterator[None]:
 
 @dataclass
 class Machine:
-    """One of them; `root` is what it sees as its disk."""
+    """One of them; `root` is what it sees as its disk. `fetched` are packages that its user may
+    install although the internet is out of reach: apt has fetched them before it boots.
+    """
 
     name: str
     suite: str
@@ -81,6 +83,7 @@ class Machine:
     folder: Path
     key: Path
     wheels: Path
+    fetched: Sequence[str] = ()
     boots: int = 0
     _process: subprocess.Popen[bytes] | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -100,6 +103,8 @@ class Machine:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         layers = f"lowerdir={installed},upperdir={self.folder}/changed,workdir={self.folder}/work"
         run("mount", "-t", "overlay", "overlay", "-o", layers, self.root)
+        if self.fetched:
+            self._fetch()
         self._configure()
         for name, lines in (accounts or {}).items():
             with (self.root / name).open("a") as file:
@@ -149,6 +154,15 @@ class Machine:
         """Whether its system has started."""
         state = self.ssh("systemctl", "is-system-running", check=False).strip()
         return state in {"running", "degraded"}
+
+    def _fetch(self) -> None:
+        apt = ("apt-get", "--quiet", "--yes")
+        fetching = (*apt, "install", "--download-only", *self.fetched)
+        # Nothing of it runs: it is a process in its files, in this computer's network.
+        entered = ("systemd-nspawn", "-D", self.root, "--quiet", "--pipe", "--register=no")
+        entered += ("--keep-unit", "--resolv-conf=bind-host", "--timezone=off")
+        for command in ((*apt, "update"), fetching):
+            run(*entered, *command)
 
     def _configure(self) -> None:
         root = self.root

@@ -25,6 +25,16 @@ def resident(machine: Machine) -> dict[str, float]:
     }
 
 
+def runs_from(machine: Machine, unit: str) -> str:
+    """The environment below /opt/imbrex/venvs that a service's libraries are from."""
+    process = machine.ssh("systemctl", "show", "-P", "MainPID", unit).strip()
+    mapped = set(
+        re.findall(r"/opt/imbrex/venvs/([^/]+)/", machine.ssh(f"cat /proc/{process}/maps"))
+    )
+    assert len(mapped) == 1, mapped
+    return str(mapped.pop())
+
+
 def exposure(machine: Machine, daemon: str) -> float:
     """How much of the system a daemon's unit leaves open to it, of 10, as systemd sees it."""
     said = machine.ssh(f"systemd-analyze security --no-pager imbrex-{daemon}.service")
@@ -48,8 +58,10 @@ def pause_s(machine: Machine, daemon: str = "worker") -> float:
 
 def leftovers(machine: Machine) -> str:
     """What imbrex has left there."""
-    listed = "ls -d /opt/imbrex /etc/imbrex /var/lib/imbrex /etc/systemd/system/imbrex* 2>&1"
-    return machine.ssh(f"{listed} | grep -v 'No such file' || true")
+    units = "/etc/systemd/system/imbrex* /etc/systemd/system/*/imbrex*"
+    listed = f"ls -d /opt/imbrex /etc/imbrex /var/lib/imbrex {units} 2>&1"
+    known = "systemctl list-units --all --plain --no-legend 'imbrex*'"
+    return machine.ssh(f"{listed} | grep -v 'No such file'; {known}")
 
 
 def assert_private(machine: Machine) -> None:

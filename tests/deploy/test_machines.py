@@ -7,6 +7,7 @@ and some forty minutes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 
@@ -25,6 +26,7 @@ from tests.deploy.seen import (
     pause_s,
     resident,
     restarted,
+    runs_from,
     up_s,
 )
 
@@ -32,6 +34,7 @@ SUITES = {"living-room": "trixie", "kitchen": "bookworm", "hall": "trixie", "off
 EVERYBODY = set(SUITES) - {"living-room"} | {"host"}
 UNCHANGED = dict.fromkeys(SUITES, 0)
 SHEET = examples()[0]
+DOOR = {"name": "door", "source": "/srv/pictures", "options": "--model digits --per-second 2"}
 # One device, or the coordinator, on which a new version does not come up.
 BROKEN = {
     device: (
@@ -53,7 +56,7 @@ pytestmark = [
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
     wheel = build(ROOT, folder / "dist")
-    house = wheels(folder / "wheels", [f"{wheel}[coordinator]"], ["3.11", "3.13"])
+    house = wheels(folder / "wheels", [f"{wheel}[coordinator,watch,mqtt]"], ["3.11", "3.13"])
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key")
     machines = {
         name: Machine(name, suite, f"10.77.0.{10 + n}", folder / name, folder / "key", house)
@@ -71,6 +74,18 @@ def changes(counts: dict[str, dict[str, int]]) -> dict[str, int]:
 
 def used(home: Home, names: set[str]) -> None:
     wait_for(lambda: home.ready() == names, f"{names} are used")
+
+
+def watches(home: Home) -> None:
+    """A picture is answered that comes into the folder of the watch, which may have just begun."""
+    before = home.answered()
+    for _ in range(20):
+        folder = home.machines["living-room"].root / "srv/pictures"
+        shutil.copy(SHEET.path, folder / f"{len(list(folder.iterdir()))}.png")
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: home.answered() > before, "the picture is answered", within_s=10)
+            return
+    pytest.fail(home.machines["living-room"].ssh("journalctl --no-pager -u imbrex-watch@door"))
 
 
 def test_a_dry_run_on_bare_machines_changes_nothing(home) -> None:
@@ -110,9 +125,7 @@ def test_a_model_that_the_inventory_names_is_there_and_answers(home) -> None:
     sidecar = json.loads(MODEL.with_suffix(".json").read_text())
     (home.folder / "words.json").write_text(json.dumps(sidecar | {"labels": names}))
     shutil.copy(MODEL, home.folder / "words.onnx")
-    inventory = json.loads(home.inventory.read_text())
-    inventory["all"]["vars"]["imbrex_models"] = [str(home.folder / "words.onnx")]
-    home.inventory.write_text(json.dumps(inventory))
+    home.set(imbrex_models=[str(home.folder / "words.onnx")])
     found = changes(home.play("playbook.yml"))
     assert found["living-room"] > 0
     assert found | {"living-room": 0} == UNCHANGED
@@ -122,6 +135,42 @@ def test_a_model_that_the_inventory_names_is_there_and_answers(home) -> None:
         names[int(digit.label)] for digit in SHEET.truth
     )
     assert changes(home.play("playbook.yml")) == UNCHANGED
+
+
+def test_watches_that_the_inventory_names_answer_what_they_see(home) -> None:
+    room = home.machines["living-room"]
+    room.ssh("mkdir /srv/pictures")
+    home.set(coordinator_watches=[DOOR, DOOR | {"name": "scans"}])
+    found = changes(home.play("playbook.yml"))
+    assert found["living-room"] > 0
+    assert found | {"living-room": 0} == UNCHANGED
+    used(home, EVERYBODY)
+    watches(home)
+    assert changes(home.play("playbook.yml")) == UNCHANGED
+    assert changes(home.play("playbook.yml", "--check")) == UNCHANGED
+    print("exposure", exposure(room, "watch@door"))
+
+
+def test_one_that_is_not_named_any_more_is_gone_and_the_other_goes_on(home) -> None:
+    room = home.machines["living-room"]
+    since = room.ssh("systemctl show -P ActiveEnterTimestampMonotonic imbrex-watch@door")
+    home.set(coordinator_watches=[DOOR])
+    assert changes(home.play("playbook.yml"))["living-room"] > 0
+    assert since == room.ssh("systemctl show -P ActiveEnterTimestampMonotonic imbrex-watch@door")
+    assert room.ssh("ls /etc/imbrex/watch").split() == ["door.env"]
+    units = room.ssh("systemctl list-units --all --plain --no-legend 'imbrex-watch@*'")
+    assert [line.split()[0] for line in units.splitlines()] == ["imbrex-watch@door.service"]
+
+
+def test_a_watch_goes_on_after_it_or_the_coordinator_was_killed(home) -> None:
+    room = home.machines["living-room"]
+    room.ssh("systemctl kill --kill-whom=main --signal=KILL imbrex-watch@door")
+    wait_for(lambda: restarted(room, 1, "watch@door"), "the watch runs again")
+    watches(home)
+    room.ssh("systemctl kill --kill-whom=main --signal=KILL imbrex-coordinator")
+    wait_for(lambda: restarted(room, 1, "coordinator"), "the coordinator serves again")
+    used(home, EVERYBODY)
+    watches(home)
 
 
 def test_one_that_dies_or_hangs_is_started_again_and_again(home) -> None:
@@ -176,6 +225,15 @@ def test_all_are_upgraded_and_workers_one_after_the_other(home) -> None:
     assert {each["id"] for each in home.ask("status")["devices"]} == before
     keys = room.ssh(f"/opt/imbrex/venv/bin/imbrex cluster keys --json {state}")
     assert [each["name"] for each in json.loads(keys)["keys"]] == ["me"]
+    assert changes(home.play("playbook.yml")) == UNCHANGED
+
+
+def test_a_watch_has_the_new_version_and_the_key_that_it_is_given(home) -> None:
+    room = home.machines["living-room"]
+    assert runs_from(room, "imbrex-watch@door").startswith("99.0-")
+    home.set(coordinator_watches=[DOOR | {"environment": {"IMBREX_API_KEY": home.key}}])
+    assert changes(home.play("playbook.yml"))["living-room"] > 0
+    watches(home)
     assert changes(home.play("playbook.yml")) == UNCHANGED
 
 
