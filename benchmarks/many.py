@@ -4,9 +4,11 @@ coordinator.
     python -m benchmarks.many [--workers 64] [--idle 30] [--json]
 
 `found_s` is from the start of the coordinator until all are ready, `left_s` from a worker's end
-until the coordinator knows, `joined_s` from its return until it is ready. `idle_percent` is the
-coordinator's CPU while nothing is asked, in percent of a core. `disturbed` counts the other devices
-that were not ready at some time while one went and came, `lost` the requests meanwhile.
+until the coordinator knows, `joined_s` from its return until it is ready. The links are probed one
+after the other, which takes until `probed_s`; `probing_percent` is the coordinator's CPU meanwhile,
+`idle_percent` afterwards, while nothing is asked, in percent of a core. `disturbed` counts the
+other devices that were not ready at some time while one went and came, `lost` the requests
+meanwhile.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.report import command_line, emit
 from coordinator.cluster import children
+from coordinator.cluster.link_file import LINKS_FILE
 from imbrex import Client, ImbrexError
 from models.digits.examples import examples
 
@@ -34,6 +37,9 @@ MODEL = "digits"
 # As slow as this, idle workers and their exams leave the cores to the coordinator.
 PACE = 0.05
 START_S = 120.0
+PROBED_S = 900.0
+# The coordinator saves after each link; if it has not for so long, none is left.
+QUIET_S = 15.0
 FOUND_S = 30.0
 IDLE_PERCENT = 6.0
 _POLL_S = 0.05
@@ -60,6 +66,13 @@ class Home:
         self.client = Client(self.url)
         self.wait(lambda: self.ready() == count)
         self.found_s = time.monotonic() - began_s
+        before = cpu_s(self.coordinator.process.pid)
+        links = state / LINKS_FILE
+        self.wait(lambda: links.exists() and time.time() - links.stat().st_mtime > QUIET_S, PROBED_S)
+        lasted_s = time.monotonic() - began_s
+        spent = cpu_s(self.coordinator.process.pid) - before
+        self.probing_percent = 100 * spent / (lasted_s - self.found_s)
+        self.probed_s = lasted_s - QUIET_S
 
     def worker(self, number: int, port: str = "0") -> children.Child:
         """Starts one."""
@@ -83,22 +96,26 @@ class Home:
         """How many devices can be used."""
         return Counter(self.states().values())["ready"]
 
-    def wait(self, done: Callable[[], bool]) -> None:
+    def wait(self, done: Callable[[], bool], patience_s: float = START_S) -> None:
         """Returns when it is done, polling, since processes notify nobody here."""
-        children.wait_until(done, "it took too long", self.running, START_S)
+        children.wait_until(done, "it took too long", self.running, patience_s)
 
     def stop(self) -> None:
         """Ends everything."""
         children.stop(self.running)
 
 
+def cpu_s(pid: int) -> float:
+    """The seconds of CPU that a process has taken."""
+    spent = psutil.Process(pid).cpu_times()
+    return float(spent.user + spent.system)
+
+
 def cpu_percent(pid: int, seconds: float) -> float:
     """The CPU of a process within this time, in percent of a core."""
-    process = psutil.Process(pid)
-    before = process.cpu_times()
+    before = cpu_s(pid)
     time.sleep(seconds)  # what is measured is what it does by itself
-    after = process.cpu_times()
-    return 100 * (after.user + after.system - before.user - before.system) / seconds
+    return 100 * (cpu_s(pid) - before) / seconds
 
 
 class Watch:
@@ -145,7 +162,13 @@ def measure(count: int, idle_s: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="imbrex-many-") as folder:
         home = Home(Path(folder), count)
         try:
-            return {"workers": count, "found_s": round(home.found_s, 1), **_measured(home, idle_s)}
+            started = {
+                "workers": count,
+                "found_s": round(home.found_s, 1),
+                "probed_s": round(home.probed_s, 1),
+                "probing_percent": round(home.probing_percent, 1),
+            }
+            return started | _measured(home, idle_s)
         finally:
             home.stop()
 
@@ -201,8 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _text(found: dict[str, Any]) -> str:
     return (
-        f"{found['workers']} workers: found in {found['found_s']} s; the coordinator takes "
-        f"{found['idle_percent']} % of a core idle, and {found['resident_mb']} MB; one was missed "
+        f"{found['workers']} workers: found in {found['found_s']} s, all links known after "
+        f"{found['probed_s']} s; the coordinator takes {found['probing_percent']} % of a core until "
+        f"then, {found['idle_percent']} % idle, and {found['resident_mb']} MB; one was missed "
         f"after {found['left_s']} s and was back in {found['joined_s']} s, which disturbed "
         f"{found['disturbed']} others and lost {found['lost']} of {found['requests']} requests"
     )

@@ -98,7 +98,7 @@ class Coordinator:
         maker = Maker(
             self._library, partial(planner_of, own), self._live, settings.objective, settings.wire
         )
-        self._controller = Controller(settings, maker, self._live.cluster, self._planned)
+        self._controller = Controller(settings, maker, self._live, self._planned)
         self._plans = self._controller.plans
         self._withdrawal = Withdrawal(self._live, self._controller, self._driver, self._changed)
         self.served = Served(self.names, self._library, self._controller, self._live)
@@ -246,7 +246,7 @@ class Coordinator:
         of the plans in force.
         """
         async with self._examining:
-            in_use = [device.id for device in self._live.cluster().devices]
+            in_use = self._live.present()
             silent = await self._live.examiner.examine(in_use, self._plans.in_force())
         unasked = [of_no_exam(self._status(each), why) for each, why in silent.items()]
         quarantined = [each for each in self.devices() if each.state == "quarantined"]

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -29,7 +29,7 @@ from coordinator.runtime.making import Maker
 from coordinator.runtime.stepping import Stepper
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import Plan
+from coordinator.tasks.plan import DeviceId, Plan
 from protos.errors import ImbrexError
 
 log = structlog.get_logger(__name__)
@@ -41,6 +41,18 @@ _TROUBLE = {
 }
 
 
+class Plannable(Protocol):
+    """The devices that can be planned with now."""
+
+    def cluster(self) -> Cluster:
+        """What is known of them."""
+        ...
+
+    def present(self) -> list[DeviceId]:
+        """Which they are, for much less than `cluster` takes."""
+        ...
+
+
 class Controller:
     """Admission, plans and turns of one coordinator. `planned(model, version, causes)` is called
     when a plan has taken over.
@@ -50,11 +62,11 @@ class Controller:
         self,
         settings: CoordinatorSettings,
         maker: Maker,
-        cluster: Callable[[], Cluster],
+        devices: Plannable,
         planned: Callable[[str, int, Sequence[str]], None],
     ) -> None:
         self._maker = maker
-        self._cluster = cluster
+        self._devices = devices
         self._planned = planned
         numbers = count(1)
         self.admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
@@ -137,7 +149,7 @@ class Controller:
         """Devices or their speeds have changed: plans again in the background, for one model or for
         all that are loaded.
         """
-        devices = frozenset(device.id for device in self._cluster().devices)
+        devices = frozenset(self._devices.present())
         self._step(events.Changed(cause, devices, model), self.plans, self.modes)
 
     def seen(self, model: str, observed: Mapping[str, Observed]) -> None:
@@ -263,9 +275,9 @@ class Controller:
         try:
             match action:
                 case actions.Propose():
-                    return await self._maker.propose(action, self._cluster())
+                    return await self._maker.propose(action, self._devices.cluster())
                 case actions.Divide():
-                    return await self._maker.divide(action, self._cluster())
+                    return await self._maker.divide(action, self._devices.cluster())
                 case actions.Prepare():
                     return await self._maker.prepare(action)
         except ImbrexError as refused:

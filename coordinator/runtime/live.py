@@ -157,15 +157,24 @@ class LiveCluster:
         coordinators leave of their time. With `graph`, corrected by how fast they computed the
         tasks of that plan.
         """
-        now = time.monotonic()
-        ready = self._pool.ready()
         devices = tuple(
             _left_by_others(self._device(each.facts, graph), each)
-            for device, each in ready.items()
-            if self.aside.of(device, now) is None and self.examiner.may_compute(each.facts)
+            for each in self._present().values()
         )
         medium = self._settings.medium
         return Cluster(devices, medium, _uplink(medium, devices), self._reach.apart)
+
+    def present(self) -> list[DeviceId]:
+        """The devices that `cluster` is made of."""
+        return list(self._present())
+
+    def _present(self) -> dict[DeviceId, Connection]:
+        now = time.monotonic()
+        return {
+            device: each
+            for device, each in self._pool.ready().items()
+            if self.aside.of(device, now) is None and self.examiner.may_compute(each.facts)
+        }
 
     def usable(self) -> list[DeviceId]:
         """Devices that may compute: those that plans may use, and those that are finishing."""

@@ -11,21 +11,16 @@ import structlog
 
 from coordinator.answers import ModelStatus, ServedModel
 from coordinator.control.plans import NO_WORKER
-from coordinator.costs.devices import Cluster
 from coordinator.library.loaded import Library, Loaded
 from coordinator.library.naming import Names
-from coordinator.runtime.controller import Controller
+from coordinator.runtime.controller import Controller, Plannable
 from protos.errors import NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
 
-class Devices(Protocol):
+class Devices(Plannable, Protocol):
     """The devices that models run on."""
-
-    def cluster(self) -> Cluster:
-        """The devices that can be used now."""
-        ...
 
     async def release(self, programs: Iterable[str]) -> None:
         """Drops programs (by hash) that are no longer needed."""
@@ -105,7 +100,7 @@ class Served:
 
     def readiness(self) -> tuple[bool, str]:
         """Whether every configured model could answer a request now; if not, why."""
-        if not self._devices.cluster().devices:
+        if not self._devices.present():
             return False, str(NO_WORKER)
         for model in self._names.configured:
             ready, reason = self.readiness_of(model)
@@ -117,7 +112,7 @@ class Served:
         """Whether this model could answer a request now; if not, why."""
         if model in self._unloaded:
             return False, "unloaded"
-        if not self._devices.cluster().devices:
+        if not self._devices.present():
             return False, str(NO_WORKER)
         state = self._plans.state(model)
         return state == "ready", "" if state == "ready" else state

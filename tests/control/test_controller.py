@@ -2,6 +2,7 @@
 
 import asyncio
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,8 @@ async def controller(tmp_path):
     settings = CoordinatorSettings(max_in_flight=1, max_queue=1, max_wait_s=0.05)
     library = Library(str, tmp_path, 10**9, lambda _: False)
     maker = Maker(library, partial(planner_of, ("ofl",)), None, settings.objective)
-    made = Controller(settings, maker, lambda: Cluster(()), lambda *_: None)
+    devices = SimpleNamespace(cluster=lambda: Cluster(()), present=list)
+    made = Controller(settings, maker, devices, lambda *_: None)
     yield made
     await made.close()
 
