@@ -177,13 +177,19 @@ def test_coordinators_answer_to_the_names_of_their_shared_address() -> None:
 
 
 def test_coordinators_are_told_where_every_server_of_the_store_is() -> None:
-    text = read(ANSIBLE / "roles/coordinator/vars/main.yml")["coordinator_store"]
+    own = read(ANSIBLE / "roles/coordinator/vars/main.yml")
+
+    def url(known: Mapping[str, Any]) -> str:
+        servers = templates().from_string(own["coordinator_servers"]).render(known)
+        text = templates().from_string(own["coordinator_store"])
+        return str(text.render(coordinator_servers=servers))
+
     known = {"groups": GROUPS | {"store": ["kitchen", "hall", "attic"]}, "hostvars": HOSTS}
     known["hostvars"] = HOSTS | {"attic": {"store_address": "attic.local"}}
-    found = templates().from_string(text).render(known)
+    found = url(known)
     assert found == "nats://192.168.1.21:4222,[fd00::22]:4222,attic.local:4222"
     assert Place(found).servers[1] == "nats://[fd00::22]:4222"
-    assert templates().from_string(text).render(known | {"groups": GROUPS}) == ""
+    assert url(known | {"groups": GROUPS}) == ""
 
 
 def test_servers_of_the_store_know_each_other_and_some_coordinators() -> None:
