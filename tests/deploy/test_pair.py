@@ -7,6 +7,7 @@ Three machines, Debian 12 and 13: every test goes on where the one before it end
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import re
 import subprocess
@@ -94,6 +95,15 @@ def of_a_pair(machines: dict[str, Machine], wheel: Path, key: Path) -> dict[str,
     return found
 
 
+def before_that(inventory: dict[str, Any]) -> dict[str, Any]:
+    """The same home with one coordinator."""
+    found = copy.deepcopy(inventory)
+    groups = found["all"]["children"]
+    del groups["store"], groups["coordinator"]["hosts"]["pi-2"]
+    del found["all"]["vars"]["shared_address"]
+    return found
+
+
 def changes(counts: dict[str, dict[str, int]]) -> dict[str, int]:
     return {host: each["changed"] for host, each in counts.items()}
 
@@ -155,15 +165,16 @@ class Asked:
 def asking(home: Home) -> Iterator[Asked]:
     """Requests at the shared address, for as long as the context lasts."""
     asked = Asked(home.folder / f"asked-{time.monotonic_ns()}")
-    command = inside(sys.executable, "-c", ASKING, f"http://{ADDRESS}:{PORT}", SHEET.path)
+    client = ("env", f"IMBREX_API_KEY={home.key}", sys.executable, "-c", ASKING)
+    command = inside(*client, f"http://{ADDRESS}:{PORT}", SHEET.path)
     with asked.file.open("wb") as answers:
-        client = subprocess.Popen(command, cwd=ROOT, stdout=answers)
+        running = subprocess.Popen(command, cwd=ROOT, stdout=answers)
         try:
             wait_for(lambda: len(asked.good()) > 5, "requests are answered")
             yield asked
         finally:
-            client.terminate()
-            client.wait(30)
+            running.terminate()
+            running.wait(30)
     print(f"{len(asked.good())} answers, slowest {asked.slowest_s():.1f} s")
 
 
@@ -180,10 +191,18 @@ def test_a_dry_run_on_bare_machines_changes_nothing(home) -> None:
         assert machine.ssh("ls /usr/sbin/nats-server /usr/sbin/haproxy 2>/dev/null || true") == ""
 
 
-def test_one_run_makes_it_and_a_second_one_finds_nothing_to_do(home) -> None:
+def test_one_coordinator_becomes_two_and_a_second_run_finds_nothing_to_do(home) -> None:
+    text = home.inventory.read_text()
+    home.inventory.write_text(json.dumps(before_that(json.loads(text))))
+    home.play("playbook.yml")
+    assert changes(home.play("playbook.yml")) == {"pi-1": 0, "pi-3": 0}
+    assert leftovers(home.machines["pi-2"]) == ""
+    known = {each["id"] for each in imbrex(home, "pi-1", "list")["devices"]}
+    home.inventory.write_text(text)
     home.play("playbook.yml")
     assert changes(home.play("playbook.yml")) == UNCHANGED
     assert changes(home.play("playbook.yml", "--check")) == UNCHANGED
+    assert known < {each["id"] for each in imbrex(home, "pi-2", "list")["devices"]}
     whole(home)
 
 
@@ -265,10 +284,7 @@ def test_a_machine_that_is_cut_off_with_the_address_is_replaced(home) -> None:
 
 def test_an_inventory_from_before_is_refused(home) -> None:
     text = home.inventory.read_text()
-    inventory = json.loads(text)
-    groups = inventory["all"]["children"]
-    del groups["store"], groups["coordinator"]["hosts"]["pi-2"]
-    home.inventory.write_text(json.dumps(inventory))
+    home.inventory.write_text(json.dumps(before_that(json.loads(text))))
     try:
         said = home.fail("playbook.yml", "--limit", "pi-1")
     finally:
@@ -278,6 +294,9 @@ def test_an_inventory_from_before_is_refused(home) -> None:
 
 
 def test_all_are_upgraded_one_after_the_other_and_no_request_is_lost(home) -> None:
+    """With API keys, too: the playbook makes its own, and ends it."""
+    key = f"{IMBREX} cluster key me --role admin --state-dir {STATE}"
+    home.key = home.machines["pi-2"].ssh(key).strip()
     wheel = changed(home.folder / "good", "99.0")
     home.settings["imbrex_wheel"] = str(wheel)
     with asking(home) as asked:
@@ -287,6 +306,8 @@ def test_all_are_upgraded_one_after_the_other_and_no_request_is_lost(home) -> No
     assert changes(home.play("playbook.yml")) == UNCHANGED
     whole(home)
     assert asked.bad() == []
+    for name in COORDINATORS:
+        assert [each["name"] for each in imbrex(home, name, "keys")["keys"]] == ["me"]
 
 
 def test_nothing_secret_lies_open(home) -> None:
