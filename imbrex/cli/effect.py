@@ -14,10 +14,10 @@ from rich.console import Console
 
 from models.catalogue import LoadedModel
 from models.digits import MODEL
-from models.digits.evaluate import MIN_SCORE, held_out_sheets, truth_of
+from models.digits.evaluate import held_out_sheets, truth_of
 from models.effect import Arrays, Blocking, Differences, Effect, Encoded
 from models.pixels import as_values
-from models.quality import Picture, Truth, mean_average_precision
+from models.quality import MIN_SCORE, Picture, Truth, mean_average_precision
 from models.reference import WholeModel, random_inputs
 from models.units import Network
 from models.vision.detection import Detection

@@ -172,7 +172,8 @@ def quantise(
 
     It is calibrated on most of the pictures and compared with the float model on the others.
     Layers that lose the most accuracy stay in float. If the coordinator is running, both models
-    are also compared on the cluster.
+    are also compared on the cluster. If there are text files in YOLO's format beside a detector's
+    pictures (or in labels/), both models' mAP is measured.
 
     \b
     imbrex models quantise yard --images /var/lib/camera
