@@ -111,9 +111,13 @@ class _Candidates:
     def add_fewer(self) -> None:
         """Tries the best strategy over 4, then 2 of the fastest devices, or whichever powers of two
         are fewer than all (maps usually have so many rows that these divide them evenly), as long
-        as that is better and there is something to gain.
+        as that is better and there is something to gain. As many as the best plan uses would find
+        it again.
         """
+        used = len(min(self.found, key=lambda each: each.latency_s).plan.devices)
         count = 1 << max(0, (len(self.cluster.devices) - 1).bit_length() - 1)
+        while count >= used > 1:
+            count //= 2
         while count > 1 and self.best_s > self._ideal_s(count) * _WASTEFUL:
             best = min(self.found, key=lambda each: each.latency_s)
             fewer = fastest(self.cluster, count)
