@@ -12,11 +12,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def round_to_half(model: onnx.ModelProto, floats: Set[str]) -> None:
-    """Has the model round its float32 weights, and those of its tensors that `floats` names.
+    """Has the model round its float32 weights, and those of its tensors that `floats` names; outputs
+    that are encoded stay as they are.
 
     Values beyond 65504 become infinite.
     """
     graph = model.graph
+    encoded = {
+        each.name for each in graph.output if each.type.tensor_type.elem_type != TensorProto.FLOAT
+    }
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
             with np.errstate(over="ignore"):
@@ -26,7 +30,7 @@ def round_to_half(model: onnx.ModelProto, floats: Set[str]) -> None:
     for node in graph.node:
         nodes.append(node)
         for k, name in enumerate(node.output):
-            if name in floats:
+            if name in floats - encoded:
                 exact, half = f"{name}__exact", f"{name}__half"
                 node.output[k] = exact
                 nodes.append(helper.make_node("Cast", [exact], [half], to=TensorProto.FLOAT16))
