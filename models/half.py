@@ -1,5 +1,6 @@
-"""Arithmetic in half precision, as far as onnxruntime can show it: what nodes make, and the weights,
-are rounded to float16; sums are in float32. A processor that also adds in half precision loses more.
+"""Arithmetic in half precision, as far as onnxruntime can show it: what nodes make, and the
+weights, are rounded to float16; sums are in float32. A processor that also adds in half precision
+loses more.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def round_to_half(model: onnx.ModelProto, floats: Set[str]) -> None:
-    """Has the model round its float32 weights, and those of its tensors that `floats` names; outputs
-    that are encoded stay as they are.
+    """Has the model round its float32 weights, and those of its tensors that `floats` names;
+    outputs that are encoded stay as they are.
 
     Values beyond 65504 become infinite.
     """

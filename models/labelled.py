@@ -1,6 +1,6 @@
-"""Ground truth in the text files of YOLO's datasets: one line for each object, with the number of its
-class and its box as shares of the picture (centre x, centre y, width, height). A file is called as its
-picture, and lies beside it, or in the folder `labels` beside the pictures' folder.
+"""Ground truth in the text files of YOLO's datasets: one line for each object, with the number of
+its class and its box as shares of the picture (centre x, centre y, width, height). A file is called
+as its picture, and lies beside it, or in the folder `labels` beside the pictures' folder.
 """
 
 from __future__ import annotations

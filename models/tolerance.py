@@ -69,10 +69,10 @@ def between_devices(graph: Graph) -> float:
 
 
 def of_engine(precision: Precision) -> float:
-    """How far an engine may be from onnxruntime in a program of this precision. Answers are promised
-    within PLAIN, and errors of programs add up. One program may be a whole network, where kernels of
-    float32 differ by up to 4e-6 (YOLOv8n); half precision or a wrong conversion differs by a hundred
-    times as much.
+    """How far an engine may be from onnxruntime in a program of this precision. Answers are
+    promised within PLAIN, and errors of programs add up. One program may be a whole network, where
+    kernels of float32 differ by up to 4e-6 (YOLOv8n); half precision or a wrong conversion differs
+    by a hundred times as much.
     """
     return max(PLAIN / 2, _ALLOWED[precision])
 

@@ -127,16 +127,18 @@ def show(report: LossReport, console: Console) -> None:
     computed = ", blocks computed in half precision" if report.loss.in_half else ""
     for name, each in report.effects.items():
         told = (
-            f"maps as {report.loss.wire} {_MEANINGS[name]}{computed}: over {each.inputs} inputs the largest "
-            f"difference is {each.max_rel_error:.3g} of the output's largest magnitude (median "
-            f"{each.median_rel_error:.3g}), top-1 agreement {each.top1_agreement:.2%}"
+            f"maps as {report.loss.wire} {_MEANINGS[name]}{computed}: over {each.inputs} inputs "
+            f"the largest difference is {each.max_rel_error:.3g} of the output's largest magnitude "
+            f"(median {each.median_rel_error:.3g}), top-1 agreement {each.top1_agreement:.2%}"
         )
         if report.map_50:
             change = report.map_50[name] - report.map_50["exact"]
             told += f", mAP {report.map_50[name]:.4f} ({change:+.4f})"
         console.print(told)
     if not report.ok:
-        console.print(f"DIFFERENT: some values are too large for this {report.loss.option}", style="red")
+        console.print(
+            f"DIFFERENT: some values are too large for this {report.loss.option}", style="red"
+        )
 
 
 def _inputs(loaded: LoadedModel, network: Network, count: int) -> Iterator[_Asked]:

@@ -94,8 +94,8 @@ WireOption = Annotated[
 PrecisionOption = Annotated[
     Literal["exact", "fp16", "int8"] | None,
     typer.Option(
-        help="What answers promise. exact: float32 throughout. fp16: maps may travel and devices may "
-        "compute in half precision. int8: maps may travel in 8 bits. [default: exact]",
+        help="What answers promise. exact: float32 throughout. fp16: maps may travel and devices "
+        "may compute in half precision. int8: maps may travel in 8 bits. [default: exact]",
     ),
 ]
 Save = Annotated[

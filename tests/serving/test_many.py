@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -55,5 +56,5 @@ def test_the_page_has_a_place_for_each(home: Home, width: int) -> None:
         assert len(told["tiles"]) == count(driver, "#overlay .tile")
         # Where tiles are thinner than a line of text, their names would cover each other.
         tops = sorted(each["top"] for each in told["tags"] if each["text"].startswith("worker-"))
-        assert all(after - before > 6 for before, after in zip(tops, tops[1:], strict=False))
+        assert all(after - before > 6 for before, after in pairwise(tops))
         assert errors(driver) == []

@@ -106,7 +106,9 @@ def candidates(sysfs: Path = Path("/sys")) -> dict[str, str]:
 def _has_intel(sysfs: Path, nodes: str) -> bool:
     """Whether one of these devices is Intel's."""
     with suppress(OSError):
-        return any(file.read_text().strip() == _INTEL for file in sysfs.glob(f"{nodes}/device/vendor"))
+        return any(
+            file.read_text().strip() == _INTEL for file in sysfs.glob(f"{nodes}/device/vendor")
+        )
     return False
 
 

@@ -42,9 +42,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The worst difference that the program's precision does not allow, of the largest magnitude (0:
-    all are allowed); the seconds of all runs by the engine and by onnxruntime; the memory of the
-    engine by itself and of the programs in it.
+    """The worst difference that the program's precision does not allow, of the largest magnitude
+    (0: all are allowed); the seconds of all runs by the engine and by onnxruntime; the memory of
+    the engine by itself and of the programs in it.
     """
 
     wrong: float
