@@ -248,8 +248,9 @@ def check(
         )
     from coordinator.control.choice import Choice
     from imbrex.cli import check as command
+    from imbrex.cli.effect import Loss
 
-    loss = command.Loss(Choice.of(None, None, chosen).wire or "exact", in_half=bool(precision))
+    loss = Loss(Choice.of(None, None, chosen).wire or "exact", in_half=bool(precision))
     tiles = (int(rows), int(cols))
     raise typer.Exit(command.check(model, tiles, loss, inputs, as_json=as_json))
 

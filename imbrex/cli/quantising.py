@@ -235,7 +235,9 @@ def _compared(
 def _map_50(sidecar: Sidecar, model: WholeModel, pictures: Sequence[_Picture]) -> float:
     """The mAP at an IoU of 0.5. A picture without a file of its own shows nothing."""
     assert sidecar.head is not None, "it detects"
-    eager = replace(sidecar, head=replace(sidecar.head, min_score=MIN_SCORE))
+    # Every head that detects has a `min_score`.
+    head = replace(sidecar.head, min_score=MIN_SCORE)  # type: ignore[arg-type]
+    eager = replace(sidecar, head=head)
     seen = [
         Picture(_detections(eager, model.run(each.feeds), each), each.truth or ())
         for each in pictures
