@@ -25,11 +25,11 @@ from models.cutter import cut
 from models.loading import network_of
 from models.program import BlobSource, Program
 from models.reference import compare, random_inputs
+from models.tolerance import of_engine
 from protos.errors import ImbrexError
 from worker.engines.base import Place, Runnable
 from worker.engines.choice import GAIN
 from worker.engines.registry import DEFAULT, candidates, raw_maker
-from worker.engines.verdicts import LIMIT
 from worker.programs.store import BlobStore
 
 Arrays = Mapping[str, np.ndarray]
@@ -91,7 +91,7 @@ def measure(name: str, threads: int) -> dict[str, Any]:
                 "speedup": speedup,
                 "difference": difference,
             }
-            if difference <= LIMIT and gain > most:
+            if difference <= of_engine("exact") and gain > most:
                 most = gain
                 found |= {"best": engine, "speedup": speedup}
     return found

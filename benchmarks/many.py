@@ -66,13 +66,21 @@ class Home:
         self.client = Client(self.url)
         self.wait(lambda: self.ready() == count)
         self.found_s = time.monotonic() - began_s
-        before = cpu_s(self.coordinator.process.pid)
-        links = state / LINKS_FILE
-        self.wait(lambda: links.exists() and time.time() - links.stat().st_mtime > QUIET_S, PROBED_S)
+        self._links = state / LINKS_FILE
+
+    def probe(self) -> tuple[float, float]:
+        """Waits until all links have been probed: the seconds that it took, and the coordinator's
+        CPU meanwhile, in percent of a core.
+        """
+        before, began_s = cpu_s(self.coordinator.process.pid), time.monotonic()
+        self.wait(self._has_probed, PROBED_S)
         lasted_s = time.monotonic() - began_s
         spent = cpu_s(self.coordinator.process.pid) - before
-        self.probing_percent = 100 * spent / (lasted_s - self.found_s)
-        self.probed_s = lasted_s - QUIET_S
+        return lasted_s - QUIET_S, 100 * spent / lasted_s
+
+    def _has_probed(self) -> bool:
+        links = self._links
+        return links.exists() and time.time() - links.stat().st_mtime > QUIET_S
 
     def worker(self, number: int, port: str = "0") -> children.Child:
         """Starts one."""
@@ -162,11 +170,12 @@ def measure(count: int, idle_s: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="imbrex-many-") as folder:
         home = Home(Path(folder), count)
         try:
+            probed_s, percent = home.probe()
             started = {
                 "workers": count,
                 "found_s": round(home.found_s, 1),
-                "probed_s": round(home.probed_s, 1),
-                "probing_percent": round(home.probing_percent, 1),
+                "probed_s": round(home.found_s + probed_s, 1),
+                "probing_percent": round(percent, 1),
             }
             return started | _measured(home, idle_s)
         finally:
@@ -225,9 +234,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _text(found: dict[str, Any]) -> str:
     return (
         f"{found['workers']} workers: found in {found['found_s']} s, all links known after "
-        f"{found['probed_s']} s; the coordinator takes {found['probing_percent']} % of a core until "
-        f"then, {found['idle_percent']} % idle, and {found['resident_mb']} MB; one was missed "
-        f"after {found['left_s']} s and was back in {found['joined_s']} s, which disturbed "
+        f"{found['probed_s']} s; the coordinator takes {found['probing_percent']} % of a core "
+        f"until then, {found['idle_percent']} % idle, and {found['resident_mb']} MB; one was "
+        f"missed after {found['left_s']} s and was back in {found['joined_s']} s, which disturbed "
         f"{found['disturbed']} others and lost {found['lost']} of {found['requests']} requests"
     )
 

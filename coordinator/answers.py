@@ -90,6 +90,7 @@ class ModelStatus:
     load: LoadStatus = LoadStatus()
     weight_bytes: int = 0
     version: str = ""
+    precision: str = "exact"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,12 @@ def ranges_of(graph: Graph, inputs: Iterable[Mapping[str, np.ndarray]]) -> Range
         return {}
     blobs, found = BlobSource(), dict[str, Range]()
     demand = {name: Box.whole(graph.shape(name)) for name in wanted}
-    program = cut(graph, graph.nodes, demand, blobs, static=True).program
+    piece = cut(graph, graph.nodes, demand, blobs, static=True)
     runner = ProgramRunner(blobs)
     for feeds in inputs:
-        for name, values in zip(wanted, runner.run(program, feeds, wanted), strict=True):
+        # A stride may skip the last rows of an input.
+        read = {name: feeds[name][box.slices()] for name, box in piece.inputs.items()}
+        for name, values in zip(wanted, runner.run(piece.program, read, wanted), strict=True):
             seen = Range(values.min(axis=(0, 2, 3)), values.max(axis=(0, 2, 3)))
             found[name] = found[name].hull(seen) if name in found else seen
     return found

@@ -17,7 +17,7 @@ from models.program import BlobSource
 from models.reference import Comparison, WholeModel, random_inputs
 from models.run_tiles import TileFault, TileRun
 from models.tiles import grid, tile_boxes, whole_map
-from models.tolerance import PLAIN, STATISTICS, between_devices, tolerance
+from models.tolerance import PLAIN, can_be_compared, tolerance
 from models.units import Network
 from models.work import tile_works
 
@@ -98,8 +98,7 @@ def check(
     progress("whole model", 0.0)
     values = as_values(network.graph, feeds)
     whole, limit = WholeModel(model).run(values), tolerance(network.graph)
-    # Quantised kernels round to steps: without optimisations they are other kernels.
-    comparable = between_devices(network.graph) <= STATISTICS
+    comparable = can_be_compared(network.graph)
     again = WholeModel(model, optimised=False).run(values) if comparable else None
     truth = Truth(whole, again, limit)
     alone = [(i, i + 1) for i in range(len(network.units))]

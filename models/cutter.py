@@ -20,6 +20,7 @@ from models.geometry import Extent, extent
 from models.graph import ROWS, Graph, Node
 from models.operators import Piece, operator
 from models.operators.declaration import Attribute, with_attributes
+from models.precision import write_precision
 from models.program import BlobSource, Program, WeightRef
 from models.wire import RUNTIME, Coded, Pixels, Quantised
 
@@ -235,6 +236,7 @@ class TileBuilder:
         model = helper.make_model(
             graph, opset_imports=imports, ir_version=8, producer_name=_PRODUCER
         )
+        write_precision(model, self.graph.precision)
         return Program(model.SerializeToString(deterministic=True), tuple(self.weights))
 
     def _rename(self, names: Mapping[str, str]) -> None:

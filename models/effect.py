@@ -1,16 +1,19 @@
-"""The effect of an encoded wire on the answer, measured against the whole model."""
+"""The effect of encoded maps and of half precision on the answer, against the whole model."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from onnx import ModelProto, TensorProto
 
 from models.boxes import Box
 from models.cutter import CutTile, cut
 from models.graph import answer
+from models.half import round_to_half
 from models.program import BlobSource
 from models.quantised_inputs import as_they_travel
 from models.reference import ProgramRunner, compare
@@ -43,15 +46,22 @@ class Effect:
 
 
 class Encoded:
-    """Runs a network block by block as devices would, with its maps encoded between the blocks. The
-    division of a block does not matter, as encodings work element by element.
+    """Runs a network block by block as devices would, with its maps encoded between the blocks;
+    `in_half`: its blocks are computed in half precision. The division of a block does not matter,
+    as encodings work element by element.
     """
 
-    def __init__(self, network: Network, blocking: Blocking) -> None:
+    def __init__(self, network: Network, blocking: Blocking, *, in_half: bool = False) -> None:
         self._graph = network.graph
         blobs = BlobSource()
         self._blocks = [_whole_block(network, *each, blobs) for each in blocking]
-        self._runner = ProgramRunner(blobs)
+        floats = {
+            name
+            for name, info in network.graph.tensors.items()
+            if in_half and info.data_type == TensorProto.FLOAT and name in network.graph.producer
+        }
+        alter = partial(round_to_half, floats=floats) if in_half else _nothing
+        self._runner = ProgramRunner(blobs, altered=alter)
 
     def run(self, feeds: Arrays) -> dict[str, np.ndarray]:
         """The network's outputs."""
@@ -87,6 +97,10 @@ class Differences:
             max_rel_error=max(self._errors),
             median_rel_error=statistics.median(self._errors),
         )
+
+
+def _nothing(model: ModelProto) -> None:
+    """Leaves a program as it is."""
 
 
 def _agreement(actual: np.ndarray, expected: np.ndarray) -> float:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
+from models.precision import Precision
 from models.shapes import TensorInfo
 from models.windows import Window
 
@@ -85,7 +86,8 @@ class Graph:
     inputs, constants and everything that a node produces. `written`: the operators of the model
     as it was written, before some became simpler ones. `rows`: the axis along which a tensor's rows
     lie, where that is not axis 2; such a tensor has neither columns nor channels. `joined`: the
-    outputs that are made of others when the answer is put together.
+    outputs that are made of others when the answer is put together. `precision`: what its answers
+    promise (`models.precision`).
     """
 
     name: str
@@ -99,6 +101,7 @@ class Graph:
     written: frozenset[str] = frozenset()
     rows: Mapping[str, int] = field(default_factory=dict)
     joined: Mapping[str, Joined] = field(default_factory=dict)
+    precision: Precision = "exact"
 
     @cached_property
     def producer(self) -> Mapping[str, int]:

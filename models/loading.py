@@ -46,6 +46,7 @@ def network_of(
     graph = with_quantised_inputs(graph)
     if loaded.sidecar is not None:
         graph = _selected(graph, loaded.sidecar.selections(graph.output_shapes))
+        graph = replace(graph, precision=loaded.sidecar.precision)
 
     form = loaded.sidecar.input if loaded.sidecar and loaded.name == MODEL.stem else None
 

@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 
 from models.vision.detection import Detection, iou
 
+# Of the detections that quality is measured with: low, so that the whole precision-recall curve is
+# seen.
+MIN_SCORE = 0.01
+
 Corners = tuple[float, float, float, float]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +47,17 @@ class WholeModel:
 
 
 class ProgramRunner:
-    """Runs programs here, keeping one session per program."""
+    """Runs programs here, keeping one session per program; `altered` may change each one first."""
 
-    def __init__(self, blobs: BlobSource, threads: int = 0) -> None:
+    def __init__(
+        self,
+        blobs: BlobSource,
+        threads: int = 0,
+        altered: Callable[[onnx.ModelProto], None] = lambda model: None,
+    ) -> None:
         self._blobs = blobs
         self._threads = threads
+        self._altered = altered
         self._sessions: dict[str, ort.InferenceSession] = {}
 
     def run(self, program: Program, feeds: Arrays, outputs: Sequence[str]) -> list[np.ndarray]:
@@ -69,6 +75,7 @@ class ProgramRunner:
             tensor.name, tensor.data_type = ref.name, ref.data_type
             tensor.dims.extend(ref.dims)
             tensor.raw_data = bytes(self._blobs.bytes_of(ref.sha256))
+        self._altered(model)
         return ort.InferenceSession(
             model.SerializeToString(), _options(self._threads), providers=["CPUExecutionProvider"]
         )

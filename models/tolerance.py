@@ -14,11 +14,13 @@ converted.
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 
 from onnx import TensorProto
 
 from models.graph import Graph
 from models.operators import dequantises
+from models.precision import Precision
 
 PLAIN = 1e-5
 STATISTICS = 1e-4
@@ -27,6 +29,9 @@ HALF = 4 * 2.0**-10
 ACROSS = 1e-4
 # Seen: 0.008 for ResNet-50, 0.03 for MobileNetV2, both untrained.
 SIGNED = 0.05
+# How far a device may be from float32 where a model allows it: it computes in half precision, or
+# rounds 8 bits differently.
+_ALLOWED: Mapping[Precision, float] = {"exact": 0.0, "fp16": 0.02, "int8": SIGNED}
 
 _REASONS = {
     STATISTICS: "statistics over the map are combined from parts",
@@ -60,6 +65,26 @@ def between_devices(graph: Graph) -> float:
     output. Processors round sums of 8 bits differently, and a value between two steps may be
     rounded either way; no honest device may be accused.
     """
+    return max(_as_written(graph), _ALLOWED[graph.precision])
+
+
+def of_engine(precision: Precision) -> float:
+    """How far an engine may be from onnxruntime in a program of this precision. Answers are
+    promised within PLAIN, and errors of programs add up. One program may be a whole network, where
+    kernels of float32 differ by up to 4e-6 (YOLOv8n); half precision or a wrong conversion differs
+    by a hundred times as much.
+    """
+    return max(PLAIN / 2, _ALLOWED[precision])
+
+
+def can_be_compared(graph: Graph) -> bool:
+    """Whether onnxruntime computes the same without its optimisations: with quantised kernels, it
+    rounds to steps elsewhere.
+    """
+    return _as_written(graph) <= STATISTICS
+
+
+def _as_written(graph: Graph) -> float:
     kinds = {info.data_type for info in graph.tensors.values()}
     kinds |= {info.on_wire.data_type for info in graph.tensors.values()}
     made = {graph.tensors[name].on_wire.data_type for name in graph.producer}

@@ -41,6 +41,10 @@ _IDEAL = 1.03
 # Fewer devices are tried if the plan takes this much longer than they would at best, without
 # transfers. Assumed.
 _WASTEFUL = 1.25
+# Numbers of devices that divide most maps evenly. If a power of two is no better, none after it is.
+_FEWER = (48, 32, 24, 16, 12, 8, 4, 2)
+# With more devices than this, a search takes most of the time that a plan may take.
+_MANY = 16
 
 
 def auto(network: Network, cluster: Cluster) -> Plan:
@@ -109,21 +113,24 @@ class _Candidates:
         return min(latencies)
 
     def add_fewer(self) -> None:
-        """Tries the best strategy over 4, then 2 of the fastest devices, or whichever powers of two
-        are fewer than all (maps usually have so many rows that these divide them evenly), as long
-        as that is better and there is something to gain.
+        """Tries the best strategy over fewer of the fastest devices, as long as that is better and
+        there is something to gain. Of very many devices, the best plan has chosen already.
         """
-        count = 1 << max(0, (len(self.cluster.devices) - 1).bit_length() - 1)
-        while count > 1 and self.best_s > self._ideal_s(count) * _WASTEFUL:
+        devices = len(self.cluster.devices)
+        best = min(self.found, key=lambda each: each.latency_s)
+        most = devices if devices <= _MANY else len(best.plan.devices)
+        for count in (each for each in _FEWER if each < most):
+            if self.best_s <= self._ideal_s(count) * _WASTEFUL:
+                return
             best = min(self.found, key=lambda each: each.latency_s)
             fewer = fastest(self.cluster, count)
             try:
                 plan = CANDIDATES[best.strategy].planner(self.network, fewer)
             except Infeasible:  # their memory is too small
                 return
-            if self._add(best.strategy, plan, f" on {count}") >= best.latency_s:
+            seconds = self._add(best.strategy, plan, f" on {count}")
+            if seconds >= best.latency_s and count & (count - 1) == 0:
                 return
-            count //= 2
 
     def add_branches(self) -> None:
         """Tries the best plans with branches on different devices, and adds those that are

@@ -124,7 +124,7 @@ class Maker:
     def _allowed(self, loaded: Loaded) -> Wire:
         """The encoding of a model's maps: from the settings, otherwise from its sidecar."""
         sidecar = loaded.served.sidecar
-        return self._wire or (sidecar.wire if sidecar else "exact")
+        return self._wire or (sidecar.allowed_wire if sidecar else "exact")
 
     async def prepare(self, asked: actions.Prepare) -> events.Prepared | events.Unprepared:
         """The plans' task graphs, prepared one after the other; or the devices on which a plan's

@@ -158,4 +158,5 @@ class Served:
             held=self._plans.held(model),
             load=self._controller.modes.status(model, time.monotonic()),
             weight_bytes=loaded.weight_bytes if loaded else 0,
+            precision=sidecar.precision if sidecar else "exact",
         )

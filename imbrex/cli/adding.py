@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from models.guess import guess, metadata, takes_pictures, written_size
 from models.importer import graph_of
 from models.installed import Store
 from models.model_file import read_model
+from models.precision import Precision
 from models.sizes import Size, bind, inputs_of
 from models.usual import PIXELS, About, described, head_for
 from models.vision.head import Task
@@ -46,6 +47,7 @@ class Said:
     sidecar: Path | None = None
     licence: str = "not said"
     source: str | None = None
+    precision: Precision | None = None
 
 
 class NotSaid(BadRequest):
@@ -72,6 +74,8 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
         graph = _graph(file, said.size or written_size(stored.proto))
         sidecar = _described(graph, metadata(stored.proto), name, said, file)
     check_outputs(sidecar, {each: graph.shape(each) for each in graph.outputs})
+    if said.precision is not None:
+        sidecar = replace(sidecar, precision=said.precision)
     return _keep(
         name, stored.complete().SerializeToString(), sidecar, default=default, as_json=as_json
     )

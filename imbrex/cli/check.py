@@ -6,21 +6,20 @@ from rich.console import Console
 from rich.text import Text
 
 from imbrex import terminal
-from imbrex.cli.wire_effect import show, wire_effect
+from imbrex.cli.effect import Loss, loss_report, show
 from imbrex.library import checked, planned_blocks
 from models import catalogue
 from models.agreement import NOISE_FACTOR
 from models.check import CheckReport
 from models.loading import network_of
 from models.tolerance import told
-from models.wire import Wire
 
 
 def check(
-    model: str, grid: tuple[int, int], wire: Wire = "exact", inputs: int = 100, *, as_json: bool
+    model: str, grid: tuple[int, int], loss: Loss, inputs: int = 100, *, as_json: bool
 ) -> int:
-    """Checks a model with a grid of tiles, and the effect of an encoded wire on `inputs` inputs;
-    returns the exit code, 1 if it is not ok.
+    """Checks a model with a grid of tiles, and the effect of a loss on `inputs` inputs; returns the
+    exit code, 1 if it is not ok.
     """
     loaded = catalogue.load(model)
     network = network_of(loaded)
@@ -33,18 +32,18 @@ def check(
             lambda what, share: bar.update(task, description=what, completed=share),
         )
         effect = None
-        if wire != "exact":
-            bar.update(task, description=f"wire {wire}", completed=0)
-            effect = wire_effect(
+        if loss.wire != "exact":
+            bar.update(task, description=f"{loss.option} {loss.wire}", completed=0)
+            effect = loss_report(
                 loaded,
                 network,
                 planned_blocks(network, grid[0] * grid[1]),
-                wire,
+                loss,
                 inputs,
                 lambda share: bar.update(task, completed=share),
             )
     if as_json:
-        terminal.print_json(report.as_json() | ({"wire": effect.as_json()} if effect else {}))
+        terminal.print_json(report.as_json() | (effect.as_json() if effect else {}))
     else:
         _show(report, terminal.out())
         if effect:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from imbrex.cli.options import URL, Default, Json, ModelArgument, Name, Url
+from imbrex.cli.options import URL, Default, Json, ModelArgument, Name, PrecisionOption, Url
 
 _models = typer.Typer(help="List, inspect, add and remove models.", no_args_is_help=True)
 
@@ -89,6 +89,7 @@ def add(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
             help="A file with all of the above. [default: FILE.json beside FILE]",
         ),
     ] = None,
+    precision: PrecisionOption = None,
     licence: Annotated[str, typer.Option(help="Its licence.")] = "not said",
     source: Annotated[str | None, typer.Option(help="Where it comes from.")] = None,
     default: Default = False,
@@ -113,7 +114,9 @@ def add(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         raise typer.BadParameter(
             f"{size!r} is not of the form HEIGHTxWIDTH, for example 480x640", param_hint="--size"
         )
-    said = command.Said(name, task, labels, pixels, resize, wanted, sidecar, licence, source)
+    said = command.Said(
+        name, task, labels, pixels, resize, wanted, sidecar, licence, source, precision
+    )
     raise typer.Exit(command.add(file, said, default=default, as_json=as_json))
 
 
@@ -169,7 +172,8 @@ def quantise(
 
     It is calibrated on most of the pictures and compared with the float model on the others.
     Layers that lose the most accuracy stay in float. If the coordinator is running, both models
-    are also compared on the cluster.
+    are also compared on the cluster. If there are text files in YOLO's format beside a detector's
+    pictures (or in labels/), both models' mAP is measured.
 
     \b
     imbrex models quantise yard --images /var/lib/camera

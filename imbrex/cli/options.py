@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -89,6 +89,13 @@ WireOption = Annotated[
         help="The format in which feature maps may travel between devices, where that is faster. "
         "fp16 and int8 change the answer slightly: see `imbrex check --wire`. "
         "[default: what the model allows]",
+    ),
+]
+PrecisionOption = Annotated[
+    Literal["exact", "fp16", "int8"] | None,
+    typer.Option(
+        help="What answers promise. exact: float32 throughout. fp16: maps may travel and devices "
+        "may compute in half precision. int8: maps may travel in 8 bits. [default: exact]",
     ),
 ]
 Save = Annotated[

@@ -19,6 +19,7 @@ from imbrex.cli.options import (
     Json,
     ModelArgument,
     PlanFile,
+    PrecisionOption,
     Url,
     WireOption,
     known_wire,
@@ -217,13 +218,14 @@ def check(
     grid: Annotated[
         str, typer.Option(metavar="RxC", help="Rows and columns of tiles.", show_default=True)
     ] = "2x2",
+    precision: PrecisionOption = None,
     wire: WireOption = None,
     inputs: Annotated[
         int,
         typer.Option(
             min=1,
             metavar="N",
-            help="The number of inputs on which to measure the effect of --wire.",
+            help="The number of inputs on which to measure the effect of --precision or --wire.",
         ),
     ] = 100,
     as_json: Json = False,
@@ -233,9 +235,12 @@ def check(
     \b
     imbrex check digits --grid 1x5
     imbrex check my-model.onnx --grid 2x4 --json
-    imbrex check digits --wire fp16     (what that wire does to the answer)
+    imbrex check digits --precision fp16     (what that does to the answer)
+    imbrex check digits --wire int8          (what that does, if only maps are encoded)
     """
-    chosen = known_wire(wire)
+    if precision and wire:
+        raise typer.BadParameter("a precision has its own wire", param_hint="--precision")
+    chosen = precision or known_wire(wire)
     rows, separator, cols = grid.partition("x")
     if not (separator and rows.isdecimal() and cols.isdecimal() and int(rows) and int(cols)):
         raise typer.BadParameter(
@@ -243,10 +248,11 @@ def check(
         )
     from coordinator.control.choice import Choice
     from imbrex.cli import check as command
+    from imbrex.cli.effect import Loss
 
-    allowed = Choice.of(None, None, chosen).wire or "exact"
+    loss = Loss(Choice.of(None, None, chosen).wire or "exact", in_half=bool(precision))
     tiles = (int(rows), int(cols))
-    raise typer.Exit(command.check(model, tiles, allowed, inputs, as_json=as_json))
+    raise typer.Exit(command.check(model, tiles, loss, inputs, as_json=as_json))
 
 
 def _require_svg(plot: Path | None) -> None:

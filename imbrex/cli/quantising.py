@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from models import catalogue
 from models.catalogue import LoadedModel
 from models.effect import Differences
 from models.installed import MODEL_FILE, Store
-from models.quality import boxes_agree
+from models.labelled import truth_of
+from models.quality import MIN_SCORE, Picture, Truth, boxes_agree, mean_average_precision
 from models.quantise import Quantiser, sensitive
 from models.reference import WholeModel
 from models.vision.detection import Detection
@@ -37,6 +38,7 @@ FILE = "quantised.json"
 MOST_PICTURES = 100
 # One picture of so many is held out for the comparison.
 HELD_OUT = 5
+FLOAT, INT8 = "float", "int8"
 _LEAST_PICTURES = 2
 _SEED = 20_240_601
 _ROUNDS = 5
@@ -46,7 +48,8 @@ _ROUNDS = 5
 class Figures:
     """What the quantised network is like on the held-out pictures: the share of boxes that both
     networks have (None if it is no detector), the share of best classes that are the same, and how
-    many times as fast it is here. `in_float` names the layers left in float.
+    many times as fast it is here. `in_float` names the layers left in float; `map_50` is the mAP of
+    both networks, if the pictures' objects are known.
     """
 
     model: str
@@ -56,6 +59,7 @@ class Figures:
     top1_agreement: float
     speedup: float
     in_float: Sequence[str]
+    map_50: Mapping[str, float] | None = None
 
     def told(self, on_cluster: float | None = None) -> str:
         """As a sentence; `on_cluster` is how many times as fast it is there, if that is known."""
@@ -63,7 +67,10 @@ class Figures:
         share = self.top1_agreement if self.boxes_agree is None else self.boxes_agree
         there = f", {on_cluster:.1f} on the cluster" if on_cluster else ""
         faster = f"{self.speedup:.1f} times as fast on this device{there}"
-        return f"{faster}; {share:.1%} of {same} agree"
+        told = f"{faster}; {share:.1%} of {same} agree"
+        if self.map_50:
+            told += f"; mAP {self.map_50[INT8]:.3f}, in float {self.map_50[FLOAT]:.3f}"
+        return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,7 @@ class _Picture:
     path: Path
     feeds: dict[str, np.ndarray]
     placement: Placement
+    truth: Sequence[Truth] | None = None
 
 
 def quantise(
@@ -154,7 +162,10 @@ def _pictures(folder: Path, sidecar: Sidecar) -> list[_Picture]:
             problem = f" ({files[number].name}: {error})"
             continue
         tensor, placement = image_to_tensor(image, sidecar.input)
-        found.append(_Picture(files[number], {sidecar.input.name: np.asarray(tensor)}, placement))
+        feeds = {sidecar.input.name: np.asarray(tensor)}
+        detects = sidecar.task == "detection"
+        truth = truth_of(files[number], image.size, sidecar.labels) if detects else None
+        found.append(_Picture(files[number], feeds, placement, truth))
     if len(found) < _LEAST_PICTURES:
         raise BadRequest(
             cause=f"{folder} has {len(found)} pictures that can be used{problem}",
@@ -189,8 +200,14 @@ def _made(
     finally:
         quantiser.close()
     bar.update(task, description="comparing")
-    same, top1, speedup = _compared(sidecar, whole, WholeModel(made), pictures[:held])
-    return made, Figures(loaded.name, len(calibrating), held, same, top1, speedup, tuple(in_float))
+    quantised, compared = WholeModel(made), pictures[:held]
+    same, top1, speedup = _compared(sidecar, whole, quantised, compared)
+    figures = Figures(loaded.name, len(calibrating), held, same, top1, speedup, tuple(in_float))
+    if any(each.truth for each in compared):
+        models = {FLOAT: whole, INT8: quantised}
+        quality = {name: _map_50(sidecar, each, compared) for name, each in models.items()}
+        figures = replace(figures, map_50=quality)
+    return made, figures
 
 
 def _compared(
@@ -208,18 +225,31 @@ def _compared(
             taken.append(time.perf_counter() - began_s)
         if number < len(pictures):
             differences.add(answers[1], answers[0])
-            first, second = (
-                [
-                    item
-                    for item in predictions(sidecar, each, picture.placement)
-                    if isinstance(item, Detection)
-                ]
-                for each in answers
-            )
+            first, second = (_detections(sidecar, each, picture) for each in answers)
             boxes.append((first, second))
     same = boxes_agree(boxes) if sidecar.task == "detection" else None
     speedup = statistics.median(seconds[0]) / statistics.median(seconds[1])
     return same, differences.effect().top1_agreement, speedup
+
+
+def _map_50(sidecar: Sidecar, model: WholeModel, pictures: Sequence[_Picture]) -> float:
+    """The mAP at an IoU of 0.5. A picture without a file of its own shows nothing."""
+    assert sidecar.head is not None, "it detects"
+    # Every head that detects has a `min_score`.
+    head = replace(sidecar.head, min_score=MIN_SCORE)  # type: ignore[arg-type]
+    eager = replace(sidecar, head=head)
+    seen = [
+        Picture(_detections(eager, model.run(each.feeds), each), each.truth or ())
+        for each in pictures
+    ]
+    return round(mean_average_precision(seen)[0], 4)
+
+
+def _detections(
+    sidecar: Sidecar, outputs: Mapping[str, np.ndarray], picture: _Picture
+) -> list[Detection]:
+    found = predictions(sidecar, dict(outputs), picture.placement)
+    return [each for each in found if isinstance(each, Detection)]
 
 
 def _keep(name: str, made: ModelProto, sidecar: Sidecar, figures: Figures) -> int:

@@ -20,13 +20,11 @@ from models.digits import FOLDER, MODEL
 from models.digits.detector import Detector
 from models.digits.ink import Part, bank
 from models.digits.sheets import Format, Sheet, sheet
-from models.quality import Picture, Truth, exactly_right, matched, mean_average_precision
+from models.quality import MIN_SCORE, Picture, Truth, exactly_right, matched, mean_average_precision
 from models.vision.yolov2 import YoloV2
 
 SHEETS = 200
 MIN_MAP = 0.95
-# Low, so that the whole precision-recall curve is seen.
-MIN_SCORE = 0.01
 # A square, and two shapes that have to be scaled and letterboxed.
 FORMATS = (Format(416, 416), Format(640, 480), Format(480, 640))
 

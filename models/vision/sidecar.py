@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from models.documents import DOCUMENT, MOST_ITEMS, Flag, Problem, String, Text, read, wrong
+from models.precision import Precision
 from models.selection import NO_SELECTION, Selections
 from models.vision.head import Shapes, Task
 from models.vision.heads import HEADS, Head
@@ -45,8 +46,9 @@ class SidecarError(BadRequest):
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
 class Sidecar:
-    """Everything about a model besides its graph and weights. `wire` is the permitted encoding of
-    maps between devices.
+    """Everything about a model besides its graph and weights. `precision` is what its answers
+    promise. `wire` is the permitted encoding of maps between devices, if that is not the
+    precision's.
     """
 
     name: Text
@@ -61,6 +63,12 @@ class Sidecar:
         default=None, validate_default=True
     )
     wire: Wire = "exact"
+    precision: Precision = "exact"
+
+    @property
+    def allowed_wire(self) -> Wire:
+        """The permitted encoding of maps between devices."""
+        return self.precision if self.wire == "exact" else self.wire
 
     def selections(self, shapes: Shapes) -> Selections:
         """What its head reads of outputs of these shapes, where that is not everything."""

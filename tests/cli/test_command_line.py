@@ -65,6 +65,8 @@ def test_the_version() -> None:
         ["check", "digits", "--grid", "4"],
         ["check", "digits", "--grid", "0x2"],
         ["check", "digits", "--wire", "fp8"],
+        ["check", "digits", "--precision", "fp8"],
+        ["check", "digits", "--precision", "fp16", "--wire", "fp16"],
         ["check", "digits", "--wire", "fp16", "--inputs", "0"],
         ["plan", "digits", "--wire", "half"],
         ["bench", "digits", "--wire", "exact,half"],
@@ -206,6 +208,19 @@ def test_the_effect_of_a_wire_is_measured() -> None:
         assert 0 <= each["top1_agreement"] <= 1
     assert wire["every_boundary"]["max_rel_error"] > 1e-4
     assert "wire" not in imbrex("check", "lenet5", "--json").json()
+
+
+def test_the_effect_of_a_precision_is_measured() -> None:
+    ran = imbrex("check", "lenet5", "--precision", "fp16", "--inputs", "5", "--json")
+    assert ran.code == 0, ran.err
+    told = ran.json()
+    assert "wire" not in told
+    assert told["precision"]["precision"] == "fp16"
+    only_maps = imbrex("check", "lenet5", "--wire", "fp16", "--inputs", "5", "--json").json()
+    # Half precision in a block loses more than on the way between blocks.
+    for name in ("planned_blocks", "every_boundary"):
+        lost = told["precision"][name]["max_rel_error"]
+        assert only_maps["wire"][name]["max_rel_error"] < lost < 0.02
 
 
 def test_a_failure_is_one_json_object_too() -> None:

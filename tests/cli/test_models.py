@@ -64,6 +64,17 @@ def test_a_file_with_its_sidecar_is_added_listed_and_removed(store: str, tmp_pat
     assert not Store(Path(store)).installed()
 
 
+def test_a_model_is_added_with_a_precision(store: str, tmp_path: Path) -> None:
+    file = save_camera(tmp_path)
+    imbrex("models", "add", file, "--name", "exactly", "--json")
+    imbrex("models", "add", file, "--name", "roughly", "--precision", "fp16", "--json")
+    found = {each.name: load(sidecar_path(each.latest)) for each in Store().installed().values()}
+    assert (found["exactly"].precision, found["roughly"].precision) == ("exact", "fp16")
+    wrong = imbrex("models", "add", file, "--precision", "half")
+    assert wrong.code == 2
+    assert "--precision" in wrong.err
+
+
 def test_what_a_file_does_not_say_is_said(store: str, birds: Path) -> None:
     labels = birds.with_suffix(".txt")
     labels.write_text("robin\nwren\n\ncrow\njay\n")

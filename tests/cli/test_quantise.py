@@ -14,7 +14,9 @@ from PIL import Image
 from benchmarks.digits_int8 import MOST_LOST, save_sheets
 from imbrex.cli.quantising import FILE, Figures
 from models.digits import MODEL
-from models.digits.evaluate import measure
+from models.digits.evaluate import FORMATS, measure
+from models.digits.ink import Part
+from models.digits.sheets import sheet
 from models.installed import Store
 from models.quality import boxes_agree
 from models.vision.detection import Detection
@@ -65,6 +67,58 @@ def test_it_ends_with_what_was_gained_and_lost(store: str, pictures: Path) -> No
     assert next_step == "on the cluster: imbrex bench --models digits,mine"
     figures = Figures("m", 1, 1, None, 0.5, 2.06, ())
     assert figures.told() == "2.1 times as fast on this device; 50.0% of best classes agree"
+
+
+@pytest.mark.parametrize("where", ["pictures", "labels"])
+def test_where_the_objects_are_known_the_map_of_both_is_told(
+    store: str, pictures: Path, where: str
+) -> None:
+    folder = pictures.parent / where
+    folder.mkdir(exist_ok=True)
+    for seed in range(12):
+        made = sheet(Part.TRAIN, seed, FORMATS[seed % len(FORMATS)])
+        down, across = made.pixels.shape[:2]
+        lines = []
+        for each in made.digits:
+            left, top, right, bottom = each.box
+            centre = (left + right) / 2 / across, (top + bottom) / 2 / down
+            size = (right - left) / across, (bottom - top) / down
+            lines.append(" ".join(map(str, (each.label, *centre, *size))))
+        (folder / f"{seed}.txt").write_text("\n".join(lines) + "\n")
+    ran = imbrex(*quantise(pictures, "--at-most", 0, "--json"))
+    told = ran.json()["map_50"]
+    assert told["float"] >= 0.95
+    assert told["int8"] >= told["float"] - 10 * MOST_LOST
+    # Boxes that are somewhere else are noticed.
+    for file in folder.glob("*.txt"):
+        if file.stem.isdecimal():
+            file.write_text("0 0.01 0.01 0.02 0.02\n")
+    assert imbrex(*quantise(pictures, "--at-most", 0, "--json")).json()["map_50"]["float"] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("0 0.5 0.5 0.1\n", "line 1 does not have 5 numbers"),
+        ("0 0.5 0.5 0.1 0.1\na dog\n", "line 2"),
+        ("10 0.5 0.5 0.1 0.1\n", "class 10"),
+        ("-1 0.5 0.5 0.1 0.1\n", "class -1"),
+        ("0 nan 0.5 0.1 0.1\n", "within 0 and 1"),
+        ("0 0.5 0.5 inf 0.1\n", "within 0 and 1"),
+        ("nan 0.5 0.5 0.1 0.1\n", "class nan"),
+        ("0 0.5 0.5 0.1 0.1\n" * 60_000, "characters"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
+)
+def test_objects_that_are_none_are_refused_by_file_and_line(
+    store: str, pictures: Path, text: str | bytes, named: str
+) -> None:
+    content = text if isinstance(text, bytes) else text.encode()
+    (pictures / "3.txt").write_bytes(content)
+    ran = refused(*quantise(pictures, "--at-most", 0))
+    assert "3.txt" in ran.err
+    assert named in " ".join(ran.err.split())
+    assert not Store().installed()
 
 
 def test_the_gain_on_the_cluster_is_told(store: str, pictures: Path, tmp_path: Path) -> None:

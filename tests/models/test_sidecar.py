@@ -67,6 +67,20 @@ def without(key: str, inside: str | None = None) -> str:
     return json.dumps(document)
 
 
+def test_a_precision_brings_its_wire_unless_another_is_written() -> None:
+    told = {each: parse(broken({"precision": each}), PATH) for each in ("exact", "fp16", "int8")}
+    assert {name: each.allowed_wire for name, each in told.items()} == {each: each for each in told}
+    both = parse(broken({"precision": "fp16", "wire": "int8"}), PATH)
+    assert (both.precision, both.allowed_wire) == ("fp16", "int8")
+    assert parse(without("precision"), PATH).precision == "exact"
+
+
+@pytest.mark.parametrize("value", ["half", "", None, 16, ["fp16"]])
+def test_a_precision_that_does_not_exist_is_refused_by_name(value: object) -> None:
+    with pytest.raises(SidecarError, match="precision"):
+        parse(broken({"precision": value}), PATH)
+
+
 numbers = st.floats(-1e6, 1e6)
 positive = st.floats(1e-6, 1e6)
 sides = st.integers(1, 8192)
@@ -164,7 +178,7 @@ def test_any_other_text_is_refused_and_never_breaks_the_reader(text: str) -> Non
 @pytest.mark.parametrize("where", [None, "input", "head"])
 def test_every_missing_key_is_named(where: str | None) -> None:
     document = as_document(CLASSIFIER)
-    for key in sorted({*(document[where] if where else document)} - {"wire"}):
+    for key in sorted({*(document[where] if where else document)} - {"wire", "precision"}):
         with pytest.raises(SidecarError, match=f"key '{key}'.* is missing"):
             parse(without(key, where), PATH)
 

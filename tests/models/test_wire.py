@@ -73,6 +73,17 @@ def test_what_travels(wire: Wire, bytes_each: int) -> None:
     assert not encodes(graph, graph.outputs[0])
 
 
+def test_ranges_are_found_where_a_stride_skips_the_last_rows() -> None:
+    sketch = Sketch((12, 10))
+    sketch.channels["x"] = 3
+    first = sketch.add("Relu", [sketch.conv("x", 4, (3, 3), strides=[2, 2])], 4)
+    net = sketch.model([sketch.conv(first, 4, (3, 3), pads=[1] * 4)])
+    graph = load_graph(net)
+    found = ranges_of(graph, [random_inputs(graph, 7)])
+    assert found
+    assert all(np.isfinite(each.most).all() for each in found.values())
+
+
 @pytest.mark.parametrize(("wire", "limit"), [("exact", 1e-6), ("fp16", 1e-3), ("int8", 0.03)])
 def test_tiles_lose_what_their_encoding_loses_and_no_more(wire: Wire, limit: float) -> None:
     net = network().wired(wire)

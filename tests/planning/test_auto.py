@@ -1,6 +1,7 @@
 """`auto`: never slower than one device, and which strategies it tries."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import get_args
 
 import pytest
@@ -98,3 +99,12 @@ def test_what_an_estimate_rules_out_is_not_searched() -> None:
     assert "Not searched, as an estimate rules them out: halo." in " ".join(
         auto(real("digits"), pis(1, "star")).notes
     )
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "resnet18"])
+def test_more_devices_are_never_worse(name: str) -> None:
+    """What the search over all of them misses, it finds over fewer."""
+    network, preset = real(name), presets.load_kind("pi4-gbe").preset
+    counts = (6, 8, 12, 16)
+    seconds = [auto(network, cluster_of(preset, each)).predicted_latency_s for each in counts]
+    assert all(more <= fewer * (1 + 1e-9) for fewer, more in pairwise(seconds))

@@ -1,12 +1,18 @@
 """Workers with faulty engines: they are refused and named, and no request is lost or wrong."""
 
 import asyncio
+import json
 
 import pytest
 
+from models.digits import MODEL as DIGITS
+from models.digits import SIDECAR
+from models.reference import compare
+from models.tolerance import of_engine
+from models.vision.sidecar import sidecar_path
 from tests.cluster.support import worker_process
 from tests.waiting import until
-from tests.whole.cluster import assert_right, coordinator, question
+from tests.whole.cluster import assert_right, coordinator, question, settled
 from tests.worker.plugged import plant
 
 MODEL = "digits"
@@ -99,3 +105,52 @@ async def test_what_is_right_computes_and_what_is_not_compared_does_not(tmp_path
         assert facts["speedup"] > 0
         assert not facts["refused"]
         await until(lambda: host.devices()[0].state == "ready")
+
+
+def in_half(folder):
+    """`digits`, which may be computed in half precision; its path."""
+    path = folder / "half.onnx"
+    path.write_bytes(DIGITS.read_bytes())
+    told = json.loads(SIDECAR.read_text()) | {"name": "half", "precision": "fp16"}
+    sidecar_path(path).write_text(json.dumps(told))
+    return str(path)
+
+
+async def test_a_model_may_allow_an_engine_to_be_less_exact(tmp_path, monkeypatch):
+    plant(tmp_path, monkeypatch, "Wrong")
+    feeds, whole = question(MODEL)
+    model = in_half(tmp_path)
+    async with (
+        worker_process(tmp_path / "worker", ENGINE="wrong") as worker,
+        coordinator(tmp_path / "host", [worker.address], "lw", audit_every=2) as host,
+    ):
+        async with asyncio.timeout(120):
+            while host.devices()[0].facts["engine_programs"] < 5:
+                answer = await host.infer(model, feeds)
+                assert compare(answer.outputs, whole).max_rel_error <= of_engine("fp16")
+                await refreshed(host)
+        for _ in range(6):
+            answer = await host.infer(model, feeds)
+        # Seen: the engine computed it. It is not taken for a liar, and stays.
+        assert compare(answer.outputs, whole).max_rel_error > 1e-4
+        await settled(host)
+        (device,) = host.devices()
+        assert (device.state, device.wrong_tasks) == ("ready", 0)
+        assert device.audited_tasks > 0
+        assert {each.precision for each in host.served.statuses()} == {"fp16"}
+        # The same worker computes a model that allows nothing as exactly as ever.
+        await answered_until(host, feeds, whole, lambda facts: "differs by" in facts["refused"])
+
+
+async def test_a_model_does_not_allow_everything(tmp_path, monkeypatch):
+    plant(tmp_path, monkeypatch, "FarOff")
+    feeds, whole = question(MODEL)
+    model = in_half(tmp_path)
+    async with (
+        worker_process(tmp_path / "worker", ENGINE="faroff") as worker,
+        coordinator(tmp_path / "host", [worker.address], "lw", wire="exact") as host,
+        asyncio.timeout(120),
+    ):
+        while "faroff is refused" not in host.devices()[0].facts["refused"]:
+            assert_right(await host.infer(model, feeds), whole)
+            await refreshed(host)

@@ -26,6 +26,15 @@ class Wrong(Sound):
         return Spoilt(loaded) if self.spoils(self._given.get(sha256)) else loaded
 
 
+class FarOff(Wrong):
+    """All results are off by a tenth."""
+
+    def load(self, sha256):
+        loaded = super().load(sha256)
+        loaded.factor = 1.1
+        return loaded
+
+
 class WrongOnce(Wrong):
     """Only one program of `digits` is converted wrongly, that which pools first."""
 
@@ -63,6 +72,8 @@ class Eating(Sound):
 
 
 class Spoilt(Runnable):
+    factor = 1.001
+
     def __init__(self, sound):
         super().__init__(sound.inputs, sound.outputs, sound.blobs)
         self._sound = sound
@@ -72,7 +83,7 @@ class Spoilt(Runnable):
         return replace(ready, compute=lambda: self.spoilt(ready.compute()))
 
     def spoilt(self, outputs):
-        return {name: array * array.dtype.type(1.001) for name, array in outputs.items()}
+        return {name: array * array.dtype.type(self.factor) for name, array in outputs.items()}
 
 
 class FailingLate(Spoilt):

@@ -131,7 +131,7 @@ def test_the_fastest_that_is_right_and_leaves_room_is_chosen(place, monkeypatch)
     found = {
         "slow": replace(BETTER, engine_s=1.95),
         "good": BETTER,
-        "wrong": replace(BETTER, engine_s=0.1, difference=1e-4),
+        "wrong": replace(BETTER, engine_s=0.1, wrong=1e-4),
         "broken": "its trial ended with signal 11",
         "large": replace(BETTER, engine_s=0.1, base_bytes=400_000_000),
     }

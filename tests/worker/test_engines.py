@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -26,7 +27,14 @@ from tests.worker.support import (
 )
 from worker.engines.base import Place
 from worker.engines.onnxruntime import OnnxRuntime
-from worker.engines.registry import AUTO, DEFAULT, engine_maker, engine_names, raw_maker
+from worker.engines.registry import (
+    AUTO,
+    DEFAULT,
+    candidates,
+    engine_maker,
+    engine_names,
+    raw_maker,
+)
 from worker.programs.store import BlobStore
 
 TOY = "reference_engine"
@@ -105,3 +113,15 @@ def test_a_version_of_onnxruntime_that_computes_wrongly_is_refused(tmp_path, mon
     monkeypatch.setattr("onnxruntime.__version__", "1.27.0")
     with pytest.raises(BadConfiguration, match=r"onnxruntime 1\.27\.0 computes convolutions wrong"):
         OnnxRuntime(Place(tmp_path, BlobStore(tmp_path, 1), 1))
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="needs the extra imbrex[openvino]")
+def test_intels_devices_are_tried_where_the_kernel_shows_them(tmp_path):
+    assert not [name for name in candidates(tmp_path) if name.startswith("openvino:")]
+    for where, vendor in (("class/drm/renderD128", "0x8086\n"), ("class/accel/accel0", "0x1002\n")):
+        (tmp_path / where / "device").mkdir(parents=True)
+        (tmp_path / where / "device" / "vendor").write_text(vendor)
+    assert [name for name in candidates(tmp_path) if name.startswith("openvino")] == [
+        "openvino",
+        "openvino:GPU",
+    ]

@@ -2,11 +2,15 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
+from models.precision import write_precision
+from models.tolerance import of_engine
 from protos.errors import BadConfiguration
 from tests.worker.support import conv_program, picture, whole
 from worker.engines.base import Place
@@ -69,6 +73,25 @@ def _made(folder):
     assert_right(loaded, picture())
     ((pair),) = loaded._made.values()
     return pair
+
+
+def test_a_model_may_allow_half_precision(tmp_path):
+    made = engine(tmp_path)
+    program, blobs = conv_program()
+    for ref in program.weights:
+        (tmp_path / "blobs" / ref.sha256).write_bytes(blobs.bytes_of(ref.sha256))
+    model = onnx.ModelProto.FromString(program.graph)
+    write_precision(model, "fp16")
+    program = replace(program, graph=model.SerializeToString())
+    made.prepare(program)
+    loaded = made.load(program.sha256)
+    x = picture()
+    y = loaded.bound({"x": x}, {"y": x.shape}).compute()["y"]
+    assert np.abs(y - whole(x)).max() <= of_engine("fp16") * np.abs(y).max()
+    (((compiled, _),),) = [loaded._made.values()]
+    hint = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    # Processors with neither of the others go on in f32.
+    assert hint in ("f16", "bf16", "f32")
 
 
 def test_a_damaged_cache_is_not_believed(tmp_path):

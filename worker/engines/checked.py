@@ -216,7 +216,7 @@ class Checked:
                 if loaded is None:
                     return
                 _require_types(engine.traits, loaded)
-                seen = compared(loaded, program.reference, case.inputs, case.outputs)
+                seen = compared(loaded, program.reference, given, case)
         except Exception as error:
             self.failed(case.sha256, error)
             return

@@ -23,7 +23,6 @@ from worker.engines.base import Maker, Place
 from worker.engines.comparison import Case
 from worker.engines.given import Given
 from worker.engines.trial import Job, Tried
-from worker.engines.verdicts import LIMIT
 
 _log = structlog.get_logger()
 
@@ -146,8 +145,8 @@ class Choice:
         seen = self._tried(job)
         if isinstance(seen, str):
             return seen
-        if not seen.difference <= LIMIT:
-            return f"its results differ by {seen.difference:.1e} of the largest magnitude"
+        if seen.wrong:
+            return f"its results differ by {seen.wrong:.1e} of the largest magnitude"
         in_all = weight_bytes([ref for each in programs for ref in each.weights])
         in_runs = weight_bytes([ref for program, _ in runs for ref in program.weights])
         # The other programs take their weights at least; in service the sum is watched.

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 
+from models.precision import read_precision
+from models.program import Program
 from models.reference import compare
+from models.tolerance import of_engine
 from worker.engines.base import Runnable
 
 Arrays = Mapping[str, np.ndarray]
@@ -35,31 +39,39 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`difference` from the expected outputs, of each output's largest magnitude, the worst of all;
-    seconds of a run by the engine and by onnxruntime.
+    """`difference` from the expected outputs, of each output's largest magnitude, the worst of all,
+    and what the program's precision allows; seconds of a run by the engine and by onnxruntime.
     """
 
     difference: float
+    allowed: float
     engine_s: float
     onnxruntime_s: float
 
+    @property
+    def is_right(self) -> bool:
+        """Whether the difference is allowed."""
+        return self.difference <= self.allowed
 
-def compared(engine: Runnable, reference: Runnable, inputs: Arrays, expected: Arrays) -> Compared:
-    """Runs both on the same inputs, in turn.
+
+def compared(engine: Runnable, reference: Runnable, program: Program, case: Case) -> Compared:
+    """Runs the program with both on the same inputs, in turn.
 
     Raises:
         ImbrexError: one of them cannot compute it.
     """
-    shapes = {name: array.shape for name, array in expected.items()}
-    difference = compare(engine.bound(inputs, shapes).compute(), expected).max_rel_error
+    shapes = {name: array.shape for name, array in case.outputs.items()}
+    made = engine.bound(case.inputs, shapes).compute()
+    difference = compare(made, case.outputs).max_rel_error
     fastest = [math.inf, math.inf]
     began_s = time.monotonic()
     for number in range(ROUNDS):
         if number and time.monotonic() > began_s + MOST_S:
             break
         for side, runnable in enumerate((engine, reference)):
-            ready = runnable.bound(inputs, shapes)
+            ready = runnable.bound(case.inputs, shapes)
             before_s = time.perf_counter()
             ready.compute()
             fastest[side] = min(fastest[side], time.perf_counter() - before_s)
-    return Compared(difference, *fastest)
+    allowed = of_engine(read_precision(onnx.ModelProto.FromString(program.graph)))
+    return Compared(difference, allowed, *fastest)

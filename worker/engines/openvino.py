@@ -2,7 +2,7 @@
 
 It is fastest with fixed shapes, so a program is compiled for each combination of input shapes when
 it is first set up for them, and compiled programs are kept on disk. Its default precision on Arm is
-f16: f32 is asked for.
+f16: f32 is asked for, except in programs of models that allow half precision.
 """
 
 import ctypes
@@ -18,6 +18,7 @@ import numpy as np
 import openvino as ov
 import structlog
 
+from models.precision import Precision, read_precision
 from models.program import Program
 from protos.errors import BadConfiguration, ImbrexError
 from protos.failures import BadInput, OutOfMemory, RunError
@@ -37,6 +38,8 @@ NAME = "openvino"
 
 # Compiled programs hold their weights: these are those of several plans of ResNet-50.
 CACHE_BYTES = 1_000_000_000
+# Where a processor has no arithmetic in f16, OpenVINO computes in f32.
+_HINTS: Mapping[Precision, str] = {"exact": "f32", "fp16": "f16", "int8": "f16"}
 _PROCESSORS: Mapping[str, Processor] = {"CPU": "cpu", "GPU": "gpu", "NPU": "npu"}
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
@@ -116,13 +119,13 @@ class OpenVino:
         outputs = [each.name for each in model.graph.output]
         with _reading():
             ends = _signatures(inputs, read.inputs), _signatures(outputs, read.outputs)
-        return Compiled(*ends, lambda shapes: self._compiled(read, shapes, threads))
-
-    def _compiled(self, read: ov.Model, shapes: Shapes, threads: int) -> Any:
-        """The program for inputs of these shapes, from the cache on disk if that is usable."""
-        wanted: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32"}
+        wanted: dict[str, object] = {"INFERENCE_PRECISION_HINT": _HINTS[read_precision(model)]}
         if self._device == "CPU":
             wanted |= {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
+        return Compiled(*ends, lambda shapes: self._compiled(read, shapes, wanted))
+
+    def _compiled(self, read: ov.Model, shapes: Shapes, wanted: Mapping[str, object]) -> Any:
+        """The program for inputs of these shapes, from the cache on disk if that is usable."""
         model = read.clone()
         model.reshape(dict(enumerate(map(list, shapes))))
         try:
@@ -133,7 +136,7 @@ class OpenVino:
             # A disk that is full or can't be read must not keep a program from being computed.
             _log.warning("compiled without the cache", folder=str(self._cache), cause=_text(error))
             _trim(self._cache, 0)
-            return self._core.compile_model(model, self._device, wanted)
+            return self._core.compile_model(model, self._device, {**wanted})
         _trim(self._cache, CACHE_BYTES)
         return made
 

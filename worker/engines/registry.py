@@ -6,10 +6,12 @@ engines but onnxruntime on the CPU compute beside it (`worker.engines.checked`).
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
+from pathlib import Path
 
 from protos.errors import BadConfiguration
 from worker.engines.base import Engine, Maker, Place
@@ -28,6 +30,9 @@ _BUILT_IN = {
 _PROVIDER = "worker.engines.provider:Provider"
 # Providers in every wheel that compute on this CPU as the default does, or far away.
 _NO_CANDIDATES = frozenset({"CPUExecutionProvider", "AzureExecutionProvider"})
+# OpenVINO's other devices are Intel's, and asking OpenVINO itself takes 100 MB.
+_DEVICES = {"openvino:GPU": "class/drm/renderD*", "openvino:NPU": "class/accel/accel*"}
+_INTEL = "0x8086"
 
 
 def engine_names() -> list[str]:
@@ -79,8 +84,10 @@ def raw_maker(name: str) -> Maker:
     return plugged
 
 
-def candidates() -> dict[str, str]:
-    """The engines to choose from beside onnxruntime, each with the version of its package."""
+def candidates(sysfs: Path = Path("/sys")) -> dict[str, str]:
+    """The engines to choose from beside onnxruntime, each with the version of its package; `sysfs`
+    is where the kernel shows devices.
+    """
     import onnxruntime
 
     found = {
@@ -89,10 +96,20 @@ def candidates() -> dict[str, str]:
         if provider not in _NO_CANDIDATES
     }
     if find_spec("openvino"):
-        found["openvino"] = version("openvino")
+        names = [name for name, nodes in _DEVICES.items() if _has_intel(sysfs, nodes)]
+        found |= dict.fromkeys(("openvino", *names), version("openvino"))
     for name, entry in _installed().items():
         found[name] = entry.dist.version if entry.dist else ""
     return found
+
+
+def _has_intel(sysfs: Path, nodes: str) -> bool:
+    """Whether one of these devices is Intel's."""
+    with suppress(OSError):
+        return any(
+            file.read_text().strip() == _INTEL for file in sysfs.glob(f"{nodes}/device/vendor")
+        )
+    return False
 
 
 def _beside(reference: Maker, make: Maker, place: Place) -> Engine:

@@ -42,11 +42,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The worst difference of all runs, of the largest magnitude; the seconds of all runs by the
-    engine and by onnxruntime; the memory of the engine by itself and of the programs in it.
+    """The worst difference that the program's precision does not allow, of the largest magnitude
+    (0: all are allowed); the seconds of all runs by the engine and by onnxruntime; the memory of
+    the engine by itself and of the programs in it.
     """
 
-    difference: float
+    wrong: float
     engine_s: float
     onnxruntime_s: float
     base_bytes: int
@@ -78,9 +79,9 @@ def tried(job: Job) -> Tried:
             together.append(loaded)  # as the programs of a plan are in memory
             grown += max(0, _resident_bytes() - before)
             plain = reference.trial(program, given.weights(program), job.threads)
-            seen.append(compared(loaded, plain, case.inputs, case.outputs))
+            seen.append(compared(loaded, plain, program, case))
         return Tried(
-            max(each.difference for each in seen),
+            max((each.difference for each in seen if not each.is_right), default=0.0),
             sum(each.engine_s for each in seen),
             sum(each.onnxruntime_s for each in seen),
             max(0, base - start),

@@ -8,12 +8,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from models.memory import megabytes
-from models.tolerance import PLAIN
 from worker.engines.comparison import Compared
 
-# Answers are promised within PLAIN. One program may be a whole network, where kernels of f32 differ
-# by up to 4e-6 (YOLOv8n); half precision or a wrong conversion differs by a hundred times as much.
-LIMIT = PLAIN / 2
 # So many programs with wrong results, more than right ones, are not the conversion of one.
 MOST_WRONG = 3
 # An engine chosen for its speed loses a program that takes it longer than this, in multiples of
@@ -57,7 +53,7 @@ class Verdicts:
         by `grown_bytes`.
         """
         self._grown_bytes += grown_bytes
-        if not seen.difference <= LIMIT:
+        if not seen.is_right:
             self._wrong += 1
             self.refuse(sha256, f"differs by {seen.difference:.1e} of the largest magnitude")
             return False

@@ -1,4 +1,6 @@
-"""`imbrex check --wire`: the effect of an encoded wire on the answers to many inputs."""
+"""`imbrex check --precision` and `--wire`: the effect of half precision, and of maps that travel
+encoded, on the answers to many inputs.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from rich.console import Console
 
 from models.catalogue import LoadedModel
 from models.digits import MODEL
-from models.digits.evaluate import MIN_SCORE, held_out_sheets, truth_of
+from models.digits.evaluate import held_out_sheets, truth_of
 from models.effect import Arrays, Blocking, Differences, Effect, Encoded
 from models.pixels import as_values
-from models.quality import Picture, Truth, mean_average_precision
+from models.quality import MIN_SCORE, Picture, Truth, mean_average_precision
 from models.reference import WholeModel, random_inputs
 from models.units import Network
 from models.vision.detection import Detection
@@ -31,13 +33,28 @@ _MEANINGS = {PLANNED: "between planned blocks", EVERYWHERE: "between all units"}
 
 
 @dataclass(frozen=True, slots=True)
-class WireReport:
+class Loss:
+    """What costs exactness: maps that travel in this encoding, and blocks that are computed in half
+    precision.
+    """
+
+    wire: Wire = "exact"
+    in_half: bool = False
+
+    @property
+    def option(self) -> str:
+        """The option that asks for it."""
+        return "precision" if self.in_half else "wire"
+
+
+@dataclass(frozen=True, slots=True)
+class LossReport:
     """The effect with a planner's cuts, and with maps encoded at every boundary, an upper bound for
     all plans. `map_50` is the mean average precision of each and of the whole model (`exact`), for
     `digits`.
     """
 
-    wire: Wire
+    loss: Loss
     effects: Mapping[str, Effect]
     map_50: Mapping[str, float]
 
@@ -48,9 +65,10 @@ class WireReport:
 
     def as_json(self) -> dict[str, object]:
         """As a dictionary; without `map_50` if the model is not a detector."""
-        found: dict[str, object] = {"wire": self.wire}
+        found: dict[str, object] = {self.loss.option: self.loss.wire}
         found |= {name: each.as_json() for name, each in self.effects.items()}
-        return found | ({"map_50": dict(self.map_50)} if self.map_50 else {})
+        found |= {"map_50": dict(self.map_50)} if self.map_50 else {}
+        return {self.loss.option: found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +80,25 @@ class _Asked:
     truth: Sequence[Truth] = ()
 
 
-def wire_effect(
+def loss_report(
     loaded: LoadedModel,
     network: Network,
     planned: Blocking,
-    wire: Wire,
+    loss: Loss,
     inputs: int,
     step: Callable[[float], None],
-) -> WireReport:
-    """Runs `count` inputs through the whole model and through encoded blocks.
+) -> LossReport:
+    """Runs so many inputs through the whole model and through blocks with this loss.
 
     Raises:
         BadRequest: the model cannot use this wire.
     """
     alone = [(unit, unit + 1) for unit in range(len(network.units))]
-    wired = network.wired(wire)
-    runs = {PLANNED: Encoded(wired, planned), EVERYWHERE: Encoded(wired, alone)}
+    wired = network.wired(loss.wire)
+    runs = {
+        PLANNED: Encoded(wired, planned, in_half=loss.in_half),
+        EVERYWHERE: Encoded(wired, alone, in_half=loss.in_half),
+    }
     whole, differences = WholeModel(loaded.proto), {name: Differences() for name in runs}
     pictures: dict[str, list[Picture]] = {"exact": [], **{name: [] for name in runs}}
     for number, asked in enumerate(_inputs(loaded, network, inputs)):
@@ -90,8 +111,8 @@ def wire_effect(
             for name, outputs in answers.items():
                 found = _detections(loaded.sidecar, outputs, asked.placement)
                 pictures[name].append(Picture(found, asked.truth))
-    return WireReport(
-        wire,
+    return LossReport(
+        loss,
         {name: each.effect() for name, each in differences.items()},
         {
             name: round(mean_average_precision(each)[0], 4)
@@ -101,20 +122,23 @@ def wire_effect(
     )
 
 
-def show(report: WireReport, console: Console) -> None:
+def show(report: LossReport, console: Console) -> None:
     """The report as text."""
+    computed = ", blocks computed in half precision" if report.loss.in_half else ""
     for name, each in report.effects.items():
         told = (
-            f"maps as {report.wire} {_MEANINGS[name]}: over {each.inputs} inputs the largest "
-            f"difference is {each.max_rel_error:.3g} of the output's largest magnitude (median "
-            f"{each.median_rel_error:.3g}), top-1 agreement {each.top1_agreement:.2%}"
+            f"maps as {report.loss.wire} {_MEANINGS[name]}{computed}: over {each.inputs} inputs "
+            f"the largest difference is {each.max_rel_error:.3g} of the output's largest magnitude "
+            f"(median {each.median_rel_error:.3g}), top-1 agreement {each.top1_agreement:.2%}"
         )
         if report.map_50:
             change = report.map_50[name] - report.map_50["exact"]
             told += f", mAP {report.map_50[name]:.4f} ({change:+.4f})"
         console.print(told)
     if not report.ok:
-        console.print("DIFFERENT: some values are too large for this wire", style="red")
+        console.print(
+            f"DIFFERENT: some values are too large for this {report.loss.option}", style="red"
+        )
 
 
 def _inputs(loaded: LoadedModel, network: Network, count: int) -> Iterator[_Asked]:

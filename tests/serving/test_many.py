@@ -1,0 +1,60 @@
+"""Sixty-four real workers: what people look at stays readable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from benchmarks.many import Home
+from tests.cli.run_cli import imbrex
+from tests.serving.browser import browser, errors, needs_browser, text
+from tests.serving.processes import wait
+from tests.serving.test_page import DROP, TILES, choose, count
+
+COUNT = 64
+SPILT = """
+const within = (each) => each.scrollWidth <= each.clientWidth + 1;
+return [...document.querySelectorAll("#devices li")].filter((each) => !within(each)).length;
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    made = Home(tmp_path_factory.mktemp("many"), COUNT)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.mark.slow
+def test_the_status_has_a_row_for_each(home: Home) -> None:
+    rows = imbrex("status", "--url", home.url, "--json").json()["devices"]
+    assert len(rows) == COUNT
+    shown = imbrex("status", "--url", home.url, env={"COLUMNS": "100"}).out
+    assert all(f"worker-{number}" in shown for number in range(1, COUNT + 1))
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+@needs_browser
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_has_a_place_for_each(home: Home, width: int) -> None:
+    with browser(width, 900) as driver:
+        driver.get(home.url)
+        wait(lambda: f"{COUNT} devices ready" in text(driver, "status"))
+        wait(lambda: count(driver, "#devices li") == COUNT)
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        assert driver.execute_script(SPILT) == 0
+        choose(driver, "strategy", "fused")
+        wait(lambda: text(driver, "plan").startswith("fused"))
+        driver.execute_async_script(DROP)
+        wait(lambda: count(driver, "#overlay .found") > 4)
+        told = driver.execute_script(TILES)
+        assert len(told["tiles"]) == count(driver, "#overlay .tile")
+        # Where tiles are thinner than a line of text, their names would cover each other.
+        tops = sorted(each["top"] for each in told["tags"] if each["text"].startswith("worker-"))
+        assert all(after - before > 6 for before, after in pairwise(tops))
+        assert errors(driver) == []
