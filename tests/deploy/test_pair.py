@@ -116,6 +116,13 @@ def imbrex(home: Home, name: str, *arguments: str) -> Any:
     )
 
 
+def invited(home: Home) -> bool:
+    """Whether a change is taken."""
+    with contextlib.suppress(AssertionError):
+        return bool(imbrex(home, "pi-1", "invite", "--address 10.77.0.10"))
+    return False
+
+
 def members(home: Home, name: str, kind: str = "devices") -> set[str]:
     return {each["name"] for each in imbrex(home, name, "list")[kind]}
 
@@ -255,7 +262,8 @@ def test_a_server_of_the_store_that_is_killed_starts_again(home) -> None:
     machine = home.machines["pi-3"]
     with asking(home) as asked:
         machine.ssh("systemctl kill --kill-whom=main --signal=KILL nats-server")
-        imbrex(home, "pi-1", "invite", "--address 10.77.0.10")
+        # While the others elect a leader, changes are refused.
+        wait_for(lambda: invited(home), "changes are taken", within_s=60)
         show = "systemctl show -P ActiveState -P NRestarts nats-server"
         wait_for(lambda: set(machine.ssh(show).split()) == {"active", "1"}, "it runs again")
         goes_on(asked)
