@@ -22,6 +22,7 @@ from coordinator.cluster import children
 from coordinator.cluster.authority import Authority
 from coordinator.cluster.joining import join, move
 from coordinator.cluster.trust import Trust
+from models.installed import VARIABLE
 
 HAPROXY = shutil.which("haproxy") or ""
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "pair.cfg"
@@ -42,6 +43,11 @@ class Member:
     child: children.Child | None = field(default=None, repr=False)
 
     @property
+    def models(self) -> Path:
+        """Its folder of models."""
+        return self.state.parent / f"{self.name}-models"
+
+    @property
     def url(self) -> str:
         """Where it answers without HAProxy."""
         return f"http://127.0.0.1:{self.port}"
@@ -54,6 +60,7 @@ class Member:
             self.arguments,
             self.state.parent / f"{self.name}-log",
             self.state / "ready.json",
+            ("env", f"{VARIABLE}={self.models}"),
         )
 
     def restart(self) -> None:
@@ -169,7 +176,9 @@ def _worker(state: Path, pace: float) -> Member:
 def _member(name: str, state: Path, enrol: int, model: str, workers: list[str]) -> Member:
     port = free_port()
     config = state.parent / f"{name}.toml"
-    config.write_text(f'enrol_host = "127.0.0.1"\nenrol_port = {enrol}\n')
+    config.write_text(
+        f'enrol_host = "127.0.0.1"\nenrol_port = {enrol}\nshare_port = {free_port()}\n'
+    )
     arguments = ["coordinator", "--config", str(config), "--port", str(port), "--grpc-port", "0"]
     arguments += ["--no-mdns", "--state-dir", str(state), "--no-host-computes", "--no-profile"]
     arguments += ["--model", model, "--rate", "0", "--strategy", "ofl"]

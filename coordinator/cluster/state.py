@@ -22,8 +22,15 @@ INVITATIONS = f"{FOLDER}/invitations"
 KEYS = "keys"
 DRAINED = "drained"
 QUARANTINED = "quarantined"
-# The last one is written first: see `roster`.
-DOCUMENTS = (DEVICES, COORDINATORS, INVITATIONS, KEYS, DRAINED, QUARANTINED, GENERATION)
+MODELS = "models"
+DEFAULTS = "defaults"
+PROFILES = "profiles"
+# The last one is written first: see `roster`. Of models and profiles, one coordinator alone has only
+# the files themselves.
+DOCUMENTS = (
+    *(DEVICES, COORDINATORS, INVITATIONS, KEYS, DRAINED, QUARANTINED),
+    *(MODELS, DEFAULTS, PROFILES, GENERATION),
+)
 # Where the state is if it is shared, and how new its copy in the files is.
 STATE_FILE = "state.json"
 
