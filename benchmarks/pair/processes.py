@@ -96,13 +96,15 @@ class Pair:
     """One address for two coordinators of the same workers."""
 
     url: str
-    control: Path
+    control: Path | None
     members: tuple[Member, Member]
     workers: list[Member]
     store: Store
 
     def is_up(self, name: str) -> bool:
-        """Whether HAProxy gives this coordinator requests."""
+        """Whether HAProxy, if there is one, gives this coordinator requests."""
+        if self.control is None:
+            return True
         with socket.socket(socket.AF_UNIX) as asked:
             asked.connect(str(self.control))
             asked.sendall(b"show stat\n")
@@ -122,8 +124,16 @@ class Pair:
 
 
 @contextmanager
-def pair(folder: Path, model: str, workers: int, pace: float, servers: int = 3) -> Iterator[Pair]:
-    """Everything, started and whole; stopped at the end."""
+def pair(
+    folder: Path,
+    model: str,
+    workers: int,
+    pace: float,
+    servers: int = 3,
+    *,
+    proxied: bool = True,
+) -> Iterator[Pair]:
+    """Everything, started and whole; stopped at the end. Without HAProxy unless `proxied`."""
     first, second = folder / "pi-1", folder / "pi-2"
     states = [folder / f"worker-{number}" for number in range(1, workers + 1)]
     with ExitStack() as stack:
@@ -145,7 +155,7 @@ def pair(folder: Path, model: str, workers: int, pace: float, servers: int = 3) 
             each.start()
         _joined(first, second, enrol)
         members[1].start()
-        url, control = _proxy(stack, folder, members)
+        url, control = _proxy(stack, folder, members) if proxied else ("", None)
         made = Pair(url, control, (members[0], members[1]), computing, store)
         made.whole()
         yield made
