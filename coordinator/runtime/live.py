@@ -95,7 +95,7 @@ class LiveCluster:
         self._probing = Probing(self._measured, self._reach, idle, self._probed)
         self.expectations = LiveExpectations(self._measured, self._known, self._has)
         self._profiler = Profiler(
-            settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
+            settings.state_dir / "profiles", self._profiled, idle, settings.profile_s, state
         )
         self.aside_list = AsideList(state)
         self.aside = Aside(self.aside_list.drained())

@@ -15,7 +15,6 @@ import pytest
 
 from benchmarks.pair.processes import Member, Pair, pair
 from coordinator.cluster import children
-from coordinator.sharing.store import MARK, open_store
 from models.installed import VARIABLE, Store
 from tests.cli.run_cli import Ran, imbrex
 from tests.serving.camera import save_camera
@@ -155,7 +154,8 @@ def test_one_that_was_off_follows(whole: Pair, tmp_path: Path) -> None:
     models(one, "remove", "old")
     models(one, "add", camera, "--name", "new")
     start(two, whole)
-    wait(lambda: [bool(versions(two, each)) for each in ("old", "kept", "new")] == [False, True, True])
+    names = ("old", "kept", "new")
+    wait(lambda: [bool(versions(two, each)) for each in names] == [False, True, True])
 
 
 def test_without_a_quorum_nothing_is_installed_or_removed(whole: Pair, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_what_is_missing_is_said_and_comes_when_whoever_has_it_does(
     models(one, "add", save_camera(tmp_path))
     stop(one)
     start(two, whole)
-    wait(lambda: any("pi-1" in row["reason"] or "no answer" in row["reason"] for row in rows(two, "camera")))
+    wait(lambda: any("no answer" in each["reason"] for each in rows(two, "camera")))
     (row,) = rows(two, "camera")
     assert (row["version"], row["state"]) == ("1", "UNAVAILABLE")
     refused = httpx.post(f"{two.url}/v2/models/camera/infer", json={}, trust_env=False, timeout=30)
@@ -223,12 +223,9 @@ def test_a_model_that_was_changed_here_stays_and_is_reported(whole: Pair, tmp_pa
     wait(lambda: sidecar.exists() and "another one" not in sidecar.read_text())
 
 
-def test_the_state_goes_to_files_and_back_with_the_models(whole: Pair, tmp_path: Path) -> None:
+def test_a_backup_holds_what_is_installed(whole: Pair, tmp_path: Path) -> None:
     one, two = whole.members
     models(one, "add", save_camera(tmp_path))
     wait(lambda: versions(two, "camera") == [1])
     names = imbrex("cluster", "backup", tmp_path / "home.tgz", "--state-dir", one.state, "--json")
     assert "models.json" in names.json()["files"]
-    store = open_store(one.models)
-    assert store.missing() == {}  # type: ignore[attr-defined]
-    assert (one.models / "camera" / "1" / MARK).exists()
