@@ -91,7 +91,7 @@ class Store:
         return made
 
     def changed_s(self) -> float:
-        """When a version was last added or removed, by the file system's clock; 0 without models."""
+        """When a version was last added or removed, by the file system's clock; 0 if none was."""
         try:
             return max(each.stat().st_mtime for each in (self.root, *self.root.iterdir()))
         except OSError:
@@ -218,7 +218,7 @@ class Store:
             raise self._unusable(error) from error
 
     def _give(self, *paths: Path) -> None:
-        """What root adds is the folder's owner's: a coordinator removes what another one removed."""
+        """What root adds is the folder owner's: a coordinator may have to remove it."""
         if os.geteuid() == 0:
             for each in paths:
                 give_to_owner_of(self.root, each)

@@ -25,8 +25,8 @@ TOLERANCE = 1e-5
 
 @dataclass
 class Seen:
-    """What clients saw: statuses (0: no answer), wrong answers, when each request began and how long
-    it took, and what was said of those that were lost.
+    """What clients saw: statuses (0: no answer), wrong answers, when each request began and how
+    long it took, and what was said of those that were lost.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)

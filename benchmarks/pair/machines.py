@@ -1,5 +1,5 @@
-"""Two machines that answer at one address, in network namespaces, and what happens when they lose each
-other, and when one dies.
+"""Two machines that answer at one address, in network namespaces, and what happens when they lose
+each other, and when one dies.
 
 Each of the two has a coordinator, HAProxy and keepalived with the configurations of deploy/haproxy,
 and a server of the store; two further ones compute, and one of these has the third server. A
@@ -166,7 +166,6 @@ def _front(
             process = subprocess.Popen([*within, *command], stdout=log, stderr=subprocess.STDOUT)
         stack.callback(process.wait)
         stack.callback(process.terminate)
-
 
 
 @contextmanager

@@ -25,8 +25,8 @@ QUARANTINED = "quarantined"
 MODELS = "models"
 DEFAULTS = "defaults"
 PROFILES = "profiles"
-# The last one is written first: see `roster`. Of models and profiles, one coordinator alone has only
-# the files themselves.
+# The last one is written first: see `roster`. One coordinator alone lists no models and no
+# profiles: it has the files themselves.
 DOCUMENTS = (
     *(DEVICES, COORDINATORS, INVITATIONS, KEYS, DRAINED, QUARANTINED),
     *(MODELS, DEFAULTS, PROFILES, GENERATION),

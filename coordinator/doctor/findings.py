@@ -71,13 +71,13 @@ def of_state(state: ClusterState) -> list[Finding]:
     return [Finding("state_unavailable", "error", "", state.problem, cure)]
 
 
-def of_models(
-    awaited: Mapping[str, Mapping[str, str]], problems: Sequence[str]
-) -> list[Finding]:
+def of_models(awaited: Mapping[str, Mapping[str, str]], problems: Sequence[str]) -> list[Finding]:
     """Models that other coordinators have and this one lacks, by name and version, each with the
     reason; and what else keeps models from being the same everywhere.
     """
-    cure = "Start the coordinators that have it, and check that this device reaches them; if nobody "
+    cure = (
+        "Start the coordinators that have it, and check that this device reaches them; if nobody "
+    )
     cure += "has it any more, remove it (`imbrex models remove NAME --version N`), and add it again"
     missing = [
         Finding("model_missing", "warning", "", f"{name} {version} is not yet here: {why}", cure)

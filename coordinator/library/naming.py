@@ -151,7 +151,7 @@ class Names:
             Unavailable: it is awaited.
         """
         awaited = self.awaited().get(name, {})
-        why = awaited.get(version) if version else next(reversed(awaited.values()), None)
+        why = awaited.get(version) if version else next(iter(awaited.values()), None)
         if why is not None:
             raise Unavailable(
                 cause=f"the model {name!r} is installed in the cluster, but not yet here: {why}",

@@ -60,7 +60,7 @@ async def fetch(source: Source, caller: Caller, file: File, part: Path) -> None:
     except grpc.aio.AioRpcError as failure:
         raise error_from(failure, source.address) from failure
     except PeerViolation:
-        part.unlink(missing_ok=True)
+        await asyncio.to_thread(part.unlink, missing_ok=True)
         raise
     except TimeoutError:
         raise Unavailable(
@@ -116,7 +116,7 @@ async def _append(channel: grpc.aio.Channel, caller: Caller, file: File, target:
         while True:
             async with asyncio.timeout(SILENCE_S):
                 chunk = await call.read()
-            if chunk is grpc.aio.EOF:
+            if not isinstance(chunk, pb.BlobChunk):  # the end of the stream
                 break
             here = _checked(chunk, file, here, is_first=is_first)
             is_first = False

@@ -56,7 +56,7 @@ class Follower:
         self._host = host
         self._port = port
         self._changed = changed
-        self._lender = Lender(certified.credentials, host, port, lambda sha: self._paths.get(sha))
+        self._lender = Lender(certified.credentials, host, port, self._path)
         self._found = Survey()
         self._listed: Mapping[Version, Files] = {}
         # Files by hash, for the others.
@@ -113,6 +113,9 @@ class Follower:
     def _missing(self) -> dict[Version, Files]:
         here = self._found.here
         return {each: files for each, files in self._listed.items() if each not in here}
+
+    def _path(self, sha256: str) -> Path | None:
+        return self._paths.get(sha256)
 
     async def _admit(self) -> None:
         while True:
@@ -284,7 +287,9 @@ class Follower:
             try:
                 await fetch(source, self._trust.caller, file, part)
             except ImbrexError as error:
-                reasons.append(f"{source.name}: {error.cause} ({megabytes(size_of(part))} are here)")
+                reasons.append(
+                    f"{source.name}: {error.cause} ({megabytes(size_of(part))} are here)"
+                )
             else:
                 part.replace(target)
                 return

@@ -1,8 +1,9 @@
-"""Gives the files of installed models to the other coordinators of the cluster, and to nobody else."""
+"""Gives files of installed models to the other coordinators of the cluster, and to nobody else."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -99,7 +100,7 @@ class Lender(LibraryServicer):
 
 async def _send(path: Path, request: pb.FileQuery, context: Context) -> None:
     with await asyncio.to_thread(path.open, "rb") as file:
-        total, offset = path.stat().st_size, int(request.offset)
+        total, offset = os.fstat(file.fileno()).st_size, int(request.offset)
         file.seek(offset)
         first = pb.BlobChunk(sha256=request.sha256, offset=offset, total_bytes=total)
         await context.write(first)

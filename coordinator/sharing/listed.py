@@ -60,9 +60,7 @@ def add(entries: Entries, name: str, number: int, files: Files) -> int:
     """Lists a version, under this number or the next one that is free; returns that. The same files
     under the same number are the same version, whoever lists it first.
     """
-    told = {
-        file: {"sha256": each.sha256, "bytes": each.size_bytes} for file, each in files.items()
-    }
+    told = {file: {"sha256": each.sha256, "bytes": each.size_bytes} for file, each in files.items()}
     entry = entries.setdefault(name, {"newest": 0, "versions": {}})
     if entry["versions"].get(str(number)) == told:
         return number
@@ -89,9 +87,9 @@ def drop(entries: Entries, name: str, version: int | None = None) -> tuple[int, 
         )
     for each in gone:
         del versions[str(each)]
-    removed = [each for each, entry in entries.items() if not entry["versions"]]
-    for each in removed[MOST_REMOVED:]:
-        del entries[each]
+    removed = [known for known, entry in entries.items() if not entry["versions"]]
+    for forgotten in removed[MOST_REMOVED:]:
+        del entries[forgotten]
     return tuple(gone)
 
 

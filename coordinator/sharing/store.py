@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from coordinator.cluster.authority import Authority
-from coordinator.cluster.ledger import Entries, read_entries
+from coordinator.cluster.ledger import Entries
 from coordinator.cluster.state import COORDINATORS, DEFAULTS, MODELS, ClusterState, open_state
 from coordinator.cluster.trust import own_name
 from coordinator.sharing import listed

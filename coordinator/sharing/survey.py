@@ -16,8 +16,8 @@ Version = tuple[str, int]
 @dataclass(slots=True)
 class Survey:
     """Versions in the folder: those of the cluster, with the folder of each; those that it does not
-    list (yet), with their files; those that were removed; those of the cluster that were changed here,
-    and what is wrong with them; and what is wrong with others.
+    list (yet), with their files; those that were removed; those of the cluster that were changed
+    here, and what is wrong with them; and what is wrong with others.
     """
 
     here: dict[Version, Path] = field(default_factory=dict)

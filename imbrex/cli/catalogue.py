@@ -52,7 +52,7 @@ def _own() -> list[dict[str, Any]]:
 
 
 def _installed() -> list[dict[str, Any]]:
-    """Models that were added or pulled; one whose sidecar is broken is listed as such. `missing` are
+    """Models that were added or pulled; one whose sidecar is broken is listed so. `missing` are
     versions that the cluster has, and this coordinator does not have yet.
     """
     store = open_store()

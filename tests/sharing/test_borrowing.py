@@ -46,9 +46,7 @@ async def lent(trust, tmp_path):
     """(the lender, where it is, the file that it gives)."""
     path = tmp_path / "model.onnx"
     path.write_bytes(CONTENT)
-    lender = Lender(
-        trust.certified.credentials, "127.0.0.1", 0, {WANTED.sha256: path}.get
-    )
+    lender = Lender(trust.certified.credentials, "127.0.0.1", 0, {WANTED.sha256: path}.get)
     lender.allow([own_id(trust), SECOND])
     port = await lender.start()
     yield lender, Source(own_id(trust), "pi-1", f"127.0.0.1:{port}"), path
@@ -160,7 +158,11 @@ def endless():
 ANSWERS = {
     "nothing": [],
     "ends early": [first(), chunk(0, CONTENT[:1000])],
-    "other bytes": [first(), chunk(0, b"x" * CHUNK_BYTES), chunk(CHUNK_BYTES, CONTENT[CHUNK_BYTES:])],
+    "other bytes": [
+        first(),
+        chunk(0, b"x" * CHUNK_BYTES),
+        chunk(CHUNK_BYTES, CONTENT[CHUNK_BYTES:]),
+    ],
     "another file": [pb.BlobChunk(sha256="f" * 64, total_bytes=WANTED.size_bytes)],
     "without a beginning": [chunk(0, CONTENT[:10])],
     "another size": [first(total=5), chunk(0, CONTENT[:5])],
@@ -242,5 +244,3 @@ async def test_one_that_is_slow_is_given_up(lent, trust, tmp_path, monkeypatch):
     _, source, _ = lent
     with pytest.raises(Unavailable, match="too slow"):
         await fetch(source, another(trust, tmp_path), WANTED, tmp_path / "part")
-
-

@@ -257,5 +257,3 @@ def test_whoever_says_where_is_asked():
     told = {"c" * 12: {"name": "pi-3", "address": "[fe80::1]:8463"}}
     (found,) = sources(told, "a" * 12)
     assert (found.name, found.address) == ("pi-3", "[fe80::1]:8463")
-
-

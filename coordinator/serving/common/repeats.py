@@ -40,8 +40,8 @@ RequestKey = Annotated[
     str | None,
     Header(
         alias=ID_HEADER,
-        description="An id of this request, 8 to 64 letters, digits and `._:-`. If it is sent again "
-        "with the same id within some seconds, it is not computed again.",
+        description="An id of this request, 8 to 64 letters, digits and `._:-`. If it is sent "
+        "again with the same id within some seconds, it is not computed again.",
     ),
 ]
 
@@ -68,7 +68,10 @@ class Repeats:
         self._known: dict[tuple[str, str], _Known] = {}
 
     async def once(
-        self, request: Request, id_: str | None, compute: Callable[[], Coroutine[Any, Any, Response]]
+        self,
+        request: Request,
+        id_: str | None,
+        compute: Callable[[], Coroutine[Any, Any, Response]],
     ) -> Response:
         """The answer to a request whose body was read, computed unless it is known.
 
@@ -80,7 +83,7 @@ class Repeats:
         if id_ is None:
             return await compute()
         body: Body = request.scope[BODY]
-        # Without keys, whoever has the id of a request may have its answer, whichever proxy is between.
+        # Without keys, whoever has the id of a request may have its answer, through any proxy.
         caller = body.caller if body.caller.startswith("key ") else ""
         key = (caller, _checked(id_))
         known = self._known.get(key)
