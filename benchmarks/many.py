@@ -227,8 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _text(found: dict[str, Any]) -> str:
     return (
         f"{found['workers']} workers: found in {found['found_s']} s, all links known after "
-        f"{found['probed_s']} s; the coordinator takes {found['probing_percent']} % of a core "
-        f"until then, {found['idle_percent']} % idle, and {found['resident_mb']} MB; one was missed "
+        f"{found['probed_s']} s; the coordinator takes {found['probing_percent']} % of a core until"
+        f" then, {found['idle_percent']} % idle, and {found['resident_mb']} MB; one was missed "
         f"after {found['left_s']} s and was back in {found['joined_s']} s, which disturbed "
         f"{found['disturbed']} others and lost {found['lost']} of {found['requests']} requests"
     )

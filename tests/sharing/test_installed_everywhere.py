@@ -44,10 +44,11 @@ def whole(made: Pair) -> Iterator[Pair]:
         if each.child is None or each.child.process.poll() is not None:
             each.start()
     made.whole()
-    for name in {row["name"] for row in index(made.members[0]) if row["name"] != MODEL}:
-        if Store(made.members[0].models).find(name) is not None:
-            models(made.members[0], "remove", name)
-    wait(lambda: not any(Store(each.models).installed() for each in made.members))
+    one, two = (Store(each.models) for each in made.members)
+    wait(lambda: one.installed().keys() == two.installed().keys())
+    for name in one.installed():
+        models(made.members[0], "remove", name)
+    wait(lambda: not two.installed())
 
 
 def models(member: Member, *arguments: object) -> Ran:
