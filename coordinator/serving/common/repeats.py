@@ -42,6 +42,7 @@ RequestKey = Annotated[
         alias=ID_HEADER,
         description="An id of this request, 8 to 64 letters, digits and `._:-`. If it is sent "
         "again with the same id within some seconds, it is not computed again.",
+        json_schema_extra={"minLength": 8, "maxLength": 64, "pattern": f"^{_ID.pattern}$"},
     ),
 ]
 
