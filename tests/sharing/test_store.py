@@ -199,10 +199,19 @@ def test_the_folder_says_where_the_state_is_and_moves_carry_the_models(tmp_path)
         move(state_dir, "files", replace=False)
         assert listed(Files(state_dir)) == {"yard": [1]}
         assert type(open_store(root)) is Store
+        # Alone, the folder is what counts: it is listed again when the coordinator starts.
+        Store(root).put("yard", writing(b"2"))
+        Store(root).remove("yard", 1)
         move(state_dir, store.url, replace=True)
         again = open_store(root)
-        assert listed(again.state) == {"yard": [1]}
+        assert listed(again.state) == {}
+        assert set(seen(again, again.state).unlisted) == {("before", 1), ("yard", 2)}
+        again.put("gate", writing(b"1"))
         again.state.close()
+        move(state_dir, store.url, replace=True)
+        carried = open_store(root)
+        assert listed(carried.state) == {"gate": [1]}
+        carried.state.close()
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path, state):
