@@ -110,6 +110,8 @@ def measure(
                 while more.requests < missing:
                     time.sleep(1.0)
             parts["more"] = more.told()
+        if not chosen.changes:
+            return parts, {}
         store = store_costs(made)
         return parts, {"store": store, "changes": changed(made, chosen.changes)}
 

@@ -33,6 +33,7 @@ from coordinator.cluster.authority import Authority
 from imbrex.client import Client
 from models.catalogue import load
 from models.importer import load_graph
+from models.installed import VARIABLE
 from models.reference import WholeModel, compare, random_inputs
 from protos.errors import ImbrexError
 
@@ -144,8 +145,9 @@ def _coordinator(
     arguments += ["--model", model, "--rate", "0", "--strategy", "ofl"]
     for each in _WORKERS:
         arguments += ["--worker", f"{network.address(each)}:{WORKER}"]
-    log = state.parent / f"{state.name}-log"
-    return children.start(state.name, arguments, log, state / "ready.json", within)
+    log, models = (state.parent / f"{state.name}-{what}" for what in ("log", "models"))
+    own = (*within, "env", f"{VARIABLE}={models}")
+    return children.start(state.name, arguments, log, state / "ready.json", own)
 
 
 def _front(
