@@ -22,7 +22,6 @@ from models.vision.head import Task
 from models.vision.heads import TASKS
 from models.vision.sidecar import Sidecar, dump, sidecar_path
 from protos.errors import BadConfiguration, BadRequest, NotFound
-from protos.files import give_to_owner_of
 
 VARIABLE = "IMBREX_MODELS"
 MODEL_FILE = "model.onnx"
@@ -85,7 +84,6 @@ class Store:
         made = self.root / ".incoming"
         try:
             made.mkdir(parents=True, exist_ok=True)
-            self._give(made)
         except OSError as error:
             raise self._unusable(error) from error
         return made
@@ -124,7 +122,6 @@ class Store:
                 made.mkdir()
                 write(made)
                 version = number(made, following)
-                self._give(self.root / name, made, *made.iterdir())
                 made.rename(self.root / name / str(version))
         except OSError as error:
             raise self._unusable(error) from error
@@ -212,16 +209,9 @@ class Store:
         temporary = path.with_suffix(".tmp")
         try:
             temporary.write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
-            self._give(temporary)
             temporary.replace(path)
         except OSError as error:
             raise self._unusable(error) from error
-
-    def _give(self, *paths: Path) -> None:
-        """What root adds is the folder owner's: a coordinator may have to remove it."""
-        if os.geteuid() == 0:
-            for each in paths:
-                give_to_owner_of(self.root, each)
 
     def _unusable(self, error: OSError) -> BadConfiguration:
         return BadConfiguration(

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pwd
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from coordinator.cluster.state import COORDINATORS, DEFAULTS, MODELS, ClusterSta
 from coordinator.cluster.trust import own_name
 from coordinator.sharing import listed
 from coordinator.sharing.listed import File, Files
-from models.installed import NAME, Store
+from models.installed import NAME, VARIABLE, Store
 from models.vision.head import Task
 from protos.errors import BadConfiguration, BadRequest
 from protos.files import write_atomically
@@ -142,14 +145,17 @@ class SharedStore(Store):
             raise self._unusable(error) from error
 
 
-def open_store(root: Path | None = None) -> Store:
+def open_store(root: Path | None = None, *, to_change: bool = True) -> Store:
     """The models of this user: those of a cluster, if the coordinator that serves them shares its
     state.
 
     Raises:
-        BadConfiguration: that coordinator's state cannot be read.
+        BadConfiguration: that coordinator's state cannot be read, or root is to change the folder
+            of somebody else.
     """
     alone = Store(root)
+    if to_change:
+        _require_owner(alone.root)
     try:
         state_dir = Path((alone.root / SERVED_BY).read_text().strip())
     except OSError:
@@ -167,6 +173,22 @@ def open_store(root: Path | None = None) -> Store:
     if not state.url or authority is None:
         return alone
     return SharedStore(state, authority.fingerprint, own_id, alone.root)
+
+
+def _require_owner(root: Path) -> None:
+    """Root writes into no folder of somebody else, who could have put links there that lead to
+    anything.
+    """
+    if os.geteuid() != 0 or not root.exists() or (owner := root.stat().st_uid) == 0:
+        return
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = f"#{owner}"
+    raise BadConfiguration(
+        cause=f"the models' folder {root} belongs to {name}, and this runs as root",
+        cure=f"Be its owner: sudo -u {shlex.quote(name)} {VARIABLE}={root} imbrex models ...",
+    )
 
 
 def files_of(folder: Path) -> dict[str, File]:

@@ -55,7 +55,7 @@ def _installed() -> list[dict[str, Any]]:
     """Models that were added or pulled; one whose sidecar is broken is listed so. `missing` are
     versions that the cluster has, and this coordinator does not have yet.
     """
-    store = open_store()
+    store = open_store(to_change=False)
     defaults = store.defaults()
     missing = store.missing() if isinstance(store, SharedStore) else {}
     rows = []

@@ -53,7 +53,7 @@ def remove(name: str, version: int | None, *, as_json: bool) -> int:
 
 def choose(name: str | None, *, as_json: bool) -> int:
     """Shows the default model of each task, or makes a model the default of its task."""
-    store = open_store()
+    store = open_store(to_change=name is not None)
     if name is not None:
         if store.find(name) is None:
             raise NotFound(

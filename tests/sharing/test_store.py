@@ -214,6 +214,24 @@ def test_the_folder_says_where_the_state_is_and_moves_carry_the_models(tmp_path)
         carried.state.close()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_changes_no_folder_of_somebody_else(tmp_path):
+    os.chown(tmp_path, 65534, 65534)
+    with pytest.raises(BadConfiguration, match="runs as root") as caught:
+        open_store(tmp_path)
+    assert "sudo -u" in caught.value.cure
+    assert open_store(tmp_path, to_change=False).installed() == {}
+    assert open_store(tmp_path / "none").installed() == {}
+
+
+def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path, state):
+    elsewhere = tmp_path / "elsewhere"
+    (state._state_dir / "models.lock").symlink_to(elsewhere)
+    with pytest.raises(BadConfiguration, match="cannot be used"):
+        state.change((MODELS,), lambda entries: entries.clear())
+    assert not elsewhere.exists()
+
+
 def test_a_folder_that_cannot_be_written_is_said(tmp_path, state):
     (tmp_path / "file").touch()
     shared = SharedStore(state, OURS, "a" * 12, tmp_path / "file" / "models")
