@@ -72,7 +72,8 @@ def versions(member: Member, name: str) -> list[int]:
     return list(found.versions) if found else []
 
 
-def answer(member: Member, name: str) -> Any:
+def answer(member: Member, name: str) -> list[str]:
+    """What a coordinator's model finds in a picture; plans differ in the last digits of scores."""
     asked = httpx.post(
         f"{member.url}/v1/models/{name}/infer",
         content=picture(),
@@ -80,7 +81,8 @@ def answer(member: Member, name: str) -> Any:
         timeout=60,
         trust_env=False,
     )
-    return asked.json().get("predictions", asked.json())
+    asked.raise_for_status()
+    return sorted(each["label"] for each in asked.json()["predictions"])
 
 
 def stop(member: Member) -> None:
@@ -162,20 +164,20 @@ def test_one_that_was_off_follows(whole: Pair, tmp_path: Path) -> None:
 def test_without_a_quorum_nothing_is_installed_or_removed(whole: Pair, tmp_path: Path) -> None:
     one, two = whole.members
     camera = save_camera(tmp_path)
-    models(one, "add", camera, "--name", "kept")
-    wait(lambda: versions(two, "kept") == [1])
+    models(one, "add", camera, "--name", "before")
+    wait(lambda: versions(two, "before") == [1])
     for node in whole.store.nodes[:2]:
         node.kill()
-    for refused in (models(one, "add", camera), models(one, "remove", "kept")):
+    for refused in (models(one, "add", camera, "--name", "later"), models(one, "remove", "before")):
         assert refused.code == 1
         assert "cannot be changed" in refused.out
         assert "More than half of its servers" in refused.out
-    assert not (one.models / "camera").exists()
-    assert answer(two, "kept") == answer(one, "kept")
+    assert not (one.models / "later").exists()
+    assert answer(two, "before") == answer(one, "before")
     for node in whole.store.nodes[:2]:
         node.start()
-    wait(lambda: models(one, "add", camera).code == 0)
-    wait(lambda: versions(two, "camera"))
+    wait(lambda: models(one, "add", camera, "--name", "later").code == 0)
+    wait(lambda: versions(two, "later"))
 
 
 def test_what_is_missing_is_said_and_comes_when_whoever_has_it_does(
@@ -183,30 +185,30 @@ def test_what_is_missing_is_said_and_comes_when_whoever_has_it_does(
 ) -> None:
     one, two = whole.members
     stop(two)
-    models(one, "add", save_camera(tmp_path))
+    models(one, "add", save_camera(tmp_path), "--name", "lost")
     stop(one)
     start(two, whole)
-    wait(lambda: any("no answer" in each["reason"] for each in rows(two, "camera")))
-    (row,) = rows(two, "camera")
+    wait(lambda: any("no answer" in each["reason"] for each in rows(two, "lost")))
+    (row,) = rows(two, "lost")
     assert (row["version"], row["state"]) == ("1", "UNAVAILABLE")
-    refused = httpx.post(f"{two.url}/v2/models/camera/infer", json={}, trust_env=False, timeout=30)
+    refused = httpx.post(f"{two.url}/v2/models/lost/infer", json={}, trust_env=False, timeout=30)
     assert refused.status_code == 503
     assert "installed in the cluster, but not yet here" in refused.json()["error"]
-    assert httpx.get(f"{two.url}/v2/models/camera/ready", trust_env=False).status_code == 400
-    (listed,) = [e for e in models(two, "list").json()["models"] if e["name"] == "camera"]
+    assert httpx.get(f"{two.url}/v2/models/lost/ready", trust_env=False).status_code == 400
+    (listed,) = [e for e in models(two, "list").json()["models"] if e["name"] == "lost"]
     assert (listed["versions"], listed["missing"]) == ([], [1])
     found = httpx.get(f"{two.url}/v1/doctor", timeout=60, trust_env=False).json()["findings"]
     assert [each["code"] for each in found if each["code"] == "model_missing"]
     start(one, whole)
-    wait(lambda: versions(two, "camera") == [1])
-    assert not [e for e in rows(two, "camera") if e.get("state") == "UNAVAILABLE"]
+    wait(lambda: versions(two, "lost") == [1])
+    assert not [e for e in rows(two, "lost") if e.get("state") == "UNAVAILABLE"]
 
 
 def test_a_model_that_was_changed_here_stays_and_is_reported(whole: Pair, tmp_path: Path) -> None:
     one, two = whole.members
-    models(one, "add", save_camera(tmp_path))
-    wait(lambda: versions(two, "camera") == [1])
-    sidecar = two.models / "camera" / "1" / "model.json"
+    models(one, "add", save_camera(tmp_path), "--name", "edited")
+    wait(lambda: versions(two, "edited") == [1])
+    sidecar = two.models / "edited" / "1" / "model.json"
     changed = json.loads(sidecar.read_text()) | {"description": "another one"}
     sidecar.write_text(json.dumps(changed))
     stop(two)
@@ -220,13 +222,13 @@ def test_a_model_that_was_changed_here_stays_and_is_reported(whole: Pair, tmp_pa
 
     wait(told)
     assert json.loads(sidecar.read_text())["description"] == "another one"
-    shutil.rmtree(two.models / "camera")
+    shutil.rmtree(two.models / "edited")
     wait(lambda: sidecar.exists() and "another one" not in sidecar.read_text())
 
 
 def test_a_backup_holds_what_is_installed(whole: Pair, tmp_path: Path) -> None:
     one, two = whole.members
-    models(one, "add", save_camera(tmp_path))
-    wait(lambda: versions(two, "camera") == [1])
+    models(one, "add", save_camera(tmp_path), "--name", "saved")
+    wait(lambda: versions(two, "saved") == [1])
     names = imbrex("cluster", "backup", tmp_path / "home.tgz", "--state-dir", one.state, "--json")
     assert "models.json" in names.json()["files"]
