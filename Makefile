@@ -14,7 +14,7 @@ QUIETLY = ours=; test -e $(POLICY) || { ours=yes; printf '\043!/bin/sh\nexit 101
 # Elsewhere its tests skip.
 OPENVINO := $(if $(filter x86_64,$(shell uname -m)),$(comma)openvino)
 
-.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera clock promtool servers test-deploy test-arm64 lint-deploy
+.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera clock promtool servers test-deploy test-arm64 lint-deploy configurations
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,11 +60,13 @@ servers: ## NATS and HAProxy, which tests start themselves (Debian, as root); wi
 test-slow: setup ## kills, stalls, long comparisons
 	$(BIN)/pytest -m slow
 
-test-deploy: setup ## the playbook, and the README by hand, on Debian machines that really boot (as root; an hour)
+test-deploy: setup ## the playbook, and the README by hand, on Debian machines that really boot (as root; an hour and a half)
 	$(PYTHON) -m venv .venv-deploy
 	.venv-deploy/bin/pip install --quiet ansible-core
 	IMBREX_MUST_RUN=1 IMBREX_DEPLOY_ANSIBLE=$(CURDIR)/.venv-deploy/bin/ansible-playbook \
-		$(BIN)/pytest -v -s -m slow tests/deploy/test_by_hand.py tests/deploy/test_machines.py
+		$(BIN)/pytest -v -s -m slow \
+		tests/deploy/test_inventory.py tests/deploy/test_by_hand.py tests/deploy/test_machines.py \
+		tests/deploy/test_pair.py
 
 test-arm64: setup ## the core on 64-bit Arm under qemu (as root; half an hour, the first time more)
 	IMBREX_MUST_RUN=1 IMBREX_ARM64=1 $(BIN)/pytest -m slow tests/deploy/test_emulated.py
@@ -104,6 +106,9 @@ lab: setup ## speed-ups on 8 emulated Pis: needs root and iproute2, under 30 min
 lab-full: setup ## the same for every kind of Pi on 2, 4 and 8 of them: hours, goes on where it was
 	$(BIN)/python -m benchmarks.speedup --full --resume; off=$$?; \
 	$(BIN)/python -m benchmarks.lab.tables && exit $$off
+
+configurations: setup ## generate those of NATS, HAProxy and keepalived from the templates of the roles
+	$(BIN)/python -m tests.deploy.rendering
 
 dist: setup ## wheel and source distribution
 	$(BIN)/python -m build

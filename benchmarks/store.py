@@ -186,7 +186,8 @@ def _shipped(own: Path, number: int, at: Sequence[Where]) -> str:
             f'server_name: "{_DEVICES[0]}"': f'server_name: "n{number + 1}"',
             "0.0.0.0:4222": where.address,
             "0.0.0.0:6222": f"{where.host}:{where.routes}",
-            "/var/lib/nats": f"{own}/data",
+            "127.0.0.1:8222": "127.0.0.1:-1",
+            "/var/lib/imbrex/store": f"{own}/data",
             "/etc/nats-server/imbrex.pem": f"{own}/nats.pem",
             **{
                 f"{name}.local:6222": f"{each.host}:{each.routes}"

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,7 @@ class Home:
     def _play(self, name: str, *options: str) -> tuple[int, str]:
         command = [PLAYBOOK, "-i", str(self.inventory), str(ANSIBLE / name)]
         command += ["-e", json.dumps(self.settings), *options]
+        began_s = time.monotonic()
         ran = subprocess.run(
             inside(*command),
             cwd=ANSIBLE,
@@ -66,12 +68,13 @@ class Home:
         )
         self.plays += 1
         (self.folder / f"play-{self.plays}.log").write_text(ran.stdout)
-        print(" ".join([name, *options]), *_recap_lines(ran.stdout), sep="\n  ")
+        took = f"{time.monotonic() - began_s:.0f} s:"
+        print(took, " ".join([name, *options]), *_recap_lines(ran.stdout), sep="\n  ")
         return ran.returncode, ran.stdout
 
-    def ask(self, *arguments: object) -> Any:
+    def ask(self, *arguments: object, url: str = URL) -> Any:
         """What `imbrex ... --json` answers in the machines' network."""
-        command = (sys.executable, "-m", "imbrex", *map(str, arguments), "--url", URL, "--json")
+        command = (sys.executable, "-m", "imbrex", *map(str, arguments), "--url", url, "--json")
         said = run(*inside("env", f"IMBREX_API_KEY={self.key}", *command), timeout_s=120)
         return json.loads(said)
 

@@ -150,6 +150,17 @@ class Machine:
         options += ("-o", "ConnectTimeout=5", "-o", "LogLevel=ERROR", "-i", str(self.key))
         return run(*inside("ssh", *options, f"root@{self.address}", *command), check=check)
 
+    def cut(self) -> None:
+        """Pulls its cable: nobody is told."""
+        self._cable("down")
+
+    def mend(self) -> None:
+        """Undoes `cut`."""
+        self._cable("up")
+
+    def _cable(self, state: str) -> None:
+        run(*inside("ip", "link", "set", f"vb-{self.name}", state))
+
     def is_up(self) -> bool:
         """Whether its system has started."""
         state = self.ssh("systemctl", "is-system-running", check=False).strip()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import operator
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Mapping
@@ -14,19 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.main import get_command
 
+from coordinator.cluster.authority import JOINED_FILE
+from coordinator.cluster.state import FOLDER, STATE_FILE
+from coordinator.cluster.store import Place
 from coordinator.settings import load_settings
 from imbrex.cli.app import app
-from tests.deploy.test_units import DAEMONS, daemons
+from tests.deploy.rendering import EXAMPLE, configurations, read, templates
+from tests.deploy.rendering import rendered as template
+from tests.deploy.test_units import DAEMONS, daemons, options
 from worker.settings import load
-
-yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-jinja2 = pytest.importorskip("jinja2", reason="Jinja2 is not installed")
 
 ROOT = Path(__file__).parents[2]
 ANSIBLE = ROOT / "deploy" / "ansible"
-ROLES = ("imbrex", "worker", "coordinator")
+ROLES = ("imbrex", "worker", "coordinator", "store", "shared")
 # The unit says where the state is; a token is used once; certificates make the secret
 # superfluous.
 NOT_IN_FILES = {"state_dir", "join", "secret"}
@@ -39,24 +42,9 @@ HOSTS = {
 }
 
 
-def read(path: Path) -> Any:
-    return yaml.safe_load(path.read_text())
-
-
 def defaults(role: str) -> dict[str, Any]:
     found: dict[str, Any] = read(ANSIBLE / "roles" / role / "defaults" / "main.yml")
     return found
-
-
-def templates() -> Any:
-    """Jinja with the filters of Ansible that the roles use."""
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters["to_json"] = json.dumps
-    environment.filters["basename"] = lambda path: Path(path).name
-    environment.filters["bool"] = lambda value: str(value).lower() in {"true", "yes", "1", "on"}
-    environment.filters["quote"] = shlex.quote
-    environment.filters["combine"] = operator.or_
-    return environment
 
 
 def rendered(daemon: str, **given: Any) -> dict[str, Any]:
@@ -96,7 +84,8 @@ def test_every_variable_is_declared_with_its_default(role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_variable_is_documented(role: str) -> None:
-    text = (ROOT / "docs" / "install.md").read_text()
+    pages = ("install.md", "coordinators.md")
+    text = "".join((ROOT / "docs" / page).read_text() for page in pages)
     internal = {"imbrex_extras"}
     assert [key for key in defaults(role) if f"`{key}`" not in text and key not in internal] == []
 
@@ -175,6 +164,115 @@ def test_roles_and_units_speak_of_the_same_paths() -> None:
         assert f"--config {paths['imbrex_config']}/{daemon}.toml" in unit
         copied = ANSIBLE / "roles" / "imbrex" / "files" / f"imbrex-{daemon}.service"
         assert copied.read_text() == unit
+
+
+def test_the_configurations_for_hand_work_are_what_the_templates_become() -> None:
+    found = {path: path.read_text() for path in configurations()}
+    assert found == configurations(), "stale: run `make configurations`"
+
+
+def test_coordinators_answer_to_the_names_of_their_shared_address() -> None:
+    given = {"coordinator_host_names": ["hub"], "shared_names": ["cluster.local"]}
+    assert rendered("coordinator", **given)["host_names"] == ["hub", "cluster.local"]
+
+
+def test_coordinators_are_told_where_every_server_of_the_store_is() -> None:
+    own = read(ANSIBLE / "roles/coordinator/vars/main.yml")
+
+    def url(known: Mapping[str, Any]) -> str:
+        servers = templates().from_string(own["coordinator_servers"]).render(known)
+        text = templates().from_string(own["coordinator_store"])
+        return str(text.render(coordinator_servers=servers))
+
+    known = {"groups": GROUPS | {"store": ["kitchen", "hall", "attic"]}, "hostvars": HOSTS}
+    known["hostvars"] = HOSTS | {"attic": {"store_address": "attic.local"}}
+    found = url(known)
+    assert found == "nats://192.168.1.21:4222,[fd00::22]:4222,attic.local:4222"
+    assert Place(found).servers[1] == "nats://[fd00::22]:4222"
+    assert url(known | {"groups": GROUPS}) == ""
+
+
+def test_servers_of_the_store_know_each_other_and_some_coordinators() -> None:
+    hosts = HOSTS | {"attic": {"store_address": "attic.local"}}
+    groups = {"store": ["kitchen", "hall", "attic"]}
+    given = {"groups": groups, "hostvars": hosts, "store_users": ["0123456789ab."]}
+    text = template("store", "nats-server.conf.j2", EXAMPLE | given)
+    assert re.findall(r"nats://server:CHANGE@(.*):6222", text) == [
+        "192.168.1.21",
+        "[fd00::22]",
+        "attic.local",
+    ]
+    assert re.findall(r'{ user: "([^"]*)" }', text) == ["0123456789ab.coordinator.imbrex.internal"]
+
+
+def test_haproxy_and_keepalived_know_every_coordinator() -> None:
+    hosts = {
+        "kitchen": {"coordinator_address": "fd00::21", "coordinator_port": 9460},
+        "hall": {"ansible_host": "192.168.1.22"},
+    }
+    given = {"groups": {"coordinator": ["kitchen", "hall"]}, "hostvars": hosts}
+    text = template("shared", "haproxy.cfg.j2", EXAMPLE | given)
+    assert re.findall(r"^ +server (.*)$", text, re.MULTILINE) == [
+        "kitchen [fd00::21]:9460",
+        "hall 192.168.1.22:8460",
+    ]
+    both = [
+        template("shared", "keepalived.conf.j2", EXAMPLE | given | {"inventory_hostname": name})
+        for name in hosts
+    ]
+    assert [re.findall(r"priority (\d+)", each) for each in both] == [["120"], ["100"]]
+
+
+def test_the_pages_inventory_of_two_coordinators_is_one() -> None:
+    page = (ROOT / "docs" / "coordinators.md").read_text()
+    (example,) = re.findall(r"```yaml\n(all:.*?)```", page, re.DOTALL)
+    found = yaml.safe_load(example)["all"]
+    groups = found["children"]
+    assert set(groups) == set(read(ANSIBLE / "inventory.example.yml")["all"]["children"])
+    assert set(found["vars"]) <= set(defaults("shared"))
+    assert (len(groups["coordinator"]["hosts"]), len(groups["store"]["hosts"])) == (2, 3)
+
+
+DROP_INS = {
+    "nats-server": ("store", "store_settings"),
+    "haproxy": ("shared", "shared_haproxy_settings"),
+    "keepalived": ("shared", "shared_keepalived_settings"),
+}
+
+
+@pytest.mark.parametrize("unit", DROP_INS)
+def test_drop_ins_roles_and_removal_speak_of_the_same_paths(unit: str) -> None:
+    role, variable = DROP_INS[unit]
+    path = read(ANSIBLE / "roles" / role / "vars" / "main.yml")[variable]
+    drop_in = options(ANSIBLE / "roles" / role / "files" / f"{unit}.service.conf")
+    started = " ".join(drop_in["ExecStart"] or drop_in["Environment"])
+    assert path in started
+    assert drop_in["StartLimitIntervalSec"] == ["0"]
+    removed = (ANSIBLE / "remove.yml").read_text()
+    assert f"- {path}\n" in removed
+    assert f"- /etc/systemd/system/{unit}.service.d/imbrex.conf\n" in removed
+    assert f"{{unit: {unit}, file: {unit}.service.d/imbrex.conf}}" in removed
+
+
+def test_roles_look_for_the_authority_where_the_daemon_keeps_it() -> None:
+    own = read(ANSIBLE / "roles" / "store" / "vars" / "main.yml")
+    paths = read(ANSIBLE / "roles" / "imbrex" / "vars" / "main.yml")
+    assert own["store_secrets"] == f"{paths['imbrex_state']}/coordinator/{FOLDER}/store"
+    assert f"default('{paths['imbrex_venv']}')" in own["store_program"]
+    belongs = (ANSIBLE / "roles/coordinator/tasks/belongs.yml").read_text()
+    assert f"coordinator/{FOLDER}/{STATE_FILE}" in belongs
+    assert f"coordinator/{FOLDER}/{JOINED_FILE}" in belongs
+
+
+@pytest.mark.skipif(not shutil.which("haproxy"), reason="no HAProxy here: `make servers`")
+def test_haproxy_takes_its_settings(tmp_path: Path) -> None:
+    file = tmp_path / "haproxy.cfg"
+    hosts = {name: {"ansible_host": "192.0.2.1"} for name in EXAMPLE["hostvars"]}
+    file.write_text(template("shared", "haproxy.cfg.j2", EXAMPLE | {"hostvars": hosts}))
+    ran = subprocess.run(
+        ["haproxy", "-c", "-f", file], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
 
 
 YARD = {
