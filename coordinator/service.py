@@ -27,7 +27,7 @@ from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.given import adopt, plan_id
 from coordinator.costs.devices import Cluster
 from coordinator.doctor.examine import diagnose
-from coordinator.doctor.findings import Diagnosis, of_no_exam, of_quarantine, of_state
+from coordinator.doctor.findings import Diagnosis, of_models, of_no_exam, of_quarantine, of_state
 from coordinator.doctor.frigate import InTime, in_time
 from coordinator.execution.driver import Driver
 from coordinator.execution.flight import Flight
@@ -48,6 +48,8 @@ from coordinator.runtime.served import Served
 from coordinator.runtime.statuses import away
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
+from coordinator.sharing.follower import Follower
+from coordinator.sharing.store import SharedStore
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId, Plan
@@ -67,15 +69,8 @@ class Coordinator:
         for name in (settings.strategy, *settings.planners):
             strategy(name)  # an unknown name is refused at start
         self._settings = settings
-        self.names = Names(settings.models, settings.model_repository, settings.detector)
         self.journal = Journal()
         self.state = open_state(settings.state_dir)
-        self._library = Library(
-            lambda source: self.names.public(source)[0],
-            settings.state_dir / WEIGHTS_FOLDER,
-            settings.max_models_bytes,
-            self._let_go,
-        )
         self._live = LiveCluster(
             settings,
             self.state,
@@ -84,6 +79,16 @@ class Coordinator:
             self._idle,
             self._judged,
             hardware,
+        )
+        self._sharing = self._shared_models()
+        self.names = Names(
+            settings.models, settings.model_repository, settings.detector, self._awaited
+        )
+        self._library = Library(
+            lambda source: self.names.public(source)[0],
+            settings.state_dir / WEIGHTS_FOLDER,
+            settings.max_models_bytes,
+            self._let_go,
         )
         self._driver = Driver(self._live, self._live.expectations, self._accused, self._hold)
         self._auditor = Auditor(
@@ -127,6 +132,8 @@ class Coordinator:
         self._settings.state_dir.mkdir(parents=True, exist_ok=True)
         self.state.follow()
         await self._live.start()
+        if self._sharing is not None:
+            await self._sharing.start(self._settings.state_dir)
         self._background.append(asyncio.create_task(self._withdrawal.follow()))
         self._background.append(asyncio.create_task(self.served.load_configured()))
 
@@ -135,6 +142,8 @@ class Coordinator:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        if self._sharing is not None:
+            await self._sharing.stop()
         await self.served.close()
         await self._withdrawal.close()
         await self._controller.close()
@@ -251,6 +260,7 @@ class Coordinator:
         unasked = [of_no_exam(self._status(each), why) for each, why in silent.items()]
         quarantined = [each for each in self.devices() if each.state == "quarantined"]
         known = [*map(of_quarantine, quarantined), *unasked, *of_state(self.state)]
+        known += of_models(self._awaited(), self._sharing.problems if self._sharing else ())
         return diagnose(await self._live.examine(), known, self.frigate)
 
     async def frigate_in_time(self, model: str) -> InTime:
@@ -389,6 +399,27 @@ class Coordinator:
         """Devices came or went, or something was measured."""
         self._driver.devices(self._live.usable())
         self._controller.changed(cause)
+
+    def _shared_models(self) -> Follower | None:
+        """What makes the models those of the cluster, if several coordinators share its state."""
+        trust, settings = self._live.trust, self._settings
+        if not self.state.url or trust.certified is None:
+            return None
+        own_id = trust.caller.coordinator.partition(" ")[0]
+        store = SharedStore(self.state, trust.certified.authority.fingerprint, own_id)
+        return Follower(
+            store, trust, settings.enrol_host, settings.share_port, self._models_changed
+        )
+
+    def _awaited(self) -> dict[str, dict[str, str]]:
+        return self._sharing.awaited() if self._sharing is not None else {}
+
+    def _models_changed(self) -> None:
+        """Versions came or went: configured models may be served now."""
+        self.names.refresh()
+        loading = asyncio.create_task(self.served.load_configured())
+        self._background.append(loading)
+        loading.add_done_callback(self._background.remove)
 
     def _let_go(self, model: str) -> bool:
         return self.served.let_go(model)

@@ -19,6 +19,7 @@ from protos.errors import BadConfiguration
 HTTP_PORT = 8460
 GRPC_PORT = 8461
 ENROL_PORT = 8462
+SHARE_PORT = 8463
 
 Objective = Literal["latency", "throughput", "auto"]
 
@@ -40,7 +41,8 @@ class CoordinatorSettings(BaseSettings):
     finds. `host_computes` starts a worker on this machine, which listens on `host_worker`: an
     address that the other devices can reach, if they are to send it halos. `enrol_host` and
     `enrol_port` are where devices join a cluster that has an authority (`imbrex cluster init`);
-    without one, `secret` is what every daemon must know.
+    without one, `secret` is what every daemon must know. At `enrol_host` and `share_port`, several
+    coordinators of one cluster fetch models from each other.
 
     `model_repository` is a folder in Triton's layout, whose models are made ready beside `models`.
     `detector` names the model that answers DeepStack's clients. Beyond `max_models_bytes` of
@@ -78,6 +80,7 @@ class CoordinatorSettings(BaseSettings):
     secret: str = Field(default="", repr=False)
     enrol_host: str = "0.0.0.0"  # noqa: S104 - behind TLS and an invitation
     enrol_port: int = ENROL_PORT
+    share_port: int = SHARE_PORT
     workers: tuple[str, ...] = ()
     mdns: bool = True
     interfaces: tuple[str, ...] = ()

@@ -10,12 +10,14 @@ import os
 import socket
 import ssl
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from functools import update_wrapper
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 
+from coordinator.serving.common import names
 from coordinator.serving.common.keys import NoKey, NotAllowed
 from imbrex import calls
 from imbrex.calls import Call
@@ -118,7 +120,10 @@ class _Coordinator:
             ) from error
 
     def _request(self, call: Call[Any]) -> dict[str, Any]:
+        """The request, to be sent again as it is if no answer comes."""
         headers = {"Accept": call.accept}
+        if call.asks:
+            headers[names.ID_HEADER] = uuid.uuid4().hex
         if key := self._key or os.environ.get(KEY_VARIABLE):
             headers["X-API-Key"] = key
         if call.media_type:
@@ -235,10 +240,10 @@ class Client(_Coordinator):
 
     def ask(self, call: Call[T]) -> T:
         """The answer to a call."""
-        pauses = self._pauses(call)
+        request, pauses = self._request(call), self._pauses(call)
         while True:
             try:
-                response = self._http.request(**self._request(call))
+                response = self._http.request(**request)
             except httpx.HTTPError as error:
                 if not _is_gone(error) or (pause_s := next(pauses, None)) is None:
                     raise self._lost(error) from error
@@ -302,10 +307,10 @@ class AsyncClient(_Coordinator):
 
     async def ask(self, call: Call[T]) -> T:
         """The answer to a call."""
-        pauses = self._pauses(call)
+        request, pauses = self._request(call), self._pauses(call)
         while True:
             try:
-                response = await self._http.request(**self._request(call))
+                response = await self._http.request(**request)
             except httpx.HTTPError as error:
                 if not _is_gone(error) or (pause_s := next(pauses, None)) is None:
                     raise self._lost(error) from error

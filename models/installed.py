@@ -11,7 +11,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +26,10 @@ from protos.errors import BadConfiguration, BadRequest, NotFound
 VARIABLE = "IMBREX_MODELS"
 MODEL_FILE = "model.onnx"
 DEFAULTS_FILE = "defaults.json"
+# Stays free on the disk, for sidecars and so that the disk is not full afterwards.
+SPARE_BYTES = 16 << 20
 # Names are part of URLs, file names and metrics.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class Store:
     def installed(self) -> dict[str, Installed]:
         """Every model by name; a folder that does not exist yet holds none."""
         try:
-            folders = sorted(each for each in self.root.iterdir() if _NAME.fullmatch(each.name))
+            folders = sorted(each for each in self.root.iterdir() if NAME.fullmatch(each.name))
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -67,7 +70,7 @@ class Store:
 
     def find(self, name: str) -> Installed | None:
         """The model called `name`, if it is installed."""
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             return None
         versions = _versions(self.root / name)
         return Installed(name, versions) if versions else None
@@ -85,28 +88,46 @@ class Store:
             raise self._unusable(error) from error
         return made
 
-    def put(self, name: str, write: Callable[[Path], None]) -> int:
-        """Adds a version, numbered after the highest, whose files `write` puts into a folder.
+    def changed_s(self) -> float:
+        """When a version was last added or removed, by the file system's clock; 0 if none was."""
+        try:
+            return max(each.stat().st_mtime for each in (self.root, *self.root.iterdir()))
+        except OSError:
+            return 0.0
+
+    def put(
+        self,
+        name: str,
+        write: Callable[[Path], None],
+        number: Callable[[Path, int], int] = lambda _, following: following,
+    ) -> int:
+        """Adds a version, whose files `write` puts into a folder. Its number is what `number` makes
+        of that folder and of the number after the highest: that.
 
         Raises:
             BadRequest: the name cannot be used.
             BadConfiguration: the folder cannot be written.
+            ImbrexError: as `number`.
         """
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise BadRequest(
                 cause=f"{name!r} cannot be a model's name",
                 cure="Use up to 64 letters, digits, dots, dashes and underscores",
             )
         try:
             (self.root / name).mkdir(parents=True, exist_ok=True)
-            version = max(_versions(self.root / name), default=0) + 1
+            following = max(_versions(self.root / name), default=0) + 1
             with tempfile.TemporaryDirectory(dir=self.root / name, prefix=".new-") as new:
-                made = Path(new) / str(version)
+                made = Path(new) / "version"
                 made.mkdir()
                 write(made)
+                version = number(made, following)
                 made.rename(self.root / name / str(version))
         except OSError as error:
             raise self._unusable(error) from error
+        finally:
+            with suppress(OSError):  # nothing was added, and there was nothing before
+                (self.root / name).rmdir()
         return version
 
     def add(self, name: str, model: bytes, sidecar: Sidecar) -> int:
@@ -141,15 +162,26 @@ class Store:
                 cause=f"the model {name!r} has no version {version}", cure=f"It has {known}"
             )
         gone = tuple(found.versions) if version is None else (version,)
+        self.delete(name, gone)
+        return gone
+
+    def delete(self, name: str, versions: Collection[int]) -> None:
+        """Deletes those of these versions that are here; with the last one, all of the model.
+
+        Raises:
+            BadConfiguration: the folder cannot be written.
+        """
+        here = _versions(self.root / name)
         try:
-            for each in gone:
-                shutil.rmtree(found.versions[each].parent)
-            if len(gone) == len(found.versions):
+            for each in here.keys() & set(versions):
+                # All of it at once, whatever happens meanwhile.
+                with tempfile.TemporaryDirectory(dir=self.root / name, prefix=".old-") as old:
+                    here[each].parent.rename(Path(old) / "version")
+            if here and here.keys() <= set(versions):
                 shutil.rmtree(self.root / name)
                 self._write_defaults({k: v for k, v in self.defaults().items() if v != name})
         except OSError as error:
             raise self._unusable(error) from error
-        return gone
 
     def defaults(self) -> dict[Task, str]:
         """The models chosen to answer for tasks, as far as they are still installed."""

@@ -252,6 +252,16 @@ class BlobChunk(_message.Message):
     data: bytes
     def __init__(self, sha256: _Optional[str] = ..., offset: _Optional[int] = ..., total_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class FileQuery(_message.Message):
+    __slots__ = ("protocol", "sha256", "offset")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    sha256: str
+    offset: int
+    def __init__(self, protocol: _Optional[int] = ..., sha256: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
 class Program(_message.Message):
     __slots__ = ("sha256", "graph", "weights")
     SHA256_FIELD_NUMBER: _ClassVar[int]

@@ -456,6 +456,82 @@ class Worker:
             _registered_method=True)
 
 
+class LibraryStub:
+    """What coordinators of one cluster ask each other.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Fetch = channel.unary_stream(
+                '/imbrex.v1.Library/Fetch',
+                request_serializer=protos_dot_imbrex__pb2.FileQuery.SerializeToString,
+                response_deserializer=protos_dot_imbrex__pb2.BlobChunk.FromString,
+                _registered_method=True)
+
+
+class LibraryServicer:
+    """What coordinators of one cluster ask each other.
+    """
+
+    def Fetch(self, request, context):
+        """A file of an installed model in chunks, from an offset on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_LibraryServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Fetch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=protos_dot_imbrex__pb2.FileQuery.FromString,
+                    response_serializer=protos_dot_imbrex__pb2.BlobChunk.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'imbrex.v1.Library', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('imbrex.v1.Library', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Library:
+    """What coordinators of one cluster ask each other.
+    """
+
+    @staticmethod
+    def Fetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/imbrex.v1.Library/Fetch',
+            protos_dot_imbrex__pb2.FileQuery.SerializeToString,
+            protos_dot_imbrex__pb2.BlobChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class EnrolmentStub:
     """How a device becomes a member: over TLS that only the coordinator proves itself in.
     """

@@ -1,7 +1,7 @@
 """What it costs clients to lose one of two coordinators, or a server of their shared state.
 
-    python -m benchmarks.pair --kills 50 --nodes 20 --pauses 20 --json
-    sudo python -m benchmarks.pair --machines 10 --json
+    sudo python -m benchmarks.pair --json
+    python -m benchmarks.pair --partitions 0 --machines 0 --json
 
 Two coordinators with TLS and a store of three servers, two workers, HAProxy with the configuration
 of deploy/haproxy/pair.cfg in front, and eight clients that ask one request after another and
@@ -9,10 +9,12 @@ compare each answer with the whole model's. First undisturbed; then the coordina
 turns at random moments (`--kills`), servers of the store are killed (`--nodes`), coordinators stand
 still for a while, as a machine that hangs (`--pauses`), and all daemons are restarted one after the
 other (`--upgrades`). After each, everything is whole again before the next. At last, how long it
-takes until a change at one of them is true of the other (`--changes`).
+takes until a change at one of them is true of the other (`--changes`), and undisturbed requests
+until there were `--requests` in all.
 
-`--machines` instead: machines in network namespaces that share one address by keepalived die, so
-often (`benchmarks.pair.machines`).
+Then machines in network namespaces, which needs root (`benchmarks.pair.machines`): two of them lose
+each other for some seconds (`--partitions`), and the one that has the shared address dies
+(`--machines`), while eight clients of ours ask.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any
 
 from benchmarks.pair import machines
 from benchmarks.pair.changes import changed, store_costs
-from benchmarks.pair.clients import Clients, Seen
+from benchmarks.pair.clients import Clients
 from benchmarks.pair.machines import KEEPALIVED
 from benchmarks.pair.processes import HAPROXY, Pair, pair, shown
 from benchmarks.report import command_line, emit
@@ -45,51 +47,73 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50, help="of coordinators")
     parser.add_argument("--nodes", type=int, default=20, help="kills of servers of the store")
     parser.add_argument("--pauses", type=int, default=20, help="of coordinators")
-    parser.add_argument("--machines", type=int, default=0, help="deaths of machines, instead")
     parser.add_argument("--upgrades", type=int, default=8, help="restarts of daemons by turns")
     parser.add_argument("--changes", type=int, default=10, help="of the cluster, at one of the two")
+    parser.add_argument("--requests", type=int, default=5000, help="at least so many")
+    parser.add_argument("--partitions", type=int, default=20, help="between machines; root")
+    parser.add_argument("--machines", type=int, default=10, help="deaths of machines; root")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--model", default="digits")
     parser.add_argument("--pace", type=float, default=0.5, help="of each worker")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
-    if not HAPROXY or not SERVER or (chosen.machines and not KEEPALIVED):
+    in_house = bool(chosen.partitions or chosen.machines)
+    if not HAPROXY or not SERVER or (in_house and not KEEPALIVED):
         parser.error("it needs all of them: apt-get install haproxy nats-server keepalived")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        result = (
-            machines.measure(folder, chosen.model, chosen.pace, chosen.machines)
-            if chosen.machines
-            else measure(folder, chosen)
-        )
+        parts, told = measure(Path(name), chosen)
+    if in_house:
+        with tempfile.TemporaryDirectory() as name:
+            folder, counts = Path(name), (chosen.partitions, chosen.machines)
+            parts |= machines.measure(folder, chosen.model, chosen.pace, *counts)
+    result = summary(parts) | told
     emit(result, chosen, shown(result))
     return int(bool(result["lost"] or result["wrong"]))
 
 
-def measure(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """The figures of everything."""
+def summary(parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """All requests; how often what was harmed; of each part the median and the worst `takeover_s`,
+    and how many times the 99th percentile is that of undisturbed requests.
+    """
+    calm = parts["undisturbed"]["p99_s"]
+    harms = {name: each for name, each in parts.items() if "times" in each}
+    return {
+        **{key: sum(each[key] for each in parts.values()) for key in ("requests", "lost", "wrong")},
+        **{name: each["times"] for name, each in harms.items()},
+        "takeover_s": {name: each["takeover_s"] for name, each in harms.items()},
+        "p99_ratio": {
+            name: round(each["p99_s"] / calm, 2)
+            for name, each in harms.items()
+            if each["p99_s"] and calm
+        },
+        "parts": parts,
+    }
+
+
+def measure(
+    folder: Path, chosen: argparse.Namespace
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """The figures of processes on this machine, by what harms them, and others."""
     luck = random.Random(chosen.seed)
+    harms = {"kills": _kill, "nodes": _kill_node, "pauses": _pause, "upgrades": _upgrade}
     with pair(folder, chosen.model, chosen.workers, chosen.pace) as made:
         clients = Clients(made.url, chosen.model)
         with clients.asking() as calm:
             time.sleep(QUIET_S)
-        parts = {
-            "kills": _harmed(clients, made, chosen.kills, luck, _kill),
-            "nodes": _harmed(clients, made, chosen.nodes, luck, _kill_node),
-            "pauses": _harmed(clients, made, chosen.pauses, luck, _pause),
-            "upgrades": _harmed(clients, made, chosen.upgrades, luck, _upgrade),
-        }
+        parts = {"undisturbed": calm.told()}
+        for name, harm in harms.items():
+            if times := getattr(chosen, name):
+                parts[name] = _harmed(clients, made, times, luck, harm)
+        missing = chosen.requests - sum(each["requests"] for each in parts.values())
+        if missing > 0:
+            with clients.asking() as more:
+                while more.requests < missing:
+                    time.sleep(1.0)
+            parts["more"] = more.told()
+        if not chosen.changes:
+            return parts, {}
         store = store_costs(made)
-        changes = changed(made, chosen.changes)
-    return {
-        "requests": sum(each["requests"] for each in parts.values()) + calm.requests,
-        "lost": sum(each["lost"] for each in parts.values()) + calm.lost,
-        "wrong": sum(each["wrong"] for each in parts.values()) + calm.wrong,
-        "undisturbed": _told(calm, []),
-        **parts,
-        "store": store,
-        "changes": changes,
-    }
+        return parts, {"store": store, "changes": changed(made, chosen.changes)}
 
 
 def _harmed(
@@ -107,29 +131,7 @@ def _harmed(
             moments.append(time.monotonic())
             harm(made, number)
             made.whole()
-    return {"times": times, **_told(seen, moments)}
-
-
-def _told(seen: Seen, moments: list[float]) -> dict[str, Any]:
-    """`takeover_s`: how long the slowest request took that was open at each harm, the median and
-    the worst.
-    """
-    slowest = [
-        max((took for began, took in seen.times if began <= at < began + took), default=0.0)
-        for at in moments
-    ]
-    slowest.sort()
-    return {
-        "requests": seen.requests,
-        "lost": seen.lost,
-        "wrong": seen.wrong,
-        "statuses": {str(status): count for status, count in sorted(seen.statuses.items())},
-        "median_s": round(seen.latency_s(0.5), 4) if seen.times else None,
-        "p99_s": round(seen.latency_s(0.99), 4) if seen.times else None,
-        "takeover_s": [round(slowest[len(slowest) // 2], 3), round(slowest[-1], 3)]
-        if slowest
-        else None,
-    }
+    return {"times": times, **seen.told(), "takeover_s": seen.takeover_s(moments)}
 
 
 def _upgrade(made: Pair, number: int) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,18 +15,23 @@ from benchmarks.pair.processes import START_S, Member, Pair
 from coordinator.cluster import roster
 from coordinator.cluster.state import DEVICES, Files
 from coordinator.cluster.trust import Certified, Trust
+from coordinator.sharing.store import SharedStore, open_store
 from coordinator.tasks.plan import DeviceId
+from models.digits import MODEL
+from models.installed import MODEL_FILE, Store
 from protos.identity import now_utc
 
 _LOOK_S = 0.02
 _NOBODY = DeviceId("f" * 16)
+_MODEL = "another"
 _IDLE_S, _SETTLE_S, _CHANGES = 60.0, 5.0, 20
 
 
 def changed(made: Pair, times: int) -> dict[str, Any]:
     """Seconds, each from the order to its effect at the other coordinator (at most `START_S`): a
-    member that joins and one that is removed, a device that is drained and resumed; at last the
-    second coordinator is removed, from the order until no worker takes its orders.
+    member that joins and one that is removed, a device that is drained and resumed, a model that is
+    installed and removed; at last the second coordinator is removed, from the order until no worker
+    takes its orders.
     """
     one, two = made.members
     certified = Trust.load(one.state).certified
@@ -54,6 +61,8 @@ def changed(made: Pair, times: int) -> dict[str, Any]:
             )
             timed("drained", lambda: _order(one, "drain"), lambda: _states(two)[0] == "drained")
             timed("resumed", lambda: _order(two, "resume"), lambda: _states(one)[0] == "ready")
+            timed("installed", lambda: _at(one, _add), lambda: _has(two))
+            timed("model removed", lambda: _at(two, _remove), lambda: not _has(one))
         timed(
             "a removed coordinator is out",
             lambda: certified.roster.remove(_other(certified)),
@@ -92,6 +101,34 @@ def store_costs(made: Pair) -> dict[str, Any]:
         "idle_bytes_a_minute": [b - a for a, b in zip(before, idle, strict=True)],
         "bytes_a_change": [round((b - a) / _CHANGES) for a, b in zip(idle, after, strict=True)],
     }
+
+
+def _add(store: Store) -> None:
+    def write(folder: Path) -> None:
+        shutil.copyfile(MODEL, folder / MODEL_FILE)
+
+    store.put(_MODEL, write)
+
+
+def _remove(store: Store) -> None:
+    store.remove(_MODEL)
+
+
+def _at(coordinator: Member, change: Callable[[Store], None]) -> None:
+    """Changes the models of a coordinator, as a command does."""
+    store = open_store(coordinator.models)
+    assert isinstance(store, SharedStore)
+    try:
+        change(store)
+    finally:
+        store.state.close()
+
+
+def _has(coordinator: Member) -> bool:
+    """Whether a coordinator says that it has it."""
+    url = f"{coordinator.url}/v2/repository/index"
+    rows = httpx.post(url, timeout=START_S, trust_env=False).json()
+    return any(row["name"] == _MODEL and row.get("state") != "UNAVAILABLE" for row in rows)
 
 
 def _other(certified: Certified) -> str:

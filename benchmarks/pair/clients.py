@@ -6,9 +6,10 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import numpy as np
@@ -24,13 +25,14 @@ TOLERANCE = 1e-5
 
 @dataclass
 class Seen:
-    """What clients saw: statuses (0: no answer), wrong answers, and when each request began and
-    how long it took.
+    """What clients saw: statuses (0: no answer), wrong answers, when each request began and how
+    long it took, and what was said of those that were lost.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)
     wrong: int = 0
     times: list[tuple[float, float]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
     @property
     def requests(self) -> int:
@@ -45,6 +47,30 @@ class Seen:
     def latency_s(self, share: float) -> float:
         """The latency that this share of the requests does not exceed."""
         return float(np.quantile([seconds for _, seconds in self.times], share))
+
+    def told(self) -> dict[str, Any]:
+        """As numbers."""
+        return {
+            "requests": self.requests,
+            "lost": self.lost,
+            "wrong": self.wrong,
+            "statuses": {str(each): count for each, count in sorted(self.statuses.items())},
+            "errors": self.errors[:5],
+            "median_s": round(self.latency_s(0.5), 4) if self.times else None,
+            "p99_s": round(self.latency_s(0.99), 4) if self.times else None,
+        }
+
+    def takeover_s(self, moments: Sequence[float]) -> list[float] | None:
+        """How long the slowest request took that was open at each of these moments: the median and
+        the worst.
+        """
+        slowest = sorted(
+            max((took for began, took in self.times if began <= at < began + took), default=0.0)
+            for at in moments
+        )
+        if not slowest:
+            return None
+        return [round(slowest[len(slowest) // 2], 3), round(slowest[-1], 3)]
 
 
 class Clients:
@@ -100,7 +126,8 @@ class Clients:
     def _answer(self, client: httpx.Client) -> tuple[int, bool]:
         try:
             answer = client.post(self._url, content=self._body, headers=self._headers)
-        except httpx.HTTPError:
+        except httpx.HTTPError as error:
+            self.seen.errors.append(repr(error))
             return 0, True
         return answer.status_code, not answer.is_success or self.is_right(answer)
 

@@ -1,4 +1,5 @@
-"""Two machines that answer at one address, in network namespaces, and what happens when one dies.
+"""Two machines that answer at one address, in network namespaces, and what happens when they lose
+each other, and when one dies.
 
 Each of the two has a coordinator, HAProxy and keepalived with the configurations of deploy/haproxy,
 and a server of the store; two further ones compute, and one of these has the third server. A
@@ -14,17 +15,17 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 
-from benchmarks.lab.cuts import cut
+from benchmarks.lab.cuts import cut, cut_peers
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import Network, Wiring
 from benchmarks.members import make_members
+from benchmarks.pair.clients import CLIENTS, TOLERANCE, Seen
 from benchmarks.pair.processes import CONFIGURATION, HAPROXY, START_S
 from benchmarks.store import Where, replaced, stored
 from coordinator.cluster import children
@@ -32,6 +33,7 @@ from coordinator.cluster.authority import Authority
 from imbrex.client import Client
 from models.catalogue import load
 from models.importer import load_graph
+from models.installed import VARIABLE
 from models.reference import WholeModel, compare, random_inputs
 from protos.errors import ImbrexError
 
@@ -40,10 +42,10 @@ ADDRESSES = Path(__file__).parents[2] / "deploy" / "haproxy" / "keepalived.conf"
 # Within the lab's network, and of no machine.
 SHARED = "10.77.0.200"
 PORT, FRONT, ENROL, WORKER = 8460, 8450, 8462, 8470
-CLIENTS = 4
-TOLERANCE = 1e-5
 _COORDINATORS, _WORKERS = (1, 2), (3, 4)
 _LOOK_S = 2.0
+# Before anything is harmed; how long machines are apart, and dead.
+_CALM_S, _APART_S, _DEAD_S = 5.0, 5.0, 10.0
 
 
 @dataclass
@@ -143,8 +145,9 @@ def _coordinator(
     arguments += ["--model", model, "--rate", "0", "--strategy", "ofl"]
     for each in _WORKERS:
         arguments += ["--worker", f"{network.address(each)}:{WORKER}"]
-    log = state.parent / f"{state.name}-log"
-    return children.start(state.name, arguments, log, state / "ready.json", within)
+    log, models = (state.parent / f"{state.name}-{what}" for what in ("log", "models"))
+    own = (*within, "env", f"{VARIABLE}={models}")
+    return children.start(state.name, arguments, log, state / "ready.json", own)
 
 
 def _front(
@@ -167,80 +170,105 @@ def _front(
         stack.callback(process.terminate)
 
 
-@dataclass
-class Answers:
-    """When requests began and ended; those that our client gave up, and wrong answers."""
-
-    ended: list[tuple[float, float]] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    wrong: int = 0
-
-
 @contextmanager
-def asking(model: str) -> Iterator[Answers]:
+def asking(model: str) -> Iterator[Seen]:
     """Clients of ours ask meanwhile, one request after another each."""
     proto = load(model).proto
     feeds = random_inputs(load_graph(proto))
-    right, answers = WholeModel(proto, 1).run(feeds), Answers()
+    right, seen = WholeModel(proto, 1).run(feeds), Seen()
     stop, lock = threading.Event(), threading.Lock()
 
     def ask() -> None:
         with Client(f"http://{SHARED}:{FRONT}") as client:
             while not stop.is_set():
-                began_s = time.monotonic()
+                began_s, failure = time.monotonic(), ""
+                is_right = True
                 try:
                     found = client.outputs(model, feeds).arrays
+                    is_right = compare(dict(found), right).max_rel_error <= TOLERANCE
                 except ImbrexError as error:
-                    with lock:
-                        answers.lost.append(f"after {time.monotonic() - began_s:.1f} s: {error}")
-                    continue
+                    failure = str(error)
                 with lock:
-                    answers.ended.append((began_s, time.monotonic()))
-                    answers.wrong += not _equal(found, right)
+                    took_s = time.monotonic() - began_s
+                    seen.statuses[0 if failure else 200] += 1
+                    seen.times.append((began_s, took_s))
+                    seen.wrong += not is_right
+                    if failure:
+                        seen.errors.append(f"after {took_s:.1f} s: {failure}")
 
     threads = [threading.Thread(target=ask) for _ in range(CLIENTS)]
     for each in threads:
         each.start()
     try:
-        yield answers
+        yield seen
     finally:
         stop.set()
         for each in threads:
             each.join()
 
 
-def _equal(found: Any, right: dict[str, np.ndarray]) -> bool:
-    return compare(dict(found), right).max_rel_error <= TOLERANCE
+def measure(
+    folder: Path, model: str, pace: float, partitions: int, deaths: int
+) -> dict[str, dict[str, Any]]:
+    """The figures of machines that lose each other, and of those that die, so often each."""
+    parts = {}
+    with house(folder, model, pace) as made:
+        if partitions:
+            parts["partitions"] = _partitioned(made, model, partitions)
+        if deaths:
+            parts["machines"] = _deaths(made, model, deaths)
+    return parts
 
 
-def measure(folder: Path, model: str, pace: float, deaths: int) -> dict[str, Any]:
-    """Kills the machine that has the address, so often. `takeover_s`: from its death to the next
-    answer; `slowest_s`: the slowest request that was open then.
+def _partitioned(made: House, model: str, times: int) -> dict[str, Any]:
+    """By turns: the coordinators' machines lose each other, so that both take the shared address;
+    and each of them loses the third machine, a worker and a server of the store.
     """
-    takeovers, slowest = [], []
-    with house(folder, model, pace) as made, asking(model) as answers:
-        time.sleep(5.0)
-        for _ in range(deaths):
+    third = _WORKERS[0]
+    ways = (_COORDINATORS, (_COORDINATORS[0], third), (_COORDINATORS[1], third))
+    moments = []
+    with asking(model) as seen:
+        time.sleep(_CALM_S)
+        for number in range(times):
+            mend = cut_peers(made.network, *ways[number % len(ways)])
+            moments.append(time.monotonic())
+            time.sleep(_APART_S)
+            mend()
+            made.whole()
+    return {"times": times, **seen.told(), "takeover_s": seen.takeover_s(moments)}
+
+
+def _deaths(made: House, model: str, times: int) -> dict[str, Any]:
+    """The machine that has the address dies. `answered_s`: from its death to the next answer, the
+    median and the worst.
+    """
+    answered, moments = [], []
+    with asking(model) as seen:
+        time.sleep(_CALM_S)
+        for _ in range(times):
             (holder,) = made.holders()
             mend, at = cut(made.network, holder), time.monotonic()
+            moments.append(at)
             # What had left the machine before arrives within a tenth of a second.
             children.wait_until(
-                lambda at=at: any(end > at + 0.1 for _, end in answers.ended),  # type: ignore[misc]
+                lambda at=at: _next_answer(seen, at) is not None,  # type: ignore[misc]
                 "nobody answers",
                 (),
                 START_S,
             )
-            takeovers.append(min(end for _, end in answers.ended if end > at + 0.1) - at)
-            time.sleep(10.0)
-            slowest.append(max(e - b for b, e in answers.ended if b <= at <= e or b > at))
+            answered.append((_next_answer(seen, at) or at) - at)
+            time.sleep(_DEAD_S)
             mend()
             made.whole()
+    answered.sort()
+    told = [round(answered[len(answered) // 2], 3), round(answered[-1], 3)]
     return {
-        "machines": deaths,
-        "requests": len(answers.ended) + len(answers.lost),
-        "lost": len(answers.lost),
-        "errors": answers.lost[:5],
-        "wrong": answers.wrong,
-        "takeover_s": [round(each, 3) for each in sorted(takeovers)],
-        "slowest_s": [round(each, 3) for each in sorted(slowest)],
+        "times": times,
+        **seen.told(),
+        "takeover_s": seen.takeover_s(moments),
+        "answered_s": told,
     }
+
+
+def _next_answer(seen: Seen, at: float) -> float | None:
+    return min((b + took for b, took in list(seen.times) if b + took > at + 0.1), default=None)

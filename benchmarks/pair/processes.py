@@ -22,6 +22,7 @@ from coordinator.cluster import children
 from coordinator.cluster.authority import Authority
 from coordinator.cluster.joining import join, move
 from coordinator.cluster.trust import Trust
+from models.installed import VARIABLE
 
 HAPROXY = shutil.which("haproxy") or ""
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "pair.cfg"
@@ -42,6 +43,11 @@ class Member:
     child: children.Child | None = field(default=None, repr=False)
 
     @property
+    def models(self) -> Path:
+        """Its folder of models."""
+        return self.state.parent / f"{self.name}-models"
+
+    @property
     def url(self) -> str:
         """Where it answers without HAProxy."""
         return f"http://127.0.0.1:{self.port}"
@@ -54,6 +60,7 @@ class Member:
             self.arguments,
             self.state.parent / f"{self.name}-log",
             self.state / "ready.json",
+            ("env", f"{VARIABLE}={self.models}"),
         )
 
     def restart(self) -> None:
@@ -89,13 +96,15 @@ class Pair:
     """One address for two coordinators of the same workers."""
 
     url: str
-    control: Path
+    control: Path | None
     members: tuple[Member, Member]
     workers: list[Member]
     store: Store
 
     def is_up(self, name: str) -> bool:
-        """Whether HAProxy gives this coordinator requests."""
+        """Whether HAProxy, if there is one, gives this coordinator requests."""
+        if self.control is None:
+            return True
         with socket.socket(socket.AF_UNIX) as asked:
             asked.connect(str(self.control))
             asked.sendall(b"show stat\n")
@@ -115,8 +124,16 @@ class Pair:
 
 
 @contextmanager
-def pair(folder: Path, model: str, workers: int, pace: float, servers: int = 3) -> Iterator[Pair]:
-    """Everything, started and whole; stopped at the end."""
+def pair(
+    folder: Path,
+    model: str,
+    workers: int,
+    pace: float,
+    servers: int = 3,
+    *,
+    proxied: bool = True,
+) -> Iterator[Pair]:
+    """Everything, started and whole; stopped at the end. Without HAProxy unless `proxied`."""
     first, second = folder / "pi-1", folder / "pi-2"
     states = [folder / f"worker-{number}" for number in range(1, workers + 1)]
     with ExitStack() as stack:
@@ -138,7 +155,7 @@ def pair(folder: Path, model: str, workers: int, pace: float, servers: int = 3) 
             each.start()
         _joined(first, second, enrol)
         members[1].start()
-        url, control = _proxy(stack, folder, members)
+        url, control = _proxy(stack, folder, members) if proxied else ("", None)
         made = Pair(url, control, (members[0], members[1]), computing, store)
         made.whole()
         yield made
@@ -169,7 +186,9 @@ def _worker(state: Path, pace: float) -> Member:
 def _member(name: str, state: Path, enrol: int, model: str, workers: list[str]) -> Member:
     port = free_port()
     config = state.parent / f"{name}.toml"
-    config.write_text(f'enrol_host = "127.0.0.1"\nenrol_port = {enrol}\n')
+    config.write_text(
+        f'enrol_host = "127.0.0.1"\nenrol_port = {enrol}\nshare_port = {free_port()}\n'
+    )
     arguments = ["coordinator", "--config", str(config), "--port", str(port), "--grpc-port", "0"]
     arguments += ["--no-mdns", "--state-dir", str(state), "--no-host-computes", "--no-profile"]
     arguments += ["--model", model, "--rate", "0", "--strategy", "ofl"]

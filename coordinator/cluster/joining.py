@@ -9,9 +9,17 @@ from pathlib import Path
 import structlog
 
 from coordinator.cluster.authority import JOINED_FILE, Authority
-from coordinator.cluster.ledger import changing, read_entries
+from coordinator.cluster.ledger import Entries, changing, read_entries
 from coordinator.cluster.replicated import Replicated, record
-from coordinator.cluster.state import DOCUMENTS, FOLDER, STATE_FILE, Files, open_state
+from coordinator.cluster.state import (
+    DEFAULTS,
+    DOCUMENTS,
+    FOLDER,
+    MODELS,
+    STATE_FILE,
+    Files,
+    open_state,
+)
 from coordinator.cluster.store import Place
 from coordinator.cluster.trust import Trust, own_name
 from protos.enrolment import enrol_coordinator
@@ -82,6 +90,9 @@ def move(state_dir: Path, target: str, *, replace: bool) -> None:
             _to_files(state_dir, len(certified.roster.coordinators()))
         else:
             certified.register(Files(state_dir))
+            if not isinstance(state, Replicated):
+                # Alone, a coordinator only changes its folder: it lists that when it starts.
+                state.change((MODELS, DEFAULTS), _empty)
             _to_store(state_dir, place, certified.authority.fingerprint, replace=replace)
     finally:
         state.close()
@@ -94,6 +105,11 @@ def _to_files(state_dir: Path, coordinators: int) -> None:
             cure="Remove the others first (`imbrex cluster list`, `imbrex cluster remove`)",
         )
     with changing(state_dir / FOLDER / STATE_FILE) as entries:
+        entries.clear()
+
+
+def _empty(*documents: Entries) -> None:
+    for entries in documents:
         entries.clear()
 
 

@@ -71,7 +71,7 @@ def changing(path: Path) -> Iterator[Entries]:
     """
     lock = path.with_suffix(".lock")
     try:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise _unusable(lock, error) from error
     try:

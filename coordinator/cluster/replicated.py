@@ -246,7 +246,7 @@ class Replicated(Files):
                 raise Infeasible(
                     cause=f"the cluster's state would take {len(data)} bytes, the most is "
                     f"{MOST_BYTES}",
-                    cure="Remove devices, keys or invitations that are not used",
+                    cure="Remove devices, keys or models that are not used",
                 )
             try:
                 revision = await bucket.update(KEY, data, last=found.revision)

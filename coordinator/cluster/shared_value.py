@@ -11,17 +11,20 @@ from typing import Any
 from coordinator.cluster.ledger import Entries
 from coordinator.cluster.state import (
     COORDINATORS,
+    DEFAULTS,
     DEVICES,
     DRAINED,
     GENERATION,
     INVITATIONS,
     KEYS,
+    MODELS,
+    PROFILES,
     QUARANTINED,
 )
 from protos.errors import PeerViolation
 from protos.identity import fingerprint
 
-# Ten times what 64 devices, 64 keys and 256 invitations take.
+# Several times what 64 devices, 64 keys, 256 invitations, 32 profiles and 100 models take.
 MOST_BYTES = 512 << 10
 _FORMAT = 1
 _MEMBER = {"name": str, "since": datetime, "expires": datetime}
@@ -33,6 +36,9 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
     KEYS: {"sha256": str, "role": str},
     DRAINED: {},
     QUARANTINED: {"evidence": str},
+    MODELS: {"newest": int, "versions": dict},
+    DEFAULTS: {"model": str},
+    PROFILES: {"profile": str},
     GENERATION: {},
 }
 _ROLES = ("infer", "admin")

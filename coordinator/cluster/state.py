@@ -22,8 +22,15 @@ INVITATIONS = f"{FOLDER}/invitations"
 KEYS = "keys"
 DRAINED = "drained"
 QUARANTINED = "quarantined"
-# The last one is written first: see `roster`.
-DOCUMENTS = (DEVICES, COORDINATORS, INVITATIONS, KEYS, DRAINED, QUARANTINED, GENERATION)
+MODELS = "models"
+DEFAULTS = "defaults"
+PROFILES = "profiles"
+# The last one is written first: see `roster`. One coordinator alone lists no models and no
+# profiles: it has the files themselves.
+DOCUMENTS = (
+    *(DEVICES, COORDINATORS, INVITATIONS, KEYS, DRAINED, QUARANTINED),
+    *(MODELS, DEFAULTS, PROFILES, GENERATION),
+)
 # Where the state is if it is shared, and how new its copy in the files is.
 STATE_FILE = "state.json"
 

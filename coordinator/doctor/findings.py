@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -69,6 +69,23 @@ def of_state(state: ClusterState) -> list[Finding]:
     cure = "Start the servers of that store, and check that this device reaches more than half of "
     cure += "them; meanwhile requests are answered, and changes of the cluster are refused"
     return [Finding("state_unavailable", "error", "", state.problem, cure)]
+
+
+def of_models(awaited: Mapping[str, Mapping[str, str]], problems: Sequence[str]) -> list[Finding]:
+    """Models that other coordinators have and this one lacks, by name and version, each with the
+    reason; and what else keeps models from being the same everywhere.
+    """
+    cure = (
+        "Start the coordinators that have it, and check that this device reaches them; if nobody "
+    )
+    cure += "has it any more, remove it (`imbrex models remove NAME --version N`), and add it again"
+    missing = [
+        Finding("model_missing", "warning", "", f"{name} {version} is not yet here: {why}", cure)
+        for name, versions in awaited.items()
+        for version, why in versions.items()
+    ]
+    cure = "Once that is right, models are the same at all coordinators again, by themselves"
+    return missing + [Finding("models_differ", "warning", "", each, cure) for each in problems]
 
 
 @dataclass(frozen=True, slots=True)

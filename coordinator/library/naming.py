@@ -7,14 +7,15 @@ its folder, and no other file of this machine can be reached.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 
 from coordinator.library.repository import Stored, read_repository
 from models import catalogue
 from models.installed import Store
 from models.sizes import split_name
-from protos.errors import NotFound
+from protos.errors import NotFound, Unavailable
 
 # The version of models that are not from a repository.
 ONLY_VERSION = "1"
@@ -23,27 +24,34 @@ ONLY_VERSION = "1"
 class Names:
     """Maps public names to sources (catalogue names or paths) and back. `detector` is the public
     name of the model that finds objects, or empty; it may be given as a path, and defaults to the
-    default of `imbrex models default`.
+    default of `imbrex models default`. `awaited` tells the versions that the cluster has but this
+    coordinator lacks, by name, and why.
 
     Raises:
         NotFound: the detector does not exist.
     """
 
     def __init__(
-        self, configured: Sequence[str], repository: Path | None = None, detector: str = ""
+        self,
+        configured: Sequence[str],
+        repository: Path | None = None,
+        detector: str = "",
+        awaited: Callable[[], Mapping[str, Mapping[str, str]]] = dict,
     ) -> None:
         self._detector = public_name(detector)
         files = (*configured, detector) if detector != self._detector else configured
         self._configured = {public_name(each): each for each in files}
         self._folder = repository
+        self.awaited = awaited
         self._store = Store()
         self.refresh()
         if detector:
-            self.source(self._detector)
+            with suppress(Unavailable):  # it comes later
+                self.source(self._detector)
 
     def refresh(self) -> None:
         """Reads the folders of the repository and of added models again."""
-        self._changed_s = self._store_changed_s()
+        self._changed_s = self._store.changed_s()
         eager = read_repository(self._folder) if self._folder else {}
         added = read_repository(self._store.root, every_version=True) if self._changed_s else {}
         self._eager = frozenset(eager)
@@ -65,7 +73,10 @@ class Names:
             for stored in self.stored.values()
             if stored.versions and stored.name in self._eager
         ]
-        finds = [self.source(self.detector)] if self.detector else []
+        finds = []
+        if self.detector:
+            with suppress(Unavailable):
+                finds.append(self.source(self.detector))
         return tuple(dict.fromkeys((*self._configured.values(), *latest, *finds)))
 
     @property
@@ -79,9 +90,10 @@ class Names:
 
         Raises:
             NotFound: no such name or version.
+            Unavailable: the cluster has it, and this coordinator does not have it yet.
             BadRequest: the size is not possible.
         """
-        if name not in self._configured and self._store_changed_s() != self._changed_s:
+        if name not in self._configured and self._store.changed_s() != self._changed_s:
             self.refresh()
         plain, size = split_name(name)
         if size is not None and name not in self._configured and name not in self.stored:
@@ -89,6 +101,8 @@ class Names:
         if name in self._configured or name not in self.stored:
             return self._plain(name, version)
         stored = self.stored[name]
+        if version and version not in stored.versions:
+            self._require_here(name, version)
         if not stored.versions:
             raise NotFound(
                 cause=f"the model {name!r} cannot be served: {stored.problem}",
@@ -117,17 +131,9 @@ class Names:
         name, _ = self.public(source)
         return self.stored[name].labels.get(output, ()) if source in self._public else ()
 
-    def _store_changed_s(self) -> float:
-        """When a model was last added, by the file system's clock; 0 if none was."""
-        try:
-            return max(
-                each.stat().st_mtime for each in (self._store.root, *self._store.root.iterdir())
-            )
-        except OSError:
-            return 0.0
-
     def _plain(self, name: str, version: str) -> str:
         if name not in self._configured and name not in catalogue.names():
+            self._require_here(name, version)
             raise NotFound(
                 cause=f"there is no model {name!r}",
                 cure=f"Known models: {', '.join(self.known)}; "
@@ -137,6 +143,20 @@ class Names:
         if version not in ("", ONLY_VERSION):
             raise _no_version(name, version, (ONLY_VERSION,))
         return self._configured.get(name, name)
+
+    def _require_here(self, name: str, version: str) -> None:
+        """Refuses what has yet to come.
+
+        Raises:
+            Unavailable: it is awaited.
+        """
+        awaited = self.awaited().get(name, {})
+        why = awaited.get(version) if version else next(iter(awaited.values()), None)
+        if why is not None:
+            raise Unavailable(
+                cause=f"the model {name!r} is installed in the cluster, but not yet here: {why}",
+                cure="Try again in a while; the other coordinators may have it already",
+            )
 
 
 def public_name(source: str) -> str:

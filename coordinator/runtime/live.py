@@ -77,14 +77,14 @@ class LiveCluster:
         self._changed = changed
         self._hardware = hardware or Hardware()
         endpoint = self._hardware.endpoint
-        self._trust = Trust.load(settings.state_dir, settings.secret, endpoint, state)
-        certified = self._trust.certified
+        self.trust = Trust.load(settings.state_dir, settings.secret, endpoint, state)
+        certified = self.trust.certified
         self._enrolment = (
             Enrolment(certified, settings.enrol_host, settings.enrol_port)
             if certified and certified.authority.signs
             else None
         )
-        self._pool = Pool(self._trust, sink, self._membership_changed, self._switched)
+        self._pool = Pool(self.trust, sink, self._membership_changed, self._switched)
         near = replace(
             HOST_ENDPOINT,
             message_s=HOST_ENDPOINT.message_s + endpoint.message_s,
@@ -95,7 +95,7 @@ class LiveCluster:
         self._probing = Probing(self._measured, self._reach, idle, self._probed)
         self.expectations = LiveExpectations(self._measured, self._known, self._has)
         self._profiler = Profiler(
-            settings.state_dir / "profiles", self._profiled, idle, settings.profile_s
+            settings.state_dir / "profiles", self._profiled, idle, settings.profile_s, state
         )
         self.aside_list = AsideList(state)
         self.aside = Aside(self.aside_list.drained())
@@ -115,7 +115,7 @@ class LiveCluster:
 
     async def start(self) -> None:
         """Starts discovery, and the host worker if this machine computes."""
-        settings, certified = self._settings, self._trust.certified
+        settings, certified = self._settings, self.trust.certified
         if certified is not None and certified.roster.coordinator_ids():
             try:  # after a backup was restored on another device
                 await asyncio.to_thread(certified.register, certified.state)
@@ -126,7 +126,7 @@ class LiveCluster:
         port = await self._enrolment.start() if self._enrolment else 0
         if settings.host_computes:
             try:
-                token = await asyncio.to_thread(own_worker.token, self._trust, settings, port)
+                token = await asyncio.to_thread(own_worker.token, self.trust, settings, port)
             except Unavailable as error:
                 log.error("this machine does not compute", cause=error.cause, cure=error.cure)
                 return
@@ -357,7 +357,7 @@ class LiveCluster:
 
     def members(self) -> list[Member]:
         """The members of the cluster; none if it has no authority."""
-        certified = self._trust.certified
+        certified = self.trust.certified
         return list(certified.roster.members().values()) if certified else []
 
     def _switched(self, device: DeviceId) -> None:

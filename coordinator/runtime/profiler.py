@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import statistics
 import time
@@ -13,7 +14,9 @@ from pathlib import Path
 import structlog
 
 from coordinator.cluster.connection import Connection
+from coordinator.cluster.ledger import Entries
 from coordinator.cluster.programs import program_message
+from coordinator.cluster.state import PROFILES, ClusterState
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.measurements import Kinds
@@ -35,6 +38,8 @@ SAMPLE_AT_MOST_S = 1.0
 SAMPLE_TIMEOUT_S = 60.0
 # Kinds of devices; a home has a handful, each a few kilobytes.
 _MAX_KINDS = 256
+# Of these, as many as other coordinators are told: the cluster's state is small.
+_MOST_SHARED = 32
 
 _FAULT = ImbrexError(cause="measuring it failed inside imbrex", cure="See the coordinator's log.")
 # The error if the device has begun to compute with another engine meanwhile.
@@ -51,7 +56,8 @@ log = structlog.get_logger(__name__)
 
 
 class Profiler:
-    """Measures the devices that `want` names unless a profile on disk describes them.
+    """Measures the devices that `want` names unless a profile describes them, on disk or of another
+    coordinator that shares the cluster's state.
 
     `done` is called when there is a new profile; `idle` returns when no request is being computed,
     and each sample waits for that. Until its profile is there, a device is planned with its prior:
@@ -64,8 +70,10 @@ class Profiler:
         done: Callable[[], None],
         idle: Callable[[], Awaitable[None]],
         budget_s: float = 60.0,
+        state: ClusterState | None = None,
     ) -> None:
         self._folder = folder
+        self._state = state if state is not None and state.url else None
         self._done = done
         self._idle = idle
         self._budget_s = budget_s
@@ -73,6 +81,8 @@ class Profiler:
         self._kinds = Kinds()
         self._stepper = Stepper(self._act)
         self._connections: dict[DeviceId, Connection] = {}
+        # Devices that are to be measured whoever has measured their kind.
+        self._again: set[DeviceId] = set()
         self._work: asyncio.Task[None] | None = None
         self._saving: set[asyncio.Task[None]] = set()
         # Devices of one kind share a file.
@@ -95,6 +105,8 @@ class Profiler:
         if not again and self.profile(facts) is not None:
             return
         self.failures.pop(facts.id, None)
+        if again:
+            self._again.add(facts.id)
         self._connections[facts.id] = connection
         self._stepper.step(events.ProfileWanted(facts.id, facts.fingerprint), self._kinds)
 
@@ -138,12 +150,15 @@ class Profiler:
 
     async def _profiled(self, connection: Connection) -> bool:
         """Measures a device; whether there is a new profile."""
-        device = connection.facts.id
+        device, kind = connection.facts.id, connection.facts.fingerprint
         try:
-            profile = await self._measure(connection)
+            theirs = None if device in self._again else self._of_others(kind)
+            profile = theirs or await self._measure(connection)
             known = self.profile(connection.facts)
             profile = replace(profile, endpoint=known.endpoint if known else None)
-            await self._write(connection.facts.fingerprint, profile)
+            await self._write(kind, profile)
+            if theirs is None:
+                await self._tell(kind, profile)
         except LostWorker as error:
             self._failed(device, error)
             log.info("profiling stopped: the device left", device=device)
@@ -154,7 +169,8 @@ class Profiler:
             self._failed(device, _FAULT)
             log.exception("profiling failed inside imbrex", device=device)
         else:
-            self._keep(connection.facts.fingerprint, profile)
+            self._again.discard(device)
+            self._keep(kind, profile)
             samples = sum(each.samples for each in profile.fits.values())
             mape = round(profile.block_mape, 3)
             log.info("profile", device=device, block_mape=mape, samples=samples)
@@ -192,6 +208,36 @@ class Profiler:
         if len(self._profiles) >= _MAX_KINDS and key not in self._profiles:
             del self._profiles[next(iter(self._profiles))]
         self._profiles[key] = profile
+
+    # ------------------------------------------------------------ other coordinators
+
+    def _of_others(self, key: str) -> Profile | None:
+        """What another coordinator has measured of such devices."""
+        if self._state is None:
+            return None
+        try:
+            told = self._state.entries(PROFILES).get(key)
+            return None if told is None else parse_profile(str(told["profile"]))
+        except ImbrexError as error:
+            log.warning("another coordinator's profile is not used", cause=error.cause)
+            return None
+
+    async def _tell(self, key: str, profile: Profile) -> None:
+        """Lets the other coordinators use a profile instead of measuring again."""
+        if self._state is None:
+            return
+        text = json.dumps(json.loads(save_profile(profile)))
+
+        def put(profiles: Entries) -> None:
+            profiles.pop(key, None)
+            for oldest in list(profiles)[: max(0, len(profiles) + 1 - _MOST_SHARED)]:
+                del profiles[oldest]
+            profiles[key] = {"profile": text}
+
+        try:
+            await asyncio.to_thread(self._state.change, (PROFILES,), put)
+        except ImbrexError as error:
+            log.warning("the profile is not shared", cause=error.cause)
 
     # ------------------------------------------------------------ disk
 

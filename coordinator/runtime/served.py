@@ -91,6 +91,8 @@ class Served:
     async def load_configured(self) -> None:
         """Makes every configured model ready; failures are logged."""
         for model in self._names.configured:
+            if model in self._unloaded:
+                continue
             try:
                 await self._controller.current(model)
             except Unavailable:

@@ -14,6 +14,7 @@ from coordinator.serving.common.intake import Intake
 from coordinator.serving.common.keys import Keys
 from coordinator.serving.common.names import DEEPSTACK
 from coordinator.serving.common.origins import HostNames, names_in
+from coordinator.serving.common.repeats import Repeats
 from coordinator.serving.deepstack import answers as deepstack_answers
 from coordinator.serving.deepstack import http as deepstack
 from coordinator.serving.metrics import http as metrics
@@ -50,6 +51,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     app.state.metrics = metrics.registry_of(coordinator)
     app.state.page = Hub(coordinator)
     app.state.oip = Service(coordinator)
+    app.state.repeats = Repeats()
     shapes = dict.fromkeys(DEEPSTACK, deepstack_answers.shape) | {oip.PREFIX: oip.shape}
     add_error_handlers(app, shapes)
     app.add_middleware(

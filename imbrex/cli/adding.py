@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import typer
 
+from coordinator.sharing.store import open_store
 from imbrex import terminal
 from models import catalogue
 from models.documents import Problem
 from models.graph import Graph
 from models.guess import guess, metadata, takes_pictures, written_size
 from models.importer import graph_of
-from models.installed import Store
 from models.model_file import read_model
 from models.precision import Precision
 from models.sizes import Size, bind, inputs_of
@@ -82,7 +82,7 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
 
 
 def _keep(name: str, model: bytes, sidecar: Sidecar, *, default: bool, as_json: bool) -> int:
-    store = Store()
+    store = open_store()
     version = store.add(name, model, sidecar)
     if default:
         store.choose(sidecar.task, name)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from coordinator.sharing.store import SharedStore, open_store
 from imbrex import terminal
 from models import catalogue
 from models.downloads import read_manifest
-from models.installed import Store
 from models.vision.head import Task
 from models.vision.sidecar import load, sidecar_path
 from protos.errors import BadRequest
@@ -22,8 +22,10 @@ def list_models(*, as_json: bool) -> int:
         return 0
     made = terminal.table("model", "task", "version", "description")
     for row in rows:
-        version = ", ".join(map(str, row["versions"])) or "-"
+        awaited = [f"{each} (not yet here)" for each in row["missing"]]
+        version = ", ".join([*map(str, row["versions"]), *awaited]) or "-"
         task = f"{row['task']} (default)" if row["default"] else row["task"]
+        task = task if row["versions"] or not awaited else "-"
         made.add_row(row["name"], task, version, row["description"])
     console = terminal.out()
     console.print(made)
@@ -42,6 +44,7 @@ def _own() -> list[dict[str, Any]]:
             "trained": each.trained,
             "description": each.description,
             "versions": [],
+            "missing": [],
             "default": False,
         }
         for each in entries
@@ -49,9 +52,12 @@ def _own() -> list[dict[str, Any]]:
 
 
 def _installed() -> list[dict[str, Any]]:
-    """Models that were added or pulled; one whose sidecar is broken is listed as such."""
-    store = Store()
+    """Models that were added or pulled; one whose sidecar is broken is listed so. `missing` are
+    versions that the cluster has, and this coordinator does not have yet.
+    """
+    store = open_store(to_change=False)
     defaults = store.defaults()
+    missing = store.missing() if isinstance(store, SharedStore) else {}
     rows = []
     for name, each in store.installed().items():
         path = sidecar_path(each.latest)
@@ -68,10 +74,25 @@ def _installed() -> list[dict[str, Any]]:
                 "trained": sidecar.trained if sidecar else True,
                 "description": told,
                 "versions": list(each.versions),
+                "missing": missing.pop(name, []),
                 "default": defaults.get(task) == name,
             }
         )
-    return rows
+    asked = ", ".join(store.others()) if isinstance(store, SharedStore) else ""
+    return rows + [_elsewhere(name, versions, asked) for name, versions in missing.items()]
+
+
+def _elsewhere(name: str, versions: list[int], asked: str) -> dict[str, Any]:
+    """A model of which no version is here yet."""
+    return {
+        "name": name,
+        "task": "tensor",
+        "trained": True,
+        "description": f"not yet here; asked for it: {asked or 'nobody'}",
+        "versions": [],
+        "missing": versions,
+        "default": False,
+    }
 
 
 def _offered(known: set[str]) -> list[dict[str, Any]]:

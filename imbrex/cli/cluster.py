@@ -111,7 +111,8 @@ def move_state(
 ) -> None:
     """Move what the cluster is to a store that several coordinators share, or back to files.
 
-    Members, invitations, API keys and drained devices move; the authority's key stays here. Stop
+    Members, invitations, API keys, drained devices and the list of models move; the authority's key
+    stays here. Stop
     the coordinator before, and start it again afterwards.
 
     \b

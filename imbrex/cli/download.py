@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 
+from models.installed import SPARE_BYTES
 from models.memory import megabytes
 from protos.errors import BadConfiguration, NotFound, PeerViolation, Unavailable
 
@@ -24,8 +25,6 @@ CONNECT_S, READ_S = 10.0, 30.0
 # Attempts in a row without progress; Wi-Fi may drop several times during hundreds of megabytes.
 ATTEMPTS = 4
 WAIT_S = 1.0
-# Extra disk space for the sidecar, and so that the disk is not full afterwards.
-SPARE_BYTES = 16 << 20
 
 Told = Callable[[int], None]
 """A callback with the number of bytes so far."""

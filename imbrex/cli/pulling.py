@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coordinator.sharing.store import open_store
 from imbrex import terminal
 from imbrex.cli.download import Wanted, download, is_right
 from models import catalogue, downloads
@@ -18,7 +19,7 @@ from protos.errors import BadRequest, NotFound
 def pull(name: str, base_url: str, manifest: Path | None, *, default: bool, as_json: bool) -> int:
     """Downloads a model, checks it, and adds it to the store."""
     wanted = downloads.find(name, manifest or downloads.MANIFEST)
-    store = Store()
+    store = open_store()
     version = _there(store, wanted)
     fetched = version is None
     if version is None:
@@ -42,7 +43,7 @@ def remove(name: str, version: int | None, *, as_json: bool) -> int:
         raise BadRequest(
             cause=f"{name!r} is a built-in model", cure="Built-in models cannot be removed"
         )
-    gone = Store().remove(name, version)
+    gone = open_store().remove(name, version)
     if as_json:
         terminal.print_json({"name": name, "removed": list(gone)})
     else:
@@ -52,7 +53,7 @@ def remove(name: str, version: int | None, *, as_json: bool) -> int:
 
 def choose(name: str | None, *, as_json: bool) -> int:
     """Shows the default model of each task, or makes a model the default of its task."""
-    store = Store()
+    store = open_store(to_change=name is not None)
     if name is not None:
         if store.find(name) is None:
             raise NotFound(

@@ -15,13 +15,14 @@ import numpy as np
 from onnx import ModelProto
 from rich.progress import Progress, TaskID
 
+from coordinator.sharing.store import open_store
 from imbrex import terminal
 from imbrex.client import Client
 from imbrex.watch.folder import SUFFIXES
 from models import catalogue
 from models.catalogue import LoadedModel
 from models.effect import Differences
-from models.installed import MODEL_FILE, Store
+from models.installed import MODEL_FILE
 from models.labelled import truth_of
 from models.quality import MIN_SCORE, Picture, Truth, boxes_agree, mean_average_precision
 from models.quantise import Quantiser, sensitive
@@ -98,7 +99,7 @@ def quantise(
             cure="Add it with its task: imbrex models add FILE --task detection",
         )
     own = name or f"{loaded.name}-int8"
-    if own in catalogue.names() and Store().find(own) is None:
+    if own in catalogue.names() and open_store().find(own) is None:
         raise BadRequest(
             cause=f"{own!r} is a built-in model", cure="Give it another name with --name"
         )
@@ -262,4 +263,4 @@ def _keep(name: str, made: ModelProto, sidecar: Sidecar, figures: Figures) -> in
         sidecar_path(folder / MODEL_FILE).write_text(dump(described), encoding="utf-8")
         (folder / FILE).write_text(json.dumps(asdict(figures), indent=1) + "\n", encoding="utf-8")
 
-    return Store().put(name, write)
+    return open_store().put(name, write)

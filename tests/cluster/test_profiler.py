@@ -6,6 +6,7 @@ import os
 import pytest
 
 from coordinator.cluster.connection import Connection
+from coordinator.cluster.state import PROFILES, Files
 from coordinator.cluster.trust import Trust
 from coordinator.costs.devices import Endpoint
 from coordinator.runtime.profiler import Profiler
@@ -32,10 +33,10 @@ async def connection(tmp_path):
 class Profiles:
     """A profiler over a folder, which counts its profiles."""
 
-    def __init__(self, folder, idle=at_once):
+    def __init__(self, folder, idle=at_once, state=None):
         self.folder = folder
         self.done = 0
-        self.profiler = Profiler(folder, self._count, idle, BUDGET_S)
+        self.profiler = Profiler(folder, self._count, idle, BUDGET_S, state)
 
     def _count(self):
         self.done += 1
@@ -149,3 +150,37 @@ async def test_a_profile_of_nothing_is_none(tmp_path, connection):
     assert "too few samples" in profiles.profiler.failures[connection.facts.id].cause
     assert profiles.profiler.profile(connection.facts) is None
     assert not profiles.done
+
+
+class Shared(Files):
+    """A state that several coordinators share."""
+
+    url = "nats://127.0.0.1:4222"
+
+
+async def test_what_another_coordinator_has_measured_is_used(tmp_path, connection):
+    state = Shared(tmp_path)
+    first, second = (Profiles(tmp_path / name, state=state) for name in ("first", "second"))
+    first.profiler.want(connection)
+    await until(lambda: first.done)
+    (told,) = state.entries(PROFILES).values()
+    assert len(told["profile"]) < 8000
+    second.profiler.want(connection)
+    await until(lambda: second.done)
+    ours, theirs = (each.profiler.profile(connection.facts) for each in (first, second))
+    assert ours == theirs
+    assert second.file(connection).exists()
+    second.profiler.want(connection, again=True)
+    await until(lambda: second.done == 2)
+    assert second.profiler.profile(connection.facts) != theirs
+
+
+@pytest.mark.parametrize("told", ["", "garbage", '{"format": 2}', "[" * 10_000])
+async def test_a_profile_that_is_none_is_measured(tmp_path, connection, told):
+    state = Shared(tmp_path)
+    kind = connection.facts.fingerprint
+    state.change((PROFILES,), lambda entries: entries.update({kind: {"profile": told}}))
+    profiles = Profiles(tmp_path / "own", state=state)
+    profiles.profiler.want(connection)
+    await until(lambda: profiles.done)
+    assert profiles.profiler.profile(connection.facts).fits

@@ -199,7 +199,7 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
                 await until(lambda: not ready(two))
                 await until(lambda: any("not a member of" in each.reason for each in two.devices()))
                 assert_right(await one.infer(MODEL, feeds), whole)
-                assert two._live._trust.is_revoked
+                assert two._live.trust.is_revoked
                 for each in (ours, theirs):
                     each.state.close()
 

@@ -43,7 +43,7 @@ async def coordinator(
         models=(),
         strategy=strategy,
         host_computes=False,
-        **({"profile": False, "mdns": False} | changes),
+        **({"profile": False, "mdns": False, "share_port": 0} | changes),
     )
     made = Coordinator(settings)
     await made.start()

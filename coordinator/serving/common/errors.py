@@ -62,6 +62,12 @@ class NotAcceptable(BadRequest):
     code: ClassVar[str] = "not_acceptable"
 
 
+class IdReused(BadRequest):
+    """The request's id is that of another request."""
+
+    code: ClassVar[str] = "id_reused"
+
+
 class SlowBody(BadRequest):
     """The body did not come in time."""
 
@@ -75,6 +81,7 @@ STATUS: dict[type[ImbrexError], HTTPStatus] = {
     BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
+    IdReused: HTTPStatus.CONFLICT,
     SlowBody: HTTPStatus.REQUEST_TIMEOUT,
     Unsupported: HTTPStatus.NOT_IMPLEMENTED,
     NoKey: HTTPStatus.UNAUTHORIZED,

@@ -9,6 +9,7 @@ until the key is seen, the body is a *guest*, and guests share little memory.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable
 
 from starlette.datastructures import Headers
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordinator.serving.common.codings import PLAIN, content_coding
 from coordinator.serving.common.errors import SlowBody
 from coordinator.serving.common.keys import NoKey
+from coordinator.serving.common.names import ID_HEADER
 from coordinator.serving.common.places import Place, Places
 from coordinator.serving.common.rates import neighbourhood
 
@@ -82,6 +84,9 @@ class Body:
         self._places = intake.large
         self._place: Place | None = None
         self._come = 0
+        # Of requests with an id, which may come again.
+        has_id = ID_HEADER in Headers(scope=scope)
+        self._digest = hashlib.blake2b(digest_size=32) if has_id else None
         self._complete = asyncio.Event()
         self._deadline = 0.0
         self._patience: asyncio.Timeout | None = None
@@ -138,6 +143,18 @@ class Body:
             self._places.free(self._place)
             self._place = None
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that have come."""
+        return self._come
+
+    def digest(self, about: bytes) -> bytes:
+        """Stands for the complete body of a request with an id, and what else is asked."""
+        assert self._digest is not None, "the request has an id"
+        made = self._digest.copy()
+        made.update(about)
+        return made.digest()
+
     async def gone(self) -> None:
         """Returns when the client of a complete body has disconnected."""
         await self._complete.wait()
@@ -159,8 +176,11 @@ class Body:
         if message["type"] != "http.request":
             self._complete.set()
             return
-        count = len(message.get("body", b""))
+        piece = message.get("body", b"")
+        count = len(piece)
         self._come += count
+        if self._digest is not None:
+            self._digest.update(piece)
         if self._place is not None:
             self._places.come(self._place, count)
         if not message.get("more_body", False):

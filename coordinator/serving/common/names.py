@@ -13,5 +13,7 @@ IMAGE_PART = "image"
 # Answers that are not JSON have timing and plan in this header, in the form of the JSON.
 ANSWER_HEADER = "Imbrex-Answer"
 REQUEST_ID_HEADER = "X-Request-Id"
+# The client's own id of a request that it may send again.
+ID_HEADER = "Idempotency-Key"
 # Prefix of the interface's paths.
 DEEPSTACK = ("/v1/vision", "/v1/status", "/v1/server")

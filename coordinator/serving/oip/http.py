@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from coordinator.serving.common import bodies, names
 from coordinator.serving.common.access import asks, open_to_all, orders
 from coordinator.serving.common.errors import Fault
+from coordinator.serving.common.repeats import Repeats, RequestKey
 from coordinator.serving.oip.answers import (
     ERRORS,
     Config,
@@ -40,6 +41,7 @@ _SAME = frozenset(
         HTTPStatus.FORBIDDEN,
         HTTPStatus.NOT_FOUND,
         HTTPStatus.METHOD_NOT_ALLOWED,
+        HTTPStatus.CONFLICT,
         HTTPStatus.INTERNAL_SERVER_ERROR,
         HTTPStatus.NOT_IMPLEMENTED,
         HTTPStatus.TOO_MANY_REQUESTS,
@@ -164,10 +166,21 @@ async def config(service: Asked, name: str, version: str = "") -> Config:
 @router.post(MODEL + "/infer", **INFER)
 @router.post(VERSION + "/infer", **INFER)
 @asks
-async def infer(service: Asked, request: Request, name: str, version: str = "") -> Response:
+async def infer(
+    service: Asked, request: Request, name: str, version: str = "", key: RequestKey = None
+) -> Response:
     """Computes the outputs for input tensors."""
+    body = await bodies.read_body(request, service.coordinator.settings.max_body_bytes)
+    repeats: Repeats = request.app.state.repeats
+    return await repeats.once(
+        request, key, partial(_inferred, service, request, name, version, body)
+    )
+
+
+async def _inferred(
+    service: Service, request: Request, name: str, version: str, body: bytes
+) -> Response:
     settings = service.coordinator.settings
-    body = await bodies.read_body(request, settings.max_body_bytes)
     parts = split(body, request.headers.get(HEADER_LENGTH), settings.max_json_bytes)
     answer = await service.infer(name, version, partial(read_request, *parts))
     written, header_length = await asyncio.to_thread(write_answer, answer)

@@ -13,7 +13,7 @@ from coordinator.serving.oip.request import InferAnswer, InferRequest, wanted
 from coordinator.serving.oip.statistics import Statistics
 from coordinator.serving.oip.tensors import datatype_of
 from models.graph import Graph
-from protos.errors import NotFound, Unsupported
+from protos.errors import NotFound, Unavailable, Unsupported
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
@@ -50,7 +50,10 @@ class Service:
         Raises:
             NotFound: no such model or version.
         """
-        source = self.coordinator.names.source(name, version)
+        try:
+            source = self.coordinator.names.source(name, version)
+        except Unavailable:  # another coordinator has it
+            return False
         return self.coordinator.served.readiness_of(source)[0]
 
     def server(self) -> dict[str, Any]:
@@ -153,6 +156,8 @@ class Service:
                     rows.append(_row(name, version, state, reason))
                 else:
                     rows.append({"name": name})
+        for name, versions in self.coordinator.names.awaited().items():
+            rows += [_row(name, each, "UNAVAILABLE", why) for each, why in versions.items()]
         return [row for row in rows if not only_ready or row.get("state") == "READY"]
 
     async def load(self, name: str, parameters: dict[str, Any]) -> None:

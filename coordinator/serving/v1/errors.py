@@ -15,6 +15,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         HTTPStatus.FORBIDDEN: "The key does not permit this, or a page of another site sent it.",
         HTTPStatus.NOT_FOUND: "No such model, device, plan or request.",
         HTTPStatus.METHOD_NOT_ALLOWED: "The path does not accept this method.",
+        HTTPStatus.CONFLICT: "The Idempotency-Key is that of another request.",
         HTTPStatus.NOT_ACCEPTABLE: "The answer cannot be given in any of the accepted types.",
         HTTPStatus.REQUEST_TIMEOUT: "The body did not come in time.",
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too long.",

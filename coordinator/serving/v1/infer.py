@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from coordinator.serving.common.pictures import (
     drawn,
     found,
 )
+from coordinator.serving.common.repeats import Repeats, RequestKey
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.common.tensors import read_tensors, write_tensors
 from coordinator.serving.v1.answers import Inference, Inferences
@@ -80,6 +82,7 @@ async def infer(
         float | None,
         Query(gt=0, le=1, description="The least score of a box; by default, the sidecar's."),
     ] = None,
+    key: RequestKey = None,
 ) -> Response:
     """Runs pictures, or one set of tensors (.npz), through a model.
 
@@ -95,12 +98,36 @@ async def infer(
         form = await read_form(request, bodies.body_pieces(request, limit_bytes))
     else:
         body = await bodies.read_body(request, limit_bytes)
+    read = _Read(sent, body, form)
+    repeats: Repeats = request.app.state.repeats
+    asking = partial(_inferred, request, coordinator, model, read, chosen, sparse, min_score)
+    return await repeats.once(request, key, asking)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A request's body, of the type `sent`: bytes, or a form."""
+
+    sent: str
+    body: bytes
+    form: Form | None
+
+
+async def _inferred(
+    request: Request,
+    coordinator: TheCoordinator,
+    model: str,
+    read: _Read,
+    chosen: Choice,
+    sparse: bool,
+    min_score: float | None,
+) -> Response:
     served = await coordinator.served.get(coordinator.names.source(model))
     if min_score is not None:
         served = at_least(served, min_score)
-    if sent == names.NPZ or (served.sidecar is None and sent in ("", names.OCTETS)):
-        return await _tensors(request, body, served, coordinator, chosen, sparse)
-    pictures = _pictures(sent, body, form, served)
+    if read.sent == names.NPZ or (served.sidecar is None and read.sent in ("", names.OCTETS)):
+        return await _tensors(request, read.body, served, coordinator, chosen, sparse)
+    pictures = _pictures(read, served)
     several = len(pictures) > 1
     offered = (names.JSON,) if several else (names.JSON, names.PNG, names.JPEG, names.NPZ)
     accepted = bodies.chosen_type(request, offered)
@@ -144,15 +171,16 @@ async def _tensors(
     return await asyncio.to_thread(_response, accepted, served, asked, answer, decode_s)
 
 
-def _pictures(sent: str, body: bytes, form: Form | None, served: ServedModel) -> list[bytes]:
+def _pictures(read: _Read, served: ServedModel) -> list[bytes]:
     """The sent files, at least one."""
+    sent = read.sent
     if served.sidecar is None:
         raise bodies.wrong_type(sent, (f"{names.NPZ} ({served.name} takes tensors)",))
-    if form is not None:
-        return pictures_of(form)
+    if read.form is not None:
+        return pictures_of(read.form)
     if not (sent.startswith("image/") or sent in ("", names.OCTETS)):
         raise bodies.wrong_type(sent, ("image/jpeg, image/png, ...", names.OCTETS, "a form"))
-    return [body]
+    return [read.body]
 
 
 async def _all(asking: list[Any]) -> list[tuple[Asked, Answer, float]]:
