@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 import ssl
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ from urllib.parse import urlsplit
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NothingNew
+from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
-from nats.js.errors import BucketNotFoundError, ServiceUnavailableError
+from nats.js.errors import APIError, BucketNotFoundError, ServiceUnavailableError
 from nats.js.kv import KeyValue
 
 from coordinator.cluster.shared_value import MOST_BYTES
@@ -36,6 +38,9 @@ HISTORY = 8
 CALL_S = 2.0
 # How often servers that elect a leader are asked again.
 _ELECTING_S = 0.2
+# Servers that have just started meet within seconds; until then they have no peers for copies.
+_MEETING_S = 8.0
+_NO_PEERS = 10005
 
 # The library changes a plain stream into one with TLS; asyncio then warns at the end of each.
 logging.getLogger("asyncio").addFilter(lambda told: "eof_received" not in told.getMessage())
@@ -116,7 +121,7 @@ class Store:
                         max_value_size=MOST_BYTES,
                         replicas=replicas,
                     )
-                    self._bucket = await store.create_key_value(config)
+                    self._bucket = await _created(store, config)
             return self._bucket
 
     async def read(self, *, patiently: bool = True) -> tuple[KeyValue, KeyValue.Entry]:
@@ -210,3 +215,15 @@ async def _connection(server: str, context: ssl.SSLContext | None) -> Client:
 
 async def _ignored(_error: Exception) -> None:
     """Errors of a connection are those of its calls, too."""
+
+
+async def _created(store: JetStreamContext, config: KeyValueConfig) -> KeyValue:
+    """A new bucket, once the servers have met."""
+    until_s = time.monotonic() + _MEETING_S
+    while True:
+        try:
+            return await store.create_key_value(config)
+        except APIError as error:
+            if error.err_code != _NO_PEERS or time.monotonic() > until_s:
+                raise
+        await asyncio.sleep(_ELECTING_S)
