@@ -48,8 +48,7 @@ from coordinator.runtime.served import Served
 from coordinator.runtime.statuses import away
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
-from coordinator.sharing.follower import Follower
-from coordinator.sharing.store import SharedStore
+from coordinator.sharing.follower import follower_of
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import DeviceId, Plan
@@ -80,7 +79,13 @@ class Coordinator:
             self._judged,
             hardware,
         )
-        self._sharing = self._shared_models()
+        self._sharing = follower_of(
+            self.state,
+            self._live.trust,
+            settings.enrol_host,
+            settings.share_port,
+            self._models_changed,
+        )
         self.names = Names(
             settings.models, settings.model_repository, settings.detector, self._awaited
         )
@@ -399,17 +404,6 @@ class Coordinator:
         """Devices came or went, or something was measured."""
         self._driver.devices(self._live.usable())
         self._controller.changed(cause)
-
-    def _shared_models(self) -> Follower | None:
-        """What makes the models those of the cluster, if several coordinators share its state."""
-        trust, settings = self._live.trust, self._settings
-        if not self.state.url or trust.certified is None:
-            return None
-        own_id = trust.caller.coordinator.partition(" ")[0]
-        store = SharedStore(self.state, trust.certified.authority.fingerprint, own_id)
-        return Follower(
-            store, trust, settings.enrol_host, settings.share_port, self._models_changed
-        )
 
     def _awaited(self) -> dict[str, dict[str, str]]:
         return self._sharing.awaited() if self._sharing is not None else {}

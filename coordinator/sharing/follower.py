@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from coordinator.cluster.ledger import Entries
-from coordinator.cluster.state import COORDINATORS, DEFAULTS, MODELS
+from coordinator.cluster.state import COORDINATORS, DEFAULTS, MODELS, ClusterState
 from coordinator.cluster.trust import Trust
 from coordinator.sharing import listed
 from coordinator.sharing.borrowing import fetch, size_of, verify
@@ -327,3 +327,14 @@ class Follower:
 
 def _size(files: Files) -> int:
     return sum(each.size_bytes for each in files.values())
+
+
+def follower_of(
+    state: ClusterState, trust: Trust, host: str, port: int, changed: Callable[[], None]
+) -> Follower | None:
+    """What makes this coordinator's models those of the cluster, if several share its state."""
+    if not state.url or trust.certified is None:
+        return None
+    own_id = trust.caller.coordinator.partition(" ")[0]
+    store = SharedStore(state, trust.certified.authority.fingerprint, own_id)
+    return Follower(store, trust, host, port, changed)
