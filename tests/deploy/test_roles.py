@@ -73,6 +73,25 @@ def accepted(daemon: str, document: Mapping[str, Any], folder: Path) -> Any:
     return load(file, environ={}) if daemon == "worker" else load_settings({}, file)
 
 
+def test_every_file_of_tasks_that_is_named_is_in_the_repository() -> None:
+    """Git may ignore one that is there on the machine of whoever wrote it."""
+    kept = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "deploy/ansible"], capture_output=True, text=True
+    ).stdout.split()
+    files = {ROOT / each for each in kept} or set(ANSIBLE.rglob("*.yml"))
+    named = {
+        (path, word)
+        for path in files
+        if path.suffix == ".yml"
+        for word in re.findall(
+            r"(?:tasks_from|include_tasks|import_tasks): (\w+\.yml)", path.read_text()
+        )
+    }
+    assert len(named) > 20
+    tasks = {path.name for path in files if path.parent.name == "tasks"}
+    assert {(path, word) for path, word in named if word not in tasks} == set()
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_every_variable_is_declared_with_its_default(role: str) -> None:
     specs = read(ANSIBLE / "roles" / role / "meta" / "argument_specs.yml")
