@@ -34,7 +34,7 @@ from nats.js.kv import KeyValue
 from coordinator.cluster.ledger import Entries, changing, read_entries
 from coordinator.cluster.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.cluster.state import DOCUMENTS, FOLDER, STATE_FILE, Files
-from coordinator.cluster.store import CALL_S, KEY, Place, Store
+from coordinator.cluster.store import CALL_S, KEY, MEETING_S, Place, Store
 from protos.errors import BadRequest, ImbrexError, Infeasible, PeerViolation, Unavailable
 from protos.files import write_atomically
 from protos.identity import now_utc
@@ -137,7 +137,7 @@ class Replicated(Files):
             self._current()
             self._store_record()
 
-        self._wait_for(put())
+        self._wait_for(put(), within_s=MEETING_S + CHANGE_S)
 
     def follow(self) -> None:
         """Watches the store until `close`."""
@@ -179,11 +179,11 @@ class Replicated(Files):
         finally:
             loop.close()
 
-    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+    def _wait_for(self, work: Coroutine[Any, Any, T], within_s: float = CHANGE_S) -> T:
         """The result of work in the thread; errors of the store become Unavailable."""
         doing = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
-            return doing.result(CHANGE_S)
+            return doing.result(within_s)
         except ImbrexError:
             raise
         except (NatsError, OSError, TookTooLong) as error:

@@ -38,8 +38,9 @@ HISTORY = 8
 CALL_S = 2.0
 # How often servers that elect a leader are asked again.
 _ELECTING_S = 0.2
-# Servers that have just started meet within seconds; until then they have no peers for copies.
-_MEETING_S = 8.0
+# Servers that have just started, or lost one of them, meet within seconds; until then they have no
+# leader, no peers for copies, or no answer.
+MEETING_S = 20.0
 _NO_PEERS = 10005
 
 # The library changes a plain stream into one with TLS; asyncio then warns at the end of each.
@@ -108,20 +109,7 @@ class Store:
                 self._client = await self._connected()
             if self._bucket is None:
                 store = self._client.jetstream(timeout=CALL_S)
-                try:
-                    self._bucket = await store.key_value(BUCKET)
-                except BucketNotFoundError:
-                    if not create:
-                        raise
-                    replicas = REPLICAS if len(self.place.servers) >= REPLICAS else 1
-                    config = KeyValueConfig(
-                        BUCKET,
-                        history=HISTORY,
-                        max_bytes=2 * HISTORY * MOST_BYTES,
-                        max_value_size=MOST_BYTES,
-                        replicas=replicas,
-                    )
-                    self._bucket = await _created(store, config)
+                self._bucket = await (self._made(store) if create else store.key_value(BUCKET))
             return self._bucket
 
     async def read(self, *, patiently: bool = True) -> tuple[KeyValue, KeyValue.Entry]:
@@ -149,6 +137,31 @@ class Store:
         if client is not None:
             with suppress(NatsError, OSError, TimeoutError):
                 await client.close()
+
+    async def _made(self, store: JetStreamContext) -> KeyValue:
+        """The bucket, made if there is none: once the servers have met, and have a leader."""
+        config = KeyValueConfig(
+            BUCKET,
+            history=HISTORY,
+            max_bytes=2 * HISTORY * MOST_BYTES,
+            max_value_size=MOST_BYTES,
+            replicas=REPLICAS if len(self.place.servers) >= REPLICAS else 1,
+        )
+        until_s = time.monotonic() + MEETING_S
+        while True:
+            try:
+                with suppress(BucketNotFoundError):
+                    return await store.key_value(BUCKET)
+                return await store.create_key_value(config)
+            except (APIError, NothingNew) as error:
+                is_final = (
+                    isinstance(error, APIError)
+                    and not isinstance(error, ServiceUnavailableError)
+                    and error.err_code != _NO_PEERS
+                )
+                if is_final or time.monotonic() > until_s:
+                    raise
+            await asyncio.sleep(_ELECTING_S)
 
     async def _connected(self) -> Client:
         """A connection to a server that answers, each time another one first."""
@@ -215,15 +228,3 @@ async def _connection(server: str, context: ssl.SSLContext | None) -> Client:
 
 async def _ignored(_error: Exception) -> None:
     """Errors of a connection are those of its calls, too."""
-
-
-async def _created(store: JetStreamContext, config: KeyValueConfig) -> KeyValue:
-    """A new bucket, once the servers have met."""
-    until_s = time.monotonic() + _MEETING_S
-    while True:
-        try:
-            return await store.create_key_value(config)
-        except APIError as error:
-            if error.err_code != _NO_PEERS or time.monotonic() > until_s:
-                raise
-        await asyncio.sleep(_ELECTING_S)

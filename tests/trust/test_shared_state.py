@@ -285,6 +285,21 @@ def test_one_of_three_servers_may_go(tmp_path, state_dir, opened):
 
 
 @needs_server
+@pytest.mark.parametrize("number", range(3))  # one of them leads
+def test_a_state_moves_there_while_a_server_is_restarted(tmp_path, state_dir, number):
+    with stored(tmp_path, 3) as store:
+        node = store.nodes[number]
+        node.kill()
+        starting = threading.Timer(1, node.start)
+        starting.start()
+        try:
+            move(state_dir, store.url, replace=False)
+        finally:
+            starting.join()
+    assert place_of(state_dir) == Place(store.url)
+
+
+@needs_server
 @pytest.mark.parametrize("harm", ["kill", "pause"])
 def test_without_a_quorum_changes_are_refused_and_the_copy_is_read(
     tmp_path, state_dir, opened, harm
