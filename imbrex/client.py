@@ -44,19 +44,24 @@ CA_VARIABLE = "IMBREX_CA"
 ANSWER_TIMEOUT_S = 600.0
 
 # Of several coordinators behind one address another one answers after about a second.
-AGAIN_S = (0.1, 0.3, 0.6, 1.0, 2.0)
+AGAIN_S = (0.0, 0.2, 0.5, 1.0, 2.0)
 # A machine that dies takes its connections with it and says nothing: one that has been silent for a
-# second is probed, and given up, or reset by the machine that has its address now.
+# second is probed, and reset by the machine that has its address now. Otherwise it is given up after
+# three seconds, as is one that does not take what is sent, which is not probed.
 _SIGNS_OF_LIFE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), value)
-    for name, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 2))
+    for name, value in (
+        *(("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 2)),
+        ("TCP_USER_TIMEOUT", 3000),  # milliseconds
+    )
     if hasattr(socket, name)
 ]
 
 # The connection is gone, and with it whatever was to come over it.
 _GONE = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
 
-_OF_PROXIES = (502, 503, 504)
+# 408: a part of the request was lost with a connection.
+_OF_PROXIES = (408, 502, 503, 504)
 
 _KINDS = {
     kind.code: kind

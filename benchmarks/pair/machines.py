@@ -46,6 +46,8 @@ _COORDINATORS, _WORKERS = (1, 2), (3, 4)
 _LOOK_S = 2.0
 # Before anything is harmed; how long machines are apart, and dead.
 _CALM_S, _APART_S, _DEAD_S = 5.0, 5.0, 10.0
+# Until a machine that is whole again may have the address: keepalived wants two good answers.
+_SETTLED_S = 3.0
 
 
 @dataclass
@@ -159,7 +161,7 @@ def _front(
     servers = {f"pi-{n}.local:8460": f"{network.address(n)}:{PORT}" for n in _COORDINATORS}
     servers["/run/haproxy/imbrex.sock"] = str(control)
     proxy.write_text(replaced(CONFIGURATION.read_text(), servers))
-    shared = {"192.168.1.84/24": f"{SHARED}/24", "priority 120": f"priority {140 - 20 * number}"}
+    shared = {"192.168.1.84/24": f"{SHARED}/24", "priority 254": f"priority {255 - number}"}
     address.write_text(replaced(ADDRESSES.read_text(), shared))
     files = [f"--{kind}={folder}/{kind}-{number}" for kind in ("pid", "vrrp_pid", "checkers_pid")]
     keepalived = [KEEPALIVED, "-n", "-l", "-f", str(address), *files]
@@ -260,6 +262,7 @@ def _deaths(made: House, model: str, times: int) -> dict[str, Any]:
             time.sleep(_DEAD_S)
             mend()
             made.whole()
+            time.sleep(_SETTLED_S)
     answered.sort()
     told = [round(answered[len(answered) // 2], 3), round(answered[-1], 3)]
     return {

@@ -90,7 +90,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
         yield made
 
 
-@pytest.mark.parametrize("proxy", [0, 502, 503, 504])
+@pytest.mark.parametrize("proxy", [0, 408, 502, 503, 504])
 def test_what_changes_nothing_is_asked_for_again(
     dying: Client, monkeypatch: pytest.MonkeyPatch, proxy: int
 ) -> None:

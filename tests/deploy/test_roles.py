@@ -242,7 +242,7 @@ def test_haproxy_and_keepalived_know_every_coordinator() -> None:
         template("shared", "keepalived.conf.j2", EXAMPLE | given | {"inventory_hostname": name})
         for name in hosts
     ]
-    assert [re.findall(r"priority (\d+)", each) for each in both] == [["120"], ["100"]]
+    assert [re.findall(r"priority (\d+)", each) for each in both] == [["254"], ["253"]]
 
 
 def test_the_pages_inventory_of_two_coordinators_is_one() -> None:
