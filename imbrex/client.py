@@ -46,8 +46,8 @@ ANSWER_TIMEOUT_S = 600.0
 # Of several coordinators behind one address another one answers after about a second.
 AGAIN_S = (0.0, 0.2, 0.5, 1.0, 2.0)
 # A machine that dies takes its connections with it and says nothing: one that has been silent for a
-# second is probed, and reset by the machine that has its address now. Otherwise it is given up after
-# three seconds, as is one that does not take what is sent, which is not probed.
+# second is probed, and reset by the machine that has its address now. Otherwise it is given up
+# after three seconds, as is one that does not take what is sent, which is not probed.
 _SIGNS_OF_LIFE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), value)
     for name, value in (
