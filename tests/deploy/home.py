@@ -10,19 +10,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.deploy.machines import Machine, inside
-from tests.deploy.packages import ROOT, run
+import pytest
+
+from tests.deploy.machines import Machine, booted, inside, network, why_not
+from tests.deploy.packages import ROOT, build, run, wheels
 
 ANSIBLE = ROOT / "deploy" / "ansible"
 PLAYBOOK = os.environ.get("IMBREX_DEPLOY_ANSIBLE", "")
 URL = "http://10.77.0.10:8460"
 
 Counts = dict[str, dict[str, int]]
+Inventory = dict[str, Any]
+
+needs_machines = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PLAYBOOK, reason="run by `make test-deploy` only"),
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+]
 
 
 @dataclass
@@ -134,7 +143,7 @@ class Home:
         }
 
 
-def described(machines: dict[str, Machine], wheel: Path, key: Path) -> dict[str, Any]:
+def described(machines: dict[str, Machine], wheel: Path, key: Path) -> Inventory:
     """The inventory; the first machine is the coordinator."""
     hosts = {name: {"ansible_host": each.address} for name, each in machines.items()}
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/srv/wheels"}
@@ -158,6 +167,36 @@ def described(machines: dict[str, Machine], wheel: Path, key: Path) -> dict[str,
             },
         }
     }
+
+
+@contextlib.contextmanager
+def home_of(
+    folder: Path,
+    suites: Mapping[str, str],
+    extras: str,
+    packages: tuple[str, ...] = (),
+    inventory_of: Callable[[dict[str, Machine], Path, Path], Inventory] = described,
+) -> Iterator[Home]:
+    """Bare machines of these suites that have booted, with wheels of this version and its extras
+    and `packages` of Debian at hand.
+    """
+    wheel = build(ROOT, folder / "dist")
+    house = wheels(folder / "wheels", [f"{wheel}[{extras}]"], ["3.11", "3.13"])
+    key = folder / "key"
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+    machines = {
+        name: Machine(name, suite, f"10.77.0.{10 + n}", folder / name, key, house, fetched=packages)
+        for n, (name, suite) in enumerate(suites.items())
+    }
+    inventory = folder / "inventory.json"
+    inventory.write_text(json.dumps(inventory_of(machines, wheel, key)))
+    with network(), booted(list(machines.values())):
+        yield Home(machines, inventory, folder)
+
+
+def changes(counts: Counts) -> dict[str, int]:
+    """How many tasks changed something on each host."""
+    return {host: each["changed"] for host, each in counts.items()}
 
 
 def _recap_lines(said: str) -> list[str]:

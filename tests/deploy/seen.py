@@ -61,7 +61,7 @@ def leftovers(machine: Machine) -> str:
     units = "/etc/systemd/system/imbrex* /etc/systemd/system/*/imbrex*"
     listed = f"ls -d /opt/imbrex /etc/imbrex /var/lib/imbrex {units} 2>&1"
     known = "systemctl list-units --all --plain --no-legend 'imbrex*'"
-    return machine.ssh(f"{listed} | grep -v 'No such file'; {known} | grep -v ' not-found ' || true")
+    return machine.ssh(f"{listed} | grep -v 'No such file'; {known} | grep -v not-found || true")
 
 
 def assert_private(machine: Machine) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from models.digits import MODEL
 from models.digits.examples import examples
-from tests.deploy.home import PLAYBOOK, Home, described
-from tests.deploy.machines import Machine, booted, network, wait_for, why_not
-from tests.deploy.packages import ROOT, build, changed, run, wheels
+from tests.deploy.home import Home, changes, home_of, needs_machines
+from tests.deploy.machines import wait_for
+from tests.deploy.packages import changed
 from tests.deploy.seen import (
     announced,
     assert_private,
@@ -45,31 +45,13 @@ BROKEN = {
     for device, room in (("kitchen", "worker"), ("living-room", "coordinator"))
 }
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PLAYBOOK, reason="run by `make test-deploy` only"),
-    pytest.mark.skipif(bool(why_not()), reason=why_not()),
-]
+pytestmark = needs_machines
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("home")
-    wheel = build(ROOT, folder / "dist")
-    house = wheels(folder / "wheels", [f"{wheel}[coordinator,watch,mqtt]"], ["3.11", "3.13"])
-    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key")
-    machines = {
-        name: Machine(name, suite, f"10.77.0.{10 + n}", folder / name, folder / "key", house)
-        for n, (name, suite) in enumerate(SUITES.items())
-    }
-    inventory = folder / "inventory.json"
-    inventory.write_text(json.dumps(described(machines, wheel, folder / "key")))
-    with network(), booted(list(machines.values())):
-        yield Home(machines, inventory, folder)
-
-
-def changes(counts: dict[str, dict[str, int]]) -> dict[str, int]:
-    return {host: each["changed"] for host, each in counts.items()}
+    with home_of(tmp_path_factory.mktemp("home"), SUITES, "coordinator,watch,mqtt") as made:
+        yield made
 
 
 def used(home: Home, names: set[str]) -> None:

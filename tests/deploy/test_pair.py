@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from models.digits.examples import examples
-from tests.deploy.home import PLAYBOOK, Home, described
-from tests.deploy.machines import Machine, booted, inside, network, wait_for, why_not
-from tests.deploy.packages import ROOT, build, changed, run, wheels
+from tests.deploy.home import Home, Inventory, changes, described, home_of, needs_machines
+from tests.deploy.machines import Machine, inside, wait_for
+from tests.deploy.packages import ROOT, changed
 from tests.deploy.seen import assert_private, leftovers, restarted
 
 SUITES = {"pi-1": "trixie", "pi-2": "bookworm", "pi-3": "trixie"}
@@ -55,33 +55,17 @@ with Client(url) as client:
         time.sleep(0.05)
 """
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PLAYBOOK, reason="run by `make test-deploy` only"),
-    pytest.mark.skipif(bool(why_not()), reason=why_not()),
-]
+pytestmark = needs_machines
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    wheel = build(ROOT, folder / "dist")
-    house = wheels(folder / "wheels", [f"{wheel}[coordinator]"], ["3.11", "3.13"])
-    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key")
-    machines = {
-        name: Machine(
-            *(name, suite, f"10.77.0.{10 + n}", folder / name, folder / "key", house),
-            fetched=PACKAGES,
-        )
-        for n, (name, suite) in enumerate(SUITES.items())
-    }
-    inventory = folder / "inventory.json"
-    inventory.write_text(json.dumps(of_a_pair(machines, wheel, folder / "key")))
-    with network(), booted(list(machines.values())):
-        yield Home(machines, inventory, folder)
+    with home_of(folder, SUITES, "coordinator", PACKAGES, of_a_pair) as made:
+        yield made
 
 
-def of_a_pair(machines: dict[str, Machine], wheel: Path, key: Path) -> dict[str, Any]:
+def of_a_pair(machines: dict[str, Machine], wheel: Path, key: Path) -> Inventory:
     """The inventory: `described`, with a second coordinator and a store."""
     found = described(machines, wheel, key)
     groups, everywhere = found["all"]["children"], found["all"]["vars"]
@@ -95,17 +79,13 @@ def of_a_pair(machines: dict[str, Machine], wheel: Path, key: Path) -> dict[str,
     return found
 
 
-def before_that(inventory: dict[str, Any]) -> dict[str, Any]:
+def before_that(inventory: Inventory) -> Inventory:
     """The same home with one coordinator."""
     found = copy.deepcopy(inventory)
     groups = found["all"]["children"]
     del groups["store"], groups["coordinator"]["hosts"]["pi-2"]
     del found["all"]["vars"]["shared_address"]
     return found
-
-
-def changes(counts: dict[str, dict[str, int]]) -> dict[str, int]:
-    return {host: each["changed"] for host, each in counts.items()}
 
 
 def imbrex(home: Home, name: str, *arguments: str) -> Any:
