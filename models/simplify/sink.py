@@ -17,9 +17,10 @@ import onnx
 from onnx import helper
 
 from models.graph import ROWS, Joined
+from models.operators import LAYER_NORMS
 from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo
-from models.simplify.draft import Draft, attributes_of, joined_axis, slice_of
+from models.simplify.draft import Draft, attributes_of, joined_axis, op_of, slice_of
 from models.simplify.rows import row_axes
 
 # No detector has more scales, and what follows a list is written once for each of its maps.
@@ -123,7 +124,7 @@ class _Sinking:
         self._taken_parts.clear()
 
     def _divided(self, node: onnx.NodeProto) -> _Parts | None:
-        if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+        if len(node.output) != 1:
             return None
         if any(name and name not in self.draft.tensors for name in (*node.input, *node.output)):
             return None
@@ -136,7 +137,7 @@ class _Sinking:
             return None
         if self._written > _MOST_WRITTEN:
             return None
-        rule = _RULES.get(node.op_type)
+        rule = _RULES.get(op_of(node))
         change = rule(self.draft, node, read) if rule else None
         return None if change is None else self._write(node, read, change)
 
@@ -285,7 +286,7 @@ def _along_another(
 
 
 def _by_row(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
-    """MatMul and LayerNormalization of each row on its own."""
+    """MatMul and normalisation of each row on its own."""
     parts, rank = _first(draft, node, read), len(draft.shape(node.output[0]))
     if parts is None or rank != len(draft.shape(node.input[0])):
         return None
@@ -309,7 +310,7 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(BROADCASTING, _elementwise),
     **dict.fromkeys(["Reshape", "Unsqueeze", "Squeeze", "Flatten"], _reshape),
     **dict.fromkeys(["Softmax", "ReduceMean", "ReduceSum", "ReduceMax"], _along_another),
-    **dict.fromkeys(["MatMul", "LayerNormalization"], _by_row),
+    **dict.fromkeys(["MatMul", *LAYER_NORMS], _by_row),
     "Concat": _concat,
     "Transpose": _transpose,
     "Slice": _slice,

@@ -59,9 +59,11 @@ def tolerance(model: onnx.ModelProto) -> float:
     return 1e-4 if any(op in n.op_type for n in model.graph.node for op in combined) else TOLERANCE
 
 
-# Drawn by tests/models/int8.py and test_quantised.py; the last is what we make of some chains.
+# Drawn by tests/models/int8.py and test_quantised.py; or what we make of some chains and of what
+# onnxruntime has fused.
 ELSEWHERE = {op for op in TABLE if "Linear" in op} | {
-    *("ConvInteger", "com.microsoft.QGemm", "imbrex.Arrange", "imbrex.Roll")
+    *("ConvInteger", "com.microsoft.QGemm", "imbrex.Arrange", "imbrex.Roll"),
+    "SimplifiedLayerNormalization",
 }
 
 

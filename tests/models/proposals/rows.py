@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from hypothesis import strategies as st
 
 from tests.models.random_graphs import Draw, Drawing, Proposed
@@ -121,20 +120,17 @@ def tail(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
 
 
 def detector(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
-    """A YOLO's end of several maps of so many channels: places from the distribution of distances,
-    boxes about them, and scores.
+    """A YOLO's end of one map or several: places from the distribution of distances, boxes about
+    them, and scores.
     """
-    channels = drawing.values[source].shape[1]
     bins = draw(st.integers(1, 3))
-    if channels <= 4 * bins:
-        return None
-    maps = [
-        name
-        for name, array in drawing.values.items()
-        if array.ndim == 4 and array.shape[1] == channels and array.dtype == np.float32
-    ]
-    chosen = draw(st.lists(Pick(maps), min_size=1, max_size=3)) if maps else []
-    flat = [each for each in (_flat(draw, drawing, name) for name in chosen) if each]
+    channels = 4 * bins + draw(st.integers(1, 3))
+    maps = [name for name, array in drawing.values.items() if array.ndim == 4]
+    flat = []
+    for name in draw(st.lists(Pick(maps), min_size=1, max_size=3)) if maps else []:
+        weights = drawing.floats(channels, drawing.values[name].shape[1], 1, 1)
+        made = _chain(drawing, name, Proposed("Conv", [weights]))
+        flat += filter(None, [made and _flat(draw, drawing, made)])
     count = sum(drawing.values[each].shape[2] for each in flat)
     joined = drawing.add(Proposed("Concat", flat, {"axis": 2})) if flat else None
     if joined is None:
