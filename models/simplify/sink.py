@@ -20,7 +20,7 @@ from models.graph import ROWS, Joined
 from models.operators import LAYER_NORMS
 from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo
-from models.simplify.draft import Draft, attributes_of, joined_axis, op_of, slice_of
+from models.simplify.draft import Draft, attributes_of, joined_axis, slice_of
 from models.simplify.rows import row_axes
 
 # No detector has more scales, and what follows a list is written once for each of its maps.
@@ -124,7 +124,7 @@ class _Sinking:
         self._taken_parts.clear()
 
     def _divided(self, node: onnx.NodeProto) -> _Parts | None:
-        if len(node.output) != 1:
+        if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
             return None
         if any(name and name not in self.draft.tensors for name in (*node.input, *node.output)):
             return None
@@ -137,7 +137,7 @@ class _Sinking:
             return None
         if self._written > _MOST_WRITTEN:
             return None
-        rule = _RULES.get(op_of(node))
+        rule = _RULES.get(node.op_type)
         change = rule(self.draft, node, read) if rule else None
         return None if change is None else self._write(node, read, change)
 
