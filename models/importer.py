@@ -27,6 +27,7 @@ from models.simplify import (
     row_axes,
     simplified,
 )
+from models.simplify.draft import op_of
 from models.sizes import bind
 from models.soundness import is_numeric, require_schema, sound_nodes
 from models.stored import Room, StoredModel, filled, in_memory
@@ -105,7 +106,7 @@ def load_graph(
     graph = Graph(
         name=name or model.graph.name or "network",
         opset=opset,
-        opset_imports=tuple((entry.domain, entry.version) for entry in model.opset_import),
+        opset_imports=tuple((entry.domain, entry.version) for entry in light.opset_import),
         inputs=tuple(value.name for value in inputs),
         outputs=outputs,
         nodes=tuple(_node(proto, index, tensors) for index, proto in enumerate(nodes)),
@@ -181,7 +182,7 @@ def _made(nodes: Sequence[onnx.NodeProto]) -> list[str]:
 
 def _node(proto: onnx.NodeProto, index: int, tensors: Mapping[str, TensorInfo]) -> Node:
     name = proto.name or f"{proto.op_type}_{index}"
-    op = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
+    op = op_of(proto)
     with fitting(name, op):
         attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
         windows: tuple[Window, ...] = ()

@@ -100,6 +100,11 @@ def light_model(
     # onnxruntime takes and ONNX's inference does not.
     light.ir_version = max(_FREE_INITIALISERS, model.ir_version)
     light.opset_import.extend(model.opset_import)
+    # onnxruntime knows its own domains without an import, and its optimiser writes files so.
+    unnamed = {node.domain for node in nodes} - {each.domain for each in model.opset_import}
+    light.opset_import.extend(
+        helper.make_opsetid(domain, 1) for domain in sorted(unnamed - {"", "ai.onnx"})
+    )
     light.graph.name = model.graph.name or "network"
     light.graph.node.extend(nodes)
     light.graph.input.extend(inputs)

@@ -1,7 +1,7 @@
 """The operator table, by kind of operator."""
 
 from models.operators.declaration import Kind, Operator, Piece
-from models.operators.mixing import REDUCING
+from models.operators.mixing import LAYER_NORMS, REDUCING
 from models.operators.quantised import dequantises
 from models.operators.table import (
     MOST_LINES_ASKED,
@@ -15,6 +15,7 @@ from models.operators.table import (
 )
 
 __all__ = [
+    "LAYER_NORMS",
     "MOST_LINES_ASKED",
     "REDUCING",
     "TABLE",

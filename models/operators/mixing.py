@@ -101,6 +101,8 @@ def _normalised(graph: Graph, node: Node, box: Box) -> Box:
     return box
 
 
+# Of the last axes; the last is onnxruntime's own, in ONNX's domain.
+LAYER_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 _LAYER_NORM = Operator(Kind.MIXING, "normalisation", _layer_norm, yields=_normalised, aligned=True)
 _NORMALISING = Operator(Kind.MIXING, "elementwise", _same, yields=_along_axis, aligned=True)
 _REDUCE = Operator(
@@ -133,6 +135,6 @@ MIXING = {
     **dict.fromkeys(["Softmax", "LogSoftmax", "Hardmax", "LpNormalization"], _NORMALISING),
     **dict.fromkeys((*REDUCING, *_GLOBAL_POOLS), _REDUCE),
     "LRN": Operator(Kind.MIXING, "normalisation", _same, yields=whole_channels),
-    **dict.fromkeys(["LayerNormalization", "RMSNormalization"], _LAYER_NORM),
+    **dict.fromkeys(LAYER_NORMS, _LAYER_NORM),
     "Gemm": Operator(Kind.MIXING, "fully_connected", _gemm, flop=_gemm_flop, heavy=True),
 }

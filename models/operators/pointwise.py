@@ -20,9 +20,11 @@ _OPS = (
     "Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid "
     "Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Tan Tanh ThresholdedRelu Where Xor"
 )
+_EXTENSIONS = (
+    "FastGelu Gelu QuickGelu QLinearAdd QLinearMul QLinearLeakyRelu QLinearSigmoid QLinearWhere"
+)
 # They broadcast all of their inputs.
-BROADCASTING = frozenset(_OPS.split())
-_EXTENSIONS = "FastGelu Gelu QuickGelu QLinearAdd QLinearMul QLinearLeakyRelu QLinearSigmoid"
+BROADCASTING = frozenset([*_OPS.split(), *map("com.microsoft.{}".format, _EXTENSIONS.split())])
 
 
 def project(box: Box, shape: Sequence[int]) -> Box:
@@ -58,7 +60,6 @@ _POINTWISE = Operator(Kind.POINTWISE, "elementwise", _reads, aligned=True)
 
 POINTWISE = {
     **dict.fromkeys(BROADCASTING, _POINTWISE),
-    **{f"com.microsoft.{op}": _POINTWISE for op in _EXTENSIONS.split()},
     "BatchNormalization": Operator(Kind.POINTWISE, "normalisation", _per_channel, aligned=True),
     "Expand": Operator(Kind.POINTWISE, "elementwise", _expand, build=_build_expand, aligned=True),
 }

@@ -81,6 +81,11 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     return {each.name: helper.get_attribute_value(each) for each in node.attribute}
 
 
+def op_of(node: onnx.NodeProto) -> str:
+    """The operator, with its domain in front unless it is ONNX's."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
 def joined_axis(node: onnx.NodeProto, rank: int) -> int:
     """The axis along which a Concat joins tensors of so many dimensions."""
     return int(attributes_of(node).get("axis", 1)) % rank

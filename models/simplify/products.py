@@ -100,13 +100,12 @@ def attention(draft: Draft, node: onnx.NodeProto) -> bool:
     if given.get("softmax_precision") or any(name not in draft.tensors for name in inputs[:3]):
         return False
     made, heads = node.output[0], int(given.get("q_num_heads", 0))
-    split = len(draft.shape(inputs[0])) == 3
-    if split and int(given.get("kv_num_heads", 0)) != heads:
-        return False
-    queries, keys, values = (
-        _heads(draft, name, f"{made}__{label}", heads) if split else _Part(name, draft.shape(name))
-        for name, label in zip(inputs, ("queries", "keys", "values"), strict=False)
-    )
+    parts = [_Part(name, draft.shape(name)) for name in inputs[:3]]
+    if len(parts[0].shape) == 3:
+        if int(given.get("kv_num_heads", 0)) != heads:
+            return False
+        parts = _in_heads(draft, parts, made, heads)
+    queries, keys, _ = parts
     if queries.shape[1] != keys.shape[1]:
         return False
     dtype = draft.tensors[made].dtype
@@ -114,7 +113,103 @@ def attention(draft: Draft, node: onnx.NodeProto) -> bool:
     mask = _mask(draft, inputs[3], made, scores_shape, dtype, causal=bool(given.get("is_causal")))
     if mask is None:
         return False
-    scale = given.get("scale") or 1 / math.sqrt(queries.shape[3])
+    _attend(draft, node, parts, mask)
+    return True
+
+
+def multi_head(draft: Draft, node: onnx.NodeProto) -> bool:
+    """onnxruntime's MultiHeadAttention: the same of tensors (B, S, H x D), to which a bias may be
+    added first; without a cache, a padding or a causal mask.
+    """
+    names = [*node.input, *[""] * 6]
+    heads, added = int(attributes_of(node)["num_heads"]), names[5]
+    if any([names[4], *names[6:]]) or not _is_plain(draft, node, [*names[:3], added]):
+        return False
+    parts = [_Part(name, draft.shape(name)) for name in names[:3]]
+    sizes = [each.shape[-1] for each in parts]
+    if any(len(each.shape) != 3 for each in parts) or any(size % heads for size in sizes):
+        return False
+    if names[3]:
+        bias = draft.constants.get(names[3])
+        if bias is None or bias.shape != (sum(sizes),):
+            return False
+        made = node.output[0]
+        apart = np.split(bias, np.cumsum(sizes)[:-1])
+        for k, (part, values) in enumerate(zip(parts, apart, strict=True)):
+            label = draft.constant(f"{made}__bias{k}", np.ascontiguousarray(values))
+            biased = draft.emit("Add", [part.name, label], f"{made}__biased{k}")
+            parts[k] = _Part(biased, part.shape)
+    _attend(draft, node, _in_heads(draft, parts, node.output[0], heads), added)
+    return True
+
+
+def self_attention(draft: Draft, node: onnx.NodeProto) -> bool:
+    """onnxruntime's Attention: queries, keys and values are one product of the input (B, S, C) with
+    weights (C, Q + K + V); without a cache or a mask.
+    """
+    names, given = [*node.input, *[""] * 6], attributes_of(node)
+    source, weights, bias, heads, added = *names[:3], int(given["num_heads"]), names[5]
+    used = [source, weights, *([bias] if bias else []), added]
+    if any([*names[3:5], *names[6:]]) or given.get("do_rotary"):
+        return False
+    if not _is_plain(draft, node, used) or len(draft.shape(source)) != 3:
+        return False
+    width, made = draft.shape(weights)[1], node.output[0]
+    sizes = [*given.get("qkv_hidden_sizes", [width // 3] * 3)]
+    if sum(sizes) != width or any(size % heads for size in sizes):
+        return False
+    every = draft.emit("MatMul", [source, weights], f"{made}__product")
+    if bias:
+        every = draft.emit("Add", [every, bias], f"{made}__biased")
+    stops = np.cumsum(sizes).tolist()
+    parts = [
+        _Part(
+            draft.part(every, f"{made}__part{k}", 2, stop - size, stop),
+            (*draft.shape(source)[:2], size),
+        )
+        for k, (size, stop) in enumerate(zip(sizes, stops, strict=True))
+    ]
+    _attend(draft, node, _in_heads(draft, parts, made, heads), added)
+    return True
+
+
+def _is_plain(draft: Draft, node: onnx.NodeProto, names: list[str]) -> bool:
+    """Whether an attention has one output, no causal mask, and all of these inputs, of which the
+    last is added to the scores, if it is given.
+    """
+    *read, added = names
+    known = all(name in draft.tensors for name in [*read, *([added] if added else [])])
+    if not known or len(node.output) > 1 or attributes_of(node).get("unidirectional"):
+        return False
+    return not added or len(draft.shape(added)) == 4
+
+
+class _Part(NamedTuple):
+    """A tensor (B, H, S, D), or (B, S, H x D), of queries, keys or values."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+def _in_heads(draft: Draft, parts: list[_Part], made: str, heads: int) -> list[_Part]:
+    """Queries, keys and values (B, H, S, D)."""
+    found = []
+    for (name, (batch, length, width)), label in zip(
+        parts, ("queries", "keys", "values"), strict=True
+    ):
+        shape = (batch, length, heads, width // heads)
+        apart = draft.reshape(name, f"{made}__{label}_split", shape)
+        turned = draft.emit("Transpose", [apart], f"{made}__{label}", perm=[0, 2, 1, 3])
+        found.append(_Part(turned, (batch, heads, length, width // heads)))
+    return found
+
+
+def _attend(draft: Draft, node: onnx.NodeProto, parts: list[_Part], mask: str) -> None:
+    """Writes the products of queries, keys and values (B, H, S, D); the mask may be empty."""
+    queries, keys, values = parts
+    made = node.output[0]
+    shape, dtype = draft.shape(made), draft.tensors[made].dtype
+    scale = attributes_of(node).get("scale") or 1 / math.sqrt(queries.shape[3])
     # Both are scaled, so that the product does not overflow in half precision.
     root = draft.constant(f"{made}__root", np.array(math.sqrt(scale), dtype))
     scaled = draft.emit("Mul", [queries.name, root], f"{made}__scaled")
@@ -124,29 +219,13 @@ def attention(draft: Draft, node: onnx.NodeProto) -> bool:
     if mask:
         scores = draft.emit("Add", [scores, mask], f"{made}__masked")
     weights = draft.emit("Softmax", [scores], f"{made}__weights", axis=3)
-    if not split:
+    if len(shape) == 4:
         draft.emit("MatMul", [weights, values.name], made)
     else:
         found = draft.emit("MatMul", [weights, values.name], f"{made}__heads")
         found = draft.emit("Transpose", [found], f"{made}__tokens", perm=[0, 2, 1, 3])
-        draft.reshape(found, made, draft.shape(made))
+        draft.reshape(found, made, shape)
     draft.nodes[-1].name = node.name or made
-    return True
-
-
-class _Part(NamedTuple):
-    """A tensor (B, H, S, D) of queries, keys or values."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
-def _heads(draft: Draft, source: str, made: str, heads: int) -> _Part:
-    batch, length, width = draft.shape(source)
-    shape = (batch, length, heads, width // heads)
-    found = draft.reshape(source, f"{made}_split", shape)
-    found = draft.emit("Transpose", [found], made, perm=[0, 2, 1, 3])
-    return _Part(found, (batch, heads, length, width // heads))
 
 
 def _mask(

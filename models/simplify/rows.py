@@ -14,21 +14,22 @@ from collections.abc import Callable, Container, Mapping, Sequence
 import onnx
 
 from models.graph import ROWS
-from models.operators import REDUCING
+from models.operators import LAYER_NORMS, REDUCING
+from models.operators.arrange import DOMAIN
 from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo
-from models.simplify.draft import attributes_of
+from models.simplify.draft import attributes_of, op_of
 
 # The axes of a node's inputs (None: constant, or without rows) to that of its output.
 _Axes = Sequence[int | None]
 # How many tensors are followed to see what a list is.
 _FOLLOWED = 16
-_OF_TOKENS = frozenset({"MatMul", "Gemm", "LayerNormalization", "RMSNormalization"})
+_OF_TOKENS = frozenset({"MatMul", "Gemm", *LAYER_NORMS})
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 # Operators whose output has its rows where its inputs have them, counted from the end.
 _KEEPING = BROADCASTING | {
     *("Concat", "Expand", "Gather", "Pad", "Slice", "Tile"),
-    *("LayerNormalization", "LogSoftmax", "RMSNormalization", "Softmax"),
+    *("LogSoftmax", "Softmax", *LAYER_NORMS),
     *REDUCING,
 }
 
@@ -57,13 +58,13 @@ def row_axes(
 
     for node in nodes:
         made = node.output[0] if node.output else ""
-        if node.domain not in ("", "ai.onnx") or made not in tensors or made in gathered:
+        if node.domain == DOMAIN or made not in tensors or made in gathered:
             continue
         shapes = [tensors[name].shape if name in tensors else () for name in node.input]
         out = tensors[made].shape
         axis = None
         if node.op_type != "Gather" or node.input[1] in constants:
-            rule, axes = _rule(node.op_type), [axis_of(name) for name in node.input]
+            rule, axes = _rule(op_of(node)), [axis_of(name) for name in node.input]
             # Of inputs that disagree, one that is made from a map's rows.
             pairs = zip(node.input, axes, strict=True)
             axis = rule(node, shapes, out, [None if name in lost else axis for name, axis in pairs])
@@ -89,7 +90,7 @@ def _are_tokens(
         for node in readers.get(each, ()):
             if node.op_type in _OF_TOKENS and node.input[0] == each:
                 return True
-            if node.op_type in _KEEPING and len(names) < _FOLLOWED:
+            if op_of(node) in _KEEPING and len(names) < _FOLLOWED:
                 names += node.output
     return False
 

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import onnx
 
+from models.fitting import fitting
 from models.operators import REDUCING
 from models.shapes import TensorInfo
-from models.simplify.draft import Draft, attributes_of
+from models.simplify.draft import Draft, attributes_of, op_of
+from models.simplify.fused import RULES as FUSED
 from models.simplify.narrow import narrow_between
 from models.simplify.normalise import RULES as NORMALISATIONS
-from models.simplify.products import attention, einsum
+from models.simplify.products import attention, einsum, multi_head, self_attention
+from models.wire import RUNTIME
 
 Rule = Callable[[Draft, onnx.NodeProto], bool]
 
@@ -39,9 +42,10 @@ def simplified(
         node.CopyFrom(original)
         while len(node.output) > 1 and node.output[-1] not in read:
             node.output.pop()
-        rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-        if rule is None or node.op_type in exact or not rule(draft, node):
-            draft.nodes.append(node)
+        rule = _RULES.get(op_of(node))
+        with fitting(node.name, node.op_type):
+            if rule is None or node.op_type in exact or not rule(draft, node):
+                draft.nodes.append(node)
     narrow = narrow_between(draft.nodes, draft.outputs)
     return narrow, draft.constants, frozenset(draft.gathered)
 
@@ -171,5 +175,8 @@ _RULES: dict[str, Rule] = {
     "DynamicQuantizeLinear": _dynamic_quantise,
     "Einsum": einsum,
     "Attention": attention,
+    f"{RUNTIME}.MultiHeadAttention": multi_head,
+    f"{RUNTIME}.Attention": self_attention,
     **NORMALISATIONS,
+    **FUSED,
 }

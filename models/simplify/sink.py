@@ -17,6 +17,7 @@ import onnx
 from onnx import helper
 
 from models.graph import ROWS, Joined
+from models.operators import LAYER_NORMS
 from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo
 from models.simplify.draft import Draft, attributes_of, joined_axis, slice_of
@@ -285,7 +286,7 @@ def _along_another(
 
 
 def _by_row(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
-    """MatMul and LayerNormalization of each row on its own."""
+    """MatMul and normalisation of each row on its own."""
     parts, rank = _first(draft, node, read), len(draft.shape(node.output[0]))
     if parts is None or rank != len(draft.shape(node.input[0])):
         return None
@@ -309,7 +310,7 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(BROADCASTING, _elementwise),
     **dict.fromkeys(["Reshape", "Unsqueeze", "Squeeze", "Flatten"], _reshape),
     **dict.fromkeys(["Softmax", "ReduceMean", "ReduceSum", "ReduceMax"], _along_another),
-    **dict.fromkeys(["MatMul", "LayerNormalization"], _by_row),
+    **dict.fromkeys(["MatMul", *LAYER_NORMS], _by_row),
     "Concat": _concat,
     "Transpose": _transpose,
     "Slice": _slice,

@@ -61,7 +61,9 @@ class Net:
         product = self.add("MatMul", source, self.floats(inputs, outputs))
         return self.add("Add", product, self.floats(outputs))
 
-    def model(self, *outputs: str, integers: Sequence[str] = ()) -> onnx.ModelProto:
+    def model(
+        self, *outputs: str, integers: Sequence[str] = (), opset: int = OPSET
+    ) -> onnx.ModelProto:
         """The whole; `integers` are its outputs of INT64."""
         kinds = dict.fromkeys(outputs, TensorProto.FLOAT) | dict.fromkeys(
             integers, TensorProto.INT64
@@ -73,7 +75,7 @@ class Net:
             [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()],
             self.weights,
         )
-        opsets = [helper.make_opsetid("", OPSET)]
+        opsets = [helper.make_opsetid("", opset)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
@@ -223,6 +225,19 @@ def sampled(side: int = 8, queries: int = 12) -> onnx.ModelProto:
     return net.model(net.conv(found, width, 4))
 
 
+def normalised(rows: int = 24) -> onnx.ModelProto:
+    """Groups of channels, then tokens, some of their features, flattened for a product."""
+    net, width = Net(1, 3, rows, 16), 8
+    groups = {"num_groups": 2, "epsilon": 1e-2}
+    x = net.conv("x", 3, width, 3)
+    x = net.add("GroupNormalization", x, net.floats(width), net.floats(width), **groups)
+    tokens = net.add("Transpose", net.add("Flatten", x, axis=2), perm=[1, 0])
+    tokens = net.add("Gather", tokens, net.ints(5, 0, 3, 3, -1), axis=1)
+    tokens = net.add("RMSNormalization", tokens, net.floats(5), axis=-1)
+    tokens = net.add("Gemm", tokens, net.floats(5, 6), net.floats(6))
+    return net.model(net.add("Flatten", tokens, axis=-1), opset=23)
+
+
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "class token": vit,
     "tokens": lambda: vit(class_token=False),
@@ -233,4 +248,5 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "gates": gated,
     "vectors as gates": gated_by_vectors,
     "sampled": sampled,
+    "normalised": normalised,
 }

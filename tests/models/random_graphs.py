@@ -41,13 +41,16 @@ class Proposed:
 
 @dataclass
 class Drawing:
-    """A graph as it grows. `values` holds what onnxruntime computed for every tensor."""
+    """A graph as it grows. `values` holds what onnxruntime computed for every tensor, `proposals`
+    the names of what it is made of.
+    """
 
     opset: int
     rng: np.random.Generator
     values: dict[str, np.ndarray] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: dict[str, np.ndarray] = field(default_factory=dict)
+    proposals: list[str] = field(default_factory=list)
 
     def weight(self, array: np.ndarray) -> str:
         """A constant."""
@@ -123,7 +126,9 @@ class Drawing:
         domains = {node.domain for node in nodes if node.domain}
         opsets = [helper.make_opsetid("", self.opset)]
         opsets += [helper.make_opsetid(domain, 1) for domain in sorted(domains)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        return helper.make_model(
+            graph, opset_imports=opsets, ir_version=8, doc_string=",".join(self.proposals)
+        )
 
 
 def _value(name: str, array: np.ndarray | None) -> onnx.ValueInfoProto:
@@ -170,7 +175,9 @@ def random_graphs(
     most: int = 10,
     opsets: st.SearchStrategy[int] = ANY_OPSET,
 ) -> onnx.ModelProto:
-    """Chains with branches, residuals and concats, odd sizes down to 1, opset 7 to 23."""
+    """Chains with branches, residuals and concats, odd sizes down to 1, opset 7 to 23. The model's
+    `doc_string` names the proposals that it is made of.
+    """
     drawing = Drawing(draw(opsets), np.random.default_rng(draw(st.integers(0, 2**16))))
     size = draw(st.tuples(st.integers(1, 24), st.integers(1, 24)))
     channels = draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
@@ -182,7 +189,10 @@ def random_graphs(
         maps = [each for each in made if _is_map(drawing.values[each])]
         source = maps[-1] if draw(st.integers(0, 3)) else draw(st.sampled_from(maps))
         name = draw(st.sampled_from(sorted(proposals)))
-        made += drawing.add(proposals[name](draw, drawing, source)) or []
+        found = drawing.add(proposals[name](draw, drawing, source))
+        if found:
+            drawing.proposals.append(name)
+            made += found
     read = {name for node in drawing.nodes for name in node.input}
     outputs = [name for name in made[1:] if name not in read or draw(st.integers(0, 9)) == 0]
     if not outputs:

@@ -10,6 +10,7 @@ from models.importer import load_graph
 from models.program import BlobSource
 from models.reference import random_inputs
 from models.run_tiles import TileRun
+from models.simplify import normalise
 from models.tiles import grid
 from models.tolerance import STATISTICS
 from models.units import Network, divide
@@ -65,6 +66,14 @@ def test_split_answers_are_right(op: str, about: float) -> None:
     if not about:
         assert check(model, network, (3, 2), fused(network), feeds={"x": x}).ok
     assert np.abs(_split(network, x) - exact).max() <= STATISTICS * np.abs(exact).max()
+
+
+def test_statistics_of_wrong_groups_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = normalise._group_average
+    monkeypatch.setattr(normalise, "_group_average", lambda draft, c, g: right(draft, c, 2 * g))
+    model = normalised("GroupNormalization", 0.0)
+    network = divide(load_graph(model))
+    assert not check(model, network, (3, 2), fused(network)).ok
 
 
 def _split(network: Network, x: np.ndarray) -> np.ndarray:

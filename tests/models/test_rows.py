@@ -70,6 +70,11 @@ FORGETFUL = {
     "Softmax": "attention on a map",
     "imbrex.Roll": "shifted windows",
     "GridSample": "sampled",
+    "Slice": "attention on a map",
+    "Gather": "normalised",
+    "Flatten": "normalised",
+    "RMSNormalization": "normalised",
+    "ReduceMean": "normalised",
 }
 
 

@@ -22,27 +22,42 @@ def _chain(drawing: Drawing, source: str, *steps: Proposed) -> str | None:
     return name
 
 
+def _flat(draw: Draw, drawing: Drawing, source: str) -> str | None:
+    """A map (1, C, H, W) as (1, C, H x W), or (C, H x W)."""
+    _, c, h, w = drawing.values[source].shape
+    if draw(st.booleans()):
+        return _chain(drawing, source, Proposed("Reshape", [drawing.ints(1, c, h * w)]))
+    made = _chain(drawing, source, Proposed("Flatten", [], {"axis": 2}))
+    return made and _chain(drawing, made, Proposed("Reshape", [drawing.ints(1, c, h * w)]))
+
+
 def tokens(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
     """A map as tokens, before or behind their features."""
-    shape = drawing.values[source].shape
-    if len(shape) != 4:
+    if drawing.values[source].ndim != 4:
         return None
-    flat = _chain(
-        drawing, source, Proposed("Reshape", [drawing.ints(1, shape[1], shape[2] * shape[3])])
-    )
+    flat = _flat(draw, drawing, source)
     if flat is None or draw(st.booleans()):
         return flat and Proposed("Identity", [flat])
     return Proposed("Transpose", [flat], {"perm": [0, 2, 1]})
 
 
 def attention(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
-    """Of the tokens (1, N, C) or (1, C, N) to each other, in heads, and over either axis."""
+    """Of tokens (N, S, C) or (N, C, S) to each other, in heads, over either axis; a map's pixels
+    are tokens.
+    """
+    if drawing.values[source].ndim == 4:
+        flat = _flat(draw, drawing, source)
+        turned = Proposed("Transpose", [], {"perm": [0, 2, 1]})
+        tokens = _chain(drawing, flat, turned) if flat and draw(st.booleans()) else flat
+        if tokens is None:
+            return None
+        source = tokens
     shape = drawing.values[source].shape
-    if len(shape) != 3 or shape[0] != 1 or max(shape) > 128:
+    if len(shape) != 3 or max(shape) > 128:
         return None
-    _, first, second = shape
+    batch, first, second = shape
     heads = draw(Pick([each for each in (1, 2, 3) if second % each == 0]))
-    apart = Proposed("Reshape", [drawing.ints(1, first, heads, second // heads)])
+    apart = Proposed("Reshape", [drawing.ints(batch, first, heads, second // heads)])
     made = []
     for order in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]):
         scaled = draw(Pick(["Sigmoid", "Tanh", "Neg"]))
@@ -66,7 +81,7 @@ def attention(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
         Proposed("MatMul", [v]),
         Proposed("Transpose", [], {"perm": [0, 2, 1, 3]}),
     )
-    return mixed and Proposed("Reshape", [mixed, drawing.ints(1, first, second)])
+    return mixed and Proposed("Reshape", [mixed, drawing.ints(batch, first, second)])
 
 
 def tail(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
@@ -104,8 +119,55 @@ def tail(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
     return made and Proposed("Neg", [made])
 
 
+def detector(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    """A YOLO's end of one map or several: places from the distribution of distances, boxes about
+    them, and scores.
+    """
+    bins = draw(st.integers(1, 3))
+    channels = 4 * bins + draw(st.integers(1, 3))
+    maps = [name for name, array in drawing.values.items() if array.ndim == 4]
+    flat = []
+    for name in draw(st.lists(Pick(maps), min_size=1, max_size=3)) if maps else []:
+        weights = drawing.floats(channels, drawing.values[name].shape[1], 1, 1)
+        made = _chain(drawing, name, Proposed("Conv", [weights]))
+        flat += filter(None, [made and _flat(draw, drawing, made)])
+    count = sum(drawing.values[each].shape[2] for each in flat)
+    joined = drawing.add(Proposed("Concat", flat, {"axis": 2})) if flat else None
+    if joined is None:
+        return None
+
+    def part(of: str, start: int, stop: int) -> str | None:
+        if drawing.opset < 10:
+            cut = Proposed("Slice", [], {"starts": [start], "ends": [stop], "axes": [1]})
+        else:
+            cut = Proposed("Slice", [drawing.ints(start), drawing.ints(stop), drawing.ints(1)])
+        return _chain(drawing, of, cut)
+
+    raw, scores = part(joined[0], 0, 4 * bins), part(joined[0], 4 * bins, channels)
+    distances = raw and _chain(
+        drawing,
+        raw,
+        Proposed("Reshape", [drawing.ints(1, 4, bins, count)]),
+        Proposed("Transpose", [], {"perm": [0, 3, 1, 2]}),
+        Proposed("Softmax", [], {"axis": 3}),
+        Proposed("Transpose", [], {"perm": [0, 3, 2, 1]}),
+        Proposed("Conv", [drawing.floats(1, bins, 1, 1)]),
+        Proposed("Reshape", [drawing.ints(1, 4, count)]),
+    )
+    likely = scores and _chain(drawing, scores, Proposed("Sigmoid", []))
+    before, after = (distances and part(distances, k, k + 2) for k in (0, 2))
+    if not before or not after or not likely:
+        return None
+    anchors = drawing.floats(1, 2, count)
+    low = drawing.add(Proposed("Sub", [anchors, before]))
+    high = drawing.add(Proposed("Add", [after, anchors]))
+    boxes = low and high and drawing.add(Proposed("Concat", [*low, *high], {"axis": 1}))
+    scaled = boxes and drawing.add(Proposed("Mul", [*boxes, drawing.floats(1, count)]))
+    return scaled and Proposed("Concat", [*scaled, likely], {"axis": 1})
+
+
 def windows(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
-    """A map cut into windows, each a batch of tokens."""
+    """A map cut into windows, each a batch of tokens, and perhaps put together again."""
     shape = drawing.values[source].shape
     if len(shape) != 4:
         return None
@@ -115,14 +177,25 @@ def windows(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
         return None
     size = draw(Pick(sizes))
     cut = drawing.ints(1, c, h // size, size, w // size, size)
+    count = h // size * (w // size)
     made = _chain(
         drawing,
         source,
         Proposed("Reshape", [cut]),
         Proposed("Transpose", [], {"perm": [0, 2, 4, 3, 5, 1]}),
+        Proposed("Reshape", [drawing.ints(count, size * size, c)]),
     )
-    count = h // size * (w // size)
-    return made and Proposed("Reshape", [made, drawing.ints(count, size * size, c)])
+    if made is None or draw(st.booleans()):
+        return made and Proposed("Identity", [made])
+    attending = attention(draw, drawing, made)
+    mixed = drawing.add(attending) if attending else None
+    whole = mixed and _chain(
+        drawing,
+        mixed[0],
+        Proposed("Reshape", [drawing.ints(1, h // size, w // size, size, size, c)]),
+        Proposed("Transpose", [], {"perm": [0, 5, 1, 3, 2, 4]}),
+    )
+    return whole and Proposed("Reshape", [whole, drawing.ints(1, c, h, w)])
 
 
 def roll(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
@@ -174,6 +247,7 @@ ROWS = {
     "tokens": tokens,
     "attention": attention,
     "tail": tail,
+    "detector": detector,
     "windows": windows,
     "roll": roll,
     "grid sample": grid_sample,
