@@ -67,8 +67,8 @@ def cut(
 
 
 class TileBuilder:
-    """Collects the nodes, constants and crops of the program that yields `outputs`. `is_whole`: these
-    are all that the network yields.
+    """Collects the nodes, constants and crops of the program that yields `outputs`. `is_whole`:
+    they are all that the network yields.
     """
 
     def __init__(

@@ -17,8 +17,8 @@ _KEY = "network"
 
 
 class Whole(NamedTuple):
-    """What limits (`protos.limits`) tell networks apart by: the SHA-256 of the ONNX file, the shapes
-    of the inputs, and the types of inputs and outputs as they travel.
+    """What limits (`protos.limits`) tell networks apart by: the SHA-256 of the ONNX file, the
+    shapes of the inputs, and the types of inputs and outputs as they travel.
     """
 
     file: str

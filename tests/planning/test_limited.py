@@ -17,17 +17,18 @@ from protos.limits import Limits
 from tests.planning.support import cluster, real, small
 
 OTHER = Limits(networks=["0" * 64])
+ANY = Limits()
 DIVIDING = sorted(STRATEGIES.keys() - {"single", "auto"})
 
 
-def limited(some: Cluster, index: int = 0, limits: Limits = Limits()) -> Cluster:
+def limited(some: Cluster, index: int = 0, limits: Limits = ANY) -> Cluster:
     """The cluster, one of whose devices has limits."""
     devices = list(some.devices)
     devices[index] = replace(devices[index], limits=limits)
     return replace(some, devices=tuple(devices))
 
 
-def beside(rate: float, *others: float, limits: Limits = Limits()) -> Cluster:
+def beside(rate: float, *others: float, limits: Limits = ANY) -> Cluster:
     """A device with limits, and others."""
     return limited(cluster(rate, *others, host=False), limits=limits)
 

@@ -9,7 +9,7 @@ import pytest
 from coordinator.planning.strategies import STRATEGIES
 from tests.cluster.support import worker_process
 from tests.waiting import until
-from tests.whole.cluster import assert_right, coordinator, question, settled
+from tests.whole.cluster import assert_right, coordinator, question, running, settled
 from tests.worker.plugged import plug
 
 MODEL = "digits"
@@ -38,8 +38,11 @@ async def test_every_strategy_is_right_and_none_gives_it_a_tile(tmp_path):
                     assert_right(answer, whole)
                     assert limited.id not in answer.devices or len(answer.devices) == 1
                     assert strategy in ("single", "auto") or limited.id not in answer.devices
-                if strategy == "single":
-                    assert answer.devices == (limited.id,)
+                # Links look slow until they are measured undisturbed.
+                async with asyncio.timeout(60):
+                    while strategy == "single" and answer.devices != (limited.id,):
+                        answer = await host.infer(MODEL, feeds)
+                        assert_right(answer, whole)
                 await settled(host)
 
 
@@ -74,7 +77,7 @@ async def test_a_crowd_gives_it_whole_images_and_its_death_costs_none(tmp_path):
             answers += await crowd(host, feeds, 9, lambda got: len(by_it(got)) >= 20)
             assert {each.devices for each in by_it(answers)} == {(limited.id,)}
             dying = asyncio.create_task(crowd(host, feeds, 9, lambda got: len(got) >= 30))
-            await asyncio.sleep(0)
+            await until(lambda: limited.id in running(host))
             os.kill(limited.process.pid, signal.SIGKILL)
             answers += await dying
             for each in answers:

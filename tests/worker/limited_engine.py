@@ -1,5 +1,5 @@
-"""Toy engines for hardware that takes whole networks only: onnxruntime in disguise. Each is an entry
-point of a package.
+"""Toy engines for hardware that takes whole networks only: onnxruntime in disguise. Each is an
+entry point of a package.
 """
 
 from dataclasses import replace
@@ -99,7 +99,5 @@ class Yes(WholeOnly):
 class Traitless:
     """Describes itself by another type."""
 
-    traits = {"limits": None}
-
     def __init__(self, place):
-        pass
+        self.traits = {"limits": None}

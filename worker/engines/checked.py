@@ -22,8 +22,8 @@ from models.memory import PROCESS_BYTES, engine_cap_bytes
 from models.program import Program, weight_bytes
 from models.whole import whole_network
 from protos.failures import BadInput
-from protos.limits import Limits
-from worker.engines.base import ALL_TYPES, Engine, Maker, Place, Runnable, Traits
+from protos.limits import ALL_TYPES, Limits
+from worker.engines.base import Engine, Maker, Place, Runnable, Traits
 from worker.engines.beside import BesideProgram, OrElse
 from worker.engines.choice import Choice
 from worker.engines.comparison import Case, compared
