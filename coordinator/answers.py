@@ -34,6 +34,10 @@ Known = Annotated[
 ]
 
 
+# As `protos.facts` declares them.
+Fact = str | bool | int | float | Mapping[str, tuple[str, ...]] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Outputs of one request (arrays by output name), and how they were computed."""
@@ -139,7 +143,7 @@ class DeviceStatus:
     unreachable: tuple[str, ...] = ()
     threads: int = 0
     concurrency: int = 0
-    facts: Mapping[str, str | bool | int | float] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

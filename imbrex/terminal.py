@@ -23,6 +23,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from protos.limits import Limits
+
 # A pipe has no width; tables must not be folded for programs that read them.
 PIPE_WIDTH = 160
 
@@ -154,8 +156,9 @@ def devices_table(devices: Sequence[Mapping[str, Any]]) -> Table:
 def engine_of(facts: Mapping[str, Any]) -> str:
     """The engine of a device, and how many times as fast as onnxruntime it was."""
     name = str(facts.get("engine", ""))
-    speedup = facts.get("speedup", 0.0)
-    return f"{name} ({speedup:.2f}x)" if speedup else name
+    speedup, limits = facts.get("speedup", 0.0), facts.get("limits")
+    told = f"{name} ({speedup:.2f}x)" if speedup else name
+    return f"{told}, {Limits(**limits)}" if limits else told
 
 
 def models_table(models: Sequence[Mapping[str, Any]]) -> Table:

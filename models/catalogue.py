@@ -8,6 +8,7 @@ how its output becomes an answer; a model without a sidecar takes and returns te
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -82,12 +83,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A network that was found; `sidecar` is None if it takes tensors."""
+    """A network that was found; `sidecar` is None if it takes tensors, `file` is the SHA-256 of its
+    ONNX file, empty if it has none.
+    """
 
     name: str
     stored: StoredModel = field(repr=False)
     sidecar: Sidecar | None
     trained: bool
+    file: str = ""
 
     @property
     def proto(self) -> ModelProto:
@@ -230,7 +234,9 @@ def _load_file(path: Path) -> LoadedModel:
     beside = sidecar_path(path)
     sidecar = load_sidecar(beside) if beside.is_file() else None
     trained = sidecar.trained if sidecar else _metadata(stored.proto).get(WEIGHTS_KEY) != UNTRAINED
-    return LoadedModel(path.stem, stored, sidecar, trained)
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return LoadedModel(path.stem, stored, sidecar, trained, sha256)
 
 
 def _metadata(proto: ModelProto) -> dict[str, str]:

@@ -22,6 +22,7 @@ from models.operators import Piece, operator
 from models.operators.declaration import Attribute, with_attributes
 from models.precision import write_precision
 from models.program import BlobSource, Program, WeightRef
+from models.whole import write_file
 from models.wire import RUNTIME, Coded, Pixels, Quantised
 
 # Constants below this many bytes travel inside the graph.
@@ -55,6 +56,9 @@ def cut(
     """
     reach = extent(graph, nodes, demand)
     builder = TileBuilder(graph, reach, blobs, demand, static=static)
+    builder.is_whole = len(nodes) == len(graph.nodes) and all(
+        demand.get(name) == Box.whole(graph.shape(name)) for name in graph.results
+    )
     for position, node in enumerate(nodes):
         if node.outputs[0] in reach.computed:
             builder.add(position, node)
@@ -63,7 +67,9 @@ def cut(
 
 
 class TileBuilder:
-    """Collects the nodes, constants and crops of the program that yields `outputs`."""
+    """Collects the nodes, constants and crops of the program that yields `outputs`. `is_whole`:
+    they are all that the network yields.
+    """
 
     def __init__(
         self,
@@ -84,6 +90,7 @@ class TileBuilder:
         self.weights: list[WeightRef] = []
         self._constants: dict[tuple[str, Box], str] = {}
         self._crops: dict[tuple[str, Box], str] = {}
+        self.is_whole = False
         self._outputs = tuple(outputs)
         # Encoded tensors, under the names that the program's own nodes use for them.
         self._plain: dict[str, str] = {
@@ -237,6 +244,8 @@ class TileBuilder:
             graph, opset_imports=imports, ir_version=8, producer_name=_PRODUCER
         )
         write_precision(model, self.graph.precision)
+        if self.is_whole:
+            write_file(model, self.graph.file)
         return Program(model.SerializeToString(deterministic=True), tuple(self.weights))
 
     def _rename(self, names: Mapping[str, str]) -> None:

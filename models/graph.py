@@ -87,7 +87,8 @@ class Graph:
     as it was written, before some became simpler ones. `rows`: the axis along which a tensor's rows
     lie, where that is not axis 2; such a tensor has neither columns nor channels. `joined`: the
     outputs that are made of others when the answer is put together. `precision`: what its answers
-    promise (`models.precision`).
+    promise (`models.precision`). `file`: the SHA-256 of the ONNX file that it comes from; empty: it
+    was built by code.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Graph:
     rows: Mapping[str, int] = field(default_factory=dict)
     joined: Mapping[str, Joined] = field(default_factory=dict)
     precision: Precision = "exact"
+    file: str = ""
 
     @cached_property
     def producer(self) -> Mapping[str, int]:

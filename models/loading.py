@@ -42,7 +42,7 @@ def network_of(
     found on first use.
     """
     graph = graph_of(loaded.stored, shown or loaded.name, room)
-    graph = with_pixels(graph, loaded.sidecar)
+    graph = with_pixels(replace(graph, file=loaded.file), loaded.sidecar)
     graph = with_quantised_inputs(graph)
     if loaded.sidecar is not None:
         graph = _selected(graph, loaded.sidecar.selections(graph.output_shapes))

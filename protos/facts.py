@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import NewType, Self
 
 from protos import imbrex_pb2 as pb
-from protos.errors import PeerViolation
+from protos.errors import BadConfiguration, PeerViolation
+from protos.limits import Limits
 
 DeviceId = NewType("DeviceId", str)
 
@@ -31,7 +32,8 @@ class Facts:
     `gflops` is an estimate until it is measured, `tolerance` how far its results may be from
     onnxruntime's, relative to the largest magnitude. An engine other than onnxruntime computes
     `engine_programs` so far, `speedup` times as fast as onnxruntime did (0: not measured);
-    `refused` names what other engines do not compute, and why.
+    `refused` names what other engines do not compute, and why. `limits`: the engine computes whole
+    networks only, and of these what they take; None: it takes any program.
     """
 
     id: DeviceId
@@ -56,6 +58,7 @@ class Facts:
     engine_programs: int = 0
     speedup: float = 0.0
     refused: str = ""
+    limits: Limits | None = None
 
     @classmethod
     def of(cls, message: pb.DeviceFacts) -> Self:
@@ -76,6 +79,7 @@ class Facts:
         if not 0 <= message.gflops < float("inf") or not 0 <= message.tolerance < float("inf"):
             raise _violation(f"{message.gflops} GFLOP/s within {message.tolerance}")
         told = {each.name: getattr(message, each.name) for each in fields(cls)}
+        told["limits"] = _limits(message.limits) if message.HasField("limits") else None
         guess = max(message.mhz_max, 1000.0) * 1e-3 * _FLOP_PER_CLOCK * message.cores * message.pace
         usual = {"name": message.id, "gflops": guess, **_USUAL}
         return cls(**{name: value or usual.get(name, value) for name, value in told.items()})
@@ -105,6 +109,13 @@ class Facts:
 
 # Fields with a default were added later.
 _USUAL = {each.name: each.default for each in fields(Facts) if each.default}
+
+
+def _limits(message: pb.DeviceFacts.Limits) -> Limits:
+    try:
+        return Limits(*(tuple(each) for each in (message.networks, message.shapes, message.dtypes)))
+    except BadConfiguration as error:
+        raise PeerViolation(cause=error.cause, cure=error.cure) from error
 
 
 def _violation(what: str) -> PeerViolation:

@@ -58,7 +58,16 @@ class HelloReply(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., facts: _Optional[_Union[DeviceFacts, _Mapping]] = ..., received_s: _Optional[float] = ..., counters: _Optional[_Mapping[str, int]] = ..., resident_bytes: _Optional[int] = ..., coordinators: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., data_port: _Optional[int] = ...) -> None: ...
 
 class DeviceFacts(_message.Message):
-    __slots__ = ("id", "name", "machine", "cpu", "cores", "mhz_now", "mhz_max", "memory_bytes", "pace", "runtime", "boot_id", "threads", "celsius", "throttled", "concurrency", "engine", "processor", "gflops", "tolerance", "engine_programs", "speedup", "refused")
+    __slots__ = ("id", "name", "machine", "cpu", "cores", "mhz_now", "mhz_max", "memory_bytes", "pace", "runtime", "boot_id", "threads", "celsius", "throttled", "concurrency", "engine", "processor", "gflops", "tolerance", "engine_programs", "speedup", "refused", "limits")
+    class Limits(_message.Message):
+        __slots__ = ("networks", "shapes", "dtypes")
+        NETWORKS_FIELD_NUMBER: _ClassVar[int]
+        SHAPES_FIELD_NUMBER: _ClassVar[int]
+        DTYPES_FIELD_NUMBER: _ClassVar[int]
+        networks: _containers.RepeatedScalarFieldContainer[str]
+        shapes: _containers.RepeatedScalarFieldContainer[str]
+        dtypes: _containers.RepeatedScalarFieldContainer[str]
+        def __init__(self, networks: _Optional[_Iterable[str]] = ..., shapes: _Optional[_Iterable[str]] = ..., dtypes: _Optional[_Iterable[str]] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +90,7 @@ class DeviceFacts(_message.Message):
     ENGINE_PROGRAMS_FIELD_NUMBER: _ClassVar[int]
     SPEEDUP_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     machine: str
@@ -103,7 +113,8 @@ class DeviceFacts(_message.Message):
     engine_programs: int
     speedup: float
     refused: str
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., machine: _Optional[str] = ..., cpu: _Optional[str] = ..., cores: _Optional[int] = ..., mhz_now: _Optional[float] = ..., mhz_max: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., pace: _Optional[float] = ..., runtime: _Optional[str] = ..., boot_id: _Optional[str] = ..., threads: _Optional[int] = ..., celsius: _Optional[float] = ..., throttled: _Optional[bool] = ..., concurrency: _Optional[int] = ..., engine: _Optional[str] = ..., processor: _Optional[str] = ..., gflops: _Optional[float] = ..., tolerance: _Optional[float] = ..., engine_programs: _Optional[int] = ..., speedup: _Optional[float] = ..., refused: _Optional[str] = ...) -> None: ...
+    limits: DeviceFacts.Limits
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., machine: _Optional[str] = ..., cpu: _Optional[str] = ..., cores: _Optional[int] = ..., mhz_now: _Optional[float] = ..., mhz_max: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., pace: _Optional[float] = ..., runtime: _Optional[str] = ..., boot_id: _Optional[str] = ..., threads: _Optional[int] = ..., celsius: _Optional[float] = ..., throttled: _Optional[bool] = ..., concurrency: _Optional[int] = ..., engine: _Optional[str] = ..., processor: _Optional[str] = ..., gflops: _Optional[float] = ..., tolerance: _Optional[float] = ..., engine_programs: _Optional[int] = ..., speedup: _Optional[float] = ..., refused: _Optional[str] = ..., limits: _Optional[_Union[DeviceFacts.Limits, _Mapping]] = ...) -> None: ...
 
 class ExamineRequest(_message.Message):
     __slots__ = ("neighbours",)

@@ -73,9 +73,10 @@ def settled(
 
     If they are left open, and there are several cores and memory for as many programs, `measure`
     finds them at the first start (None: the machine was busy with something else), and again only
-    for another engine or processor.
+    for another engine or processor. An engine with limits computes one network at a time.
     """
-    if settings.threads or settings.concurrency or settings.pace < 1:
+    is_given = settings.threads or settings.concurrency or settings.pace < 1
+    if is_given or engine.traits.limits is not None:
         return _divided(settings, settings.concurrency or 1)
     cores = settings.usable_cores
     if cores == 1 or settings.memory_bytes < cores * _TASK_BYTES:

@@ -77,6 +77,7 @@ def facts(settings: WorkerSettings, own_id: DeviceId, engine: Engine) -> Facts:
         engine_programs=standing.programs,
         speedup=standing.speedup,
         refused=standing.refused,
+        limits=engine.traits.limits,
     )
 
 

@@ -10,6 +10,7 @@ from coordinator.costs.affine import Costs
 from coordinator.tasks.plan import DeviceId, Plan
 from models.units import Network
 from protos.errors import BadRequest
+from protos.limits import Limits
 
 __all__ = ["Cluster", "Costs", "Device", "Endpoint", "Link", "Medium", "Planner"]
 
@@ -93,7 +94,7 @@ class Device:
 
     `speed` ranks devices as AOFL does (frequency, e.g. in MHz x cores or FLOP/s); `host` marks the
     host worker, whose link is memory. The device computes `concurrency` tasks at once, each at the
-    cost that `costs` predicts.
+    cost that `costs` predicts. With `limits` it takes whole networks only.
     """
 
     id: DeviceId
@@ -104,6 +105,7 @@ class Device:
     memory_bytes: int
     host: bool = False
     concurrency: int = 1
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)

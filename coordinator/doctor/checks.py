@@ -86,7 +86,8 @@ def _neighbours(examined: Examined, patient: Patient) -> _Row:
 def _engine(patient: Patient) -> str:
     faster = f", {patient.engine_speedup:.1f} times as fast as onnxruntime"
     refused = ", another one was refused" if patient.refused_engines else ""
-    return f"{patient.engine}{faster if patient.engine_speedup else ''}{refused}"
+    limits = f", {patient.limits}" if patient.limits else ""
+    return f"{patient.engine}{faster if patient.engine_speedup else ''}{limits}{refused}"
 
 
 def _flags(flags: int) -> str:

@@ -127,6 +127,7 @@ async def _patient(
         newer_members=connection.newer_members,
         engine=connection.facts.engine,
         engine_speedup=connection.facts.speedup,
+        limits=str(connection.facts.limits or ""),
         refused_engines=connection.facts.refused,
     )
 

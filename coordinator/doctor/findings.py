@@ -97,7 +97,8 @@ class Patient:
     cannot reach, and why. `heard`: whether its mDNS announcements arrive. `coordinators`: others
     that it works for. `newer_members`: the generation of its list of members, if newer than the
     coordinator's. `engine` computes, `engine_speedup` times as fast as onnxruntime (0: not
-    measured); `refused_engines`: what engines other than onnxruntime do not compute, and why.
+    measured), and takes what its `limits` say (empty: any program); `refused_engines`: what engines
+    other than onnxruntime do not compute, and why.
     """
 
     id: DeviceId
@@ -115,6 +116,7 @@ class Patient:
     newer_members: int = 0
     engine: str = "onnxruntime"
     engine_speedup: float = 0.0
+    limits: str = ""
     refused_engines: str = ""
 
     @property

@@ -66,6 +66,13 @@ class LiveExpectations:
         needed = needed_bytes(len(own) + 1, held, more, 0, 0)
         return needed <= known.memory_bytes
 
+    def takes(self, graph: TaskGraph, device: DeviceId) -> bool:
+        """Whether the device's limits allow the tasks of this plan."""
+        known = self._known(device)
+        if known is None or known.limits is None:
+            return True
+        return graph.whole is not None and known.limits.take(*graph.whole)
+
 
 def _weight_bytes(program: Program) -> int:
     return sum(math.prod(each.dims) * dtype_of(each.data_type).itemsize for each in program.weights)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.costs.devices import Cluster, Device
+from coordinator.planning.limited import parted
 from coordinator.planning.simulator import simulate
 from coordinator.tasks.plan import DeviceId, Plan, TrafficBytes
 from models.units import Network
@@ -68,19 +69,23 @@ class Grouping:
         return max(alone + queued / self.capacity_per_s, outstanding / self.capacity_per_s)
 
 
-def counts(devices: int) -> list[int]:
-    """Numbers of groups to consider: powers of two, and one group per device."""
-    found = [1]
-    while found[-1] * 2 < devices:
-        found.append(found[-1] * 2)
-    return [*found, devices] if devices > 1 else found
+def counts(devices: int, alone: int = 0) -> list[int]:
+    """Numbers of groups to consider: all devices together; powers of two, and one group per device,
+    beside the groups of those that are always `alone`.
+    """
+    found = [1 << power for power in range(max(1, devices).bit_length()) if 1 << power < devices]
+    return sorted({1, *(each + alone for each in (*found, devices))} - {0})
 
 
 def divided(cluster: Cluster, count: int) -> list[Cluster]:
-    """`count` groups of about equal speed: devices, the fastest first, go to the slowest group."""
-    groups: list[list[Device]] = [[] for _ in range(count)]
-    for device in sorted(cluster.devices, key=lambda each: (-each.speed, each.name)):
+    """`count` groups: devices with limits are each one of them, and the others have about equal
+    speed: devices, the fastest first, go to the slowest group.
+    """
+    free, limited = parted(cluster)
+    groups: list[list[Device]] = [[] for _ in range(count - len(limited))]
+    for device in sorted(free.devices, key=lambda each: (-each.speed, each.name)):
         min(groups, key=lambda group: sum(each.speed for each in group)).append(device)
+    groups += [[each] for each in limited]
     return [replace(cluster, devices=tuple(group)) for group in groups]
 
 

@@ -15,6 +15,7 @@ from models.graph import COLS, ROWS
 from models.memory import megabytes
 from models.partial import summed_input
 from models.units import Network
+from models.whole import Whole
 from protos.errors import Infeasible
 
 
@@ -56,6 +57,7 @@ def check_plan(plan: Plan, network: Network, cluster: Cluster, *, memory: bool =
     _check_exchange(plan.blocks, network)
     if cluster.apart:
         _check_reach(plan, network, cluster)
+    _check_limits(plan, network, cluster)
     if memory:
         _check_memory(plan, network, cluster)
 
@@ -204,6 +206,19 @@ def _check_reach(plan: Plan, network: Network, cluster: Cluster) -> None:
                     f"{task.device!r}, which cannot reach each other",
                     block=reader.block,
                 )
+
+
+def _check_limits(plan: Plan, network: Network, cluster: Cluster) -> None:
+    """Devices with limits compute a whole network that they take, or nothing."""
+    is_whole = len(plan.blocks) == 1 and len(plan.blocks[0].tiles) == 1
+    for device in cluster.devices:
+        if device.limits is None or device.id not in plan.devices:
+            continue
+        if not is_whole or not device.limits.take(*Whole.of(network.graph)):
+            raise IllegalPlan(
+                cause=f"{device.name!r} takes {device.limits}",
+                block=next(k for k, b in enumerate(plan.blocks) if device.id in b.devices),
+            )
 
 
 def _check_memory(plan: Plan, network: Network, cluster: Cluster) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from coordinator.costs.corrections import is_measured
 from coordinator.costs.devices import Cluster, Planner
+from coordinator.planning.auto import auto
 from coordinator.planning.legal import IllegalPlan, check_plan
+from coordinator.planning.limited import best_of
 from coordinator.planning.mistakes import broken, defined_at, guarded, is_ours
 from coordinator.planning.simulator import simulate
+from coordinator.planning.single import single
 from coordinator.planning.spread import planned
 from coordinator.tasks.plan import MadeFor, Plan
 from models.units import Network
@@ -33,6 +37,19 @@ def propose(planner: Planner, network: Network, cluster: Cluster, allowed: Wire 
 
 
 def _checked(planner: Planner, network: Network, cluster: Cluster) -> Plan:
+    plan = best_of(
+        network,
+        cluster,
+        partial(_simulated, planner),
+        partial(_simulated, single),
+        only_divided=planner not in (single, auto),
+    )
+    if planner is auto and plan.strategy != "auto":
+        plan = replace(plan, strategy="auto", notes=("Chosen: single.", *plan.notes))
+    return replace(plan, made_for=made_for(cluster))
+
+
+def _simulated(planner: Planner, network: Network, cluster: Cluster) -> Plan:
     try:
         plan = replace(planned(guarded(planner), network, cluster), wire=network.wire)
         check_plan(plan, network, cluster)
@@ -43,7 +60,7 @@ def _checked(planner: Planner, network: Network, cluster: Cluster) -> Plan:
     except Exception as error:
         raise broken(planner, error) from error
     predicted_s = simulate(plan, network, cluster).latency_s
-    return replace(plan, predicted_latency_s=predicted_s, made_for=made_for(cluster))
+    return replace(plan, predicted_latency_s=predicted_s)
 
 
 def made_for(cluster: Cluster) -> tuple[MadeFor, ...]:

@@ -252,7 +252,8 @@ class LiveCluster:
             speed=facts.mhz_max * facts.cores * facts.pace,
             memory_bytes=facts.memory_bytes,
             host=self._pool.is_host(facts.id),
-            concurrency=facts.concurrency,
+            concurrency=facts.concurrency if facts.limits is None else 1,
+            limits=facts.limits,
         )
 
     # ------------------------------------------------------------ for the driver

@@ -19,6 +19,7 @@ from coordinator.control.switching import LEAST_GAIN
 from coordinator.costs.devices import Cluster, Planner, fastest
 from coordinator.library.loaded import Library, Loaded
 from coordinator.planning.groups import Grouping, counts, divided, grouping
+from coordinator.planning.limited import parted, without_others
 from coordinator.planning.mistakes import BrokenPlanner, name_of
 from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
@@ -91,8 +92,11 @@ class Maker:
         """
         loaded = await self._library.get(asked.model)
         network, allowed = loaded.served.network, self._allowed(loaded)
-        planner, most = self.planner(""), len(cluster.devices)
-
+        planner, cluster = self.planner(""), without_others(network, cluster)
+        free, limited = parted(cluster)
+        numbers = counts(len(free.devices), len(limited))
+        if self._objective == "latency":
+            numbers = numbers[:1]
         ready = {len(each.plans): each for each in asked.ready}
         present = {device.id for device in cluster.devices}
 
@@ -114,7 +118,7 @@ class Maker:
 
         def all_of_them() -> dict[int, Grouping]:
             found = {1: grouping((asked.plan,), network, (cluster,))}
-            for count in counts(1 if self._objective == "latency" else most)[1:]:
+            for count in numbers[1:]:
                 with suppress(Infeasible):
                     found[count] = best(count)
             return found

@@ -39,6 +39,10 @@ class Expectations(Protocol):
         """Whether the device can prepare and hold the task's program beside its own."""
         ...
 
+    def takes(self, graph: TaskGraph, device: DeviceId) -> bool:
+        """Whether the device's limits allow the tasks of this plan."""
+        ...
+
 
 class NoExpectations:
     """No predictions: nothing is ever overdue."""
@@ -56,6 +60,11 @@ class NoExpectations:
     def has_room(self, graph: TaskGraph, task: int, device: DeviceId) -> bool:
         """Always."""
         del graph, task, device
+        return True
+
+    def takes(self, graph: TaskGraph, device: DeviceId) -> bool:
+        """Always."""
+        del graph, device
         return True
 
 

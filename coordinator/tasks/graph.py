@@ -20,6 +20,7 @@ from models.selection import Selection, Selections
 from models.shapes import TensorInfo
 from models.tolerance import PLAIN, between_devices
 from models.units import Network
+from models.whole import Whole
 from models.work import Work
 
 
@@ -88,6 +89,7 @@ class TaskSpec:
 class TaskGraph:
     """A plan's tasks, as requests execute them. `tensors` are in wire form, `works` is the work of
     each task, `tolerance` how far two devices may differ in its results (`models.tolerance`).
+    `whole`: the network, if its only task computes all of it.
     """
 
     plan: Plan
@@ -100,6 +102,7 @@ class TaskGraph:
     works: tuple[Sequence[Work], ...] = field(default=(), repr=False)
     tolerance: float = PLAIN
     joined: Mapping[str, Joined] = field(default_factory=dict)
+    whole: Whole | None = None
 
     @cached_property
     def results(self) -> tuple[str, ...]:
@@ -221,6 +224,7 @@ def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
         programs=programs,
         blobs=blobs,
         tolerance=between_devices(network.graph),
+        whole=Whole.of(network.graph) if len(tasks) == 1 else None,
     )
 
 

@@ -34,11 +34,13 @@ def place(
         return planned
     backlog = _Backlog(requests, expected)
 
-    def rank(device: DeviceId) -> tuple[int, bool, float, int]:
+    def rank(device: DeviceId) -> tuple[int, bool, bool, float, int]:
         ready_s = expected.prepare_s(run.graph, task.spec.id, device)
         ready_s += expected.task_s(run.graph, task.spec.id, device)
         seconds = backlog.seconds.get(device, 0.0) + ready_s
-        return task.failures[device], device != planned, seconds, backlog.attempts[device]
+        # Beyond its limits a device computes with onnxruntime: better than losing the request.
+        beyond = not expected.takes(run.graph, device)
+        return task.failures[device], beyond, device != planned, seconds, backlog.attempts[device]
 
     return min(free, key=rank, default=None)
 

@@ -61,6 +61,8 @@ def test_the_engine_that_computes_is_named_with_its_gain() -> None:
     assert "openvino, 1.9 times as fast as onnxruntime" in text
     refused = patient("a", refused_engines="openvino is refused: it has a bug")
     assert "onnxruntime, another one was refused" in told(examined(refused))
+    limited = patient("a", engine="hailo", limits="whole networks only")
+    assert "hailo, whole networks only" in told(examined(limited))
 
 
 def test_what_findings_of_all_devices_say_is_in_the_rows() -> None:

@@ -162,3 +162,17 @@ def test_a_device_without_room_helps_nobody_who_is_late_but_takes_over_from_the_
     alone.step(Delivered(R, 0, 0), 0.0)
     assert assigned(alone.step(Tick(), LATE_S)) == []
     assert assigned(alone.step(Lost(A), LATE_S)) == [Assign(R, 0, 1, B)]
+
+
+class Limited(Expected):
+    """Device `b` takes whole networks only."""
+
+    def takes(self, graph: TaskGraph, device: DeviceId) -> bool:
+        return device != B
+
+
+def test_a_device_with_limits_gets_a_tile_only_where_no_other_is_left() -> None:
+    state = scheduler("a", "b", "c", expected=Limited())
+    state.step(Submitted(R, chain([[(0, 12)]])), 0.0)
+    assert assigned(state.step(Lost(A), 1.0)) == [Assign(R, 0, 1, C)]
+    assert assigned(state.step(Lost(C), 2.0)) == [Assign(R, 0, 2, B)]

@@ -48,6 +48,9 @@ class Expected:
     def has_room(self, graph: TaskGraph, task: int, device: DeviceId) -> bool:
         return True
 
+    def takes(self, graph: TaskGraph, device: DeviceId) -> bool:
+        return True
+
 
 def cells(box: Box) -> range:
     return range(box[0].start, box[0].stop)

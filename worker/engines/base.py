@@ -14,19 +14,12 @@ import numpy as np
 
 from models.program import Program
 from protos.failures import BadInput
+from protos.limits import ALL_TYPES, Limits
 from worker.programs.store import BlobStore
 
 T = TypeVar("T")
 
 Processor: TypeAlias = Literal["cpu", "gpu", "npu"]
-
-# Every type that the wire carries.
-ALL_TYPES = frozenset(
-    {
-        *("float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64"),
-        *("uint8", "uint16", "uint32", "uint64"),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +29,8 @@ class Traits:
     `fingerprint` differs for engines that compute differently or keep programs in another form: it
     covers the version, the processor's kernels and options. `dtypes` (numpy's names) are those
     allowed for inputs and outputs of programs. `tolerance` is how far results may be from
-    onnxruntime's, relative to the largest magnitude of a program's outputs.
+    onnxruntime's, relative to the largest magnitude of a program's outputs. `limits`: it computes
+    whole networks only (`models.whole`), of which the coordinator plans those that they take.
     """
 
     name: str
@@ -45,6 +39,7 @@ class Traits:
     fingerprint: str
     dtypes: frozenset[str] = ALL_TYPES
     tolerance: float = 1e-5
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)

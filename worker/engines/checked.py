@@ -20,7 +20,9 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from models.memory import PROCESS_BYTES, engine_cap_bytes
 from models.program import Program, weight_bytes
+from models.whole import whole_network
 from protos.failures import BadInput
+from protos.limits import ALL_TYPES, Limits
 from worker.engines.base import Engine, Maker, Place, Runnable, Traits
 from worker.engines.beside import BesideProgram, OrElse
 from worker.engines.choice import Choice
@@ -95,13 +97,15 @@ class Checked:
 
     def load(self, sha256: str) -> Runnable | None:
         """The program as onnxruntime runs it, and the engine once it has been checked."""
-        loaded = self._reference.load(sha256)
-        return None if loaded is None else BesideProgram(self, sha256, loaded)
+        loaded, given = self._reference.load(sha256), self._given.get(sha256)
+        if loaded is None or given is None or not self._takes(given):
+            return loaded
+        return BesideProgram(self, sha256, loaded)
 
     def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
         """The program as the engine runs it, or as onnxruntime does where that fails."""
         plain = partial(self._reference.trial, program, weights, threads)
-        if self._engine is None:
+        if self._engine is None or not self._takes(program):
             return plain()
         try:
             return OrElse(self._engine.trial(program, weights, threads), plain)
@@ -201,8 +205,17 @@ class Checked:
             version=engine.traits.version,
             processor=engine.traits.processor,
             fingerprint=fingerprint,
+            limits=_limits(engine.traits),
         )
         self._engine = engine
+
+    def _takes(self, program: Program) -> bool:
+        """Whether the engine's limits allow this program, as far as a program tells."""
+        limits = self.traits.limits
+        if limits is None:
+            return True
+        file = whole_network(program)
+        return file is not None and (not limits.networks or file in limits.networks)
 
     def _check(self, engine: Engine, program: BesideProgram, case: Case) -> None:
         given = self._given.get(case.sha256)
@@ -231,6 +244,13 @@ class Checked:
         self._engine, self.traits = None, self._reference.traits
         if self._choice is not None:
             self._choice.refuse(name, why)
+
+
+def _limits(traits: Traits) -> Limits | None:
+    """The limits with the types that the engine supports."""
+    if traits.limits is None or traits.dtypes == ALL_TYPES:
+        return traits.limits
+    return replace(traits.limits, dtypes=traits.dtypes)
 
 
 def _require_types(traits: Traits, program: Runnable) -> None:

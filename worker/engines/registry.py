@@ -13,8 +13,9 @@ from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from protos.errors import BadConfiguration
-from worker.engines.base import Engine, Maker, Place
+from protos.errors import BadConfiguration, ImbrexError
+from protos.limits import Limits
+from worker.engines.base import Engine, Maker, Place, Traits
 from worker.engines.checked import Checked
 from worker.engines.choice import Choice
 from worker.engines.processor import cpu_fingerprint
@@ -81,7 +82,7 @@ def raw_maker(name: str) -> Maker:
             cause=f"the engine {name!r} of {found.value} cannot be imported: {error}",
             cure="Install what that package needs, or choose another engine",
         ) from error
-    return plugged
+    return partial(_made, name, plugged)
 
 
 def candidates(sysfs: Path = Path("/sys")) -> dict[str, str]:
@@ -110,6 +111,25 @@ def _has_intel(sysfs: Path, nodes: str) -> bool:
             file.read_text().strip() == _INTEL for file in sysfs.glob(f"{nodes}/device/vendor")
         )
     return False
+
+
+def _made(name: str, make: Maker, place: Place) -> Engine:
+    """The engine of a package, whose mistakes are errors with its name."""
+    try:
+        engine = make(place)
+        traits = engine.traits
+        if not isinstance(traits, Traits):
+            raise TypeError(f"its traits are of type {type(traits).__name__}")
+        if not isinstance(traits.limits, Limits | None):
+            raise TypeError(f"its limits are of type {type(traits.limits).__name__}")
+    except ImbrexError as error:
+        raise BadConfiguration(cause=f"engine {name!r}: {error.cause}", cure=error.cure) from error
+    except Exception as error:
+        raise BadConfiguration(
+            cause=f"the engine {name!r} cannot be used: {type(error).__name__}: {error}",
+            cure="Correct its package (docs/engines.md), or choose another engine",
+        ) from error
+    return engine
 
 
 def _beside(reference: Maker, make: Maker, place: Place) -> Engine:

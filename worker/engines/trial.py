@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from models.program import Program
+from protos.errors import BadConfiguration
 from protos.memory import cap_memory
 from worker.engines.base import Engine, Place, Runnable
 from worker.engines.comparison import Case, compared
@@ -58,7 +59,7 @@ def tried(job: Job) -> Tried:
     """Makes the runs.
 
     Raises:
-        ImbrexError: the engine is not here, or cannot take a program.
+        ImbrexError: the engine is not here, cannot take a program, or takes no parts of networks.
     """
     from worker.engines.registry import raw_maker
 
@@ -70,6 +71,11 @@ def tried(job: Job) -> Tried:
         given = Given(store)
         start = _resident_bytes()
         engine = raw_maker(job.engine)(place)
+        if engine.traits.limits is not None:
+            raise BadConfiguration(
+                cause="it computes whole networks only",
+                cure=f"Set engine = {job.engine} to have this device take nothing else",
+            )
         _run(engine, *job.runs[0])  # its threads and kernels, once
         base = _resident_bytes()
         grown, seen, together = 0, [], []

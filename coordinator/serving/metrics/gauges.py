@@ -116,9 +116,9 @@ class Gauges(Collector):
             if math.isfinite(status.last_seen_s):
                 seen.add_metric(labels, now - status.last_seen_s)
             if ready:
-                facts = status.facts
-                speedup = float(facts.get("speedup", 0.0)) or 1.0
-                engine.add_metric((*labels, str(facts.get("engine", ""))), speedup)
+                speedup, name = status.facts.get("speedup"), status.facts.get("engine", "")
+                faster = speedup if isinstance(speedup, float) and speedup else 1.0
+                engine.add_metric((*labels, str(name)), faster)
                 _add_measured(status, labels, (ratio, rate, link, celsius, throttled))
         yield from (up, seen, drained, quarantined, refused, audited, wrong, others)
         yield from (ratio, rate, link, celsius, throttled, engine)

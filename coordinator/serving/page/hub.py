@@ -7,13 +7,14 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from coordinator.answers import DeviceStatus
 from coordinator.runtime.journal import Ended, Planned
 from coordinator.serving.page.day import FILE, Day
 from protos.errors import Unavailable
+from protos.limits import Limits
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
@@ -204,6 +205,7 @@ def _request(ended: Ended, model: str) -> dict[str, Any]:
 
 
 def _facts(status: DeviceStatus, load: dict[str, float]) -> dict[str, Any]:
+    limits = status.facts.get("limits")
     return {
         "id": status.id or status.address,
         "state": status.state,
@@ -217,6 +219,7 @@ def _facts(status: DeviceStatus, load: dict[str, float]) -> dict[str, Any]:
         "throttled": status.throttled,
         "engine": status.facts.get("engine", ""),
         "speedup": status.facts.get("speedup", 0.0),
+        "limits": str(Limits(**limits)) if isinstance(limits, Mapping) else "",
         "load": round(min(1.0, load.get(status.id, 0.0)), 3),
     }
 

@@ -54,6 +54,7 @@ function facts(device) {
   parts.push(`load ${Math.round(device.load * 100)} %`);
   if (device.celsius) parts.push(`${Math.round(device.celsius)} °C`);
   if (device.speedup) parts.push(`${device.engine}, ${device.speedup.toFixed(2)} × onnxruntime`);
+  if (device.limits) parts.push(`${device.engine}: ${device.limits}`);
   if (device.throttled) parts.push("throttled");
   if (device.host) parts.push("this machine");
   return parts.join(" · ");

@@ -1,0 +1,97 @@
+"""Devices that take whole networks only: they are no part of any division.
+
+Planners see the other devices alone. A device with limits can be the one that computes everything,
+and in the throughput mode it is a group of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from coordinator.costs.devices import Cluster, Device
+from coordinator.planning.baseline import best_alone
+from coordinator.planning.legal import IllegalPlan
+from coordinator.tasks.plan import Plan, Unused
+from models.units import Network
+from models.whole import Whole
+from protos.errors import Infeasible
+
+# A planner's plan for some of the devices.
+Make = Callable[[Network, Cluster], Plan]
+
+
+def without_others(network: Network, cluster: Cluster) -> Cluster:
+    """The cluster without devices whose limits exclude this network.
+
+    Raises:
+        Infeasible: there is no other device.
+    """
+    whole = Whole.of(network.graph)
+    kept = tuple(d for d in cluster.devices if d.limits is None or d.limits.take(*whole))
+    if cluster.devices and not kept:
+        names = ", ".join(f"{each.name} ({each.limits})" for each in cluster.devices)
+        raise Infeasible(
+            cause=f"no device takes {network.name}: {names}",
+            cure="Add a device with another engine, or set engine = auto there",
+        )
+    return replace(cluster, devices=kept)
+
+
+def parted(cluster: Cluster) -> tuple[Cluster, tuple[Device, ...]]:
+    """The devices that take any program, and those that take whole networks only."""
+    free = tuple(each for each in cluster.devices if each.limits is None)
+    limited = tuple(each for each in cluster.devices if each.limits is not None)
+    return replace(cluster, devices=free), limited
+
+
+def best_of(
+    network: Network, cluster: Cluster, divided: Make, alone: Make, *, only_divided: bool
+) -> Plan:
+    """The faster of the plan that `divided` makes for the devices without limits, and of those that
+    `alone` makes for one device with limits; the latter, if it is `only_divided`, only where there
+    is no other plan.
+
+    Raises:
+        Infeasible: there is no plan.
+    """
+    usable = without_others(network, cluster)
+    free, limited = parted(usable)
+    found: list[Plan] = []
+    refused: Infeasible | None = None
+    try:
+        if free.devices or not limited:
+            found.append(divided(network, free))
+    except IllegalPlan:
+        raise
+    except Infeasible as error:
+        refused = error
+    for each in limited if not (found and only_divided) else ():
+        try:
+            found.append(alone(network, replace(cluster, devices=(each,))))
+        except Infeasible as error:
+            refused = refused or error
+    if not found:
+        assert refused is not None
+        raise refused
+    plan = min(found, key=lambda each: each.predicted_latency_s)
+    is_free = len(free.devices) == len(cluster.devices)
+    return plan if is_free else _explained(plan, network, cluster, usable)
+
+
+def _explained(plan: Plan, network: Network, cluster: Cluster, usable: Cluster) -> Plan:
+    """The plan, compared with every device that could have computed it alone, and with the reason
+    for each that it leaves out.
+    """
+    best = best_alone(network, usable.devices)
+    told = {each.device: each for each in plan.unused}
+    for each in cluster.devices:
+        if each.id not in plan.devices and each.id not in told:
+            why = f"takes {each.limits}" if each.limits else "one device alone is faster"
+            told[each.id] = Unused(each.id, why)
+    return replace(
+        plan,
+        single_device_latency_s=best.seconds,
+        baseline_device=best.device.id,
+        unused=tuple(told.values()),
+    )
