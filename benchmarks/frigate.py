@@ -38,7 +38,7 @@ from imbrex.demo.cluster import ClusterForm, DemoCluster
 from imbrex.demo.likeness import likeness
 from imbrex.demo.measure import wait_until_profiled
 from models.reference import WholeModel
-from models.zoo.yolov8 import yolov8n
+from models.zoo.yolov8 import yolov8n_maps
 from tests.serving.frigate_detector import Detector
 from tests.serving.processes import free_port
 
@@ -66,7 +66,7 @@ class Asked:
 
 def save_model(folder: Path) -> Path:
     """YOLOv8n with Frigate's form of output: (1, 84, boxes), scores behind a sigmoid."""
-    model = yolov8n(SIDE).complete()
+    model = yolov8n_maps(SIDE).complete()
     graph = model.graph
     flat = []
     for output in graph.output:

@@ -45,7 +45,7 @@ from models.zoo.unet import unet
 from models.zoo.vgg import vgg16
 from models.zoo.yolov2 import yolov2
 from models.zoo.yolov3_tiny import yolov3_tiny
-from models.zoo.yolov8 import yolov8n
+from models.zoo.yolov8 import yolov8n, yolov8n_sidecar
 from protos.errors import NotFound
 
 _DIGITS = Path(__file__).parent / "digits" / "digits.onnx"
@@ -70,7 +70,7 @@ Source = Built | Shipped
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One network of the catalogue. The untrained ones have no sidecar: they take and return
+    """One network of the catalogue. Most untrained ones have no sidecar: they take and return
     tensors, whatever task their layers were designed for.
     """
 
@@ -79,6 +79,7 @@ class Entry:
     source: Source
     task: Task = "tensor"
     trained: bool = False
+    sidecar: Callable[[], Sidecar] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,11 @@ _ENTRIES = {
         _untrained("efficientnet-lite0", "EfficientNet-Lite0, 224x224", efficientnet_lite0),
         _untrained("convnext-tiny", "ConvNeXt-T, 224x224", convnext_tiny),
         _untrained("yolov3-tiny", "YOLOv3-tiny, 416x416", yolov3_tiny),
-        _untrained("yolov8n", "YOLOv8n, 640x640", yolov8n),
+        replace(
+            _untrained("yolov8n", "YOLOv8n, 640x640", yolov8n),
+            task="detection",
+            sidecar=yolov8n_sidecar,
+        ),
         _untrained("unet", "U-Net, unpadded, 252x252 to 68x68", unet),
         _untrained("deeplabv3", "DeepLabv3 on MobileNetV2, 513x513", deeplabv3),
         _untrained("espcn", "ESPCN, super-resolution by 3 of 224x224", espcn),
@@ -198,7 +203,8 @@ def _load_named(name_or_path: str) -> LoadedModel:
     found = entry(name_or_path)
     match found.source:
         case Built(build):
-            return LoadedModel(found.name, build(), sidecar=None, trained=found.trained)
+            sidecar = found.sidecar and found.sidecar()
+            return LoadedModel(found.name, build(), sidecar, found.trained)
         case Shipped(path):
             return _load_file(path)
 

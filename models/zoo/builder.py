@@ -197,7 +197,14 @@ class Tensor:
     """Name of the layer that it belongs to, after which normalisation and activation are named."""
 
     def conv(
-        self, name: str, channels: int, windows: Windows, *, groups: int = 1, bias: bool = True
+        self,
+        name: str,
+        channels: int,
+        windows: Windows,
+        *,
+        groups: int = 1,
+        bias: bool = True,
+        bias_about: float = 0.0,
     ) -> Tensor:
         """A convolution; leave the bias out where `norm` follows."""
         net = self.network
@@ -206,7 +213,8 @@ class Tensor:
             net.he_weight(f"{name}.weight", (channels, self.shape[1] // groups, *_kernel(windows))),
         ]
         if bias:
-            inputs.append(net.uniform_weight(f"{name}.bias", (channels,), about=0.0, spread=BIAS))
+            spread = {"about": bias_about, "spread": BIAS}
+            inputs.append(net.uniform_weight(f"{name}.bias", (channels,), **spread))
         return net.node(
             "Conv",
             name,

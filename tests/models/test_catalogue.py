@@ -29,7 +29,7 @@ def test_entries_describe_themselves():
     entries = [catalogue.entry(name) for name in catalogue.names()]
     assert [each.name for each in entries] == list(catalogue.names())
     assert [each.name for each in entries if each.trained] == ["digits"]
-    assert [each.name for each in entries if each.task != "tensor"] == ["digits"]
+    assert [each.name for each in entries if each.task != "tensor"] == ["digits", "yolov8n"]
     assert all(each.description for each in entries)
 
 

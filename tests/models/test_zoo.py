@@ -58,7 +58,7 @@ LAST_WEIGHTS = {
     "efficientnet-lite0": ("fc.bias", "ce4a28ffa0274fa1"),
     "convnext-tiny": ("fc.bias", "1c007d74eb6dedbd"),
     "yolov3-tiny": ("fine.bias", "4669609a741e0112"),
-    "yolov8n": ("head5_class.bias", "87649c67f4574be9"),
+    "yolov8n": ("head5_class.bias", "91114689984f9cde"),
     "unet": ("logits.bias", "c455a9ec9f927c00"),
     "deeplabv3": ("logits.bias", "58d62a7608e208c3"),
     "espcn": ("conv3.bias", "3f16a77c70581a7b"),
@@ -78,6 +78,10 @@ def test_variants_of_vgg16_share_the_weights_of_their_convolutions():
     assert len({digests["conv5_3.bias"] for digests in variants}) == 1
 
 
+# Numbers of cells and of pixels.
+PLACES = {"low_high", "boxes", "output0"}
+
+
 @pytest.mark.parametrize("name", [name for name in BUILT if not name.startswith("vgg16-256")])
 def test_activations_stay_sane(name):
     proto = catalogue.load(name).proto
@@ -95,7 +99,7 @@ def test_activations_stay_sane(name):
     spread = {
         value.name: float(array.std())
         for value, array in zip(session.get_outputs(), outputs, strict=True)
-        if array.size > 1
+        if array.size > 1 and value.name not in PLACES
     }
     assert len(outputs) == len(made)
     # A mean over 768 channels varies by 1 / sqrt(768).

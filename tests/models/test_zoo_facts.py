@@ -48,8 +48,7 @@ FACTS = {
     "convnext-tiny": Facts(58, 8.91, 28_589_128, CLASSES),
     # Darknet's file holds 8,858,734 floats: 2 * 3,184 of them are means and variances.
     "yolov3-tiny": Facts(13, 5.565, 8_852_366, ((1, 255, 13, 13), (1, 255, 26, 26))),
-    # Published with the 16 constants that decode a box's distances: 3,157,200.
-    "yolov8n": Facts(63, 8.74, 3_157_184, ((1, 144, 80, 80), (1, 144, 40, 40), (1, 144, 20, 20))),
+    "yolov8n": Facts(64, 8.74, 3_157_200, ((1, 84, 8400),)),
     "unet": Facts(23, 30.25, 31_030_658, ((1, 2, 68, 68),)),
     "deeplabv3": Facts(58, 10.73, 4_523_541, ((1, 21, 513, 513),)),
     "espcn": Facts(3, 2.27, 22_729, ((1, 1, 672, 672),)),

@@ -27,7 +27,8 @@ class Light:
 @cache
 def built(name: str) -> Light:
     loaded = catalogue.load(name)
-    assert (loaded.name, loaded.sidecar, loaded.trained) == (name, None, False)
+    assert (loaded.name, loaded.trained) == (name, False)
+    assert (loaded.sidecar is None) == (catalogue.entry(name).task == "tensor")
     proto = loaded.proto
     shapes = {weight.name: tuple(weight.dims) for weight in proto.graph.initializer}
     digests = {
@@ -49,9 +50,9 @@ def built(name: str) -> Light:
 
 
 def _steers(weight: TensorProto) -> bool:
-    """Whether it is a size, a factor or a scalar rather than something that training fits."""
+    """Whether it is a size, a factor, a place or a scalar, nothing that training fits."""
     return (
         weight.data_type != TensorProto.FLOAT
         or len(weight.dims) == 0
-        or weight.name.endswith(".scales")
+        or weight.name.endswith((".scales", "anchors", "strides"))
     )
