@@ -96,7 +96,10 @@ def load_graph(
     nodes, constants, gathered = simplified(parted.nodes, tensors, constants, outputs, opset)
     told |= dequantised_shapes(nodes, tensors)
     tensors |= inferred()
-    nodes, joined = joined_last(nodes, tensors, constants, frozenset(outputs), opset, gathered)
+    nodes, joined, parts = joined_last(
+        nodes, tensors, constants, frozenset(outputs), opset, gathered
+    )
+    told |= parts
     tensors |= inferred()
     rows = row_axes(nodes, tensors, frozenset(constants), gathered)
     nodes = rolled(nodes, tensors, constants, rows, frozenset(results_of(outputs, joined)))

@@ -20,7 +20,7 @@ from models.graph import ROWS, Joined
 from models.operators import LAYER_NORMS
 from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo
-from models.simplify.draft import Draft, attributes_of, joined_axis, slice_of
+from models.simplify.draft import Draft, attributes_of, joined_axis, op_of, slice_of
 from models.simplify.rows import row_axes
 
 # No detector has more scales, and what follows a list is written once for each of its maps.
@@ -44,9 +44,9 @@ def joined_last(
     outputs: frozenset[str],
     opset: int,
     gathered: Container[str] = (),
-) -> tuple[list[onnx.NodeProto], dict[str, Joined]]:
-    """The nodes in which every Concat of rows comes as late as possible, and the outputs that
-    remain to be joined.
+) -> tuple[list[onnx.NodeProto], dict[str, Joined], dict[str, TensorInfo]]:
+    """The nodes in which every Concat of rows comes as late as possible, the outputs that remain to
+    be joined, and the parts that were made, of which ONNX may not know how to infer the shape.
     """
     rows = row_axes(nodes, tensors, frozenset(constants), gathered)
     read = {name for node in nodes for name in node.input}
@@ -54,7 +54,7 @@ def joined_last(
     for node in nodes:
         sinking.add(node)
     sinking.flush()
-    return sinking.draft.nodes, sinking.joined
+    return sinking.draft.nodes, sinking.joined, sinking.made
 
 
 class _Sinking:
@@ -68,8 +68,8 @@ class _Sinking:
         # What is done to each map's rows, one map after the other, so that it makes layers.
         self._chains: dict[int, list[onnx.NodeProto]] = {}
         self._taken_parts: set[str] = set()
-        self._made: set[str] = set()
-        self._written = 0
+        self._done: set[str] = set()
+        self.made: dict[str, TensorInfo] = {}
 
     def add(self, node: onnx.NodeProto) -> None:
         """Writes a node, or its parts if it reads some and can be divided."""
@@ -83,7 +83,7 @@ class _Sinking:
             join = helper.make_node("Concat", list(parts.names), [node.output[0]], axis=parts.axis)
             join.name = node.name or node.output[0]
             self._waiting[node.output[0]] = join
-            if node.output[0] in self._ends and self._made.issuperset(parts.names):
+            if node.output[0] in self._ends and self._done.issuperset(parts.names):
                 self.joined[node.output[0]] = Joined(parts.axis, parts.names)
                 del self._waiting[node.output[0]]
             elif node.output[0] in self.draft.outputs:
@@ -94,7 +94,7 @@ class _Sinking:
             if name in self._taken_parts:
                 self.flush()
         self.draft.nodes.append(node)
-        self._made.update(node.output)
+        self._done.update(node.output)
 
     def _taken(self, node: onnx.NodeProto) -> tuple[int, onnx.NodeProto] | None:
         """Which part a Slice takes, and the node that takes it."""
@@ -124,7 +124,7 @@ class _Sinking:
         self._taken_parts.clear()
 
     def _divided(self, node: onnx.NodeProto) -> _Parts | None:
-        if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+        if len(node.output) != 1:
             return None
         if any(name and name not in self.draft.tensors for name in (*node.input, *node.output)):
             return None
@@ -135,9 +135,9 @@ class _Sinking:
         read = {name: self._parts[name] for name in node.input if name in self._parts}
         if not read or len({each.sizes for each in read.values()}) > 1:
             return None
-        if self._written > _MOST_WRITTEN:
+        if len(self.made) > _MOST_WRITTEN:
             return None
-        rule = _RULES.get(node.op_type)
+        rule = _RULES.get(op_of(node))
         change = rule(self.draft, node, read) if rule else None
         return None if change is None else self._write(node, read, change)
 
@@ -171,8 +171,10 @@ class _Sinking:
                 del one.attribute[:]
                 one.input[:] = [one.input[0], self.draft.ints(f"{name}__shape", shape)]
             self._chains.setdefault(k, []).append(one)
-            self._made.add(name)
-        self._written += len(names)
+            shape = list(self.draft.shape(node.output[0]))
+            shape[change.axis] = size
+            self.made[name] = TensorInfo(tuple(shape), self.draft.tensors[node.output[0]].data_type)
+            self._done.add(name)
         return _Parts(names, change.axis, sizes)
 
     def _cut(self, source: str, axis: int, start: int, size: int) -> str:

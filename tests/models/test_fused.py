@@ -18,7 +18,7 @@ from models.reference import WholeModel, random_inputs
 from models.simplify import rules
 from models.units import divide
 from protos.errors import BadRequest
-from tests.models.attention import NETWORKS
+from tests.models.attention import NETWORKS, Net
 
 RUNTIME = "com.microsoft"
 SHAPE = (1, 12, 8)
@@ -129,6 +129,24 @@ def test_a_norm_without_a_mean_may_be_alone() -> None:
     model = between("SimplifiedLayerNormalization", [NORM[0]], domain="", axis=-1)
     assert checked(model).ok
     assert all(unit.splits for unit in divide(load_graph(model)).units)
+
+
+@pytest.mark.parametrize("op", ["FastGelu", "BiasGelu", "SkipLayerNormalization"])
+def test_a_list_of_maps_is_joined_behind_it(op: str) -> None:
+    """ONNX infers no shape of its parts."""
+    net = Net(1, 3, 8, 8)
+    parts = [net.reshape(net.conv("x", 3, 4), 1, 4, 64) for _ in range(2)]
+    tokens = net.add("Transpose", net.add("Concat", *parts, axis=2), perm=[0, 2, 1])
+    more = {
+        "FastGelu": [],
+        "BiasGelu": [net.floats(4)],
+        "SkipLayerNormalization": [net.floats(1, 128, 4), net.floats(4), net.floats(4)],
+    }
+    made = net.add(op, tokens, *more[op], domain=RUNTIME)
+    model = net.model(net.add("Sigmoid", made), opset=14)
+    graph = load_graph(model)
+    assert len(graph.joined) == 1
+    assert checked(model).ok
 
 
 WIDE = weights(8, 24)
