@@ -51,7 +51,9 @@ AGAIN_S = (0.0, 0.2, 0.5, 1.0, 2.0)
 _SIGNS_OF_LIFE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), value)
     for name, value in (
-        *(("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 2)),
+        ("TCP_KEEPIDLE", 1),
+        ("TCP_KEEPINTVL", 1),
+        ("TCP_KEEPCNT", 2),
         ("TCP_USER_TIMEOUT", 3000),  # milliseconds
     )
     if hasattr(socket, name)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -21,14 +22,20 @@ def _plugged(tmp_path, monkeypatch):
     plug(tmp_path, monkeypatch, **{name: f"limited_engine:{toy}" for name, toy in toys.items()})
 
 
+@asynccontextmanager
+async def one_of_three(folder):
+    """A worker with limits, and the addresses of it and of two slow ones without."""
+    async with (
+        worker_process(folder / "limited", ENGINE="wholeonly") as limited,
+        worker_process(folder / "one", PACE="0.2") as one,
+        worker_process(folder / "two", PACE="0.2") as two,
+    ):
+        yield limited, [each.address for each in (limited, one, two)]
+
+
 async def test_every_strategy_is_right_and_none_gives_it_a_tile(tmp_path):
     feeds, whole = question(MODEL)
-    async with (
-        worker_process(tmp_path / "limited", ENGINE="wholeonly") as limited,
-        worker_process(tmp_path / "one", PACE="0.2") as one,
-        worker_process(tmp_path / "two", PACE="0.2") as two,
-    ):
-        addresses = [each.address for each in (limited, one, two)]
+    async with one_of_three(tmp_path) as (limited, addresses):
         for strategy in STRATEGIES:
             async with coordinator(tmp_path / strategy, addresses, strategy) as host:
                 (device,) = (each for each in host.devices() if each.id == limited.id)
@@ -62,28 +69,25 @@ async def crowd(host, feeds, clients, enough):
 async def test_a_crowd_gives_it_whole_images_and_its_death_costs_none(tmp_path):
     feeds, whole = question(MODEL)
     async with (
-        worker_process(tmp_path / "limited", ENGINE="wholeonly") as limited,
-        worker_process(tmp_path / "one", PACE="0.2") as one,
-        worker_process(tmp_path / "two", PACE="0.2") as two,
+        one_of_three(tmp_path) as (limited, addresses),
+        coordinator(tmp_path / "host", addresses, "efl") as host,
     ):
-        addresses = [each.address for each in (limited, one, two)]
-        async with coordinator(tmp_path / "host", addresses, "efl") as host:
 
-            def by_it(answers):
-                return [each for each in answers if limited.id in each.devices]
+        def by_it(answers):
+            return [each for each in answers if limited.id in each.devices]
 
-            answers = await crowd(host, feeds, 1, len)
-            assert not by_it(answers)
-            answers += await crowd(host, feeds, 9, lambda got: len(by_it(got)) >= 20)
-            assert {each.devices for each in by_it(answers)} == {(limited.id,)}
-            dying = asyncio.create_task(crowd(host, feeds, 9, lambda got: len(got) >= 30))
-            await until(lambda: limited.id in running(host))
-            os.kill(limited.process.pid, signal.SIGKILL)
-            answers += await dying
-            for each in answers:
-                assert_right(each, whole)
-            await until(lambda: limited.id not in host._live.present())
-            assert not by_it([await host.infer(MODEL, feeds)])
+        answers = await crowd(host, feeds, 1, len)
+        assert not by_it(answers)
+        answers += await crowd(host, feeds, 9, lambda got: len(by_it(got)) >= 20)
+        assert {each.devices for each in by_it(answers)} == {(limited.id,)}
+        dying = asyncio.create_task(crowd(host, feeds, 9, lambda got: len(got) >= 30))
+        await until(lambda: limited.id in running(host))
+        os.kill(limited.process.pid, signal.SIGKILL)
+        answers += await dying
+        for each in answers:
+            assert_right(each, whole)
+        await until(lambda: limited.id not in host._live.present())
+        assert not by_it([await host.infer(MODEL, feeds)])
 
 
 async def test_an_engine_with_another_network_gets_nothing(tmp_path):
