@@ -96,9 +96,11 @@ def grouping(plans: Sequence[Plan], network: Network, clusters: Sequence[Cluster
 
 
 def service(plan: Plan, network: Network, cluster: Cluster) -> Service:
-    """The times of an image by a plan, from the simulator."""
+    """The times of an image by a plan, from the simulator. Devices that are in the cluster do the
+    work of those that have left, as when a request is executed.
+    """
     simulation = simulate(plan, network, cluster)
-    busiest_s = max(simulation.busy_s(device) for device in plan.devices)
+    busiest_s = max(simulation.busy_s(device.id) for device in cluster.devices)
     shared_s = _shared_s(simulation.traffic, cluster)
     return Service(simulation.latency_s, max(busiest_s, shared_s), shared_s)
 

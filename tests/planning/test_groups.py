@@ -62,6 +62,14 @@ def test_what_all_groups_share_bounds_them_all() -> None:
     assert alike(4, 1.0, 1.0, shared_s=0.5).capacity_per_s == 2.0
 
 
+def test_a_group_whose_devices_have_left_is_as_busy_as_those_that_step_in() -> None:
+    network, whole = real("digits"), cluster(1.0, 1.0)
+    left, stays = (replace(whole, devices=(each,)) for each in whole.devices)
+    (own,) = grouping([strategy("single")(network, stays)], network, [stays]).services
+    (found,) = grouping([strategy("single")(network, left)], network, [stays]).services
+    assert found.period_s == own.period_s > 0
+
+
 @pytest.mark.parametrize("medium", ["star", "switch", "air"])
 def test_a_device_each_answers_most_and_all_together_soonest(medium: str) -> None:
     network, planner = real("vgg16-conv"), strategy("fused")
