@@ -25,6 +25,7 @@ from protos.channels import Caller
 from protos.errors import ImbrexError, PeerViolation
 from protos.failures import NotFinite, RunError, SendFailed
 from protos.frames import Buffer, decode
+from protos.heap import Rest
 from worker.compute import Compute, Job, Timed
 from worker.engines.base import Ready
 from worker.outbox import Outbox
@@ -82,6 +83,7 @@ class Exchange:
         self._numbers = itertools.count(1)
         self._runs: dict[TaskKey, Job] = {}
         self._idle = asyncio.Event()
+        self._rest = Rest()
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
 
@@ -136,7 +138,10 @@ class Exchange:
 
     def receive_piece(self, piece: Piece) -> None:
         """Handles a halo; may be called in any thread."""
+        dropped = self._tasks.dropped["early_overflow"]
         self._change(self._tasks.add_piece, piece, time.monotonic())
+        if self._tasks.dropped["early_overflow"] != dropped:
+            self._on_loop(self._rest.begin)
 
     def keep(self, members: Collection[str]) -> None:
         """Sets the members; ends the streams to all other devices."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protos.errors import Unavailable
-from protos.heap import give_back_memory
+from protos.heap import Rest
 
 # The window for a sender's speed: Wi-Fi in a far room pauses for seconds.
 WINDOW_S = 5.0
@@ -27,9 +27,6 @@ MOST_WAITING = 256
 # One caller's share of all bytes and of all bodies.
 CALLER_SHARE = 0.5
 _MARK_S = WINDOW_S / 10
-# The allocator keeps a body's memory for the next one. After this long without bodies, it is
-# returned to the system.
-REST_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +81,7 @@ class Places:
         self._held: list[Place] = []
         self._waiting = 0
         self._freed = asyncio.Event()
-        self._rest: asyncio.TimerHandle | None = None
+        self._rest = Rest()
 
     @property
     def held_bytes(self) -> int:
@@ -131,7 +128,7 @@ class Places:
         if place in self._held:
             self._held.remove(place)
             self._notify()
-            self._return_memory_soon()
+            self._rest.begin()
 
     def _fits(self, caller: str, size_bytes: int) -> bool:
         return self._room(self._held, size_bytes, 1.0) and self._room(
@@ -165,12 +162,6 @@ class Places:
             staying.remove(place)
             place.ended = True
             place.end()
-
-    def _return_memory_soon(self) -> None:
-        if self._rest is not None:
-            self._rest.cancel()
-        loop = asyncio.get_running_loop()
-        self._rest = loop.call_later(REST_S, loop.run_in_executor, None, give_back_memory)
 
     def _notify(self) -> None:
         self._freed.set()
