@@ -56,7 +56,7 @@ def emit(result: dict[str, Any], chosen: argparse.Namespace, text: str) -> None:
 
 def _module() -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name if spec else Path(sys.argv[0]).name
+    return spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).name
 
 
 def _commit() -> str:

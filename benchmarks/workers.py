@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
+from typing import Any
 
 import numpy as np
 
@@ -50,8 +51,7 @@ class WorkerProcess:
     @property
     def id(self) -> str:
         """Its device id."""
-        assert self.child is not None
-        return str((self.child.ready() or {})["id"])
+        return str(self.told()["id"])
 
     @property
     def pid(self) -> int:
@@ -59,8 +59,19 @@ class WorkerProcess:
         assert self.child is not None
         return self.child.process.pid
 
+    def told(self) -> dict[str, Any]:
+        """What it says of itself; nothing before it serves."""
+        assert self.child is not None
+        return self.child.ready() or {}
+
     async def start(self) -> None:
         """Returns when it serves."""
+        self.begin()
+        await until(lambda: bool(self.told()))
+        self.port = int(str(self.told()["address"]).rpartition(":")[2])
+
+    def begin(self) -> None:
+        """Starts its process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder.with_suffix(".toml")
         config.write_text(f"secret = '{self.secret}'\n")
@@ -71,8 +82,6 @@ class WorkerProcess:
         ready = self.folder / "ready.json"
         ready.unlink(missing_ok=True)
         self.child = children.start(self.name, arguments, self.folder, ready, self.within)
-        await until(lambda: self.child is not None and self.child.ready() is not None)
-        self.port = int(str((self.child.ready() or {})["address"]).rpartition(":")[2])
 
     def signal(self, number: Signals) -> None:
         """Sends a signal to its process."""

@@ -2,6 +2,7 @@
 
     python -m benchmarks.chaos --minutes 10 --seed 1 --json
     sudo python -m benchmarks.chaos --lab --minutes 10 --seed 1 --json
+    sudo python -m benchmarks.chaos --pair --minutes 10 --seed 1 --json
     python -m benchmarks.chaos --liars 20 --json
 
 Six workers, a coordinator, and a steady stream of requests by plans of every kind. Every few
@@ -11,6 +12,9 @@ disk is full, its memory short. In the lab cables are pulled too: of one device,
 only, between two devices; and a link becomes slow. One worker is always left alone. A request is
 *lost* if it ends with an error, and *wrong* if its answer is not the whole model's. Nothing is
 restarted by hand.
+
+With `--pair` there are two coordinators with TLS, a store, HAProxy and keepalived, as a home has
+them (`benchmarks.pair`), and things happen to the coordinators, their machines and the store, too.
 
 With `--liars`, a device begins to compute wrongly instead, so many times: 1 % of noise, or a
 channel of zeros. Nothing shows it at once: how many tasks does it take until the audit finds it?
@@ -24,13 +28,15 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos import liars
 from benchmarks.chaos.harm import PACES, Harm
-from benchmarks.chaos.places import Place, here, in_the_lab
+from benchmarks.chaos.pair import PairHarm
+from benchmarks.chaos.places import Place, here, in_the_lab, with_two
 from benchmarks.report import command_line, emit
 from benchmarks.workers import Tensors, questions
 from coordinator.control.choice import Choice
@@ -92,28 +98,32 @@ class Stream:
         self.outcome.wrong += not compare(found.arrays, whole).max_rel_error <= EXACT
 
 
-async def measure(minutes: float, seed: int, lab: bool) -> dict[str, Any]:
+async def measure(minutes: float, seed: int, where: str) -> dict[str, Any]:
     """Everything that is printed."""
-    where = in_the_lab if lab else here
+    start: Any = {"here": here, "lab": in_the_lab, "pair": with_two}[where]
     with tempfile.TemporaryDirectory(prefix="imbrex-chaos-") as name:
-        async with where(Path(name), WORKERS, PACES[0], MODEL) as place:
-            stream, harm = Stream(place, seed), Harm(place, seed)
+        async with start(Path(name), WORKERS, PACES[0], MODEL) as place:
+            stream, harms = Stream(place, seed), list[Harm | PairHarm]([Harm(place, seed)])
+            if place.house is not None:
+                harms.append(PairHarm(place.house, seed))
             deadline_s = asyncio.get_running_loop().time() + minutes * 60
-            await asyncio.gather(stream.until(deadline_s), harm.until(deadline_s))
+            going = (each.until(deadline_s) for each in harms)
+            await asyncio.gather(stream.until(deadline_s), *going)
     outcome, ordered = stream.outcome, sorted(stream.outcome.seconds)
+    done = sum((each.done for each in harms), Counter())
     return {
         "requests": len(outcome.seconds) + len(outcome.lost),
-        "faults": sum(harm.done.values()),
+        "faults": done.total(),
         "lost": len(outcome.lost),
         "wrong": outcome.wrong,
         "p50_s": statistics.median(ordered) if ordered else None,
         "p99_s": ordered[int(0.99 * (len(ordered) - 1))] if ordered else None,
         "worst_s": ordered[-1] if ordered else None,
-        "kinds": dict(harm.done),
+        "kinds": dict(done),
         "losses": outcome.lost[:20],
         "minutes": minutes,
         "seed": seed,
-        "lab": lab,
+        "where": where,
         "workers": WORKERS,
         "model": MODEL,
     }
@@ -124,14 +134,18 @@ def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lab", action="store_true", help="in network namespaces (root only)")
+    for where, told in (("lab", "in network namespaces"), ("pair", "there, two coordinators")):
+        about = f"{told} (root only)"
+        parser.add_argument(
+            f"--{where}", dest="where", action="store_const", const=where, help=about
+        )
     parser.add_argument("--liars", type=int, default=0, metavar="TRIES", help="devices that lie")
     chosen = parser.parse_args()
     if chosen.liars:
         found = asyncio.run(liars.measure(chosen.liars, MODEL))
         emit(found, chosen, "\n".join(liars.lines(found)))
         return int(liars.is_bad(found))
-    result = asyncio.run(measure(chosen.minutes, chosen.seed, chosen.lab))
+    result = asyncio.run(measure(chosen.minutes, chosen.seed, chosen.where or "here"))
     median, rare = result["p50_s"] or 0.0, result["p99_s"] or 0.0
     text = (
         f"{result['requests']} requests, {result['faults']} faults: {result['lost']} lost, "

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from benchmarks.chaos.places import Place
+from benchmarks.chaos.places import NETWORK, Place
 from benchmarks.lab import cuts
 from benchmarks.workers import WorkerProcess
 
@@ -26,8 +26,6 @@ LEFT_ON_DISK_BYTES = 20_000
 LEFT_OF_MEMORY_BYTES = 30 << 20
 _NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
-PROCESS = ("kill", "term", "empty disk", "stop", "stop", "pace", "full disk", "memory")
-NETWORK = ("cut", "cut", "one way", "peers", "peers", "slow link")
 SLOW_MBPS = 3.0
 
 
@@ -40,7 +38,6 @@ class Harm:
         self.done: Counter[str] = Counter()
         self._place = place
         self._random = random.Random(seed)
-        self._kinds = PROCESS + (NETWORK if place.network else ())
 
     async def until(self, deadline_s: float) -> None:
         """Until then, and until everything is mended."""
@@ -51,7 +48,7 @@ class Harm:
             free = [worker for worker in self._place.workers[1:] if not worker.busy]
             if free:
                 victim = self._random.choice(free)
-                kind = self._random.choice(self._kinds)
+                kind = self._random.choice(self._place.kinds)
                 going.append(asyncio.create_task(self._harm(victim, kind)))
         await asyncio.gather(*going)
 
@@ -91,8 +88,8 @@ class Harm:
     def _cut(self, worker: WorkerProcess, kind: str) -> Callable[[], None]:
         network = self._place.network
         assert network is not None, "only then there are such kinds"
-        numbers = range(1, len(self._place.workers) + 1)
-        number = self._place.workers.index(worker) + 1
+        first, workers = self._place.first, self._place.workers
+        numbers, number = range(first, first + len(workers)), first + workers.index(worker)
         if kind == "cut":
             return cuts.cut(network, number)
         if kind == "slow link":

@@ -13,24 +13,34 @@ from benchmarks.lab.cluster import SECRET, WORKER_PORT
 from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
+from benchmarks.pair.machines import FRONT, SHARED, THIRD, House, house
 from benchmarks.workers import WorkerProcess, running, until
 from coordinator.cluster import children
 from imbrex.client import Client
 
 LOOPBACK = "127.0.0.1"
+# What can happen to a worker, and in the lab its network.
+PROCESS = ("kill", "term", "empty disk", "stop", "stop", "pace", "full disk", "memory")
+NETWORK = ("cut", "cut", "one way", "peers", "peers", "slow link")
+# With an empty disk a worker would be a member no longer; and two coordinators are not at the host.
+NOT_OF_MEMBERS = ("empty disk", "full disk", "one way")
 # A home's Ethernet; devices reach each other directly, so that halos travel between them.
 MBPS = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Workers, the client of the coordinator that they joined, and their network, if they have one
-    whose cables can be pulled: worker 0 is its device 1.
+    """Workers, the client of the coordinator that they joined, their network, if they have one
+    whose cables can be pulled, of which worker 0 is device `first`; the kinds of harm, and two
+    coordinators if there are two.
     """
 
     workers: Sequence[WorkerProcess]
     client: Client
     network: Network | None = None
+    first: int = 1
+    kinds: Sequence[str] = PROCESS
+    house: House | None = None
 
 
 @asynccontextmanager
@@ -66,7 +76,21 @@ async def in_the_lab(
             for i in range(count)
         ]
         async with running(workers), _asked(folder, workers, model, HOST, network) as client:
-            yield Place(workers, client, network)
+            yield Place(workers, client, network, kinds=PROCESS + NETWORK)
+
+
+@asynccontextmanager
+async def with_two(folder: Path, count: int, pace: float, model: str) -> AsyncIterator[Place]:
+    """Two coordinators at one address, every machine in a network namespace; root only."""
+    require_tools()
+    remove_leftovers()
+    kinds = [each for each in PROCESS + NETWORK if each not in NOT_OF_MEMBERS]
+    with (
+        guarded(os.getpid(), folder),
+        house(folder, model, pace, count) as made,
+        Client(f"http://{SHARED}:{FRONT}") as client,
+    ):
+        yield Place(made.workers, client, made.network, THIRD, kinds, made)
 
 
 @contextmanager

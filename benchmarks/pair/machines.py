@@ -19,21 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from benchmarks.lab.cuts import cut, cut_peers
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import Network, Wiring
 from benchmarks.members import make_members
 from benchmarks.pair.clients import CLIENTS, TOLERANCE, Seen
-from benchmarks.pair.processes import CONFIGURATION, HAPROXY, START_S
-from benchmarks.store import Where, replaced, stored
+from benchmarks.pair.processes import CONFIGURATION, HAPROXY, START_S, Member
+from benchmarks.store import Store, Where, replaced, stored
+from benchmarks.workers import WorkerProcess
 from coordinator.cluster import children
 from coordinator.cluster.authority import Authority
 from imbrex.client import Client
 from models.catalogue import load
 from models.importer import load_graph
-from models.installed import VARIABLE
 from models.reference import WholeModel, compare, random_inputs
 from protos.errors import ImbrexError
 
@@ -42,35 +40,31 @@ ADDRESSES = Path(__file__).parents[2] / "deploy" / "haproxy" / "keepalived.conf"
 # Within the lab's network, and of no machine.
 SHARED = "10.77.0.200"
 PORT, FRONT, ENROL, WORKER = 8460, 8450, 8462, 8470
-_COORDINATORS, _WORKERS = (1, 2), (3, 4)
-_LOOK_S = 2.0
-# Before anything is harmed; how long machines are apart, and dead.
-_CALM_S, _APART_S, _DEAD_S = 5.0, 5.0, 10.0
+# The machines of the coordinators; the third one has a worker, and the store's third server.
+COORDINATORS, THIRD = (1, 2), 3
+# How long nothing is harmed, and machines are apart, and dead.
+_CALM_S, _APART_S, _DEAD_S = 20.0, 5.0, 10.0
+CALM, HARMS = "machines_undisturbed", ("partitions", "machines")
 # Until a machine that is whole again may have the address: keepalived wants two good answers.
 _SETTLED_S = 3.0
 
 
 @dataclass
 class House:
-    """The machines; addresses are the network's, 1 and 2 are the coordinators'."""
+    """The machines; the coordinators' are 1 and 2, the workers' those after them."""
 
     network: Network
-    model: str
+    coordinators: tuple[Member, Member]
+    workers: list[WorkerProcess]
+    store: Store
 
     def is_whole(self, number: int) -> bool:
         """Whether a coordinator answers, with all workers."""
-        try:
-            url = f"http://{self.network.address(number)}:{PORT}"
-            with httpx.Client(base_url=url, timeout=_LOOK_S, trust_env=False) as client:
-                found = client.get("/v1/devices").json()["devices"]
-                ready = sum(each["state"] == "ready" for each in found)
-                return ready == len(_WORKERS) and client.get("/v2/health/ready").is_success
-        except (httpx.HTTPError, ValueError, KeyError):
-            return False
+        return self.coordinators[number - 1].is_ready(len(self.workers))
 
     def whole(self) -> None:
         """Returns when both are whole, and one of them has the address."""
-        for number in _COORDINATORS:
+        for number in COORDINATORS:
             children.wait_until(
                 lambda number=number: self.is_whole(number),  # type: ignore[misc]
                 f"coordinator {number} is not whole",
@@ -81,7 +75,7 @@ class House:
 
     def holders(self) -> list[int]:
         """The machines that have the shared address."""
-        return [each for each in _COORDINATORS if SHARED in self._addresses(each)]
+        return [each for each in COORDINATORS if SHARED in self._addresses(each)]
 
     def _addresses(self, number: int) -> str:
         command = ("ip", "-n", self.network.device(number), "-4", "address", "show", "eth0")
@@ -89,39 +83,48 @@ class House:
 
 
 @contextmanager
-def house(folder: Path, model: str, pace: float) -> Iterator[House]:
-    """All machines, whole."""
-    network = Network(Wiring(4, "switch", 940.0))
-    states = {each: folder / f"worker-{each}" for each in _WORKERS}
+def house(folder: Path, model: str, pace: float, computing: int = 2) -> Iterator[House]:
+    """All machines, `computing` of them with workers, whole; this thread is beside them."""
+    network = Network(Wiring(len(COORDINATORS) + computing, "switch", 940.0))
+    first, second = folder / "pi-1", folder / "pi-2"
+    numbers = range(THIRD, THIRD + computing)
     with ExitStack() as stack:
         network.build()
         stack.callback(network.remove)
         stack.enter_context(inside(network.host))
-        within = {each: network.inside(network.device(each)) for each in range(1, 5)}
-        first, second = folder / "pi-1", folder / "pi-2"
-        make_members(first, list(states.values()))
+        workers = [_worker(network, each, folder, pace) for each in numbers]
+        make_members(first, [each.folder for each in workers])
         authority = Authority.load(first)
         assert authority is not None
-        servers = (*_COORDINATORS, _WORKERS[0])
-        places = [Where(network.address(each), 4222, 6222, within[each]) for each in servers]
+        places = [
+            Where(network.address(each), 4222, 6222, network.inside(network.device(each)))
+            for each in (*COORDINATORS, THIRD)
+        ]
         store = stack.enter_context(stored(folder, authority=authority, places=places))
         _imbrex("cluster", "move-state", store.url, "--state-dir", str(first))
-        workers = [_worker(network, each, states[each], pace, within[each]) for each in _WORKERS]
-        stack.callback(children.stop, workers)
-        daemons = [_coordinator(network, 1, first, model, within[1])]
-        stack.callback(children.stop, daemons)
+        members = (
+            _coordinator(network, 1, first, model, workers),
+            _coordinator(network, 2, second, model, workers),
+        )
+        for each in (*workers, *members):
+            stack.callback(lambda each=each: children.stop([each.child] if each.child else []))  # type: ignore[misc]
+        for worker in workers:
+            worker.begin()
+        members[0].start()
         where = f"{network.address(1)}:{ENROL}"
         invite = ("cluster", "invite", "--coordinator", "--address", where)
         token = _imbrex(*invite, "--state-dir", str(first)).strip()
+        running = members[0].child
+        assert running is not None
         children.wait_until(
-            lambda: daemons[0].ready() is not None, "no coordinator", daemons, START_S
+            lambda: running.ready() is not None, "no coordinator", [running], START_S
         )
         join = ("coordinator", "--join", token, "--join-only", "--state-dir", str(second))
-        _imbrex(*join, within=within[2])
-        daemons.append(_coordinator(network, 2, second, model, within[2]))
-        for number in _COORDINATORS:
-            _front(stack, network, number, folder, within[number])
-        made = House(network, model)
+        _imbrex(*join, within=members[1].within)
+        members[1].start()
+        for number in COORDINATORS:
+            _front(stack, network, number, folder, members[number - 1].within)
+        made = House(network, members, workers, store)
         made.whole()
         yield made
 
@@ -131,25 +134,22 @@ def _imbrex(*arguments: str, within: Sequence[str] = ()) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def _worker(
-    network: Network, number: int, state: Path, pace: float, within: Sequence[str]
-) -> children.Child:
-    arguments = ["worker", "--name", state.name, "--no-mdns", "--state-dir", str(state)]
-    arguments += ["--host", network.address(number), "--port", str(WORKER), "--pace", str(pace)]
-    return children.start(state.name, arguments, state, state / "ready.json", within)
+def _worker(network: Network, number: int, folder: Path, pace: float) -> WorkerProcess:
+    name, within = f"worker-{number}", network.inside(network.device(number))
+    return WorkerProcess(name, folder / name, pace, network.address(number), WORKER, within)
 
 
 def _coordinator(
-    network: Network, number: int, state: Path, model: str, within: Sequence[str]
-) -> children.Child:
-    arguments = ["coordinator", "--host", network.address(number), "--port", str(PORT)]
+    network: Network, number: int, state: Path, model: str, workers: Sequence[WorkerProcess]
+) -> Member:
+    host = network.address(number)
+    arguments = ["coordinator", "--host", host, "--port", str(PORT)]
     arguments += ["--no-mdns", "--state-dir", str(state), "--no-host-computes", "--no-profile"]
     arguments += ["--model", model, "--rate", "0", "--strategy", "ofl"]
-    for each in _WORKERS:
-        arguments += ["--worker", f"{network.address(each)}:{WORKER}"]
-    log, models = (state.parent / f"{state.name}-{what}" for what in ("log", "models"))
-    own = (*within, "env", f"{VARIABLE}={models}")
-    return children.start(state.name, arguments, log, state / "ready.json", own)
+    for each in workers:
+        arguments += ["--worker", each.address]
+    within = network.inside(network.device(number))
+    return Member(state.name, state, arguments, PORT, host, within)
 
 
 def _front(
@@ -158,7 +158,7 @@ def _front(
     """HAProxy and keepalived on a machine."""
     proxy, address = folder / f"haproxy-{number}.cfg", folder / f"keepalived-{number}.conf"
     control = folder / f"control-{number}"
-    servers = {f"pi-{n}.local:8460": f"{network.address(n)}:{PORT}" for n in _COORDINATORS}
+    servers = {f"pi-{n}.local:8460": f"{network.address(n)}:{PORT}" for n in COORDINATORS}
     servers["/run/haproxy/imbrex.sock"] = str(control)
     proxy.write_text(replaced(CONFIGURATION.read_text(), servers))
     shared = {"192.168.1.84/24": f"{SHARED}/24", "priority 254": f"priority {255 - number}"}
@@ -212,9 +212,13 @@ def asking(model: str) -> Iterator[Seen]:
 def measure(
     folder: Path, model: str, pace: float, partitions: int, deaths: int
 ) -> dict[str, dict[str, Any]]:
-    """The figures of machines that lose each other, and of those that die, so often each."""
-    parts = {}
+    """The figures of machines that are left alone, that lose each other, and that die, so often
+    each.
+    """
     with house(folder, model, pace) as made:
+        with asking(model) as calm:
+            time.sleep(_CALM_S)
+        parts = {CALM: calm.told()}
         if partitions:
             parts["partitions"] = _partitioned(made, model, partitions)
         if deaths:
@@ -226,11 +230,9 @@ def _partitioned(made: House, model: str, times: int) -> dict[str, Any]:
     """By turns: the coordinators' machines lose each other, so that both take the shared address;
     and each of them loses the third machine, a worker and a server of the store.
     """
-    third = _WORKERS[0]
-    ways = (_COORDINATORS, (_COORDINATORS[0], third), (_COORDINATORS[1], third))
+    ways = (COORDINATORS, (COORDINATORS[0], THIRD), (COORDINATORS[1], THIRD))
     moments = []
     with asking(model) as seen:
-        time.sleep(_CALM_S)
         for number in range(times):
             mend = cut_peers(made.network, *ways[number % len(ways)])
             moments.append(time.monotonic())
@@ -246,7 +248,6 @@ def _deaths(made: House, model: str, times: int) -> dict[str, Any]:
     """
     answered, moments = [], []
     with asking(model) as seen:
-        time.sleep(_CALM_S)
         for _ in range(times):
             (holder,) = made.holders()
             mend, at = cut(made.network, holder), time.monotonic()

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,17 +29,21 @@ CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "pair.cfg"
 NAMES = ("pi-1", "pi-2")
 START_S = 90.0
 # Calls while the benchmark waits for a process to start.
-_LOOK_S = 5.0
+_LOOK_S = 3.0
 
 
 @dataclass
 class Member:
-    """A daemon that can be killed and started again at its port."""
+    """A daemon that can be killed and started again at its port. `within` is a command that
+    executes another, as `ip netns exec` does.
+    """
 
     name: str
     state: Path
     arguments: list[str]
     port: int
+    host: str = "127.0.0.1"
+    within: Sequence[str] = ()
     child: children.Child | None = field(default=None, repr=False)
 
     @property
@@ -50,7 +54,7 @@ class Member:
     @property
     def url(self) -> str:
         """Where it answers without HAProxy."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def start(self) -> None:
         """Starts it; it is used when it is ready."""
@@ -60,7 +64,7 @@ class Member:
             self.arguments,
             self.state.parent / f"{self.name}-log",
             self.state / "ready.json",
-            ("env", f"{VARIABLE}={self.models}"),
+            (*self.within, "env", f"{VARIABLE}={self.models}"),
         )
 
     def restart(self) -> None:
@@ -80,13 +84,13 @@ class Member:
         assert self.child is not None
         self.child.process.send_signal(signal.SIGCONT if end else signal.SIGSTOP)
 
-    def is_ready(self, workers: int) -> bool:
-        """Whether it answers, with all workers."""
+    def is_ready(self, workers: int | None = None) -> bool:
+        """Whether it answers, with so many workers if a number is given."""
         try:
-            with httpx.Client(base_url=self.url, timeout=_LOOK_S) as client:
+            with httpx.Client(base_url=self.url, timeout=_LOOK_S, trust_env=False) as client:
                 found = client.get("/v1/devices").json()["devices"]
                 ready = sum(each["state"] == "ready" for each in found)
-                return ready == workers and client.get("/v2/health/ready").is_success
+                return workers in (None, ready) and client.get("/v2/health/ready").is_success
         except (httpx.HTTPError, ValueError, KeyError):
             return False
 
