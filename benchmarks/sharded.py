@@ -2,7 +2,7 @@
 
     python -m benchmarks.sharded [--cases vgg16:4:300,vgg16:3:400] [--lose] [--json]
 
-Each case is MODEL:WORKERS:MEGABYTES. Every worker is a process in a memory cgroup (version 1, root)
+Each case is MODEL:WORKERS:MEGABYTES; a model is a name or a file. Every worker is a process in a memory cgroup (version 1, root)
 from its start: loading libraries, receiving and preparing weights, computing, and the page cache of
 its files count. `peak_mb` is the most that was in use, of which `anonymous_mb` cannot be dropped,
 and `kills` the processes that the kernel ended. `resident_mb`, the resident set at the end, also
@@ -32,6 +32,7 @@ from benchmarks.cgroup import MB, Cap, capped, missing
 from benchmarks.hardware import cluster_of
 from benchmarks.report import command_line, emit
 from coordinator.cluster import children
+from coordinator.library.naming import public_name
 from coordinator.planning.auto import auto
 from coordinator.planning.baseline import computing_s
 from coordinator.planning.groups import service
@@ -62,6 +63,11 @@ class Case:
     model: str
     workers: int
     memory_mb: int
+
+    @property
+    def name(self) -> str:
+        """What the coordinator calls the model."""
+        return public_name(self.model)
 
     @classmethod
     def of(cls, text: str) -> Case:
@@ -126,7 +132,7 @@ def _ready(client: Client) -> int:
 def measure(case: Case, *, lose: bool) -> dict[str, Any]:
     """Starts a case's processes, asks, and looks at their memory."""
     stored = load(case.model).stored
-    feeds = random_inputs(graph_of(stored, case.model))
+    feeds = random_inputs(graph_of(stored, case.name))
     whole = WholeModel(stored.complete(), 1).run(feeds)
     with (
         tempfile.TemporaryDirectory(prefix="imbrex-sharded-") as folder,
@@ -160,12 +166,12 @@ def _asked(case: Case, cluster: Running, feeds: Arrays, whole: Arrays) -> dict[s
     differences, seconds = [], []
     for _ in range(REQUESTS + 1):
         asked_s = time.monotonic()
-        answer = cluster.client.outputs(case.model, feeds)
+        answer = cluster.client.outputs(case.name, feeds)
         seconds.append(time.monotonic() - asked_s)
         differences.append(compare(answer.arrays, whole).max_rel_error)
-    plan = cluster.client.plan(case.model)
+    plan = cluster.client.plan(case.name)
     return {
-        "model": case.model,
+        "model": case.name,
         "workers": case.workers,
         "memory_mb": case.memory_mb,
         "strategy": plan.strategy,
@@ -203,7 +209,7 @@ def _loss(case: Case, cluster: Running, feeds: Arrays, whole: Arrays) -> dict[st
     """What becomes of requests when the last worker has been killed: answers by the old plan, until
     there is another one, or none.
     """
-    before, answers = cluster.client.plan(case.model).version, 0
+    before, answers = cluster.client.plan(case.name).version, 0
     lost = cluster.workers[-1]
     own_id = (lost.ready() or {})["id"]
     lost.process.kill()
@@ -212,7 +218,7 @@ def _loss(case: Case, cluster: Running, feeds: Arrays, whole: Arrays) -> dict[st
     found: dict[str, Any] = {}
     while time.monotonic() < began_s + LOSS_S:
         try:
-            answer = cluster.client.outputs(case.model, feeds)
+            answer = cluster.client.outputs(case.name, feeds)
         except ImbrexError as error:
             found = {"answers_before": answers, "code": error.code, "cause": error.cause}
             if isinstance(error, TooLittleMemory):

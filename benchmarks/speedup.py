@@ -9,6 +9,7 @@ compared with the whole model's. Results are one JSON and one SVG per cluster.
     python -m benchmarks.speedup --full --resume      (make lab-full)
     python -m benchmarks.speedup --devices 4 --models digits --strategies aofl,halo --repeat 7
     python -m benchmarks.speedup --case 2-1 --models vgg16-256-conv     (AOFL, Table 2)
+    python -m benchmarks.speedup --preset pi4-gbe --case 20x --models resnet50 --unplug resnet50
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from benchmarks.lab.measure import ask, chosen, measure, steps
 from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.lab.pictures import short_name
 from benchmarks.lab.tables import crowd_line, heading
+from benchmarks.lab.unplug import unplugged
 from benchmarks.report import ROOT, provenance
 from imbrex import terminal
 from imbrex.demo.emulation.presets import load_kind, names
@@ -45,8 +48,11 @@ FULL_MODELS = (*MODELS, "vgg16", "digits")
 FULL_DEVICES = (2, 4, 8)
 CROWD_S = 60.0
 TESTBED = "pi3-1ghz"
-# One has a device of four cores, which a pace cannot emulate.
-CASES = tuple(case for case in published.CASES if not case.cores)
+# One has a device of four cores, which a pace cannot emulate. Ours has a mini PC beside seven Pis.
+CASES = (
+    *(case for case in published.CASES if not case.cores),
+    published.Case("20x", (20.0, *7 * (1.0,)), 8, None),
+)
 LEAST_REPEAT = 5
 # How long it is looked at what others do on this machine.
 _LOOK_S = 3.0
@@ -62,7 +68,8 @@ Document = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What to measure in each cluster, and where results go; `resume` keeps models that a
-    result has already. `crowd` is a model that many clients ask for at once.
+    result has already. `crowd` is a model that many clients ask for at once, `unplug` one that a
+    few ask for while cables are pulled.
     """
 
     models: tuple[str, ...]
@@ -71,6 +78,7 @@ class Wish:
     output: Path
     resume: bool
     crowd: str = ""
+    unplug: str = ""
 
 
 def main() -> int:
@@ -84,6 +92,7 @@ def main() -> int:
         arguments.output,
         arguments.resume,
         arguments.crowd,
+        arguments.unplug,
     )
     found: list[str] = []
     try:
@@ -107,7 +116,8 @@ def run(setting: Setting, wish: Wish) -> Document:
     path = wish.output / f"speedup-{setting.name}.json"
     done = _before(path) if wish.resume else {}
     missing = [model for model in wish.models if short_name(model) not in done.get("models", {})]
-    if not missing and (not wish.crowd or "crowd" in done):
+    crowds = {"crowd": wish.crowd, "unplug": wish.unplug}
+    if not missing and all(name in done for name, model in crowds.items() if model):
         return done
     with terminal.progress_bar() as bar:
         total = len(missing) * steps(wish.strategies, wish.repeat)
@@ -129,10 +139,12 @@ def run(setting: Setting, wish: Wish) -> Document:
             for model in missing:
                 document["models"][short_name(model)] = _measured(running, model, wish, step)
                 _write(path, document)
-            if wish.crowd:
-                found = crowd(running.lab, ask(running.lab, wish.crowd), CROWD_S, say)
-                document["crowd"] = {"model": wish.crowd, **found}
-                _write(path, document)
+            for name, model in crowds.items():
+                if model:
+                    by = partial(crowd, seconds=CROWD_S) if name == "crowd" else unplugged
+                    found = by(running.lab, ask(running.lab, model), say=say)
+                    document[name] = {"model": model, **found}
+                    _write(path, document)
     return document
 
 
@@ -147,6 +159,13 @@ def faults(document: Document) -> list[str]:
                 found.append(f"{model}, {name}: differs by {result['max_rel_error']:.2g}")
             if abs(result["bytes_error"]) > BYTES_TOLERANCE:
                 found.append(f"{model}, {name}: bytes are {result['bytes_error']:+.1%} of planned")
+    found += [
+        f"{name}: differs by {document[name]['max_rel_error']:.2g}"
+        for name in ("crowd", "unplug")
+        if document.get(name, {}).get("max_rel_error", 0.0) > TOLERANCE
+    ]
+    if document.get("unplug", {}).get("lost"):
+        found.append(f"{document['unplug']['lost']} requests were lost as cables were pulled")
     return found
 
 
@@ -207,6 +226,12 @@ def _lines(document: Document) -> Iterator[str]:
             yield f"    {where}"
     if "crowd" in document:
         yield crowd_line(document["crowd"])
+    if "unplug" in document:
+        found = document["unplug"]
+        yield (
+            f"{found['model']}, {found['cables']} cables pulled: {found['answers']} answers, "
+            f"{found['lost']} lost; the slowest took {found['ratio']} times the undisturbed median"
+        )
 
 
 def _full_settings() -> Iterator[Setting]:
@@ -245,6 +270,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--strategies", type=_list, help=f"default: {','.join(STRATEGIES)}")
     parser.add_argument("--repeat", type=_whole(LEAST_REPEAT, 99), default=LEAST_REPEAT)
     parser.add_argument("--crowd", default="", help="a model for a closed loop of 32 clients")
+    parser.add_argument("--unplug", default="", help="a model asked for while cables are pulled")
     parser.add_argument("--full", action="store_true", help="every preset, 2, 4 and 8 devices")
     parser.add_argument("--resume", action="store_true", help="keep what a result has already")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS, help="folder of results")

@@ -3,6 +3,7 @@
     python exporter.py FOLDER NAME [NAME ...]
 
 A name is a network's, and after a dot how it is exported: `script` (TorchScript) or `dynamo`.
+Ultralytics' may have a size: `yolov8n@2176x3840`.
 Weights are random, the same each time: nothing is downloaded, and what is measured does not depend
 on them.
 """
@@ -21,7 +22,7 @@ SEED = 0
 
 
 def _without_kernels() -> None:
-    """torchvision's kernels of its own are built for another PyTorch than the one for CPUs alone:
+    """torchvision's own kernels may be built for another PyTorch than the one for CPUs alone. Then
     what it asks for when it is imported is declared here; only `nms` is ever called.
     """
     torch.library.define("torchvision::nms", "(Tensor dets, Tensor scores, float iou) -> Tensor")
@@ -41,9 +42,14 @@ def _without_kernels() -> None:
         return torch.stack(kept) if kept else torch.empty(0, dtype=torch.long)
 
 
-_without_kernels()
+try:
+    import torchvision
+except RuntimeError:  # torchvision::nms does not exist
+    for half_imported in [name for name in sys.modules if name.startswith("torchvision")]:
+        del sys.modules[half_imported]
+    _without_kernels()
+    import torchvision
 import timm  # noqa: E402
-import torchvision  # noqa: E402
 from ultralytics import RTDETR, YOLO  # noqa: E402
 
 _TIMM = {
@@ -78,10 +84,12 @@ def export(name: str, folder: Path) -> None:
     network, _, how = name.partition(".")
     target = folder / f"{name}.onnx"
     torch.manual_seed(SEED)
+    network, _, sides = network.partition("@")
     if network in _ULTRALYTICS:
         made = (RTDETR if network.startswith("rtdetr") else YOLO)(f"{network}.yaml")
         # It writes beside where the weights would have been: here.
-        shutil.move(made.export(format="onnx", imgsz=640, simplify=False), target)
+        imgsz = [int(side) for side in sides.split("x")] if sides else 640
+        shutil.move(made.export(format="onnx", imgsz=imgsz, simplify=False), target)
         return
     if network in _TIMM:
         model = timm.create_model(_TIMM[network], pretrained=False, exportable=True)

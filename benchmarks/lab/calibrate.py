@@ -155,7 +155,7 @@ def machine(core_gflops: float, wanted: Preset) -> Machine:
 
 
 def emulated(lab: Lab, wanted: Preset, host: Computer, clocks: Sequence[float]) -> Emulated:
-    """Measures a running lab; `host` is what its daemons were told."""
+    """Measures a running lab; `host` is what its coordinator was told."""
     network = lab.network
     down, up, alone, wire_s = [], [], [], []
     for number in range(1, lab.devices):
@@ -167,9 +167,9 @@ def emulated(lab: Lab, wanted: Preset, host: Computer, clocks: Sequence[float]) 
     slow = SlowEndpoint(message_s=host.message_ms * 1e-3, byte_s=host.byte_ns * 1e-9)
     caller = replace(lab.caller, endpoint=slow)
     rates, sides_s = uvloop.run(_through_daemons(lab.addresses, caller))
-    # Two of a round trip's four sides are the host's, whose clock is the preset's.
+    # Two of a round trip's four sides are the host's.
     messages = [
-        (a - b / 4) * 1e3 * 2 / (1 + 1 / clock)
+        (a - b / 4) * 1e3 * 2 / (1 / clocks[0] + 1 / clock)
         for a, b, clock in zip(sides_s, wire_s, clocks[1:], strict=True)
     ]
     rates = [rate / clock for rate, clock in zip(rates, clocks, strict=True)]

@@ -145,8 +145,10 @@ def _reported(text: str) -> dict[str, Any]:
     return {name: each["value"] for name, each in numbers.items()}
 
 
-def fitting_scale(preset: Preset, devices: int, core_gflops: float) -> float:
-    """The largest power of two at which so many devices leave this machine headroom."""
+def fitting_scale(preset: Preset, devices: float, core_gflops: float) -> float:
+    """The largest power of two at which so many devices leave this machine headroom; one that is
+    twice as fast is two.
+    """
     by_cores = _MOST_CORES * core_gflops / (devices * preset.gflops)
     most = min(_MOST_SCALE, by_cores, _MOST_MBPS / preset.mbps)
     return float(2.0 ** math.floor(math.log2(most)))
