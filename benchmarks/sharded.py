@@ -2,14 +2,15 @@
 
     python -m benchmarks.sharded [--cases vgg16:4:300,vgg16:3:400] [--lose] [--json]
 
-Each case is MODEL:WORKERS:MEGABYTES; a model is a name or a file. Every worker is a process in a memory cgroup (version 1, root)
-from its start: loading libraries, receiving and preparing weights, computing, and the page cache of
-its files count. `peak_mb` is the most that was in use, of which `anonymous_mb` cannot be dropped,
-and `kills` the processes that the kernel ended. `resident_mb`, the resident set at the end, also
-has the pages of libraries, which all processes of this machine share. The answer is compared with
-the whole model in onnxruntime. `--lose` then kills a worker: the others fetch its share, or
-requests are refused with how much memory is missing. `simulated` is how many times as fast as one
-Pi 4 with the memory as many Pi 4s are with theirs, for one image and for many.
+Each case is MODEL:WORKERS:MEGABYTES; a model is a name or a file. Every worker is a process in a
+memory cgroup (version 1, root) from its start: loading libraries, receiving and preparing weights,
+computing, and the page cache of its files count. `peak_mb` is the most that was in use, of which
+`anonymous_mb` cannot be dropped, and `kills` the processes that the kernel ended. `resident_mb`,
+the resident set at the end, also has the pages of libraries, which all processes of this machine
+share. The answer is compared with the whole model in onnxruntime. `--lose` then kills a worker: the
+others fetch its share, or requests are refused with how much memory is missing. `simulated` is how
+many times as fast as one Pi 4 with the memory as many Pi 4s are with theirs, for one image and for
+many.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ START_S = 120.0
 # A lost worker is noticed within 2 s; another plan takes seconds, and weights have to travel.
 LOSS_S = 180.0
 TOLERANCE = 1e-5
+# Of one request: a picture of 3840 x 2160 as numbers has 100 MB.
+MOST_BYTES = 256 << 20
 Arrays = dict[str, np.ndarray]
 
 
@@ -103,7 +106,10 @@ def running(case: Case, folder: Path, *flags: str) -> Iterator[Running]:
             started.append(_worker(folder / f"worker-{number}", cap, case.memory_mb, flags))
         _wait(lambda: all(each.ready() for each in started), started)
         state = folder / "coordinator"
-        arguments = ["coordinator", "--port", "0", "--grpc-port", "0", "--state-dir", str(state)]
+        config = folder / "coordinator.toml"
+        config.write_text(f"max_body_bytes = {MOST_BYTES}\n")
+        arguments = ["coordinator", "--config", str(config), "--port", "0", "--grpc-port", "0"]
+        arguments += ["--state-dir", str(state)]
         arguments += ["--no-mdns", "--no-host-computes", "--no-profile", "--model", case.model]
         for each in started:
             arguments += ["--worker", (each.ready() or {})["address"]]

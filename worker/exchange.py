@@ -23,7 +23,7 @@ from models.finite import is_finite
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.errors import ImbrexError, PeerViolation
-from protos.failures import NotFinite, RunError, SendFailed
+from protos.failures import NotFinite, OutOfMemory, RunError, SendFailed
 from protos.frames import Buffer, decode
 from protos.heap import Rest
 from worker.compute import Compute, Job, Timed
@@ -239,6 +239,9 @@ class Exchange:
         elif isinstance(outcome, ImbrexError):
             _log.warning("task failed", code=outcome.code, cause=outcome.cause)
             self._change(self._tasks.failed, key, outcome.code, str(outcome))
+        elif isinstance(outcome, MemoryError):
+            _log.warning("task failed", code=OutOfMemory.code, cause=str(outcome))
+            self._change(self._tasks.failed, key, OutOfMemory.code, f"out of memory: {outcome}")
         else:
             _log.error("task failed with an internal error", exc_info=outcome)
             self._change(self._tasks.failed, key, RunError.code, repr(outcome))

@@ -74,11 +74,11 @@ class _Fused:
                 better = self._improved(slots_of[draft])
                 self._add(pool, slots_of, better)
         ranked = sorted(pool, key=pool.__getitem__)
-        best = pool[ranked[0]]
-        if best[0] > 0:
-            over = overfilled(self.network, self.cluster, self._plan(ranked[0]))
+        excess, best_s = pool[ranked[0]]
+        # What a draft takes is an estimate, what its plan takes is known.
+        if excess and (over := overfilled(self.network, self.cluster, self._plan(ranked[0]))):
             raise too_little_memory(self.network, self.cluster, over)
-        close = [draft for draft in ranked if pool[draft] <= (0.0, best[1] * _CLOSE)]
+        close = [draft for draft in ranked if pool[draft] <= (excess, best_s * _CLOSE)]
         plans = {draft: self._plan(draft) for draft in close[:_FINALISTS]}
         chosen = min(plans, key=lambda draft: plans[draft].predicted_latency_s)
         reasons = Reasons(self.search, self.starts, slots_of[chosen], plans[chosen])

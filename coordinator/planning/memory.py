@@ -16,12 +16,14 @@ from protos.errors import TooLittleMemory
 class Need:
     """Bytes that one device needs for a plan. `largest` is its largest block; `relaid_bytes` are
     the most that the engine lays out anew for one program; `tensor_bytes` are those that its
-    largest task reads and yields, `activation_bytes` these and its intermediate maps.
+    largest task reads and yields, `activation_bytes` these and its intermediate maps, `kept_bytes`
+    what all tasks of a request yield.
     """
 
     weights: dict[str, int] = field(default_factory=dict)
     tensor_bytes: int = 0
     activation_bytes: int = 0
+    kept_bytes: int = 0
     programs: int = 0
     largest: Block | None = None
     largest_bytes: int = 0
@@ -35,6 +37,7 @@ class Need:
             self.relaid_bytes,
             self.tensor_bytes,
             self.activation_bytes * concurrency,
+            self.kept_bytes,
         )
 
 
@@ -75,8 +78,12 @@ def _add(need: Need, network: Network, block: Block, tile: Tile) -> None:
     for name, size in held.items():
         need.weights[name] = max(need.weights.get(name, 0), size)
     live = max(each.input_bytes + each.output_bytes for each in work)
-    passed = [*reach.inputs.items(), *tile.boxes.items()]
-    moved = sum(box.volume * graph.tensors[name].wire_itemsize for name, box in passed)
+    read, yielded = (
+        sum(box.volume * graph.tensors[name].wire_itemsize for name, box in boxes.items())
+        for boxes in (reach.inputs, tile.boxes)
+    )
+    moved = read + yielded
+    need.kept_bytes += yielded
     need.tensor_bytes = max(need.tensor_bytes, moved)
     need.activation_bytes = max(need.activation_bytes, live + moved)
     need.programs += 1

@@ -180,14 +180,17 @@ class Stages:
         held: dict[int, list[Load]] = {}
         most: dict[int, float] = {}
         moved: dict[int, float] = {}
+        kept: dict[int, float] = {}
         for stage in draft:
             for (d, part), load in zip(stage.shares, stage.loads, strict=True):
                 if self.cluster.devices[d].memory_bytes:
                     held.setdefault(d, []).append(load)
                     live = self.loads.live_bytes(stage.start, stage.end, part, load)
                     most[d] = max(most.get(d, 0.0), live)
-                    tensors = sum(load.read_bytes.values()) + sum(load.own_bytes.values())
+                    yielded = sum(load.own_bytes.values())
+                    tensors = sum(load.read_bytes.values()) + yielded
                     moved[d] = max(moved.get(d, 0.0), tensors)
+                    kept[d] = kept.get(d, 0.0) + yielded
         over = {
             d: needed_bytes(
                 len(loads),
@@ -195,6 +198,7 @@ class Stages:
                 max(load.relaid_bytes for load in loads),
                 moved[d],
                 most[d],
+                kept[d],
             )
             - self.cluster.devices[d].memory_bytes
             for d, loads in held.items()

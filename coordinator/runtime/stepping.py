@@ -19,7 +19,8 @@ class Stepper:
 
     def __init__(self, act: Callable[[Action], None]) -> None:
         self._act = act
-        self._timers: dict[Machine, asyncio.TimerHandle] = {}
+        # With when they are due: uvloop's handle of what is due already does not say.
+        self._timers: dict[Machine, tuple[float, asyncio.Handle]] = {}
         self._closed = False
         self.stepped = asyncio.Event()
 
@@ -36,16 +37,18 @@ class Stepper:
     def close(self) -> None:
         """Cancels all wake-ups."""
         self._closed = True
-        for timer in self._timers.values():
+        for _, timer in self._timers.values():
             timer.cancel()
 
     def _wake(self, machine: Machine) -> None:
-        timer, due_s = self._timers.get(machine), machine.due_s
-        if timer is not None and timer.when() != due_s:
-            self._timers.pop(machine).cancel()
+        due_s = machine.due_s
+        set_s, timer = self._timers.get(machine, (inf, None))
+        if timer is not None and set_s != due_s:
+            del self._timers[machine]
+            timer.cancel()
         if machine not in self._timers and due_s < inf and not self._closed:
             loop = asyncio.get_running_loop()
-            self._timers[machine] = loop.call_at(due_s, self._tick, machine)
+            self._timers[machine] = due_s, loop.call_at(due_s, self._tick, machine)
 
     def _tick(self, machine: Machine) -> None:
         del self._timers[machine]

@@ -23,6 +23,7 @@ from tests.worker.support import (
     until_done,
     whole,
 )
+from worker.exchange import Exchange
 
 SIDE = 512
 # float32 of SIDE x SIDE in this many channels: 600 MB between two maps of one channel.
@@ -76,6 +77,22 @@ async def test_a_task_beyond_the_cap_fails_and_the_worker_goes_on(tmp_path):
             resource.prlimit(running.process.pid, resource.RLIMIT_DATA, free)
             pieces, _ = await answered(client, wide, x, "free")
             np.testing.assert_allclose(pieces[0][1], np.sin(x), atol=1e-6)
+
+
+async def test_memory_that_ends_while_a_task_is_set_up_is_told_as_such(tmp_path, monkeypatch):
+    def none_left(*_):
+        raise MemoryError((1, 64, 111, 480), np.dtype(np.float32))
+
+    program, blobs = conv_program()
+    async with (
+        in_process(tmp_path) as running,
+        WorkerClient(running.address, Caller("host")) as client,
+    ):
+        await install(client, program, blobs)
+        monkeypatch.setattr(Exchange, "_bound", none_left)
+        _, end = await answered(client, program, picture(12, 10), "short")
+    assert end.code == "out_of_memory", end
+    assert "out of memory" in end.message
 
 
 def test_what_is_free_is_what_the_cap_leaves(monkeypatch):

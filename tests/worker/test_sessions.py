@@ -1,4 +1,6 @@
 import platform
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -305,3 +307,8 @@ def test_a_program_that_lists_its_matrix_as_an_input_is_refused(tmp_path):
     room = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
     with pytest.raises(ImbrexError):
         room.install(Program(model.SerializeToString(), program.weights), blobs)
+
+
+def test_programs_of_other_sizes_use_the_same_memory():
+    """In a process of its own: the arena of this one has grown for other tests."""
+    subprocess.run([sys.executable, "-m", "tests.worker.arena"], check=True)
