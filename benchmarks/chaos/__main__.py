@@ -134,18 +134,16 @@ def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
-    for where, told in (("lab", "in network namespaces"), ("pair", "there, two coordinators")):
-        about = f"{told} (root only)"
-        parser.add_argument(
-            f"--{where}", dest="where", action="store_const", const=where, help=about
-        )
+    parser.add_argument("--lab", action="store_true", help="in network namespaces (root only)")
+    parser.add_argument("--pair", action="store_true", help="there, with two coordinators")
     parser.add_argument("--liars", type=int, default=0, metavar="TRIES", help="devices that lie")
     chosen = parser.parse_args()
     if chosen.liars:
         found = asyncio.run(liars.measure(chosen.liars, MODEL))
         emit(found, chosen, "\n".join(liars.lines(found)))
         return int(liars.is_bad(found))
-    result = asyncio.run(measure(chosen.minutes, chosen.seed, chosen.where or "here"))
+    where = "pair" if chosen.pair else "lab" if chosen.lab else "here"
+    result = asyncio.run(measure(chosen.minutes, chosen.seed, where))
     median, rare = result["p50_s"] or 0.0, result["p99_s"] or 0.0
     text = (
         f"{result['requests']} requests, {result['faults']} faults: {result['lost']} lost, "
