@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -21,7 +22,7 @@ PACKAGES = ("imbrex", "onnxruntime", "grpcio", "numpy", "scikit-learn")
 def provenance() -> dict[str, Any]:
     """Where and of what a result was made."""
     return {
-        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
+        "command": " ".join(["python", "-m", _module(), *map(_portable, sys.argv[1:])]),
         "commit": _commit(),
         "machine": platform.machine(),
         "cpu": _cpu(),
@@ -57,6 +58,11 @@ def emit(result: dict[str, Any], chosen: argparse.Namespace, text: str) -> None:
 def _module() -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).name
+
+
+def _portable(argument: str) -> str:
+    """An argument without the folders of this machine: files by their names."""
+    return re.sub(r"(?<![\w.])/[^\s:,]*/", "", argument)
 
 
 def _commit() -> str:

@@ -231,6 +231,11 @@ class Exchange:
 
     def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> None:
         """Handles the end of a run, in the thread that ran it."""
+        if isinstance(outcome, MemoryError):
+            outcome = OutOfMemory(
+                cause=f"a task was out of memory: {outcome}",
+                cure="Stop other programs on this device, or plan smaller tiles",
+            )
         if isinstance(outcome, Timed):
             with self._lock:
                 self._tasks_run += 1
@@ -239,9 +244,6 @@ class Exchange:
         elif isinstance(outcome, ImbrexError):
             _log.warning("task failed", code=outcome.code, cause=outcome.cause)
             self._change(self._tasks.failed, key, outcome.code, str(outcome))
-        elif isinstance(outcome, MemoryError):
-            _log.warning("task failed", code=OutOfMemory.code, cause=str(outcome))
-            self._change(self._tasks.failed, key, OutOfMemory.code, f"out of memory: {outcome}")
         else:
             _log.error("task failed with an internal error", exc_info=outcome)
             self._change(self._tasks.failed, key, RunError.code, repr(outcome))

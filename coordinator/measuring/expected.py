@@ -63,7 +63,7 @@ class LiveExpectations:
             return True
         own, more = graph.programs_of(device), _weight_bytes(graph.programs[name])
         held = sum(map(_weight_bytes, own)) + more
-        needed = needed_bytes(len(own) + 1, held, more, 0, 0)
+        needed = needed_bytes(len(own) + 1, held, more, 0, 0, 0)
         return needed <= known.memory_bytes
 
     def takes(self, graph: TaskGraph, device: DeviceId) -> bool:

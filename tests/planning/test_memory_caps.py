@@ -8,6 +8,7 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.fused import fused
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
+from coordinator.planning.stages import Stages
 from coordinator.runtime.planners import strategy
 from protos.errors import Infeasible
 from tests.planning.support import MEMORY, PERSISTENT, cluster, device, real
@@ -73,3 +74,12 @@ def test_without_caps_nothing_changes() -> None:
     plenty = replace(capped(4000, 4000, 4000))
     free = Cluster(cluster(2.0, 2.0, 2.0).devices, uplink=PERSISTENT)
     assert fused(network, plenty).blocks == fused(network, free).blocks
+
+
+def test_a_plan_that_fits_is_taken_though_its_draft_was_estimated_not_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Stages, "overflow_bytes", lambda self, draft: 1.0)
+    network, some = real("digits"), capped(400, 400)
+    plan = fused(network, some)
+    check_plan(plan, network, some)
