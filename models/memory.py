@@ -16,8 +16,8 @@ KEPT_FROM_BYTES = 5_000_000
 # A worker process (measured on x86-64: 66 MB, and 64 MB of pages of libraries, of which the kernel
 # can drop what is not in use).
 PROCESS_BYTES = 100_000_000
-# Assumed: what a task moves is there three times while it travels, as pieces of gRPC's, as a message
-# and as tensors. Without that, YOLOv8n at 3840x2176 was planned for 334 MB and took 590.
+# Assumed: what a task moves is there three times while it travels, as pieces of gRPC's, as a
+# message and as tensors. Without that, YOLOv8n at 3840x2176 was planned for 334 MB and took 590.
 MORE_COPIES = 2
 # One loaded program beyond its weights: graph, kernels, buffers of the runtime (measured: 6 MB
 # for VGG-16's blocks, 10 MB for ResNet-50's).
