@@ -1,7 +1,12 @@
 """The process that computes tasks again says what is wrong, and nothing of what it cannot know."""
 
 import asyncio
+import fcntl
+import subprocess
+import sys
+import termios
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -149,12 +154,18 @@ async def test_what_cannot_be_computed_here_says_nothing_of_the_device(arbiter: 
     assert not (await arbiter.judge(case())).is_wrong(PLAIN)
 
 
+def _unread(process: subprocess.Popen[bytes]) -> int:
+    """The bytes that a suspended process was sent."""
+    assert process.stdin is not None
+    return int.from_bytes(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 async def test_a_process_that_dies_says_nothing_and_comes_back(arbiter: Arbiter) -> None:
     await arbiter.judge(case())
     assert arbiter._process is not None
     psutil.Process(arbiter._process.pid).suspend()
     asked = asyncio.create_task(arbiter.judge(case()))
-    await asyncio.sleep(0)
+    await until(partial(_unread, arbiter._process))
     arbiter._process.kill()  # as the system does where memory is short
     with pytest.raises(NoVerdict):
         await asked
