@@ -21,6 +21,7 @@ _SECTIONS = {
     "`[host]`": schema.Host,
     "`[[device]]`": schema.DeviceEntry,
     "`gflops` and others, of `[host]` and `[[device]]`": schema.Computer,
+    "`[device.limits]` and `[host.limits]`": schema.Limited,
     "`endpoint_` keys, of `[host]`, `[host.worker]` and `[[device]]`": schema.End,
 }
 _TABLES = re.compile(r"(?<=<!-- keys: begin -->\n).*(?=<!-- keys: end -->)", re.DOTALL)

@@ -17,7 +17,7 @@ from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import RegressionCosts
 from coordinator.planning.cluster_schema import Computer, DeviceEntry, File, Host, Network, scaled
 from coordinator.tasks.plan import DeviceId
-from protos.errors import BadRequest
+from protos.errors import BadConfiguration, BadRequest
 
 # Reads a profile that the file refers to.
 Read = Callable[[str], bytes]
@@ -46,12 +46,14 @@ def parse_cluster(text: str, name: str = "cluster.toml", read: Read = _no_profil
         unknown = first["type"] == "extra_forbidden"
         raise _bad(name, f"{where} {'is unknown' if unknown else first['msg'].lower()}") from error
     devices = (
-        [_host(file.host, _costs(file.host, "host", name, read))] if file.host.computes else []
+        [_host(file.host, _costs(file.host, "host", name, read), name)]
+        if file.host.computes
+        else []
     )
     for index, entry in enumerate(file.device):
         costs = _costs(entry, f"device.{index}", name, read)
         link = replace(_link(file.network, entry.mbps), near=file.host.endpoint, far=entry.endpoint)
-        devices += [_device(each, entry, costs, link) for each in _names(entry)]
+        devices += [_device(each, entry, costs, link, name) for each in _names(entry)]
     if not devices:
         raise _bad(name, "no device computes; add [[device]] entries")
     ids = [device.id for device in devices]
@@ -62,14 +64,18 @@ def parse_cluster(text: str, name: str = "cluster.toml", read: Read = _no_profil
     return Cluster(tuple(devices), file.network.medium, uplink)
 
 
-def _host(entry: Host, costs: Costs) -> Device:
+def _host(entry: Host, costs: Costs, file: str) -> Device:
     link = LOOPBACK
     if entry.worker is not None:
         link = replace(LIVE_LOOPBACK, near=entry.endpoint, far=entry.worker.endpoint)
-    return replace(_device(HOST, entry, costs, link), host=True)
+    return replace(_device(HOST, entry, costs, link, file), host=True)
 
 
-def _device(name: str, entry: Computer, costs: Costs, link: Link) -> Device:
+def _device(name: str, entry: Computer, costs: Costs, link: Link, file: str) -> Device:
+    try:
+        limits = entry.limits.limits if entry.limits else None
+    except BadConfiguration as error:
+        raise _bad(file, f"{name}.limits: {error.cause}") from error
     return Device(
         id=DeviceId(name),
         name=name,
@@ -78,6 +84,7 @@ def _device(name: str, entry: Computer, costs: Costs, link: Link) -> Device:
         speed=speed_of(costs) * entry.concurrency,
         memory_bytes=round(entry.memory_mb * 1e6),
         concurrency=entry.concurrency,
+        limits=limits,
     )
 
 
@@ -138,6 +145,7 @@ def dump_cluster(cluster: Cluster, profiles: Mapping[DeviceId, str] | None = Non
     lines += _computer_lines(host, profiles or {}) if host else ["computes = false"]
     near = links[0].near if links else host.link.near if host else Endpoint()
     lines += _endpoint_lines(near)
+    lines += _limits_lines("host", host)
     if host and host.link.far != Endpoint():
         lines += ["", "[host.worker]", *_endpoint_lines(host.link.far)]
     lines += [
@@ -155,6 +163,7 @@ def dump_cluster(cluster: Cluster, profiles: Mapping[DeviceId, str] | None = Non
             if device.link.bytes_per_s != shared.bytes_per_s:
                 lines.append(f"mbps = {device.link.bytes_per_s * 8e-6!r}")
             lines += _endpoint_lines(device.link.far)
+            lines += _limits_lines("device", device)
     return "\n".join(lines) + "\n"
 
 
@@ -180,6 +189,14 @@ def _computer_lines(device: Device, profiles: Mapping[DeviceId, str]) -> list[st
     if device.concurrency > 1:
         lines.append(f"concurrency = {device.concurrency}")
     return lines
+
+
+def _limits_lines(section: str, device: Device | None) -> list[str]:
+    """The sub-table of a device's limits."""
+    if device is None or device.limits is None:
+        return []
+    named = ((key, getattr(device.limits, key)) for key in ("networks", "shapes", "dtypes"))
+    return ["", f"[{section}.limits]", *(f"{k} = {json.dumps(each)}" for k, each in named if each)]
 
 
 def _endpoint_lines(end: Endpoint) -> list[str]:

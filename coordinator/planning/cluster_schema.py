@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator.costs.devices import Endpoint
+from protos.limits import Limits
 
 # More would only slow down the search, whatever the file's origin.
 MOST_DEVICES = 256
@@ -56,6 +57,30 @@ class End(_Strict):
         )
 
 
+class Limited(_Strict):
+    """What a device takes whose engine computes whole networks only."""
+
+    networks: list[str] = Field(
+        default=[], description="the SHA-256 of the ONNX files that it takes; none: any network"
+    )
+    shapes: list[str] = Field(
+        default=[], description='shapes of the inputs, as `"1x3x640x640"`; none: any shape'
+    )
+    dtypes: list[str] = Field(
+        default=[],
+        description='types of inputs and outputs, as `"uint8"`, a picture\'s; none: any type',
+    )
+
+    @property
+    def limits(self) -> Limits:
+        """The same for planners.
+
+        Raises:
+            BadConfiguration: a text means nothing.
+        """
+        return Limits(self.networks, self.shapes, self.dtypes)
+
+
 class Computer(End):
     """What host and devices share; each that computes needs a rate or a profile."""
 
@@ -83,6 +108,9 @@ class Computer(End):
     )
     concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = Field(
         default=1, description="tasks that it computes at the same time, each at `gflops`"
+    )
+    limits: Limited | None = Field(
+        default=None, description="if its engine computes whole networks only: which of them"
     )
 
 

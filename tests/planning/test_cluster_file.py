@@ -11,8 +11,12 @@ from coordinator.costs.profile_json import save_profile
 from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
 from coordinator.planning.cluster_file import dump_cluster, parse_cluster
+from coordinator.planning.propose import propose
+from coordinator.planning.strategies import STRATEGIES
 from imbrex.described import load_cluster
 from protos.errors import BadRequest
+from protos.limits import Limits
+from tests.planning.support import small
 
 GOOD = """
 [host]
@@ -219,3 +223,29 @@ def test_odd_names_survive_the_file() -> None:
     cluster = parse_cluster(text)
     assert cluster.devices[0].id == 'a "b" \\ c'
     assert parse_cluster(dump_cluster(cluster)).devices[0].id == cluster.devices[0].id
+
+
+LIMITED = GOOD + '[device.limits]\nshapes = ["1x3x640x640"]\ndtypes = ["uint8", "float32"]\n'
+
+
+def test_what_devices_take_survives_the_file() -> None:
+    cluster = parse_cluster(LIMITED + '[host.limits]\nnetworks = ["' + "0f" * 32 + '"]\n')
+    host, first = cluster.devices[:2]
+    assert host.limits == Limits(networks=["0f" * 32])
+    assert first.limits == Limits(shapes=["1x3x640x640"], dtypes=["uint8", "float32"])
+    again = parse_cluster(dump_cluster(cluster))
+    assert [each.limits for each in again.devices] == [each.limits for each in cluster.devices]
+
+
+def test_a_device_with_limits_is_left_out_of_divisions() -> None:
+    plan = propose(STRATEGIES["lw"], small(), parse_cluster(LIMITED))
+    assert set(plan.devices) == {"host"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [('shapes = ["3x"]', "3x"), ("networks = 1", "networks"), ("boxes = []", "boxes")],
+)
+def test_limits_that_mean_nothing(wrong: str, named: str) -> None:
+    with pytest.raises(BadRequest, match=named):
+        parse_cluster(GOOD + f"[device.limits]\n{wrong}\n")
