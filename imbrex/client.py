@@ -153,10 +153,15 @@ class _Coordinator:
             raise self._stranger() from error
 
     def _pauses(self, call: Call[Any]) -> Iterator[float]:
-        """The seconds to wait before the call is sent again, each time that no answer comes. A
-        coordinator that has never answered is not asked again.
+        """The seconds to wait before the call is sent again, each time that no answer comes."""
+        return iter(AGAIN_S if call.changes_nothing else ())
+
+    def _is_gone(self, error: httpx.HTTPError) -> bool:
+        """Whether a coordinator, or a proxy before some, was there and is gone: it has answered
+        before, or it took the request.
         """
-        return iter(AGAIN_S if self._was_there and call.changes_nothing else ())
+        is_absent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+        return _is_gone(error) and (self._was_there or not is_absent)
 
     def _lost(self, error: httpx.HTTPError) -> ImbrexError:
         """The error for a missing answer."""
@@ -171,7 +176,7 @@ class _Coordinator:
                 cause=f"no coordinator answers at {self.url} ({error})",
                 cure="Start one with `imbrex coordinator`, or give its address with --url",
             )
-        if isinstance(error, httpx.RemoteProtocolError):
+        if _is_not_http(error):
             return NoCoordinator(
                 cause=f"what answers at {self.url} does not speak HTTP ({error})",
                 cure="Use the coordinator's HTTP port, by default 8460; 8461 is that of gRPC",
@@ -252,7 +257,7 @@ class Client(_Coordinator):
             try:
                 response = self._http.request(**request)
             except httpx.HTTPError as error:
-                if not _is_gone(error) or (pause_s := next(pauses, None)) is None:
+                if not self._is_gone(error) or (pause_s := next(pauses, None)) is None:
                     raise self._lost(error) from error
             else:
                 if not _is_of_a_proxy(response) or (pause_s := next(pauses, None)) is None:
@@ -319,7 +324,7 @@ class AsyncClient(_Coordinator):
             try:
                 response = await self._http.request(**request)
             except httpx.HTTPError as error:
-                if not _is_gone(error) or (pause_s := next(pauses, None)) is None:
+                if not self._is_gone(error) or (pause_s := next(pauses, None)) is None:
                     raise self._lost(error) from error
             else:
                 if not _is_of_a_proxy(response) or (pause_s := next(pauses, None)) is None:
@@ -347,10 +352,17 @@ class AsyncClient(_Coordinator):
     ready = _awaited(calls.ready)
 
 
+def _is_not_http(error: BaseException) -> bool:
+    """Whether something came that is no answer of HTTP, rather than nothing, or half of one."""
+    return isinstance(error, httpx.RemoteProtocolError) and str(error).startswith("illegal")
+
+
 def _is_gone(error: BaseException) -> bool:
     """Whether the connection is gone; one that is given up since probes of it are not answered is
     called late by the library, as an answer is.
     """
+    if _is_not_http(error):
+        return False
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, _GONE) or getattr(cause, "errno", None) == errno.ETIMEDOUT:

@@ -103,6 +103,15 @@ def test_what_changes_nothing_is_asked_for_again(
         dying.not_ready_because()
 
 
+def test_a_first_call_whose_coordinator_dies_is_sent_again(
+    dying: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Dying, "deaths", 2)
+    with Client(dying.url) as new:
+        assert new.not_ready_because() == "no worker"
+    assert Dying.calls == ["/readyz"] * 4
+
+
 def test_a_connection_that_was_given_up_is_gone_and_a_late_answer_is_not() -> None:
     given_up = httpx.ReadTimeout("[Errno 110] Connection timed out")
     given_up.__cause__ = TimeoutError(errno.ETIMEDOUT, "Connection timed out")
