@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from benchmarks.lab.clients import asking
 from benchmarks.lab.cluster import Lab, Say
 from benchmarks.lab.cuts import cut
 from benchmarks.lab.measure import Question
-from coordinator.serving.common import names
-from models.reference import EQUAL, compare
-from protos.errors import ImbrexError
 
 CLIENTS = 4
 TIMES = 7
@@ -25,27 +21,8 @@ def unplugged(lab: Lab, question: Question, say: Say) -> dict[str, Any]:
     """Each device but the host by turns. `ratio`: the slowest answer that was open as a cable was
     pulled, over the undisturbed median.
     """
-    stop, guard = threading.Event(), threading.Lock()
-    times: list[tuple[float, float]] = []
-    lost: list[str] = []
-    worst = EQUAL
-
-    def ask_again() -> None:
-        nonlocal worst
-        while not stop.is_set():
-            asked_s = time.monotonic()
-            try:
-                answer = lab.client.outputs(question.name, question.body, names.NPZ)
-            except ImbrexError as error:
-                lost.append(str(error))
-                continue
-            with guard:
-                times.append((asked_s, time.monotonic() - asked_s))
-                worst = worst.worse(compare(answer.arrays, question.expected))
-
     moments: list[float] = []
-    with ThreadPoolExecutor(CLIENTS, "client") as clients:
-        asking = [clients.submit(ask_again) for _ in range(CLIENTS)]
+    with asking(lab, question, CLIENTS) as asked:
         time.sleep(_SETTLE_S)
         calm_s = time.monotonic()
         time.sleep(_CALM_S)
@@ -56,24 +33,16 @@ def unplugged(lab: Lab, question: Question, say: Say) -> dict[str, Any]:
             time.sleep(_GONE_S)
             mend()
             time.sleep(_BACK_S)
-        stop.set()
-        for client in asking:
-            client.result()
-    usual_s = statistics.median(
-        took for asked, took in times if asked >= calm_s and asked + took < moments[0]
-    )
-    open_s = [
-        max((took for asked, took in times if asked <= at < asked + took), default=0.0)
-        for at in moments
-    ]
+    usual_s = statistics.median(asked.within(calm_s, moments[0]))
+    open_s = [asked.open_at(each) for each in moments]
     return {
         "clients": CLIENTS,
         "cables": TIMES,
-        "answers": len(times),
-        "lost": len(lost),
-        "losses": lost[:5],
+        "answers": len(asked.times),
+        "lost": len(asked.lost),
+        "losses": asked.lost[:5],
         "undisturbed_s": round(usual_s, 4),
         "open_s": [round(each, 4) for each in open_s],
         "ratio": round(max(open_s) / usual_s, 2),
-        "max_rel_error": worst.max_rel_error,
+        "max_rel_error": asked.worst.max_rel_error,
     }
