@@ -1,6 +1,7 @@
 """Memory caps: fewer blocks on a small device, divided weights, and errors with the numbers."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,11 @@ from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
 from coordinator.planning.stages import Stages
 from coordinator.runtime.planners import strategy
+from coordinator.tasks.graph import compile_plan
+from models import catalogue
+from models.loading import network_of
+from models.mapped import MappedWeights, place_of
+from models.program import BlobSource
 from protos.errors import Infeasible
 from tests.planning.support import MEMORY, PERSISTENT, cluster, device, real
 
@@ -83,3 +89,16 @@ def test_a_plan_that_fits_is_taken_though_its_draft_was_estimated_not_to(
     network, some = real("digits"), capped(400, 400)
     plan = fused(network, some)
     check_plan(plan, network, some)
+
+
+def test_no_plan_holds_weights_beside_the_mapped_file(tmp_path: Path) -> None:
+    loaded = catalogue.load("convnext-tiny")
+    room = MappedWeights(tmp_path, loaded.stored.sizes)
+    network = network_of(loaded, room=room.empty)
+    blobs = BlobSource()
+    plan = strategy("kcut")(network, capped(0, 0, 0))
+    programs = compile_plan(plan, network, blobs).programs.values()
+    named = {each.sha256 for program in programs for each in program.weights}
+    held = [blobs.array_of(each) for each in named]
+    beside = [each.nbytes for each in held if place_of(each) is None]
+    assert sum(beside) < 1e-3 * sum(each.nbytes for each in held)
