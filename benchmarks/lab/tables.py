@@ -81,15 +81,15 @@ def _document(found: Mapping[str, Any]) -> Iterator[str]:
     )
     for model, measured in found["models"].items():
         yield from _model(model, measured, sum(found["clocks"]))
-    if "crowd" in found:
+    for model, crowd in found.get("crowd", {}).items():
         yield ""
-        yield crowd_line(found["crowd"])
+        yield crowd_line(model, crowd)
 
 
-def crowd_line(crowd: Mapping[str, Any]) -> str:
+def crowd_line(model: str, crowd: Mapping[str, Any]) -> str:
     """What a closed loop of clients got."""
     return (
-        f"{crowd['clients']} clients in a closed loop, `{crowd['model']}`: "
+        f"{crowd['clients']} clients in a closed loop, `{model}`: "
         f"{crowd['images_per_s']:.2f} images per second, **{crowd['ratio']:.2f}** times one "
         f"device; an answer takes {crowd['latency_s']} s."
     )

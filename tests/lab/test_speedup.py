@@ -79,6 +79,33 @@ def test_a_result_that_does_not_count_says_why(changes, named):
     assert "halo" in fault
 
 
+def test_auto_may_not_be_slower_than_one_device():
+    found = document()
+    found["models"]["m"]["strategies"] = {
+        name: {**RESULT, "speedup": 0.9} for name in ("lw", "auto")
+    }
+    (fault,) = speedup.faults(found)
+    assert fault == "m, auto: 0.9 times one device"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "named"),
+    [
+        ("crowd", {"ratio": 0.96}, "crowd: 0.96 times one device"),
+        ("crowd", {"max_rel_error": 1e-4}, "crowd: differs"),
+        ("unplug", {"max_rel_error": 1e-4}, "unplug: differs"),
+        ("unplug", {"lost": 1}, "1 requests were lost"),
+        ("unplug", {"ratio": 2.6}, "2.6 times the undisturbed"),
+    ],
+)
+def test_loads_that_do_not_count_say_why(name, changes, named):
+    good = {"ratio": 1.0, "max_rel_error": 0.0, "lost": 0}
+    assert speedup.faults({**document(), name: {"m": good}}) == []
+    (fault,) = speedup.faults({**document(), name: {"m": good | changes}})
+    assert fault.startswith("m")
+    assert named in fault
+
+
 def test_a_lab_that_was_off_is_a_fault():
     assert speedup.faults({**document(), "faults": ["Mbps is 80"]}) == ["p: Mbps is 80"]
 
@@ -174,5 +201,5 @@ def test_a_whole_run(tmp_path):
         assert result["bytes"] == result["planned_bytes"]
         assert sum(result["where_s"].values()) == pytest.approx(result["latency_s"], rel=0.2)
     assert (tmp_path / "speedup-pi3-1ghz-star-2.svg").exists()
-    assert found["crowd"]["ratio"] > 1
-    assert found["crowd"]["max_rel_error"] <= 1e-5
+    assert found["crowd"]["digits"]["ratio"] > 1
+    assert found["crowd"]["digits"]["max_rel_error"] <= 1e-5

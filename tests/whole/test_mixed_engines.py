@@ -69,7 +69,7 @@ async def compared_on(tmp_path, model, strategies=tuple(STRATEGIES), engines=MIX
 
 
 def assert_exact(found):
-    assert max(found.values()) <= 1e-5, found
+    assert max(found.values()) <= 1e-5, f"more than 1e-05: {found}"
 
 
 async def test_every_strategy_is_exact_on_a_mixed_cluster(tmp_path):
@@ -86,9 +86,9 @@ async def test_the_comparison_finds_a_wrong_engine_that_nothing_checks(tmp_path,
     plant(tmp_path, monkeypatch, "Wrong")
     # The worker believes whatever its engine computes.
     (tmp_path / "packages" / "sitecustomize.py").write_text(
-        "import worker.engines.verdicts\nworker.engines.verdicts.LIMIT = 1.0\n"
+        "import worker.engines.comparison\n"
+        "worker.engines.comparison.of_engine = lambda precision: 1.0\n"
     )
-    with pytest.raises(AssertionError):
-        assert_exact(
-            await compared_on(tmp_path, "digits", ["lw"], ("wrong", "wrong"), audit_every=0)
-        )
+    found = await compared_on(tmp_path, "digits", ["lw"], ("wrong", "wrong"), audit_every=0)
+    with pytest.raises(AssertionError, match="1e-05"):
+        assert_exact(found)
