@@ -39,6 +39,7 @@ from imbrex.cli.planning import add_planning
 from imbrex.cli.watching import add_watch
 from protos.ciphers import prefer_quick_cipher
 from protos.errors import BadConfiguration, ImbrexError
+from protos.extras import line_for_extra
 
 # The modules that only extras install, by import name.
 EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(
@@ -52,6 +53,7 @@ EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(
         "python_multipart",
         "sklearn",
         "uvicorn",
+        "zmq",
     ),
     "coordinator",
 )
@@ -255,7 +257,7 @@ def main() -> None:
         _fail(
             BadConfiguration(
                 cause=f"this command needs {error.name}, which is not installed",
-                cure=f'pip install "imbrex[{extra}]"',
+                cure=line_for_extra(extra),
             )
         )
 

@@ -17,7 +17,7 @@ from worker.engines.base import Place
 from worker.engines.registry import raw_maker
 from worker.programs.store import BlobStore
 
-pytest.importorskip("openvino", reason="needs the extra: pip install 'imbrex[openvino]'")
+pytest.importorskip("openvino", reason="needs the extra openvino")
 
 
 def engine(folder, threads=1, name="openvino"):

@@ -27,6 +27,7 @@ from models.memory import PEAK_OVER_WEIGHTS, megabytes
 from models.program import Program, WeightRef, sha256_of
 from protos.convert import dtype_of
 from protos.errors import BadConfiguration, BadRequest
+from protos.extras import line_to_install
 from protos.failures import OutOfMemory
 from protos.files import write_atomically
 from protos.heap import give_back_memory
@@ -79,7 +80,7 @@ class OnnxRuntime:
             raise BadConfiguration(
                 cause=f"onnxruntime {ort.__version__} computes convolutions wrongly on processors "
                 "with SME",
-                cure="Install another version: pip install 'onnxruntime!=1.27.0'",
+                cure=f"Install another version: {line_to_install('onnxruntime!=1.27.0')}",
             )
         self._directory = place.folder
         self._store = place.store

@@ -1,4 +1,4 @@
-"""OpenVINO on one of its devices, the CPU unless another is named: the extra `imbrex[openvino]`.
+"""OpenVINO on one of its devices, the CPU unless another is named: the extra `openvino`.
 
 It is fastest with fixed shapes, so a program is compiled for each combination of input shapes when
 it is first set up for them, and compiled programs are kept on disk. Its default precision on Arm is

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from protos.errors import BadConfiguration, ImbrexError
+from protos.extras import line_for_extra
 from protos.limits import Limits
 from worker.engines.base import Engine, Maker, Place, Traits
 from worker.engines.checked import Checked
@@ -149,7 +150,7 @@ def _imported(name: str, where: str) -> Callable[..., Engine]:
     except ImportError as error:
         raise BadConfiguration(
             cause=f"the engine {name!r} is not installed: {error}",
-            cure=f"pip install 'imbrex[{name.partition(':')[0]}]', or choose another engine",
+            cure=f"{line_for_extra(name.partition(':')[0])}, or choose another engine",
         ) from error
     return maker
 
