@@ -42,8 +42,11 @@ class Withdrawal:
         self._changed = changed
         self._stepper = Stepper(self._act)
         self._emptying: dict[DeviceId, asyncio.Task[None]] = {}
-        # Devices on the list when it was last looked at.
-        self._listed: set[DeviceId] = set()
+        # Devices on the lists when they were last looked at.
+        self._drained: set[DeviceId] = set()
+        self._quarantined: set[DeviceId] = set()
+        # What is ordered of a device is listed in this order.
+        self._listing = asyncio.Lock()
         self._recording: set[asyncio.Task[None]] = set()
 
     async def follow(self) -> None:
@@ -57,12 +60,13 @@ class Withdrawal:
             except ImbrexError as error:
                 log.error("the devices set aside cannot be read", cause=error.cause)
             else:
-                before, self._listed = self._listed, {*drained, *quarantined}
-                for device in drained.keys() - before:
+                were_drained, self._drained = self._drained, set(drained)
+                were_wrong, self._quarantined = self._quarantined, set(quarantined)
+                for device in self._drained - were_drained:
                     self._step(events.Drained(device, drained[device]))
-                for device in quarantined.keys() - before:
+                for device in self._quarantined - were_wrong:
                     self.wrong(device, quarantined[device], proven=True)
-                for device in before - self._listed:
+                for device in (were_drained | were_wrong) - self._drained - self._quarantined:
                     self._resumed(device)
             await asyncio.sleep(_LOOK_S)
 
@@ -74,8 +78,9 @@ class Withdrawal:
             BadConfiguration, Unavailable: the list of devices set aside cannot be changed.
         """
         facts = self._live.find(name)
-        await asyncio.to_thread(self._live.aside_list.drain, facts.id, facts.name)
-        self._listed.add(facts.id)
+        async with self._listing:
+            await asyncio.to_thread(self._live.aside_list.drain, facts.id, facts.name)
+        self._drained.add(facts.id)
         self._step(events.Drained(facts.id, facts.name))
         return facts.id
 
@@ -93,8 +98,10 @@ class Withdrawal:
                 cause=f"device {device} is neither drained nor in quarantine",
                 cure="See `imbrex status`",
             )
-        await asyncio.to_thread(self._live.aside_list.resume, device)
-        self._listed.discard(device)
+        async with self._listing:
+            await asyncio.to_thread(self._live.aside_list.resume, device)
+        self._drained.discard(device)
+        self._quarantined.discard(device)
         self._resumed(device)
         return device
 
@@ -136,6 +143,8 @@ class Withdrawal:
             case actions.LeaveOut(device, evidence):
                 log.error("device quarantined", device=device, evidence=evidence)
                 self._driver.distrust(device)
+                if device in self._quarantined:
+                    return  # on the list already, from which another coordinator may take it
                 recording = asyncio.create_task(self._record(device, evidence))
                 self._recording.add(recording)
                 recording.add_done_callback(self._recording.discard)
@@ -143,8 +152,9 @@ class Withdrawal:
     async def _record(self, device: DeviceId, evidence: str) -> None:
         """Has the device stay out after a restart, and at the other coordinators."""
         try:
-            await asyncio.to_thread(self._live.aside_list.quarantine, device, evidence)
-            self._listed.add(device)
+            async with self._listing:
+                await asyncio.to_thread(self._live.aside_list.quarantine, device, evidence)
+            self._quarantined.add(device)
         except ImbrexError as error:
             log.error("the quarantine is not recorded", device=device, cause=error.cause)
 

@@ -148,6 +148,12 @@ async def invited(first, port):
 @needs_server
 async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.2)
+    quarantine, recorded = AsideList.quarantine, []
+    monkeypatch.setattr(
+        AsideList,
+        "quarantine",
+        lambda listed, *what: (recorded.append(what), quarantine(listed, *what)),
+    )
     feeds, whole = question(MODEL)
     second, port = tmp_path / "second", free_port()
     with stored(tmp_path) as store:
@@ -181,6 +187,8 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
                 await until(lambda: state_of(two, KITCHEN) == "quarantined")
                 await two.resume(KITCHEN)
                 await until(lambda: state_of(one, KITCHEN) == "ready")
+                # Whoever learns of it from the list does not put it there again.
+                assert recorded == [(KITCHEN, "task 4 is off")]
 
                 key = await asyncio.to_thread(Keys(two.state).add, "camera", Role.INFER)
                 await until(lambda: Keys(one.state).holder(key) is not None)
