@@ -393,7 +393,9 @@ class Coordinator:
         """
         loaded = await self._library.get(model)
         async with self._controller.place(alone=True):
-            return await self._live.measure_whole(loaded)
+            found = await self._live.measure_whole(loaded)
+        self.served.baselines[model] = found
+        return found
 
     # ------------------------------------------------------------ background
 

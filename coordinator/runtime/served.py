@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from coordinator.answers import ModelStatus, ServedModel
+from coordinator.answers import Baseline, ModelStatus, ServedModel
 from coordinator.control.plans import NO_WORKER
 from coordinator.library.loaded import Library, Loaded
 from coordinator.library.naming import Names
@@ -28,7 +28,9 @@ class Devices(Plannable, Protocol):
 
 
 class Served:
-    """The models of one coordinator."""
+    """The models of one coordinator. `baselines`: what one device took for each of those that were
+    measured so, until they are unloaded.
+    """
 
     def __init__(
         self, names: Names, library: Library, controller: Controller, devices: Devices
@@ -38,6 +40,7 @@ class Served:
         self._controller = controller
         self._plans = controller.plans
         self._devices = devices
+        self.baselines: dict[str, Baseline] = {}
         self._unloaded: set[str] = set()
         self._releases: set[asyncio.Task[None]] = set()
 
@@ -140,6 +143,7 @@ class Served:
     def _forgotten(self, model: str) -> set[str]:
         """Drops a model's plans, since it is replaced or unloaded; the hashes of their programs."""
         self._library.forget(model)
+        self.baselines.pop(model, None)
         return self._controller.forget(model)
 
     async def _release(self, programs: set[str]) -> None:

@@ -11,8 +11,17 @@ import pytest
 from PIL import Image
 
 from benchmarks import screenshots
+from coordinator.answers import Answer
 from coordinator.cluster import children
+from coordinator.runtime.journal import Ended
+from coordinator.serving.page import recent as recents
 from coordinator.serving.page.http import FILES, SECURITY
+from coordinator.serving.page.recent import Recent
+from coordinator.tasks.plan import TrafficBytes
+from coordinator.tasks.timeline import Timing
+from imbrex import Client
+from models.digits.examples import examples
+from protos.errors import Unavailable
 from tests.serving.browser import browser, errors, needs_browser, text
 from tests.serving.in_place import InPlace, picture
 from tests.serving.processes import Service, serving, wait
@@ -35,8 +44,8 @@ fetch("/page/sample").then((response) => response.blob()).then((blob) => {
 # Where tiles and what is written on them lie on the screen.
 TILES = """
 const box = (each) => {
-  const { top, bottom, height } = each.getBoundingClientRect();
-  return { top, bottom, height, text: each.textContent };
+  const { top, bottom, left, right, height } = each.getBoundingClientRect();
+  return { top, bottom, left, right, height, text: each.textContent };
 };
 const all = (selector) => [...document.querySelectorAll(selector)].map(box);
 return { ...box(document.getElementById("picture")), tags: all("#overlay text"),
@@ -137,6 +146,51 @@ def test_another_strategy_changes_the_prediction(cluster: Service) -> None:
         assert text(driver, "together") != before
         choose(driver, "strategy", "ofl")
         wait(lambda: text(driver, "plan").startswith("ofl"))
+        assert errors(driver) == []
+
+
+def recent(url: str) -> dict[str, list[dict[str, float]]]:
+    """What a page is told of earlier answers when it opens."""
+    with httpx.stream("GET", f"{url}/page/events", timeout=30, trust_env=False) as events:
+        lines = events.iter_lines()
+        while next(lines) != "event: recent":
+            pass
+        return json.loads(next(lines).removeprefix("data: "))
+
+
+@needs_browser
+def test_a_page_that_opens_shows_what_was_measured_before(tmp_path) -> None:
+    flags = ["--model", "digits", "--strategy", "lw", "--replan", "0"]
+    with (
+        serving(tmp_path, flags, workers=2) as running,
+        browser(width=390) as driver,
+        Client(running.url) as client,
+    ):
+        driver.get(running.url)
+        wait(lambda: text(driver, "gain-note").endswith("predicted"))
+        assert text(driver, "together-note") == "predicted; no request by this plan yet"
+        body = examples()[0].path.read_bytes()
+        for _ in range(8):
+            client.infer("digits", body)
+        wait(lambda: text(driver, "together-note").endswith("8 requests"))
+
+        driver.get(running.url)
+        wait(lambda: text(driver, "together-note") == "measured, median of 8 requests")
+        assert text(driver, "alone-note") == "best device, predicted"
+        wait(lambda: "is predicted to be" in text(driver, "gain-note"))
+        taken = sorted(each["taken_ms"] for each in recent(running.url)["digits"])
+        assert len(taken) == 8
+        assert text(driver, "together") in (f"{taken[4]:.0f} ms", f"{taken[4]:.1f} ms")
+
+        alone = client.baseline("digits")
+        wait(lambda: text(driver, "alone-note") == f"{alone.device}, measured")
+        driver.get(running.url)
+        wait(lambda: "measured" in text(driver, "gain-note"))
+        together, before_ms = taken[4], alone.latency_s * 1000
+        assert text(driver, "alone") in (f"{before_ms:.0f} ms", f"{before_ms:.1f} ms")
+        gain = before_ms / together
+        assert text(driver, "gain") == (f"{gain:.1f}\u00d7" if gain >= 1 else "slower")
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
         assert errors(driver) == []
 
 
@@ -270,15 +324,40 @@ async def test_events_tell_state_and_requests(
     async for event in hub.watch():
         name, data = re.fullmatch(r"event: (\w+)\ndata: (.*)\n\n", event).groups()
         told[name] = json.loads(data)
-        if "request" in told:
+        if "recent" in told:
             hub.close()
     assert told["state"]["devices"][0]["name"] == "pi-1"
+    assert told["state"]["models"][0]["alone"] is None
+    assert told["recent"] == {"tiny": [{"plan_version": 3, "taken_ms": 9.0}]}
+    assert told["request"]["taken_ms"] == 9.0
     assert told["state"]["requests"]["answered"][-1] >= 0
     assert (told["request"]["model"], told["request"]["outcome"]) == ("tiny", "ok")
     plan = (await http.post("/page/plans/tiny")).json()
     assert [tile["own"] for tile in plan["tiles"]] == [[0, 0, 16, 16]]
     assert plan["input"] == {"width": 16, "height": 16}
     assert (await http.post("/page/plans/nothing")).status_code == 404
+
+
+async def test_what_one_device_took_is_told_to_every_page(
+    http: httpx.AsyncClient, coordinator: InPlace
+) -> None:
+    await http.post("/v1/models/tiny/baseline")
+    state = http._transport.app.state.page.state()  # type: ignore[attr-defined]
+    assert state["models"][0]["alone"] == {"device": "pi-1", "ms": 500.0}
+
+
+def test_the_answers_that_are_kept_have_caps() -> None:
+    timing = Timing(0.1, 0.0, 0.0, 0.0, 0.5)
+    answer = Answer("id", {}, timing, 1, (), TrafficBytes())
+    kept = Recent()
+    for number in range(recents.MOST_MODELS + 2):
+        for extra in range(recents.PER_MODEL + 3):
+            kept.add(f"model-{number}", Ended("id", "", 1.0, 1.5 + extra, answer, (), None))
+    kept.add("model-2", Ended("id", "", 1.0, 9.0, None, (), Unavailable(cause="full", cure="")))
+    assert len(kept.told()) == recents.MOST_MODELS
+    assert "model-1" not in kept.told()
+    found = [each["taken_ms"] for each in kept.told()["model-2"]]
+    assert found == [400.0 + 1000 * extra for extra in range(3, recents.PER_MODEL + 3)]
 
 
 async def test_pages_that_watch_have_a_cap(http: httpx.AsyncClient) -> None:

@@ -1,4 +1,6 @@
-"""The page's server-sent events: `state` every second, and `request` as each one ends."""
+"""The page's server-sent events: `state` every second, and `request` as each one ends; at first
+`recent`, what was answered before.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.answers import DeviceStatus
 from coordinator.runtime.journal import Ended, Planned
 from coordinator.serving.page.day import FILE, Day
+from coordinator.serving.page.recent import Recent, taken_ms
 from protos.errors import Unavailable
 from protos.limits import Limits
 
@@ -40,6 +43,7 @@ class Hub:
         self._ends: deque[tuple[float, float, bool]] = deque(maxlen=MOST_KEPT)
         self._busy: deque[tuple[float, str, float]] = deque(maxlen=MOST_KEPT)
         self._last: dict[str, Any] | None = None
+        self._recent = Recent()
         self._closed = False
         # The devices' last known names, by id, also of those that are gone.
         self._called: dict[str, str] = {}
@@ -72,6 +76,7 @@ class Hub:
             yield _event("state", self.state())  # first, since it gives devices their colours
             if self._last is not None:
                 yield _event("request", self._last)
+            yield _event("recent", self._recent.told())  # the last one is among them
             while not self._closed:
                 yield _event("state", self.state())
                 deadline = asyncio.get_running_loop().time() + STATE_S
@@ -107,12 +112,18 @@ class Hub:
                     "plan_version": each.plan_version,
                     "arrivals_per_s": round(each.load.arrivals_per_s, 2),
                     "capacity_per_s": round(each.load.capacity_per_s, 2),
+                    "alone": self._alone(each.name),
                 }
                 for each in self._coordinator.served.statuses()
             ],
             "requests": self._requests(now),
             "frigate": self._frigate(),
         }
+
+    def _alone(self, model: str) -> dict[str, Any] | None:
+        """What one device took when it was last measured."""
+        found = self._coordinator.served.baselines.get(model)
+        return {"device": found.device, "ms": _ms(found.latency_s)} if found else None
 
     def _frigate(self) -> dict[str, Any] | None:
         judged = self._coordinator.frigate
@@ -131,6 +142,7 @@ class Hub:
             self._busy.append((task.stop_s, task.device, task.stop_s - task.start_s))
         name = self._coordinator.names.public(entry.model)[0]
         self._last = _request(entry, name)
+        self._recent.add(name, entry)
         if self._watchers:
             event = _event("request", self._last)
             for queue in self._watchers:
@@ -186,6 +198,7 @@ def _request(ended: Ended, model: str) -> dict[str, Any]:
         return {**told, "cause": ended.error.cause}
     assert ended.answer is not None
     told |= {"plan_version": ended.plan_version, "queue_ms": _ms(ended.answer.timing.queue_s)}
+    told["taken_ms"] = taken_ms(ended)
     for task in ended.tasks:
         marks = (task.sent_s, task.ready_s, task.start_s, task.stop_s, task.received_s)
         sent, ready, start, stop, received = (

@@ -5,10 +5,13 @@ import { showDevices } from "./devices.js";
 import { byId, counted, milliseconds, setText } from "./dom.js";
 import { showMinute } from "./minute.js";
 import { drawOverlay, listFound } from "./picture.js";
+import { race } from "./race.js";
 import { showRequest } from "./timeline.js";
 
 const AUTO = "as configured";
-const now = { names: new Map(), plan: null, planned: "", answer: null, file: null, last: null, alone: new Map(), recent: [] };
+// As many as a page that opens is told of.
+const RECENT = 15;
+const now = { names: new Map(), plan: null, planned: "", answer: null, file: null, last: null, alone: new Map(), recent: new Map() };
 
 // ------------------------------------------------------------ live
 
@@ -20,6 +23,11 @@ function watch() {
     showRequest(now.last, now.names);
     showRace();
   });
+  // Once per connection: what was answered before, the last request among it.
+  source.addEventListener("recent", (event) => {
+    now.recent = new Map(Object.entries(JSON.parse(event.data)));
+    showRace();
+  });
   source.onerror = () => pill("connection lost", "bad");
 }
 
@@ -29,6 +37,7 @@ function showState(state) {
   pill(state.ready ? `${counted(ready, "device")} ready` : state.reason.split(". ")[0], state.ready ? "good" : "bad");
   showDevices(state.devices);
   showModels(state.models);
+  now.alone = new Map(state.models.filter((each) => each.alone).map((each) => [each.name, each.alone]));
   const model = state.models.find((each) => each.name === byId("model").value);
   showMinute(state, model);
   const planned = model ? `${model.name} ${model.plan_version} ${byId("strategy").value} ${ready}` : "";
@@ -36,6 +45,7 @@ function showState(state) {
     now.planned = planned;
     showPlan();
   }
+  showRace();
 }
 
 function pill(text, kind) {
@@ -77,39 +87,17 @@ async function showPlan() {
   drawOverlay(now.plan, now.answer, now.names);
 }
 
-// One slow answer says little: of the last ones by this plan, the median counts.
-const RECENT = 15;
-
-function recentTimes(model) {
-  const fits = (each) => each.model === model && each.plan_version === now.plan?.version;
-  return now.recent.filter(fits).map((each) => each.total_ms - each.queue_ms).sort((a, b) => a - b);
-}
-
 function remember(request) {
   now.last = request;
-  if (request.outcome === "ok") now.recent = [...now.recent, request].slice(-RECENT);
+  if (request.outcome !== "ok") return;
+  const before = now.recent.get(request.model) ?? [];
+  now.recent.set(request.model, [...before, request].slice(-RECENT));
 }
 
-// Like is compared with like: two measurements once both are there, else two predictions.
 function showRace() {
   const model = byId("model").value;
-  const alone = now.alone.get(model);
-  const times = recentTimes(model);
-  const measured = times.length ? times[times.length >> 1] : null;
-  const both = alone !== undefined && measured !== null;
-  const [before, after] = both ? [alone, measured] : [now.plan?.alone_ms ?? null, now.plan?.predicted_ms ?? null];
-  setText("alone", milliseconds(before));
-  setText("together", milliseconds(after));
-  setText("alone-note", both ? "best device, measured" : "best device, predicted");
-  setText("together-note", both ? `median of ${counted(times.length, "request")}` : "predicted");
-  const ratio = before && after ? before / after : null;
-  byId("race").classList.toggle("slow", ratio !== null && ratio < 1);
-  setText("gain", ratio === null ? "–" : ratio < 1 ? "slower" : `${ratio.toFixed(1)}×`);
-  setText("gain-note", ratio === null ? "" : both ? "as fast, measured" : "as fast, predicted");
-  if (ratio !== null && ratio < 1) setText("gain-note", `than one device alone, ${both ? "measured" : "predicted"}: sending costs more than dividing saves`);
-  const most = Math.max(before ?? 0, after ?? 0) || 1;
-  byId("alone-bar").style.width = `${((before ?? 0) / most) * 50}%`;
-  byId("together-bar").style.width = `${((after ?? 0) / most) * 50}%`;
+  const byPlan = (now.recent.get(model) ?? []).filter((each) => each.plan_version === now.plan?.version);
+  race(now.plan, now.alone.get(model), byPlan.map((each) => each.taken_ms));
 }
 
 async function measureAlone() {
@@ -119,7 +107,7 @@ async function measureAlone() {
   setText("race-note", "measuring the whole model on the best device; requests wait meanwhile …");
   try {
     const found = await answered(await fetch(`/v1/models/${encodeURIComponent(model)}/baseline`, { method: "POST" }));
-    now.alone.set(model, found.latency_s * 1000);
+    now.alone.set(model, { device: found.device, ms: found.latency_s * 1000 });
     setText("race-note", `${now.names.get(found.device) ?? found.device} alone takes ${milliseconds(found.latency_s * 1000)}`);
   } catch (error) {
     setText("race-note", error.message);
