@@ -54,15 +54,27 @@ function tiles(overlay, plan, width, height, unit, names) {
   const area = ({ own: [, , w, h] }) => w * h;
   // A device may compute its part in several tasks: its largest tile bears the name.
   const largest = new Map([...plan.tiles].sort((a, b) => area(a) - area(b)).map((tile) => [tile.device, tile]));
+  const named = [];
   for (const tile of plan.tiles) {
     const colour = tint(tile.device);
     const own = box(tile.own, 1.5 * unit);
     if (!own.width || !own.height) continue;
     overlay.append(svg("rect", { ...own, fill: colour, stroke: colour, "stroke-width": 2.5 * unit, class: "tile" }));
-    if (largest.get(tile.device) === tile) {
-      tag(overlay, names.get(tile.device) ?? tile.device, own.x + own.width, own.y + own.height, colour, "#fff", unit, true);
-    }
+    if (largest.get(tile.device) === tile) named.push([names.get(tile.device) ?? tile.device, own, colour]);
   }
+  // Where tiles are smaller than their names, a name that would cover another one is left out.
+  const placed = [];
+  for (const [name, own, colour] of named) {
+    const where = tagBox(name, own.x + own.width, own.y + own.height, unit, true);
+    if (placed.some((each) => overlap(each, where))) continue;
+    placed.push(where);
+    tag(overlay, name, where, colour, "#fff", unit);
+  }
+}
+
+function overlap(one, other) {
+  const along = (start, size) => one[start] < other[start] + other[size] && other[start] < one[start] + one[size];
+  return along("x", "width") && along("y", "height");
 }
 
 function found(overlay, predictions, unit) {
@@ -72,18 +84,23 @@ function found(overlay, predictions, unit) {
     const shape = { x: left, y: top, width: right - left, height: bottom - top, fill: "none", rx: unit };
     overlay.append(svg("rect", { ...shape, stroke: "#000", "stroke-opacity": 0.55, "stroke-width": 4 * unit }));
     overlay.append(svg("rect", { ...shape, stroke: colour, "stroke-width": 2 * unit, class: "found" }));
-    tag(overlay, `${each.label} ${Math.round((each.score ?? each.share) * 100)}`, left, top, colour, "#000", unit, false);
+    const said = `${each.label} ${Math.round((each.score ?? each.share) * 100)}`;
+    tag(overlay, said, tagBox(said, left, top, unit, false), colour, "#000", unit);
   }
 }
 
-// A label in a box: at its lower right corner inside, or above its upper left one.
-function tag(overlay, text, x, y, fill, ink, unit, inside) {
+// Where a label is: at its lower right corner inside, or above its upper left one.
+function tagBox(text, x, y, unit, inside) {
   const size = 12 * unit;
   const width = (text.length * 0.6 + 0.7) * size;
-  const left = inside ? x - width : x;
-  const top = inside ? y - size * 1.35 : Math.max(0, y - size * 1.35);
-  overlay.append(svg("rect", { x: left, y: top, width, height: size * 1.35, fill, rx: 2 * unit }));
-  const label = svg("text", { x: left + 0.35 * size, y: top + size }, text);
+  const height = size * 1.35;
+  return { x: inside ? x - width : x, y: inside ? y - height : Math.max(0, y - height), width, height };
+}
+
+function tag(overlay, text, where, fill, ink, unit) {
+  const size = 12 * unit;
+  overlay.append(svg("rect", { ...where, fill, rx: 2 * unit }));
+  const label = svg("text", { x: where.x + 0.35 * size, y: where.y + size }, text);
   label.style.fontSize = `${size}px`;
   label.style.fill = ink;
   overlay.append(label);
