@@ -36,7 +36,7 @@ _MOST_KERNELS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of device by its preset, and its name for people."""
+    """A kind of device by its preset, and its name and its Ethernet for people."""
 
     preset: str
     title: str
@@ -44,9 +44,9 @@ class Kind:
 
 
 KINDS = {
-    "pi3": Kind("pi3b-ort", "Raspberry Pi 3", "100 Mbit/s Ethernet"),
-    "pi4": Kind("pi4-gbe", "Raspberry Pi 4", "Gigabit Ethernet"),
-    "pi5": Kind("pi5-gbe", "Raspberry Pi 5", "Gigabit Ethernet"),
+    "pi3": Kind("pi3b-ort", "Raspberry Pi 3", "100 Mbit/s"),
+    "pi4": Kind("pi4-gbe", "Raspberry Pi 4", "1 Gbit/s"),
+    "pi5": Kind("pi5-gbe", "Raspberry Pi 5", "1 Gbit/s"),
 }
 
 

@@ -15,6 +15,7 @@ from imbrex import terminal
 from imbrex.demo.likeness import Likeness
 from imbrex.demo.measure import Measured, all_right, labels
 from imbrex.demo.question import Question
+from models.reference import Comparison
 from models.tolerance import STATISTICS, told
 
 _BAR_WIDTH = 44
@@ -22,12 +23,13 @@ _BAR_WIDTH = 44
 _SLOWER = 1.3
 _WORTH_A_WORD_MS = 0.5
 
-PHASES = {
-    "queue": "waiting for its turn",
-    "decode": "picture to tensor",
-    "scatter": "sending its parts",
-    "compute": "computing and exchanging",
-    "gather": "fetching results",
+# What each phase of a request is called on the first screen, and what it means.
+_PHASES = {
+    "queue": ("wait", "waiting for its turn"),
+    "decode": ("decode", "picture to tensor"),
+    "scatter": ("send", "sending its parts"),
+    "compute": ("compute", "computing and exchanging"),
+    "gather": ("fetch", "fetching results"),
 }
 
 
@@ -91,7 +93,9 @@ class Outcome:
 
 
 def show(outcome: Outcome, console: Console, *, explain: bool) -> None:
-    """The first screen; with `explain`, every section of the report behind it."""
+    """The first screen, ten lines of at most 80 characters (more only for a curve or long names);
+    with `explain`, every section of the report behind it.
+    """
     for line in _first_screen(outcome):
         console.print(line)
     for title, part in (
@@ -120,34 +124,31 @@ def _first_screen(outcome: Outcome) -> Iterator[Text | str]:
         bar = terminal.bar(seconds / longest, _BAR_WIDTH)
         yield f"{name:>10}  {bar:<{_BAR_WIDTH}}  {terminal.duration(seconds)}"
     yield ""
-    predicted = terminal.duration(measured.predicted_s)
     if measured.speedup >= 1:
+        predicted = terminal.duration(measured.predicted_s)
         yield Text(
             f"{measured.speedup:.1f} times as fast as one alone (predicted: {predicted})", "bold"
         )
     else:
-        yield f"slower than one alone: {_why_slower(outcome)} (predicted: {predicted})"
+        yield f"slower than one alone: {_why_slower(outcome)}"
     yield _verdict(outcome)
-    yield "where the time went: " + ", ".join(
-        f"{meaning} {measured.phase_ms(phase):.0f} ms"
-        for phase, meaning in PHASES.items()
-        if measured.phase_ms(phase) >= _WORTH_A_WORD_MS
+    yield "time spent: " + ", ".join(
+        f"{name} {measured.phase_ms(phase):.0f} ms"
+        for phase, (name, _) in _PHASES.items()
+        if phase != "queue" or measured.phase_ms(phase) >= _WORTH_A_WORD_MS
     )
     other = "pi5" if outcome.like and outcome.like.name == "pi4" else "pi4"
-    yield (
-        f"try next: --curve (1 to {count} devices), --like {other}, --explain (the plan and all "
-        "times), --keep (the page)"
-    )
+    yield f"try next: --curve (1 to {count} devices), --like {other}, --explain, --keep (the page)"
 
 
 def _what(outcome: Outcome) -> str:
     count, like = len(outcome.devices), outcome.like
     if like is None:
         return f"{count} workers on this machine as it is, found over mDNS; a coordinator"
-    slower = f", {1 / like.scale:g} times slower than real" if like.scale < 1 else ""
+    speed = f", at 1/{1 / like.scale:g} speed" if like.scale < 1 else ""
     return (
-        f"{count} emulated {like.kind.title}s on {like.kind.network}, and one that coordinates"
-        f" (assumed: {like.gflops:g} GFLOP/s each{slower})"
+        f"{count} emulated {like.kind.title}s (assumed: {like.gflops:g} GFLOP/s, "
+        f"{like.kind.network}){speed}"
     )
 
 
@@ -167,7 +168,7 @@ def _why_slower(outcome: Outcome) -> str:
     sending_ms = measured.phase_ms("scatter") + measured.phase_ms("gather")
     saved_ms = 1e3 * measured.alone_s - measured.phase_ms("compute")
     if measured.latency_s > _SLOWER * measured.predicted_s:
-        return "other programs keep this machine busy; try again when it is idle"
+        return "this machine is busy; try again when it is idle"
     if saved_ms > 0:
         return f"sending takes {sending_ms:.0f} ms, dividing the work saves {saved_ms:.0f} ms"
     if outcome.like is None:
@@ -199,7 +200,9 @@ def _answer(outcome: Outcome, console: Console) -> None:
 
 
 def _workers(outcome: Outcome, console: Console) -> None:
-    console.print(f"{len(outcome.devices)} found over mDNS on loopback")
+    console.print(
+        f"{len(outcome.devices)} found over mDNS on loopback by a coordinator, which only plans"
+    )
     if outcome.like is not None:
         told = outcome.like.worker
         console.print(
@@ -233,7 +236,7 @@ def _plan(outcome: Outcome, console: Console) -> None:
 def _time(outcome: Outcome, console: Console) -> None:
     measured = outcome.measured
     made = terminal.table("phase", ">ms", "")
-    for phase, meaning in PHASES.items():
+    for phase, (_, meaning) in _PHASES.items():
         made.add_row(phase, f"{measured.phase_ms(phase):.1f}", meaning)
     made.add_row("total", f"{measured.phase_ms('total'):.1f}", "")
     console.print(made)
@@ -274,11 +277,18 @@ def _verdict(outcome: Outcome) -> Text:
     """Whether the answer is that of the whole model."""
     if not outcome.same:
         return Text(
-            f"A DIFFERENT ANSWER than the whole model's: {outcome.measured.comparison}", "red"
+            f"A DIFFERENT ANSWER than the whole model's: {_off(outcome.measured.comparison)}", "red"
         )
     if outcome.encoded:
         sent = outcome.measured.plan["wire"]
-        return Text(f"the answer with maps sent as {sent}: {outcome.measured.comparison}", "green")
+        off = _off(outcome.measured.comparison)
+        return Text(f"the answer with maps sent as {sent}: {off}", "green")
     exact = outcome.measured.comparison.max_rel_error <= STATISTICS
     verdict = "the same answer as" if exact else "an answer within the limit of"
     return Text(f"{verdict} the whole model in onnxruntime", "green")
+
+
+def _off(comparison: Comparison) -> str:
+    if not comparison.max_abs_error:
+        return str(comparison)
+    return f"{comparison.max_rel_error:.2g} of its largest value off"

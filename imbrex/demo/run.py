@@ -22,7 +22,7 @@ from coordinator.settings import HTTP_PORT
 from imbrex import terminal
 from imbrex.calls import plain, read_file
 from imbrex.demo.cluster import WORKER, ClusterForm, DemoCluster
-from imbrex.demo.likeness import likeness
+from imbrex.demo.likeness import Likeness, likeness
 from imbrex.demo.measure import curve, measure, wait_until_profiled
 from imbrex.demo.progress import Progress, shown_progress
 from imbrex.demo.question import Question, prepare
@@ -87,7 +87,7 @@ def run(demo: Demo, *, as_json: bool) -> int:
                 if demo.save is not None:
                     print(f"annotated picture: {demo.save}")
             if demo.keep:
-                _keep(cluster.client.url, question)
+                _keep(cluster.client.url, question, form.like)
     return 0 if outcome.ok else 1
 
 
@@ -122,17 +122,29 @@ def read_plan(demo: Demo) -> bytes:
     return text
 
 
-def _keep(url: str, question: Question) -> None:
+def _keep(url: str, question: Question, like: Likeness | None) -> None:
     """Keeps the cluster running until Ctrl-C."""
-    file = "INPUTS.npz" if question.media_type == names.NPZ else "IMAGE"
-    print(f"the cluster runs at {url} until Ctrl-C; try:", file=sys.stderr)
-    print(f"  imbrex status --url {url}", file=sys.stderr)
-    print(f"  imbrex infer {file} --model {question.model} --url {url}", file=sys.stderr)
+    for line in kept(url, question, like):
+        print(line, file=sys.stderr)
     sys.stderr.flush()
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
         print("stopping", file=sys.stderr)
+
+
+def kept(url: str, question: Question, like: Likeness | None) -> Iterator[str]:
+    """What `--keep` says of the cluster that it leaves running."""
+    if like is not None and like.scale < 1:
+        times = f"{1 / like.scale:g}"
+        yield (
+            f"note: it runs in slow motion, so that this machine keeps up with {like.kind.title}s: "
+            f"times on its page and from its API are {times} times those above"
+        )
+    file = "INPUTS.npz" if question.media_type == names.NPZ else "IMAGE"
+    yield f"the cluster runs at {url} until Ctrl-C; try:"
+    yield f"  imbrex status --url {url}"
+    yield f"  imbrex infer {file} --model {question.model} --url {url}"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from imbrex.demo.likeness import KINDS, told
 from imbrex.demo.measure import Measured
 from imbrex.demo.question import Question
 from imbrex.demo.report import Outcome, show
+from imbrex.demo.run import kept
 from models.reference import EQUAL, Comparison
 
 LIKE = told("pi4", load_kind(KINDS["pi4"].preset).preset, scale=0.25, core=100.0)
@@ -24,19 +25,21 @@ def answer(total_ms, scatter_ms=8.0):
     return {"timing_ms": {**phases, "compute": left, "total": total_ms}}
 
 
-def measured(alone_s, total_ms, predicted_s, comparison=EQUAL):
+def measured(alone_s, total_ms, predicted_s, comparison=EQUAL, scatter_ms=8.0):
     plan = {"predicted_latency_s": predicted_s, "wire": "exact"}
     first = {"predictions": [], **answer(total_ms)}
     baseline = {"latency_s": alone_s, "device": "worker-1"}
-    return Measured(plan, first, first, [answer(total_ms)] * 3, comparison, baseline, LIKE.scale)
+    return Measured(
+        plan, first, first, [answer(total_ms, scatter_ms)] * 3, comparison, baseline, LIKE.scale
+    )
 
 
 def outcome(found):
     return Outcome(QUESTION, [{"id": str(k), "name": f"worker-{k}"} for k in range(4)], found, LIKE)
 
 
-def screen(shown):
-    console = Console(file=io.StringIO(), width=160)
+def screen(shown, width=80):
+    console = Console(file=io.StringIO(), width=width)
     show(shown, console, explain=False)
     return console.file.getvalue()
 
@@ -44,12 +47,27 @@ def screen(shown):
 def test_times_are_those_of_the_devices():
     text = screen(outcome(measured(alone_s=0.464, total_ms=204.0, predicted_s=0.2)))
     assert "4 emulated Raspberry Pi 4s" in text
-    assert "4 times slower" in text
+    assert "at 1/4 speed" in text
     assert "116 ms" in text
     assert "50.0 ms" in text
     assert "2.3 times as fast" in text
     assert "the same answer" in text
     assert len(text.splitlines()) == 10
+
+
+@pytest.mark.parametrize("kind", [*KINDS, None])
+@pytest.mark.parametrize("scale", [1 / 128, 1])
+@pytest.mark.parametrize("alone_s", [80.0, 0.01])
+@pytest.mark.parametrize("plan", [{"wire": "exact"}, {"wire": "fp16"}])
+@pytest.mark.parametrize("comparison", [EQUAL, Comparison(1.23456e-5, 1.23456e-5)])
+def test_the_first_screen_is_ten_lines_on_a_terminal(kind, scale, alone_s, plan, comparison):
+    like = told(kind, load_kind(KINDS[kind].preset).preset, scale, core=100.0) if kind else None
+    found = measured(alone_s, 12345.0, 12.3456, comparison, scatter_ms=1234.0)
+    found = replace(found, scale=like.scale if like else 1.0, plan={**found.plan, **plan})
+    devices = [{"id": str(k), "name": f"worker-{k}"} for k in range(64)]
+    text = screen(Outcome(QUESTION, devices, found, like))
+    assert len(text.splitlines()) == 10, text
+    assert not like or like.kind.title in text
 
 
 @pytest.mark.parametrize(
@@ -71,6 +89,13 @@ def test_another_answer_is_not_called_the_same():
     text = screen(outcome(measured(0.4, 200.0, 0.2, wrong)))
     assert "A DIFFERENT ANSWER" in text
     assert "the same answer" not in text
+
+
+def test_keep_says_why_times_on_the_page_are_longer():
+    shown = list(kept("http://127.0.0.1:8460", QUESTION, LIKE))
+    assert "4 times those above" in shown[0]
+    for like in (None, replace(LIKE, scale=1.0)):
+        assert list(kept("http://127.0.0.1:8460", QUESTION, like)) == shown[1:]
 
 
 def test_a_curve_has_a_bar_for_each_number_of_devices():
