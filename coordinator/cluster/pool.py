@@ -31,7 +31,7 @@ from coordinator.cluster.events import (
     Withdrawn,
 )
 from coordinator.cluster.membership import MAX_DEVICES, Membership
-from coordinator.cluster.peers import Peer
+from coordinator.cluster.peers import Peer, seconds_ago
 from coordinator.cluster.trust import Trust
 from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration, ImbrexError, LostWorker, NotFound, PeerViolation
@@ -64,13 +64,17 @@ class Pool:
         sink: Sink,
         changed: Callable[[str], None],
         switched: Callable[[DeviceId], None] = lambda _: None,
+        rate: Callable[[Facts], float] = lambda _: 0.0,
     ) -> None:
-        """`switched` gets a device that computes with another engine now."""
+        """`switched` gets a device that computes with another engine now; `rate` is a device's in
+        GFLOP/s.
+        """
         self._trust = trust
         self._members, self._generation = trust.members(), trust.generation
         self._sink = sink
         self._changed = changed
         self._switched = switched
+        self._rate = rate
         self._membership = Membership(random.random)
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
@@ -190,11 +194,21 @@ class Pool:
                 )
                 self._changed(f"{device} joined")
             case Leave(device, address, reason):
-                name = self._met[device].name if device in self._met else device
-                log.warning("device left", device=device, name=name, address=address, reason=reason)
+                told = {"device": device, "address": address, "reason": reason}
+                log.warning("device left", **told, **self._last_known(device, address))
                 self._changed(f"{device} left")
             case Problem(address, code, cause, cure):
                 log.warning("problem", address=address, code=code, cause=cause, cure=cure)
+
+    def _last_known(self, device: DeviceId, address: str) -> dict[str, object]:
+        """What is said of a device that goes: its name, its rate, and when it was last heard."""
+        facts, connection = self._met.get(device), self._connections.get(address)
+        told: dict[str, object] = {"name": facts.name if facts else device}
+        if facts is not None:
+            told["gflops"] = round(self._rate(facts), 2)
+        if connection is not None:
+            told["last_seen"] = seconds_ago(time.monotonic() - connection.last_seen_s)
+        return told
 
     async def _connect(self, address: str) -> None:
         try:

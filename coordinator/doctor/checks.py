@@ -44,7 +44,10 @@ def checks(examined: Examined, found: Sequence[Finding]) -> Iterator[Check]:
 
 
 def _gone(absent: Absent) -> str:
-    return f"last seen {absent.seen}" if absent.seen else "refused" if absent.code else "no answer"
+    if not absent.seen:
+        return "refused" if absent.code else "no answer"
+    rate = f"; computed at {absent.gflops:.1f} GFLOP/s" if absent.gflops else ""
+    return f"last seen {absent.seen}{rate}"
 
 
 def _looked_at(examined: Examined, patient: Patient) -> Iterator[_Row]:

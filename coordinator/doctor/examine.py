@@ -8,7 +8,7 @@ import asyncio
 import ipaddress
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -26,6 +26,7 @@ from coordinator.doctor.frigate import InTime
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
+from protos.facts import Facts
 
 # How long to listen: mDNS queries are answered within a second [RFC 6762, section 6].
 LISTEN_S = 2.5
@@ -38,8 +39,12 @@ _ORDER = ("error", "warning", "note")
 Networks = tuple[ipaddress.IPv4Network, ...]
 
 
-async def examine(pool: Pool, settings: CoordinatorSettings) -> Examined:
-    """Examines the cluster in a few seconds, while requests go on."""
+async def examine(
+    pool: Pool, settings: CoordinatorSettings, rate: Callable[[Facts], float]
+) -> Examined:
+    """Examines the cluster in a few seconds, while requests go on. `rate` is a device's in
+    GFLOP/s.
+    """
     ready = pool.ready()
     sources = {peer.address: peer.source for peer in pool.peers}
     asked = (
@@ -53,7 +58,7 @@ async def examine(pool: Pool, settings: CoordinatorSettings) -> Examined:
     return Examined(
         version=version("imbrex"),
         patients=tuple(replace(each, heard=each.id in announced) for each in patients),
-        absent=tuple(_absent(pool, own_networks(), time.monotonic())),
+        absent=tuple(_absent(pool, rate, own_networks(), time.monotonic())),
         strangers=tuple(peer.address for peer in pool.peers if peer.is_stranger),
         unexamined={
             connection.facts.name: result.cause
@@ -132,7 +137,9 @@ async def _patient(
     )
 
 
-def _absent(pool: Pool, ours: Networks, now: float) -> Iterable[Absent]:
+def _absent(
+    pool: Pool, rate: Callable[[Facts], float], ours: Networks, now: float
+) -> Iterable[Absent]:
     """Addresses that cannot be used; of strangers, at most as many as a home has devices."""
     strangers = 0
     for peer in pool.peers:
@@ -149,7 +156,8 @@ def _absent(pool: Pool, ours: Networks, now: float) -> Iterable[Absent]:
                 cure=peer.cure,
                 near=_is_near(peer.address, ours),
                 name=facts.name if facts else "",
-                seen=seconds_ago(now - peer.alive_s),
+                seen=seconds_ago(now - peer.alive_s) if facts else "",
+                gflops=rate(facts) if facts else 0.0,
             )
 
 

@@ -134,8 +134,8 @@ class Patient:
 @dataclass(frozen=True, slots=True)
 class Absent:
     """An address that cannot be used, and why. `code` is that of the refusal, if it was refused;
-    `near`: it is in a network of the coordinator. `name` is that of the device that was there, and
-    `seen` when, if one was since the start of the coordinator.
+    `near`: it is in a network of the coordinator. `name` and `gflops` (its rate) are those of the
+    device that was there, and `seen` when, if one was since the start of the coordinator.
     """
 
     address: str
@@ -146,6 +146,7 @@ class Absent:
     near: bool = True
     name: str = ""
     seen: str = ""
+    gflops: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

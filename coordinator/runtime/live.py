@@ -84,7 +84,7 @@ class LiveCluster:
             if certified and certified.authority.signs
             else None
         )
-        self._pool = Pool(self.trust, sink, self._membership_changed, self._switched)
+        self._pool = Pool(self.trust, sink, self._membership_changed, self._switched, self._gflops)
         near = replace(
             HOST_ENDPOINT,
             message_s=HOST_ENDPOINT.message_s + endpoint.message_s,
@@ -256,6 +256,10 @@ class LiveCluster:
             limits=facts.limits,
         )
 
+    def _gflops(self, facts: Facts) -> float:
+        """The rate of a device, connected or not."""
+        return self._measured.gflops(self._device(facts))
+
     # ------------------------------------------------------------ for the driver
 
     async def ensure(
@@ -300,7 +304,7 @@ class LiveCluster:
     async def examine(self) -> Examined:
         """Examines devices and network. Takes a few seconds; one examination runs at a time."""
         async with self._examining:
-            return await examine(self._pool, self._settings)
+            return await examine(self._pool, self._settings, self._gflops)
 
     # ------------------------------------------------------------ measuring
 

@@ -78,11 +78,15 @@ def test_what_findings_of_all_devices_say_is_in_the_rows() -> None:
 
 
 def test_what_could_not_be_looked_at() -> None:
-    absent = Absent("10.0.0.9:8470", "static", "", "no answer", "", name="pi-3", seen="40 s ago")
+    gone = {"name": "pi-3", "seen": "40 s ago", "gflops": 1.94}
+    absent = Absent("10.0.0.9:8470", "static", "", "no answer", "", **gone)
     found = examined(patient("a"), absent=(absent,), unexamined={"b": "it is too old"})
     assert states(found, "b") == {"connection": "error"}
     assert states(found, "pi-3") == {"connection": "error"}
-    assert "last seen 40 s ago" in told(found)
+    assert "last seen 40 s ago; computed at 1.9 GFLOP/s" in told(found)
+    unseen = examined(patient("a"), absent=(Absent("10.0.0.8:8470", "static", "", "-", ""),))
+    assert "no answer" in told(unseen)
+    assert "last seen" not in told(unseen)
     unknown = patient("a", memory_bytes=0, disk_bytes=0, governor="", interfaces=[])
     text = told(examined(unknown))
     assert text.count("not reported") == 5

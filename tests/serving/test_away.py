@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import httpx
 import pytest
 
 from coordinator.cluster.peers import seconds_ago
+from tests.cli.run_cli import imbrex
 from tests.serving.processes import serving, wait
+from tests.serving.test_metrics import read
 
 
 def test_a_worker_that_is_killed_stays_known(tmp_path: Path) -> None:
@@ -31,12 +35,29 @@ def test_a_worker_that_is_killed_stays_known(tmp_path: Path) -> None:
         (finding,) = service.get("/v1/doctor")["findings"]
         assert (finding["code"], finding["device"]) == ("unreachable", "worker-1")
         assert "connect" not in finding["cause"]
-        metrics = httpx.get(f"{service.url}/metrics", trust_env=False).text
-        label = f'device="{before["id"]}",name="worker-1"'
-        assert f"imbrex_device_ready{{{label}}} 0.0" in metrics
+        (row,) = (
+            each for each in service.get("/v1/doctor")["checks"] if each["device"] == "worker-1"
+        )
+        rate = f"{before['gflops']:.1f} GFLOP/s"
+        assert re.fullmatch(rf"last seen \d+ s ago; computed at {rate}", row["seen"])
+
+        shown = imbrex("status", "--url", service.url).out
+        (line,) = (each for each in shown.splitlines() if each.startswith("worker-1 "))
+        assert f" {before['gflops']:.1f} " in line
+        assert "last seen" in line
+
+        metrics = read(httpx.get(f"{service.url}/metrics", trust_env=False).text)
+        label = (("device", before["id"]), ("name", "worker-1"))
+        assert metrics["imbrex_device_ready", label] == 0
+        assert metrics["imbrex_device_flop_per_second", label] == before["gflops"] * 1e9
+        assert metrics["imbrex_device_link_bytes_per_second", label] == before["mbps"] * 125e3
+        assert metrics["imbrex_device_last_seen_timestamp_seconds", label] <= time.time()
+        assert ("imbrex_device_throttled", label) not in metrics
         log = service.coordinator.log.read_text()
         (left,) = (line for line in log.splitlines() if "device left" in line)
         assert "name=worker-1" in left
+        assert f"gflops={round(before['gflops'], 2)}" in left
+        assert re.search(r"last_seen='?\d+ s ago", left)
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,8 @@ def test_a_worker_that_is_killed_is_seen(tmp_path) -> None:
         wait(lambda: count(driver, "#devices li[data-state=ready]") == 1)
         wait(lambda: "1 device ready" in text(driver, "status"))
         assert count(driver, "#devices li.away") == 1
+        away = driver.find_element("css selector", "#devices li.away .facts").text
+        assert re.search(r"; last seen \d+ s ago · \d+\.\d GFLOP/s", away)
         assert "worker-1 is" in text(driver, "devices-news")
         assert errors(driver) == []
 

@@ -115,11 +115,14 @@ class Gauges(Collector):
             others.add_metric(labels, status.others_share)
             if math.isfinite(status.last_seen_s):
                 seen.add_metric(labels, now - status.last_seen_s)
+            if status.gflops:  # also of a device that is away: what it computed at last
+                rate.add_metric(labels, status.gflops * 1e9)
+                link.add_metric(labels, status.mbps * 125e3)
             if ready:
                 speedup, name = status.facts.get("speedup"), status.facts.get("engine", "")
                 faster = speedup if isinstance(speedup, float) and speedup else 1.0
                 engine.add_metric((*labels, str(name)), faster)
-                _add_measured(status, labels, (ratio, rate, link, celsius, throttled))
+                _add_measured(status, labels, (ratio, celsius, throttled))
         yield from (up, seen, drained, quarantined, refused, audited, wrong, others)
         yield from (ratio, rate, link, celsius, throttled, engine)
 
@@ -127,10 +130,8 @@ class Gauges(Collector):
 def _add_measured(
     status: DeviceStatus, labels: tuple[str, str], families: tuple[GaugeMetricFamily, ...]
 ) -> None:
-    ratio, rate, link, celsius, throttled = families
+    ratio, celsius, throttled = families
     ratio.add_metric(labels, status.correction)
-    rate.add_metric(labels, status.gflops * 1e9)
-    link.add_metric(labels, status.mbps * 125e3)
     if status.celsius:
         celsius.add_metric(labels, status.celsius)
     throttled.add_metric(labels, float(status.throttled))

@@ -41,11 +41,17 @@ function fill(row, device) {
   row.dataset.state = device.state;
   row.querySelector(".name").textContent = device.name;
   row.querySelector(".state").textContent = device.state;
-  row.querySelector(".facts").textContent = away || device.reason ? device.reason : facts(device);
+  row.querySelector(".facts").textContent = away ? last(device) : device.reason || facts(device);
   const meter = row.querySelector("meter");
   meter.hidden = away;
   meter.value = device.load;
   meter.setAttribute("aria-label", `${device.name} computes ${Math.round(device.load * 100)} % of the time`);
+}
+
+// A device that is away keeps its last rate.
+function last(device) {
+  const rate = device.gflops ? `${device.gflops.toFixed(1)} GFLOP/s` : "";
+  return [device.reason, rate].filter(Boolean).join(" · ");
 }
 
 function facts(device) {
