@@ -273,7 +273,14 @@ def test_no_file_of_the_machine_is_served(kept: Kept) -> None:
     assert ran.code == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
 def test_a_demo_that_is_ended_early_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     mark = uuid.uuid4().hex
     # A shell without job control lets what it starts in the background ignore SIGINT.

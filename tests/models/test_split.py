@@ -65,6 +65,7 @@ def test_more_tiles_than_rows() -> None:
     assert check(model, network, (9, 7), fused(network)).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "grid"), [("resnet50", (3, 2)), ("yolov2", (1, 2))])
 def test_catalogue_networks_split_in_one_block(name: str, grid: tuple[int, int]) -> None:
     loaded = load(name)

@@ -151,7 +151,7 @@ async def test_a_device_whose_engine_promises_less_is_not_computed_with(
                 assert "onnxruntime promises results within 0.01" in told.reason
 
 
-@pytest.mark.parametrize("wire", ["exact", "fp16", "int8"])
+@pytest.mark.parametrize("wire", ["exact", pytest.param("fp16", marks=pytest.mark.slow), "int8"])
 async def test_honest_devices_are_never_accused(tmp_path: Path, wire: str) -> None:
     model, feeds, whole = network(tmp_path)
     limit = {"exact": 1e-5, "fp16": 0.01, "int8": 0.1}[wire]
