@@ -16,12 +16,11 @@ from typing import Any
 from benchmarks.lab.pictures import for_pictures
 from benchmarks.lab.tables import between_marks
 from benchmarks.report import ROOT, provenance
-from coordinator.costs.devices import Cluster
 from coordinator.planning.auto import auto
 from coordinator.planning.baseline import whole_works
-from coordinator.planning.cluster_file import parse_cluster
 from imbrex.cli.chart import speedup_svg
-from imbrex.demo.emulation.presets import Preset, load_kind
+from imbrex.demo.emulation.clusters import cluster_of, cluster_text
+from imbrex.demo.emulation.presets import load_kind
 from models.catalogue import load
 from models.loading import network_of
 
@@ -41,35 +40,6 @@ RESULT = ROOT / "benchmarks" / "results" / "hardware.json"
 PAGE = ROOT / "docs" / "hardware.md"
 IMAGES = ROOT / "docs" / "images"
 CLUSTERS = ROOT / "docs" / "clusters"
-# Cluster files say what a weight costs, presets what a byte does.
-_WEIGHT_BYTES = 4
-
-
-def cluster_of(preset: Preset, count: int) -> Cluster:
-    """The host's worker and `count - 1` more of the same kind."""
-    return parse_cluster(cluster_text(preset, count))
-
-
-def cluster_text(preset: Preset, count: int) -> str:
-    """The cluster file of `cluster_of`."""
-    end = (
-        f"endpoint_ms_per_message = {preset.message_ms}\nendpoint_ns_per_byte = {preset.byte_ns}\n"
-    )
-    worker = (
-        f"{end}endpoint_ms_per_task = {preset.task_ms}\n"
-        f"endpoint_ms_per_peer_message = {preset.peer_message_ms}\n"
-        f"endpoint_ns_per_peer_byte = {preset.peer_byte_ns}\n"
-    )
-    computes = f"gflops = {preset.gflops}\nweight_ns = {preset.weight_ns * _WEIGHT_BYTES}\n"
-    text = (
-        f"[host]\n{computes}{end}endpoint_ms_per_task = {preset.describe_ms}\n\n"
-        f"[host.worker]\n{worker}\n"
-        f'[network]\nmedium = "{preset.medium}"\n'
-        f"mbps = {preset.mbps}\nlatency_ms = {preset.latency_ms}\n"
-    )
-    if count > 1:
-        text += f'\n[[device]]\nname = "pi"\ncount = {count - 1}\n{computes}{worker}'
-    return text
 
 
 def example(kind: str) -> str:

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hardware import cluster_of
 from benchmarks.report import command_line, emit
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts
@@ -24,6 +23,7 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.simulator import simulate
 from coordinator.planning.strategies import STRATEGIES
 from imbrex.demo.emulation import presets
+from imbrex.demo.emulation.clusters import cluster_of
 from models import catalogue
 from models.loading import network_of
 from models.units import Network

@@ -30,7 +30,6 @@ import numpy as np
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.cgroup import MB, Cap, capped, missing
-from benchmarks.hardware import cluster_of
 from benchmarks.report import command_line, emit
 from coordinator.cluster import children
 from coordinator.library.naming import public_name
@@ -39,6 +38,7 @@ from coordinator.planning.baseline import computing_s
 from coordinator.planning.groups import service
 from coordinator.planning.propose import propose
 from imbrex import Client, ImbrexError
+from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
 from models.catalogue import load
 from models.importer import graph_of

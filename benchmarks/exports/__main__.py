@@ -23,10 +23,10 @@ from typing import Any
 import onnx
 import platformdirs
 
-from benchmarks.hardware import cluster_of
 from benchmarks.lab.pictures import for_pictures
 from benchmarks.report import ROOT, command_line, emit
 from coordinator.planning.auto import auto
+from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
 from models import catalogue
 from models.boxes import Box

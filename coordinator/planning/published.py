@@ -1,4 +1,4 @@
-"""The published testbed, for which networks are planned if no cluster is given."""
+"""AOFL's testbed, for which `imbrex check` cuts networks; its devices are slower than a whole Pi 3."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.tasks.plan import DeviceId
 
-# Raspberry Pi 3s on 100 Mbit/s Ethernet.
-GFLOPS, BYTES_PER_S, MESSAGE_S, LATENCY_S = 1.85, 93.7e6 / 8, 1e-3, 2e-3
+# Raspberry Pi 3s with one core at 1 GHz, on 100 Mbit/s Ethernet [Zhou et al., SEC'19].
+_GFLOPS, _BYTES_PER_S, _MESSAGE_S, _LATENCY_S = 1.85, 93.7e6 / 8, 1e-3, 2e-3
 # Unlimited memory: the question is how models are divided, not whether a Pi could hold them.
-MEMORY_BYTES = 1 << 40
+_MEMORY_BYTES = 1 << 40
 
 
 def equal_cluster(count: int, stem: str = "pi") -> Cluster:
     """This many devices of the published kind, called pi-1 and so on."""
-    link = Link(BYTES_PER_S, MESSAGE_S, LATENCY_S)
+    link = Link(_BYTES_PER_S, _MESSAGE_S, _LATENCY_S)
     return Cluster(
         tuple(
             Device(
                 id=DeviceId(f"{stem}-{number}"),
                 name=f"{stem}-{number}",
-                costs=RateCosts(GFLOPS),
+                costs=RateCosts(_GFLOPS),
                 link=link,
-                speed=GFLOPS,
-                memory_bytes=MEMORY_BYTES,
+                speed=_GFLOPS,
+                memory_bytes=_MEMORY_BYTES,
             )
             for number in range(1, count + 1)
         )

@@ -42,7 +42,7 @@ def show(
     model: ModelArgument,
     cluster: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.toml", help="The cluster to predict for. [default: four Pi 3s]"),
+        typer.Option(metavar="FILE.toml", help="The cluster to predict for. [default: four Pi 4s]"),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`imbrex models show`: the units of a model, which of them can be split, and the gain."""
+"""`imbrex models show`: a summary of a model with its gain, then its units, split or not."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.ofl import ofl
+from coordinator.planning.auto import auto
 from coordinator.planning.propose import propose
-from coordinator.planning.published import GFLOPS, equal_cluster
 from coordinator.tasks.plan import Plan
 from imbrex import terminal
+from imbrex.demo.emulation.clusters import cluster_of
+from imbrex.demo.emulation.presets import load_kind
+from imbrex.demo.likeness import KINDS
 from imbrex.described import load_cluster
 from models import catalogue
 from models.catalogue import LoadedModel
@@ -24,29 +26,36 @@ from models.loading import network_of
 from models.shapes import TensorInfo
 from models.summary import Summary, UnitSummary, summarise
 
-# The default cluster: Raspberry Pi 3s on 100 Mbit/s Ethernet.
-DEVICES = 4
+# The default cluster: that of `imbrex demo`.
+DEVICES, KIND = 4, KINDS["pi4"]
 
 
 def show(model: str, cluster: Path | None, *, as_json: bool) -> int:
-    """Prints the report."""
+    """Prints the report: the summary at once, what planning finds a second or two later."""
     with terminal.waiting(f"reading {model}"):
         loaded = catalogue.load(model)
         network = network_of(loaded)
         summary = summarise(network)
-    described = load_cluster(cluster) if cluster is not None else equal_cluster(DEVICES)
+    described, where = _cluster(cluster)
     if not as_json:
-        _show(loaded, network.graph, summary, terminal.out())
-    where = cluster.name if cluster is not None else f"{DEVICES} devices of {GFLOPS} GFLOP/s"
+        _summarise(loaded, network.graph, summary, terminal.out())
     with terminal.waiting("planning"):
-        # The strategy without a search: a lower bound of the gain.
-        plan = propose(ofl, network, described)
+        plan = propose(auto, network, described)
     if as_json:
         report = _json(loaded, network.graph, summary)
         terminal.print_json(report | {"sample": _sample(plan, described, where)})
     else:
         _predict(plan, where, terminal.out())
+        _list(summary, terminal.out())
     return 0
+
+
+def _cluster(file: Path | None) -> tuple[Cluster, str]:
+    """The cluster to predict for, and what to call it."""
+    if file is not None:
+        return load_cluster(file), file.name
+    preset = load_kind(KIND.preset).preset
+    return cluster_of(preset, DEVICES), f"{DEVICES} {KIND.title}s"
 
 
 def _json(loaded: LoadedModel, graph: Graph, summary: Summary) -> dict[str, Any]:
@@ -94,7 +103,7 @@ def _speedup(plan: Plan) -> float:
     return plan.single_device_latency_s / plan.predicted_latency_s
 
 
-def _show(loaded: LoadedModel, graph: Graph, summary: Summary, console: Console) -> None:
+def _summarise(loaded: LoadedModel, graph: Graph, summary: Summary, console: Console) -> None:
     weights = _weights(loaded)
     console.print(
         f"{loaded.name} ({weights}, opset {graph.opset}): {len(graph.nodes)} nodes in "
@@ -112,6 +121,9 @@ def _show(loaded: LoadedModel, graph: Graph, summary: Summary, console: Console)
     )
     largest = (f"{each.name} {terminal.size(each.nbytes)}" for each in summary.largest)
     console.print(f"largest activations: {', '.join(largest)}")
+
+
+def _list(summary: Summary, console: Console) -> None:
     console.print()
     made = terminal.table(
         *("unit", "operators", ">MFLOP", ">weights, MB", "output", ">live behind it, MB", ""),
@@ -129,15 +141,13 @@ def _show(loaded: LoadedModel, graph: Graph, summary: Summary, console: Console)
             Text(f"no: {unit.reason}", "yellow") if unit.reason else Text("yes", "green"),
         )
     console.print(made)
-    console.print()
 
 
 def _predict(plan: Plan, where: str, console: Console) -> None:
     console.print(
-        f"on {where}: {terminal.duration(plan.predicted_latency_s)} predicted, one alone "
-        f"{terminal.duration(plan.single_device_latency_s)}: {_speedup(plan):.2f}x with "
-        f"{len(plan.devices)} of them in {len(plan.blocks)} blocks; `imbrex plan` may find a "
-        "faster plan"
+        f"gain: {_speedup(plan):.2f}x predicted on {where} (it uses {len(plan.devices)}): "
+        f"{terminal.duration(plan.predicted_latency_s)} instead of "
+        f"{terminal.duration(plan.single_device_latency_s)} on one alone"
     )
 
 

@@ -6,7 +6,6 @@ from typing import get_args
 
 import pytest
 
-from benchmarks.hardware import cluster_of
 from coordinator.costs.devices import Cluster, Link, Medium
 from coordinator.planning.auto import auto
 from coordinator.planning.candidates import CANDIDATES, Candidate
@@ -17,6 +16,7 @@ from coordinator.planning.single import single
 from coordinator.planning.strategies import STRATEGIES
 from coordinator.tasks.plan import Block, Plan, Tile
 from imbrex.demo.emulation import presets
+from imbrex.demo.emulation.clusters import cluster_of
 from models.boxes import Box
 from models.catalogue import names
 from models.units import Network
