@@ -3,18 +3,23 @@
 from datetime import timedelta
 from unittest.mock import patch
 
+import numpy as np
+
 from coordinator.cluster import authority as authority_module
 from coordinator.cluster.authority import Authority
 from coordinator.cluster.roster import Member
 from coordinator.cluster.trust import Certified, Trust
 from coordinator.tasks.plan import DeviceId
+from models.boxes import Box
 from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.credentials import Credentials
 from protos.identity import certified, device_name, keep_identity, new_key, now_utc, signing_request
 from tests.worker.support import in_process
 from worker.membership import IDENTITY_FILE
+from worker.tasks.actions import Piece, SendToPeer, TaskKey
 
+BORDER = Box.whole((1, 16, 12, 10))
 DAY = timedelta(days=1)
 KITCHEN, HALL, OFFICE = "a" * 16, "b" * 16, "c" * 16
 
@@ -72,3 +77,16 @@ def member(certified_: Certified, state_dir, device, **settings):
     give_identity(certified_, state_dir, device)
     admit(certified_, device)
     return in_process(state_dir, **settings)
+
+
+def at(running):
+    """Where a worker's neighbours send to."""
+    return f"127.0.0.1:{running.data_port}"
+
+
+def pieces_of(request):
+    """A border for a neighbour's task."""
+    key = TaskKey(request, 1, 1, 0)
+    return SendToPeer(
+        "", "", (Piece(key, "y", BORDER, np.zeros(BORDER.shape, np.float32)),), key, 1
+    )

@@ -1,6 +1,7 @@
 """Several coordinators of one cluster: how they join, what they share, how one is removed."""
 
 import asyncio
+import time
 
 import pytest
 import structlog
@@ -16,8 +17,9 @@ from coordinator.serving.common.keys import Keys, Role
 from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.credentials import Credentials
+from protos.endpoint import Endpoint
 from protos.enrolment import enrol
-from protos.errors import BadConfiguration, BadRequest, Infeasible, Unavailable
+from protos.errors import BadConfiguration, BadRequest, Infeasible, LostWorker, Unavailable
 from protos.identity import (
     COORDINATOR_NAME,
     coordinator_name,
@@ -31,10 +33,22 @@ from protos.identity import (
 from protos.invitation import Invitation
 from tests.cluster.support import worker_process
 from tests.trust.store import needs_server
-from tests.trust.support import HALL, KITCHEN, OFFICE, admit, give_identity, host, make_trust
+from tests.trust.support import (
+    HALL,
+    KITCHEN,
+    OFFICE,
+    admit,
+    at,
+    caller,
+    give_identity,
+    host,
+    make_trust,
+    pieces_of,
+)
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, question, state_of
 from tests.worker.support import in_process
+from worker.data.link import Link, connect
 
 MODEL = "digits"
 SECOND = "b" * 12
@@ -199,8 +213,18 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
                 await enrol(made, OFFICE, "office")
                 await until(lambda: OFFICE in theirs.roster.ids())
 
+                as_hall = caller(ours, HALL, tmp_path / "as-hall")
+                opened = await asyncio.to_thread(connect, at(kitchen), KITCHEN, as_hall)
+                link = Link(opened, Endpoint(), print)
+                assert link.send(pieces_of("r1"))
+                began_s = time.monotonic()
                 await asyncio.to_thread(theirs.roster.remove, HALL)
                 await until(lambda: ready(one) == {KITCHEN} == ready(two))
+                await until(lambda: not link.send(pieces_of("r2")))
+                assert time.monotonic() - began_s < 4.0
+                link.close()
+                with pytest.raises(LostWorker):
+                    await asyncio.to_thread(connect, at(kitchen), KITCHEN, as_hall)
 
                 (gone,) = set(ours.roster.coordinators()) - {_id(first)}
                 await asyncio.to_thread(ours.roster.remove, gone)

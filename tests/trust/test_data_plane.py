@@ -14,7 +14,19 @@ from protos.direct import accept_offer
 from protos.endpoint import Endpoint
 from protos.errors import LostWorker
 from protos.identity import device_name
-from tests.trust.support import HALL, KITCHEN, OFFICE, admit, caller, host, make_trust, member
+from tests.trust.support import BORDER as IN
+from tests.trust.support import (
+    HALL,
+    KITCHEN,
+    OFFICE,
+    admit,
+    at,
+    caller,
+    host,
+    make_trust,
+    member,
+    pieces_of,
+)
 from tests.waiting import until
 from tests.worker.support import (
     conv_program,
@@ -30,22 +42,11 @@ from worker.data.link import Link, connect
 from worker.data.listener import Listener
 from worker.tasks.actions import Piece, SendToPeer, TaskKey
 
-IN = Box.whole((1, 16, 12, 10))
-
-
-def pieces_of(request):
-    key = TaskKey(request, 1, 1, 0)
-    return SendToPeer("", "", (Piece(key, "y", IN, np.zeros(IN.shape, np.float32)),), key, 1)
-
 
 async def told(trust, running, *members):
     """The coordinator says who is a member."""
     async with host(trust, running) as client:
         return (await client.hello("test", members=members)).counters
-
-
-def at(running):
-    return f"127.0.0.1:{running.data_port}"
 
 
 @pytest.fixture
