@@ -2,9 +2,10 @@
 the difference of the results. `best` is what a worker with `engine = auto` would compute with.
 
     python -m benchmarks.engines [--only resnet50,digits] [--precision fp16] [--threads N]
-                                 [--json] [-o FILE]
+                                 [--exported] [--json] [-o FILE]
 
-With another precision than `exact`, engines may compute less exactly; onnxruntime does not.
+`--exported` adds those that `benchmarks.exports` makes. With another precision than `exact`,
+engines may compute less exactly; onnxruntime does not.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.exports.files import exported
 from benchmarks.report import command_line, emit
 from models.boxes import Box
 from models.catalogue import load
 from models.cutter import cut
+from models.graph import Graph
 from models.loading import network_of
 from models.precision import Precision
 from models.program import BlobSource, Program
@@ -46,6 +49,12 @@ NETWORKS = (
     *("shufflenetv2", "efficientnet-lite0", "convnext-tiny", "unet", "deeplabv3"),
     *("yolov2", "yolov3-tiny", "yolov8n"),
 )
+EXPORTED = (
+    *("yolo11n", "yolo26n", "rtdetr-l", "vit_b_16.script", "deit_tiny.script", "swin_t.script"),
+    *("repvit_m0_9.script", "mobilenetv4_conv_small.script", "fastvit_t8.script"),
+    *("efficientvit_b0.script", "edgenext.script", "convnextv2_atto.script"),
+    *("levit_128.script", "mobilevit.script", "lraspp.script"),
+)
 # An engine is never to be slower than this share of onnxruntime's speed.
 LEAST = 0.97
 ROUNDS = 9
@@ -58,7 +67,7 @@ def _whole(
     name: str, threads: int, precision: Precision
 ) -> Iterator[tuple[Program, Place, Arrays]]:
     """The whole network as one program, its weights in a store, and what it reads."""
-    graph, blobs = replace(network_of(load(name)).graph, precision=precision), BlobSource()
+    graph, blobs = replace(_graph(name), precision=precision), BlobSource()
     demand = {each: Box.whole(graph.shape(each)) for each in graph.outputs}
     piece = cut(graph, graph.nodes, demand, blobs, static=True)
     program, feeds = piece.program, random_inputs(graph)
@@ -70,9 +79,14 @@ def _whole(
         yield program, Place(Path(folder) / "programs", store, threads), read
 
 
+def _graph(name: str) -> Graph:
+    """Of a network of the catalogue, or an exported one."""
+    return network_of(load(str(exported([name])[0]) if name in EXPORTED else name)).graph
+
+
 def measure(name: str, threads: int, precision: Precision) -> dict[str, Any]:
     """One network: seconds, speed-ups and differences by engine."""
-    graph = network_of(load(name)).graph
+    graph = _graph(name)
     found: dict[str, Any] = {"network": name, "engines": {}, "best": DEFAULT, "speedup": 1.0}
     with _whole(name, threads, precision) as (program, place, feeds):
         reference = _loaded(DEFAULT, program, place)
@@ -151,9 +165,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of each engine"
     )
     parser.add_argument("--precision", choices=WIRES, default="exact")
+    parser.add_argument("--exported", action="store_true", help="exported networks, too")
     chosen = parser.parse_args(arguments)
     rows = []
-    for name in chosen.only.split(","):
+    for name in (*chosen.only.split(","), *(EXPORTED if chosen.exported else ())):
         rows.append(measure(name, chosen.threads, chosen.precision))
         print(_text(rows[-1:]), file=sys.stderr)
     emit(

@@ -12,7 +12,6 @@ and the speed-up of `auto` on emulated clusters, by the event simulator with the
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import platformdirs
 
+from benchmarks.exports.files import FOLDER, exported
 from benchmarks.lab.pictures import for_pictures
-from benchmarks.report import ROOT, command_line, emit
+from benchmarks.report import command_line, emit
 from coordinator.planning.auto import auto
 from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
@@ -36,8 +35,6 @@ from models.tiles import grid, tile_boxes, whole_map
 from models.units import Network, Unit, divide
 from models.work import tile_works
 
-ENVIRONMENT = ROOT / ".venv-exports"
-EXPORTER = ROOT / "benchmarks" / "exports" / "exporter.py"
 TILES = 4
 # A unit is split if no device computes more of it.
 LARGEST_SHARE = 0.6
@@ -55,35 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a row for each network; 1 if an answer differs."""
     parser = command_line(__doc__)
     parser.add_argument("--networks", default=",".join(NETWORKS))
-    parser.add_argument("--folder", type=Path, default=_default_folder())
+    parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--no-check", action="store_true", help="only load and simulate")
     given = parser.parse_args(arguments)
     names = given.networks.split(",")
-    _export([name for name in names if not (given.folder / f"{name}.onnx").exists()], given.folder)
     rows = []
-    for name in names:
-        rows.append(_row(given.folder / f"{name}.onnx", checks=not given.no_check))
+    for path in exported(names, given.folder):
+        rows.append(_row(path, checks=not given.no_check))
         print(_line(rows[-1]), file=sys.stderr, flush=True)
     agree = all(row.get("ok", True) for row in rows)
     emit({"rows": rows}, given, "all agree" if agree else "an answer DIFFERS")
     return 0 if agree else 1
-
-
-def _default_folder() -> Path:
-    return platformdirs.user_cache_path("imbrex") / "exports"
-
-
-def _export(names: Sequence[str], folder: Path) -> None:
-    if not names:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    python = ENVIRONMENT / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
-        wanted = EXPORTER.with_name("requirements.txt")
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(wanted)], check=True)
-    # Its packages write beside where they run.
-    subprocess.run([str(python), str(EXPORTER), str(folder), *names], check=True, cwd=folder)
 
 
 def _row(path: Path, *, checks: bool) -> dict[str, Any]:
