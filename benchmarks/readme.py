@@ -1,0 +1,116 @@
+"""README's table of what four Pis gain, from committed results: `python -m benchmarks.readme`.
+
+A row says how it was found. *lab*: measured on emulated devices with the strategy `halo`, in scaled
+time, given here in the devices' own. *simulated*: what the planner's simulator predicts for `auto`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from textwrap import fill
+from typing import Any
+
+from benchmarks.lab.tables import between_marks
+from benchmarks.report import ROOT
+
+PAGE = ROOT / "README.md"
+RESULTS = ROOT / "benchmarks" / "results"
+BOXES = "exports/boxes-pi4-gbe-switch-4.json"
+DETECTORS = "exports/detectors-pi4-gbe-switch-4.json"
+SPEEDUP = "speedup-pi4-gbe-switch-4.json"
+HARDWARE, EXPORTS = "hardware.json", "exports/simulated.json"
+HEAD = "| network | four | one alone | together | gain | found |"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one Pi alone takes, and four together; None where a result has ratios only."""
+
+    alone_s: float | None
+    together_s: float | None
+    gain: float
+    how: str
+
+    def cells(self) -> tuple[str, ...]:
+        """The right columns."""
+        times = (_duration(each) if each else "" for each in (self.alone_s, self.together_s))
+        return (*times, f"{self.gain:.1f}x", self.how)
+
+
+def lab(file: str, model: str, strategy: str = "halo") -> Found:
+    """As measured on four emulated devices."""
+    document = _read(file)
+    measured, scale = document["models"][model], document["scale"]
+    alone_s = measured["baseline"]["latency_s"] * scale
+    together_s = measured["strategies"][strategy]["latency_s"] * scale
+    return Found(alone_s, together_s, alone_s / together_s, "lab")
+
+
+def simulated(kind: str, model: str) -> Found:
+    """As docs/hardware.md has it."""
+    seconds = _read(HARDWARE)["seconds"][kind][model]
+    alone_s, together_s = seconds["1"], seconds["4"]
+    return Found(alone_s, together_s, alone_s / together_s, "simulated")
+
+
+def exported(kind: str, model: str) -> Found:
+    """As docs/networks.md has it: whole outputs are sent, where the others send likely boxes."""
+    (row,) = (each for each in _read(EXPORTS)["rows"] if each["network"] == model)
+    (cluster,) = (
+        each for each in row["clusters"] if each["preset"] == kind and each["devices"] == 4
+    )
+    return Found(None, None, cluster["speedup"], "simulated, raw output")
+
+
+def table() -> str:
+    """Markdown."""
+    rows = (
+        ("YOLOv8n, 640x640", "Pi 4s", lab(BOXES, "yolov8n", "halo+boxes")),
+        ("", "Pi 5s", simulated("pi5-gbe", "yolov8n")),
+        ("YOLO11n, 640x640", "Pi 4s", lab(BOXES, "yolo11n", "halo+boxes")),
+        ("", "Pi 5s", exported("pi5-gbe", "yolo11n")),
+        ("YOLOv8n-seg, 640x640", "Pi 4s", lab(DETECTORS, "yolov8n-seg")),
+        ("ResNet-50, 224x224", "Pi 4s", lab(SPEEDUP, "resnet50")),
+        ("", "Pi 5s", simulated("pi5-gbe", "resnet50")),
+        ("MobileNetV2, 224x224", "Pi 4s", simulated("pi4-gbe", "mobilenetv2")),
+        ("", "Pi 5s", simulated("pi5-gbe", "mobilenetv2")),
+    )
+    cells = (f"| {' | '.join((name, kind, *found.cells()))} |" for name, kind, found in rows)
+    lines = (line.replace("|  |", "| |") for line in cells)
+    return "\n".join(["", HEAD, "|---" * 6 + "|", *lines, "", between(), ""])
+
+
+def between() -> str:
+    """Why the same row differs between the lab and the simulator."""
+    here, there = lab(BOXES, "yolov8n", "halo+boxes"), simulated("pi4-gbe", "yolov8n")
+    assert here.alone_s is not None
+    assert there.alone_s is not None
+    text = (
+        "Nobody has measured these on real Pis yet. *Lab*: measured on an [emulated cluster]"
+        "(docs/performance.md) that really runs each network. *Simulated*: predicted from the "
+        "operations and bytes of its plan ([assumptions](docs/hardware.md)). The simulator lets "
+        "every operation run at the device's full rate, which real kernels do not reach: it has "
+        f"one Pi 4 take {_duration(there.alone_s)} for YOLOv8n instead of the lab's "
+        f"{_duration(here.alone_s)}. Gains differ less: {there.gain:.1f}x simulated, "
+        f"{here.gain:.1f}x in the lab."
+    )
+    return fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+
+
+def _read(file: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((RESULTS / file).read_text())
+    return document
+
+
+def main() -> None:
+    """Rewrites the page between its marks."""
+    PAGE.write_text(between_marks(PAGE.read_text(), table()))
+
+
+if __name__ == "__main__":
+    main()
