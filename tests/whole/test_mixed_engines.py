@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from benchmarks.exports.files import FOLDER
 from coordinator.planning.strategies import STRATEGIES
 from models.reference import compare
 from tests.cluster.support import worker_process
@@ -14,7 +15,8 @@ from tests.worker.plugged import plant
 pytest.importorskip("openvino", reason="needs the extra: pip install 'imbrex[openvino]'")
 
 MIXED = ("openvino", "onnxruntime")
-WHOLE = ("digits", "vgg16-conv", "resnet50", "yolov2", "yolov8n")
+EXPORTED = "yolo11n"
+WHOLE = ("digits", "vgg16-conv", "resnet50", "yolov2", "yolov8n", EXPORTED)
 
 
 def programs(host):
@@ -51,6 +53,11 @@ async def largest_error(host, model, feeds, whole):
 
 async def compared_on(tmp_path, model, strategies=tuple(STRATEGIES), engines=MIXED, **changes):
     """The largest error of each strategy, once the engines compute."""
+    if model == EXPORTED:
+        file = FOLDER / f"{model}.onnx"
+        if not file.exists():
+            pytest.skip(f"no file: python -m benchmarks.exports --networks {model}")
+        model = str(file)
     feeds, whole = question(model)
     found = {}
     async with contextlib.AsyncExitStack() as stack:
