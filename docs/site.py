@@ -1,5 +1,5 @@
 """What the site has beyond the files in docs/: reference pages that are made from the code when it
-is built, and links to files of the repository, which are no pages.
+is built, and links to files of the repository, which are not pages.
 """
 
 from __future__ import annotations

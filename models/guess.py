@@ -108,7 +108,7 @@ def guess(graph: Graph, told: Mapping[str, object], task: Task | None, labels: i
 
 def detector(graph: Graph, told: Mapping[str, object], name: str) -> Sidecar | None:
     """A sidecar for a detector whose boxes can be read; labels that nobody knows are numbers. None
-    if it is no detector, or its boxes have no form that is known.
+    if it is not a detector, or its boxes have no form that is known.
     """
     found = guess(graph, told, "detection", 0)
     if not takes_pictures(graph) or not found.classes:

@@ -23,7 +23,7 @@ def truth_of(
     """The objects on a picture of this width and height; None if there is no file.
 
     Raises:
-        BadRequest: a line that is no such object, or a file that cannot be read.
+        BadRequest: a line that is not such an object, or a file that cannot be read.
     """
     beside = picture.with_suffix(".txt")
     files = (beside, picture.parent.parent / "labels" / beside.name)

@@ -91,7 +91,7 @@ def _require_tensor(value: ValueInfoProto) -> None:
     kind = value.type.tensor_type
     if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
         raise BadRequest(
-            cause=f"input {value.name!r} is no tensor of a known rank",
+            cause=f"input {value.name!r} is not a tensor of known rank",
             cure="Export the model with tensors of known rank as inputs.",
         )
     if not is_numeric(kind.elem_type):

@@ -48,7 +48,7 @@ def part(
     as make something small for the tail alone.
 
     Raises:
-        BadRequest: an output of the tail is no tensor of numbers.
+        BadRequest: an output of the tail is not a tensor of numbers.
     """
     outputs = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
     made: set[str] = set()
@@ -75,7 +75,7 @@ def part(
     for name in made.intersection(outputs):
         if not is_numeric(outputs[name]):
             raise BadRequest(
-                cause=f"the output {name!r} is no tensor of numbers",
+                cause=f"the output {name!r} is not a tensor of numbers",
                 cure="Export the model without that output.",
             )
     found = {

@@ -131,7 +131,7 @@ def _check_sums(index: int, block: Block, network: Network, outputs: Sequence[st
     tensor = summed_input(network.graph, nodes)
     if tensor is None:
         raise IllegalPlan(
-            cause=f"block {index} sums parts, but is no fully connected layer", block=index
+            cause=f"block {index} sums parts, but is not a fully connected layer", block=index
         )
     for k, tile in enumerate(block.tiles):
         whole = {name: Box.whole(network.graph.shape(name)) for name in outputs}

@@ -1,4 +1,4 @@
-"""Devices that take whole networks only: they are no part of any division.
+"""Devices that take whole networks only: they take no part in any division.
 
 Planners see the other devices alone. A device with limits can be the one that computes everything,
 and in the throughput mode it is a group of its own.

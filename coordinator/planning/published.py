@@ -1,4 +1,4 @@
-"""AOFL's testbed, for which `imbrex check` cuts networks; its devices are slower than a whole Pi 3."""
+"""AOFL's testbed, for which `imbrex check` cuts networks: Pi 3s of which one core computes."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Profiler:
     def want(self, connection: Connection, *, again: bool = False) -> None:
         """Queues a device for measuring unless its kind has a profile. With `again` it is measured
         in any case; the old profile is used until the new one is there. Devices with limits are not
-        measured, since samples are no whole networks: what they say of themselves is corrected by
+        measured, since samples are not whole networks: what they say of themselves is corrected by
         the networks that they compute.
         """
         facts = connection.facts

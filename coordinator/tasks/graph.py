@@ -128,7 +128,7 @@ class TaskGraph:
 
     def selectable(self, selections: Selections) -> Selections:
         """Of selections by output those that devices can make, by result: no task reads it, and it
-        is no sum.
+        is not a sum.
         """
         found: dict[str, Selection] = {}
         for name, selection in selections.items():

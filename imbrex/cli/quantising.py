@@ -48,9 +48,9 @@ _ROUNDS = 5
 @dataclass(frozen=True, slots=True)
 class Figures:
     """What the quantised network is like on the held-out pictures: the share of boxes that both
-    networks have (None if it is no detector), the share of best classes that are the same, and how
-    many times as fast it is here. `in_float` names the layers left in float; `map_50` is the mAP of
-    both networks, if the pictures' objects are known.
+    networks have (None if it is not a detector), the share of best classes that are the same, and
+    how many times as fast it is here. `in_float` names the layers left in float; `map_50` is the
+    mAP of both networks, if the pictures' objects are known.
     """
 
     model: str

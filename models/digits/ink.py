@@ -124,7 +124,7 @@ def write(scan: Image.Image, pen: Pen) -> Ink | None:
 
 
 def _cropped(coverage: NDArray[np.float32]) -> Ink | None:
-    # A blank scan pixel is no ink at all, however soft the pen.
+    # A blank scan pixel is not ink at all, however soft the pen.
     coverage = np.where(coverage < INK_IS / 2, 0.0, coverage).astype(np.float32)
     rows = np.flatnonzero((coverage > INK_IS).any(axis=1))
     columns = np.flatnonzero((coverage > INK_IS).any(axis=0))

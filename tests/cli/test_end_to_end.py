@@ -91,7 +91,7 @@ def test_rows_of_every_cell_are_yolov5s(store: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wide", [7, 57])
 def test_rows_with_more_than_a_box_are_refused(store: str, tmp_path: Path, wide: int) -> None:
-    """Angles or key points: there is no head for them, and they are no scores of classes."""
+    """Angles or key points: there is no head for them, and they are not scores of classes."""
     file = export(
         tmp_path / "poses.onnx", np.zeros((300, wide), np.float32), told(wide - 5, "True")
     )

@@ -73,7 +73,7 @@ def blocks() -> list[Block]:
 
 @dataclass(frozen=True)
 class Written:
-    """A fenced block that is no command: settings, data, or a program."""
+    """A fenced block that is not a command: settings, data, or a program."""
 
     page: str
     number: int
@@ -112,7 +112,7 @@ def unlike(shown: str, printed: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A fenced block without a language that is no output of the commands above it."""
+    """A fenced block without a language that is not the output of the commands above it."""
 
     page: str
     line: int

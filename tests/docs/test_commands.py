@@ -94,8 +94,8 @@ def frigates_timeout() -> str:
     return lines.getvalue().partition("] ")[2]
 
 
-# Whatever a page shows that is no output of the commands above it -> how to make it; None if it is
-# none of ours.
+# Whatever a page shows that is not the output of the commands above it -> how to make it; None if
+# it is none of ours.
 SHOWN: Mapping[str, Callable[[], str] | None] = {
     "a drawing": None,
     "a folder": None,

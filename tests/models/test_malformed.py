@@ -171,7 +171,7 @@ def from_the_future(model: ModelProto) -> None:
         (wide_kernel, "has a negative size|not a valid ONNX graph"),
         (text_input, "'image' is of ONNX type 8"),
         (whole_numbers, "not a valid ONNX graph|onnxruntime cannot run"),
-        (rankless_input, "'image' is no tensor of a known rank"),
+        (rankless_input, "'image' is not a tensor of known rank"),
         (no_groups, "'conv1' .*declaration"),
         (no_stride, "not a valid ONNX graph|'conv1' .*declaration"),
         (one_pad, "not a valid ONNX graph|'conv1' .*declaration"),

@@ -1,4 +1,4 @@
-"""Files that are no models are refused, each with one clear error."""
+"""Files that are not models are refused, each with one clear error."""
 
 from __future__ import annotations
 

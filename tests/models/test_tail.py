@@ -56,7 +56,7 @@ def test_an_output_that_is_no_tensor_of_numbers_is_refused() -> None:
     model.graph.output.append(
         helper.make_tensor_sequence_value_info(parts, onnx.TensorProto.FLOAT, None)
     )
-    with pytest.raises(BadRequest, match=r"not a valid ONNX graph|no tensor of numbers"):
+    with pytest.raises(BadRequest, match=r"not a valid ONNX graph|not a tensor of numbers"):
         load_graph(model)
 
 

@@ -149,7 +149,7 @@ def test_partial_sums() -> None:
     rejected(with_tile(summed, last, 1, replace(parts[1], part=None)), "partial sum")
     rejected(
         with_tile(plan, 0, 0, replace(plan.blocks[0].tiles[0], part=Box.of((0, 1), (0, 3)))),
-        "no fully connected",
+        "not a fully connected",
     )
 
 

@@ -1,4 +1,4 @@
-"""Plans survive JSON exactly, and files that are no plans are refused with their fault."""
+"""Plans survive JSON exactly, and files that are not plans are refused with their fault."""
 
 import json
 from dataclasses import replace

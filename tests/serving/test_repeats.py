@@ -134,7 +134,7 @@ async def test_what_is_no_id_is_refused(
     client: httpx.AsyncClient, coordinator: Counting, key: str
 ) -> None:
     refused = await asked(client, key=key)
-    assert (refused.status_code, "is no id" in refused.json()["error"]["cause"]) == (400, True)
+    assert (refused.status_code, "is not an id" in refused.json()["error"]["cause"]) == (400, True)
     assert coordinator.computed == 0
 
 

@@ -77,7 +77,7 @@ class Repeats:
         """The answer to a request whose body was read, computed unless it is known.
 
         Raises:
-            BadRequest: that is no id.
+            BadRequest: that is not an id.
             IdReused: the same caller asked something else with this id.
             ImbrexError: as `compute`.
         """
@@ -138,7 +138,7 @@ class Repeats:
 def _checked(id_: str) -> str:
     if not _ID.fullmatch(id_):
         raise BadRequest(
-            cause=f"the {ID_HEADER} {id_[:80]!r} is no id",
+            cause=f"the {ID_HEADER} {id_[:80]!r} is not an id",
             cure="Send 8 to 64 letters, digits and ._:-, such as a random UUID, or no such header",
         )
     return id_

@@ -124,7 +124,7 @@ def _json(value: dict[str, object]) -> bytes:
 
 def _bad(what: str) -> BadRequest:
     return BadRequest(
-        cause=f"this is no message of Frigate's zmq detector: {what}",
+        cause=f"this is not a message of Frigate's zmq detector: {what}",
         cure="Let only Frigate connect to this address.",
     )
 
