@@ -124,10 +124,9 @@ def read_plan(demo: Demo) -> bytes:
 
 def _keep(url: str, question: Question, like: Likeness | None) -> None:
     """Keeps the cluster running until Ctrl-C."""
-    for line in kept(url, question, like):
-        print(line, file=sys.stderr)
-    sys.stderr.flush()
     try:
+        for line in kept(url, question, like):
+            print(line, file=sys.stderr, flush=True)
         threading.Event().wait()
     except KeyboardInterrupt:
         print("stopping", file=sys.stderr)
