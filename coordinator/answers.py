@@ -167,3 +167,13 @@ class Baseline:
     device: str
     latency_s: float
     threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNow:
+    """A plan's prediction: the one that it was made with, and what it would be now."""
+
+    model: str
+    plan_version: int
+    predicted_latency_s: float
+    predicted_now_s: float

@@ -16,6 +16,7 @@ from coordinator.answers import (
     Answer,
     Baseline,
     DeviceStatus,
+    PlanNow,
     ProfileStatus,
     ServedModel,
 )
@@ -25,7 +26,6 @@ from coordinator.cluster.roster import Member
 from coordinator.cluster.state import open_state
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.given import adopt, plan_id
-from coordinator.costs.devices import Cluster
 from coordinator.doctor.examine import diagnose
 from coordinator.doctor.findings import Diagnosis, of_models, of_no_exam, of_quarantine, of_state
 from coordinator.doctor.frigate import InTime, in_time
@@ -34,7 +34,6 @@ from coordinator.execution.flight import Flight
 from coordinator.execution.trace import Lived, chrome_trace
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
-from coordinator.planning.baseline import best_alone
 from coordinator.planning.simulator import simulate
 from coordinator.runtime.controller import Controller
 from coordinator.runtime.describe import Described, describe
@@ -55,7 +54,7 @@ from coordinator.tasks.plan import DeviceId, Plan
 from models.selection import NO_SELECTION, Selections
 from models.units import Network
 from protos import imbrex_pb2 as pb
-from protos.errors import BadRequest, ImbrexError, NotFound
+from protos.errors import BadRequest, ImbrexError, NotFound, Unavailable
 
 # Folder in the state directory for the weights of loaded models.
 WEIGHTS_FOLDER = "weights"
@@ -181,8 +180,8 @@ class Coordinator:
         return self._live.members()
 
     async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
-        """The plan in force for a model, or the chosen one, made if necessary. Its latency, and
-        that of the best device alone, are predicted from what is known of the devices now.
+        """The plan in force for a model, or the chosen one, made if necessary, with the predictions
+        that it was made with.
 
         Raises:
             NotFound: no such strategy, or no such plan was sent.
@@ -190,12 +189,28 @@ class Coordinator:
         """
         network = (await self.served.get(model)).network
         graph = await self._controller.current(model, choice)
-        plan = replace(graph.plan, made_for=self._plans.made_for(model, choice))
-        cluster = self._live.cluster()
-        if {device.id for device in cluster.devices}.issuperset(plan.devices):
-            ran = self._live.cluster(graph)
-            plan = await asyncio.to_thread(_predicted, plan, network, cluster, ran)
-        return plan, network
+        return replace(graph.plan, made_for=self._plans.made_for(model, choice)), network
+
+    async def now(self, model: str, choice: Choice = IN_FORCE) -> PlanNow:
+        """What an existing plan would be predicted to take at the present speeds of devices and
+        links, and as its own tasks ran.
+
+        Raises:
+            NotFound: there is no such plan now.
+            Unavailable: one of its devices is away.
+        """
+        graph = self._made(model, choice)
+        network = (await self.served.get(model)).network
+        plan, cluster = graph.plan, self._live.cluster(graph)
+        gone = set(plan.devices) - {device.id for device in cluster.devices}
+        if gone:
+            raise Unavailable(
+                cause=f"plan {plan.version} needs {', '.join(sorted(gone))}, which is away",
+                cure="Wait until it is back, or for the next plan",
+            )
+        simulation = await asyncio.to_thread(simulate, plan, network, cluster)
+        name = self.names.public(model)[0]
+        return PlanNow(name, plan.version, plan.predicted_latency_s, simulation.latency_s)
 
     async def made_plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         """As `plan`, but only if the plan exists: nothing is loaded, planned or sent.
@@ -203,13 +218,18 @@ class Coordinator:
         Raises:
             NotFound: there is no such plan now.
         """
-        if self._plans.graph(model, choice) is None or not self.served.is_loaded(model):
+        self._made(model, choice)
+        return await self.plan(model, choice)
+
+    def _made(self, model: str, choice: Choice) -> TaskGraph:
+        graph = self._plans.graph(model, choice)
+        if graph is None or not self.served.is_loaded(model):
             name = self.names.public(model)[0]
             raise NotFound(
                 cause=f"{name} has no such plan now",
                 cure=f"Request it: POST /v1/models/{name}/plan",
             )
-        return await self.plan(model, choice)
+        return graph
 
     async def give_plan(self, model: str, text: bytes, *, hold: bool) -> tuple[str, Plan, Network]:
         """Accepts a plan as JSON and prepares it, for requests that choose it by the returned id,
@@ -446,14 +466,3 @@ class Coordinator:
     ) -> None:
         if not self._live.collector.received(device, item, payload):
             self._driver.received(device, item, payload)
-
-
-def _predicted(plan: Plan, network: Network, cluster: Cluster, ran: Cluster) -> Plan:
-    """The plan with predictions: its own from how its tasks `ran`, and the best device's alone."""
-    alone = best_alone(network, cluster.devices)
-    return replace(
-        plan,
-        predicted_latency_s=simulate(plan, network, ran).latency_s,
-        single_device_latency_s=alone.seconds,
-        baseline_device=alone.device.id,
-    )

@@ -124,6 +124,11 @@ def plan(model: str, choice: Choice = IN_FORCE) -> Call[PlanFile]:
     return Call("POST", f"/v1/models/{model}/plan{_query(choice)}", _as_plan)
 
 
+def plan_now(model: str, choice: Choice = IN_FORCE) -> Call[answers.PlanNow]:
+    """What an existing plan would be predicted to take if it were made now."""
+    return Call("GET", f"/v1/plans/{model}/now{_query(choice)}", _as(answers.PlanNow))
+
+
 def send_plan(model: str, plan: bytes) -> Call[Choice]:
     """Stores a plan (JSON) on the coordinator; returns how to choose it."""
     path = f"/v1/plans/{model}"

@@ -58,9 +58,10 @@ def test_a_device_is_measured_saved_and_planned_for(measured: Live, tmp_path: Pa
     arguments = ("plan", measured.file, "--cluster", file, "--strategy", "lw", "--save", plan)
     assert imbrex(*arguments, "--json").json()["devices_used"] == ["worker-1"]
     simulate = imbrex("simulate", measured.file, "--cluster", file, "--json").json()
-    live = measured.client.plan("tiny")
+    measured.client.plan("tiny")
+    live = measured.client.plan_now("tiny")
     assert simulate["strategies"]["single"]["latency_s"] == pytest.approx(
-        live.predicted_latency_s, rel=0.5
+        live.predicted_now_s, rel=0.5
     )
     answer = measured.ask(
         "infer", measured.tensors, "--model", "tiny", "--plan", plan, "--json"

@@ -10,7 +10,14 @@ from pathlib import PurePath
 import numpy as np
 from PIL import Image
 
-from coordinator.answers import Answer, Baseline, DeviceStatus, ModelStatus, ServedModel
+from coordinator.answers import (
+    Answer,
+    Baseline,
+    DeviceStatus,
+    ModelStatus,
+    PlanNow,
+    ServedModel,
+)
 from coordinator.cluster.roster import Member
 from coordinator.cluster.state import Files
 from coordinator.control.choice import IN_FORCE, Choice
@@ -144,6 +151,10 @@ class InPlace:
         await self.get(model)
         made = aofl(self.network, equal_cluster(2))
         return replace(made, version=3), self.network
+
+    async def now(self, model: str, choice: Choice = IN_FORCE) -> PlanNow:
+        plan, _ = await self.made_plan(model, choice)
+        return PlanNow(model, plan.version, plan.predicted_latency_s, 0.5)
 
     async def infer(
         self,

@@ -33,6 +33,7 @@ LOOKING = {
     "made_plan",
     "members",
     "names",
+    "now",
     "profile_of",
     "queue_depth",
     "readiness",

@@ -324,6 +324,17 @@ class Released(BaseModel):
     held: Literal[False] = False
 
 
+class PlanNow(BaseModel):
+    """The seconds that a plan was predicted to take when it was made, and those that it would be
+    predicted to take if it were made now, at the present speeds of its devices and links.
+    """
+
+    model: str
+    plan_version: int
+    predicted_latency_s: float
+    predicted_now_s: float
+
+
 class Trace(BaseModel):
     """A timeline in Chrome's trace event format."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -13,7 +14,7 @@ from coordinator.planning.plan_json import PlanFile, plan_json
 from coordinator.serving.common import bodies
 from coordinator.serving.common.access import asks, orders
 from coordinator.serving.common.state import ModelName, TheCoordinator
-from coordinator.serving.v1.answers import Released
+from coordinator.serving.v1.answers import PlanNow, Released
 from coordinator.serving.v1.errors import ERRORS
 from models.wire import Wire
 
@@ -62,6 +63,15 @@ Chosen = Annotated[Choice, Depends(choice)]
 async def get_plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
     """The plan in force for a model, or the one that the query chooses, if it exists already."""
     return plan_json(*await coordinator.made_plan(coordinator.names.source(model), chosen))
+
+
+@router.get("/v1/plans/{model}/now")
+@asks
+async def predict_now(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> PlanNow:
+    """What the same plan would be predicted to take if it were made now. The plan itself keeps the
+    prediction that it was made with.
+    """
+    return PlanNow(**asdict(await coordinator.now(coordinator.names.source(model), chosen)))
 
 
 @router.post("/v1/models/{model}/plan", **_PLAN)
