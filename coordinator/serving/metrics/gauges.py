@@ -99,7 +99,7 @@ class Gauges(Collector):
         wrong = family("wrong_tasks", "Audited tasks that it had computed wrongly.")
         engine = GaugeMetricFamily(
             "imbrex_device_engine_speedup",
-            "How many times as fast as onnxruntime its engine was; 1: onnxruntime itself.",
+            "How many times as fast as onnxruntime its engine was; NaN: not measured.",
             labels=(*DEVICE, "engine"),
         )
         now = time.time()
@@ -119,12 +119,17 @@ class Gauges(Collector):
                 rate.add_metric(labels, status.gflops * 1e9)
                 link.add_metric(labels, status.mbps * 125e3)
             if ready:
-                speedup, name = status.facts.get("speedup"), status.facts.get("engine", "")
-                faster = speedup if isinstance(speedup, float) and speedup else 1.0
-                engine.add_metric((*labels, str(name)), faster)
+                engine.add_metric(*_engine(status, labels))
                 _add_measured(status, labels, (ratio, celsius, throttled))
         yield from (up, seen, drained, quarantined, refused, audited, wrong, others)
         yield from (ratio, rate, link, celsius, throttled, engine)
+
+
+def _engine(status: DeviceStatus, labels: tuple[str, str]) -> tuple[tuple[str, ...], float]:
+    """The labels and the gain of a device's engine; that of onnxruntime itself is 1."""
+    name, speedup = str(status.facts.get("engine", "")), status.facts.get("speedup")
+    unmeasured = 1.0 if name == "onnxruntime" else math.nan
+    return (*labels, name), speedup if isinstance(speedup, float) and speedup else unmeasured
 
 
 def _add_measured(

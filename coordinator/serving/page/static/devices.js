@@ -59,11 +59,15 @@ function facts(device) {
   if (device.mbps) parts.push(rate(device.mbps));
   parts.push(`load ${Math.round(device.load * 100)} %`);
   if (device.celsius) parts.push(`${Math.round(device.celsius)} °C`);
-  if (device.speedup) parts.push(`${device.engine}, ${device.speedup.toFixed(2)} × onnxruntime`);
-  if (device.limits) parts.push(`${device.engine}: ${device.limits}`);
+  if (device.engine) parts.push(engine(device));
   if (device.throttled) parts.push("throttled");
   if (device.host) parts.push("this machine");
   return parts.join(" · ");
+}
+
+function engine(device) {
+  const faster = device.speedup ? `, ${device.speedup.toFixed(2)} × onnxruntime` : "";
+  return `${device.engine}${faster}${device.limits ? `: ${device.limits}` : ""}`;
 }
 
 // Changes are told to screen readers; loads, which change every second, are not.
