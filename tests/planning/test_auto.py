@@ -101,10 +101,17 @@ def test_what_an_estimate_rules_out_is_not_searched() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "resnet18"])
-def test_more_devices_are_never_worse(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "counts"),
+    [
+        ("squeezenet", "pi4-gbe", (6, 8, 12, 16)),
+        ("resnet18", "pi4-gbe", (6, 8, 12, 16)),
+        ("squeezenet", "pi3b-ort", (8, 16)),
+        ("yolov3-tiny", "pi3b-ort", (8, 16)),
+    ],
+)
+def test_more_devices_are_never_worse(name: str, kind: str, counts: tuple[int, ...]) -> None:
     """What the search over all of them misses, it finds over fewer."""
-    network, preset = real(name), presets.load_kind("pi4-gbe").preset
-    counts = (6, 8, 12, 16)
+    network, preset = real(name), presets.load_kind(kind).preset
     seconds = [auto(network, cluster_of(preset, each)).predicted_latency_s for each in counts]
     assert all(more <= fewer * (1 + 1e-9) for fewer, more in pairwise(seconds))
