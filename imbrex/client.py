@@ -355,7 +355,7 @@ class AsyncClient(_Coordinator):
 
 
 def _is_not_http(error: BaseException) -> bool:
-    """Whether something came that is no answer of HTTP, rather than nothing, or half of one."""
+    """Whether something came that is not an HTTP answer, rather than nothing, or half of one."""
     return isinstance(error, httpx.RemoteProtocolError) and str(error).startswith("illegal")
 
 

@@ -27,7 +27,7 @@ Arrays = Mapping[str, np.ndarray]
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One request. `latency_s` is from input tensors to output tensors; `predicted_s` is the
-    prediction for its plan just before.
+    prediction for its plan as devices and links were just before.
     """
 
     round: int
@@ -102,6 +102,7 @@ class Rounds:
         for number in range(repeat):
             for case in cases:
                 case.plan = plain(self.client.plan(self.model, case.choice))
+                predicted = self.client.plan_now(self.model, case.choice)
                 found = self._ask(case)
                 answer = found.origin
                 if answer.plan_version != case.plan["version"]:  # the plan has been replaced
@@ -111,7 +112,7 @@ class Rounds:
                     Sample(
                         round=number,
                         latency_s=round((timing.total - timing.decode) / 1000, 6),
-                        predicted_s=float(case.plan["predicted_latency_s"]),
+                        predicted_s=predicted.predicted_now_s,
                         plan_version=answer.plan_version,
                         request_id=answer.request_id,
                         bytes=plain(answer.bytes),

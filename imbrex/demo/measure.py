@@ -56,7 +56,7 @@ class Measured:
 
     @property
     def predicted_s(self) -> float:
-        """Predicted for the plan, just before its requests were timed."""
+        """Predicted for the plan when it was made."""
         return self.scale * float(self.plan["predicted_latency_s"])
 
     @property

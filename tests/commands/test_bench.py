@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.control.choice import Choice
 from coordinator.planning.plan_json import PlanFile
-from coordinator.serving.v1.answers import Moved, Origin, TimingMs
+from coordinator.serving.v1.answers import Moved, Origin, PlanNow, TimingMs
 from imbrex.calls import Outputs, plain
 from imbrex.cli.rounds import WARM_UP, Case, Rounds
 from tests.cli.run_cli import refused
@@ -96,6 +96,9 @@ class Turns:
     def plan(self, model: str, choice: Choice) -> PlanFile:
         return PlanFile.model_construct(version=1, predicted_latency_s=0.1)
 
+    def plan_now(self, model: str, choice: Choice) -> PlanNow:
+        return PlanNow(model=model, plan_version=1, predicted_latency_s=0.1, predicted_now_s=0.2)
+
     def outputs(
         self, model: str, body: bytes, kind: str, choice: Choice, *, sparse: bool
     ) -> Outputs:
@@ -129,6 +132,7 @@ def test_rounds_are_interleaved_and_every_answer_is_compared() -> None:
     assert cases[0].comparison.max_rel_error == 0
     assert cases[1].comparison.max_rel_error == pytest.approx(0.5)
     assert cases[0].latency_s == 0.008
+    assert cases[0].predicted_s == 0.2
 
 
 def test_what_cannot_be_measured(live: Live, tmp_path: Path) -> None:
