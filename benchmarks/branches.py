@@ -25,11 +25,11 @@ from coordinator.costs.rates import RateCosts
 from coordinator.planning.branches import by_branches
 from coordinator.planning.simulator import simulate
 from coordinator.runtime.planners import strategy
-from coordinator.tasks.plan import DeviceId
 from models.catalogue import load
 from models.importer import load_graph
 from models.units import Network, divide
 from models.zoo import builder
+from protos.facts import DeviceId
 
 GFLOPS = 1.85
 MBPS = (93.7, 940.0)

@@ -34,9 +34,10 @@ from benchmarks.workers import (
     until,
 )
 from coordinator.service import Coordinator
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import Plan
 from coordinator.tasks.runs import Phase
 from models.reference import compare
+from protos.facts import DeviceId
 
 WORKERS = 4
 # Together less than a core, so that nobody waits for this machine.

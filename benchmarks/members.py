@@ -7,8 +7,8 @@ from pathlib import Path
 
 from coordinator.cluster.authority import Authority
 from coordinator.cluster.trust import Trust
-from coordinator.tasks.plan import DeviceId
 from protos.channels import HOST, Caller
+from protos.facts import DeviceId
 from protos.identity import Identity, device_name, keep_identity, new_key, now_utc, signing_request
 from worker.identity import device_id
 from worker.membership import IDENTITY_FILE

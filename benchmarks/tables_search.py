@@ -24,10 +24,10 @@ from coordinator.costs.rates import RateCosts
 from coordinator.planning.elimination import elimination
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge, find_strategy
 from coordinator.planning.graphsearch.kcut import k_cut
-from coordinator.tasks.plan import DeviceId
 from models import catalogue
 from models.importer import load_graph
 from models.units import divide
+from protos.facts import DeviceId
 
 Row = dict[str, Any]
 

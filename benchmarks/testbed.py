@@ -21,11 +21,12 @@ from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.planning.propose import propose
 from coordinator.runtime.planners import strategy
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import Plan
 from imbrex.described import load_cluster
 from models import catalogue
 from models.importer import load_graph
 from models.units import Network, divide
+from protos.facts import DeviceId
 
 CALIBRATIONS = ("a", "b")
 MEASURES = ("cost", "simulated")

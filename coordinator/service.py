@@ -50,11 +50,12 @@ from coordinator.settings import CoordinatorSettings
 from coordinator.sharing.follower import follower_of
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import Plan
 from models.selection import NO_SELECTION, Selections
 from models.units import Network
 from protos import imbrex_pb2 as pb
 from protos.errors import BadRequest, ImbrexError, NotFound, Unavailable
+from protos.facts import DeviceId
 
 # Folder in the state directory for the weights of loaded models.
 WEIGHTS_FOLDER = "weights"

@@ -16,9 +16,9 @@ from coordinator.cluster import roster
 from coordinator.cluster.state import DEVICES, Files
 from coordinator.cluster.trust import Certified, Trust
 from coordinator.sharing.store import SharedStore, open_store
-from coordinator.tasks.plan import DeviceId
 from models.digits import MODEL
 from models.installed import MODEL_FILE, Store
+from protos.facts import DeviceId
 from protos.identity import now_utc
 
 _LOOK_S = 0.02

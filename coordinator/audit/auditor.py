@@ -21,8 +21,8 @@ from coordinator.audit.sampling import Sampling
 from coordinator.audit.verdict import Verdict
 from coordinator.execution.flight import Flight
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
+from protos.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,6 @@ from coordinator.execution.flight import Flight
 from coordinator.execution.messages import output_message
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph, TaskInput, TaskOutput
-from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from models.mapped import place_of
 from models.program import BlobSource, Program
@@ -26,6 +25,7 @@ from models.selection import fitting
 from models.tolerance import ACROSS
 from protos import imbrex_pb2 as pb
 from protos.convert import box_message
+from protos.facts import DeviceId
 from protos.frames import Payload
 
 # Weights that may be copied, such as the part of a fully connected layer that reads some rows of a

@@ -10,11 +10,11 @@ import numpy as np
 
 from coordinator.audit.case import Case
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.convert import ranges
 from protos.errors import LostWorker
+from protos.facts import DeviceId
 from protos.frames import Payload
 
 

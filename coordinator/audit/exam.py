@@ -23,7 +23,6 @@ from coordinator.audit.job import Found, Received, relative
 from coordinator.audit.verdict import Verdict
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from models.cutter import cut
 from models.importer import load_graph
@@ -34,6 +33,7 @@ from models.zoo.builder import Network, square
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST
 from protos.convert import box_message, data_type_of, dtype_of
+from protos.facts import DeviceId
 from protos.frames import Payload, pieces
 
 ENTRANCE = "the entrance exam"

@@ -14,10 +14,9 @@ from coordinator.audit.collector import Collector
 from coordinator.audit.exam import Devices, entrance, of_task, tasks_to_try
 from coordinator.audit.verdict import Verdict
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId
 from models.tolerance import PLAIN
 from protos.errors import ImbrexError
-from protos.facts import Facts
+from protos.facts import DeviceId, Facts
 
 log = structlog.get_logger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from coordinator.audit.case import Case
 from coordinator.audit.job import Found
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coordinator.cluster.state import FOLDER
-from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration, BadRequest
+from protos.facts import DeviceId
 from protos.files import give_to_owner_of, write_atomically
 from protos.identity import (
     COORDINATOR_NAME,

@@ -18,14 +18,13 @@ from coordinator.cluster.pings import Pinger, PingPace, Probe, RoundTrip
 from coordinator.cluster.programs import Programs, Progress
 from coordinator.cluster.roster import CONFIRM
 from coordinator.cluster.trust import Trust
-from coordinator.tasks.plan import DeviceId
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos import versions
 from protos.channels import is_loopback
 from protos.client import WorkerClient
 from protos.errors import BadConfiguration, ImbrexError, LostWorker, PeerViolation
-from protos.facts import Facts
+from protos.facts import DeviceId, Facts
 from protos.frames import Payload
 
 PING_INTERVAL_S = 0.9

@@ -10,10 +10,10 @@ import grpc.aio
 import structlog
 
 from coordinator.cluster.trust import Certified
-from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos import versions
 from protos.errors import BadConfiguration, BadRequest, ImbrexError
+from protos.facts import DeviceId
 from protos.imbrex_pb2_grpc import EnrolmentServicer, add_EnrolmentServicer_to_server
 from protos.ports import holder_of
 from protos.serving import Context

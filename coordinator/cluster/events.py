@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 
 Source = Literal["mdns", "static", "host"]
 ProblemCode = Literal[

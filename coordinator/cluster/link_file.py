@@ -12,8 +12,8 @@ import structlog
 
 from coordinator.cluster.ledger import read_entries
 from coordinator.costs.devices import Link
-from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration
+from protos.facts import DeviceId
 from protos.files import write_atomically
 
 LINKS_FILE = "links.json"

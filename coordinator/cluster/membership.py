@@ -42,7 +42,7 @@ from coordinator.cluster.events import (
     Withdrawn,
 )
 from coordinator.cluster.peers import FIRST_RETRY_S, IDLE, RETRIED, Peer, PeerState
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 
 # Planning time grows with the square of the devices, and a home has far fewer.
 MAX_DEVICES = 64

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Literal
 
 from coordinator.cluster.events import Action, Connect, Problem, ProblemCode, Source
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 
 # A worker that restarts is back within a second or two; one that is off costs a packet per 10 s.
 FIRST_RETRY_S = 0.5

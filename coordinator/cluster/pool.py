@@ -33,9 +33,8 @@ from coordinator.cluster.events import (
 from coordinator.cluster.membership import MAX_DEVICES, Membership
 from coordinator.cluster.peers import Peer, seconds_ago
 from coordinator.cluster.trust import Trust
-from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration, ImbrexError, LostWorker, NotFound, PeerViolation
-from protos.facts import Facts
+from protos.facts import DeviceId, Facts
 
 # How often membership checks whether an address is due for another attempt.
 TICK_S = 0.25

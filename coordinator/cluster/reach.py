@@ -12,8 +12,8 @@ from typing import Protocol
 
 import structlog
 
-from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
+from protos.facts import DeviceId
 
 # Period of asking again, since a changed access point is not announced.
 ASK_AGAIN_S = 300.0

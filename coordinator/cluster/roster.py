@@ -9,8 +9,8 @@ from typing import Any
 
 from coordinator.cluster.ledger import Entries
 from coordinator.cluster.state import COORDINATORS, DEVICES, GENERATION, ClusterState
-from coordinator.tasks.plan import DeviceId
 from protos.errors import BadRequest, NotFound
+from protos.facts import DeviceId
 
 # The cure if workers refuse this list because they have a newer one.
 CONFIRM = (

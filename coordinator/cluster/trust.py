@@ -26,12 +26,12 @@ from coordinator.cluster.state import (
     ClusterState,
     open_state,
 )
-from coordinator.tasks.plan import DeviceId
 from protos.channels import HOST, Caller
 from protos.client import WorkerClient
 from protos.credentials import Credentials
 from protos.endpoint import Endpoint
 from protos.errors import BadConfiguration, BadRequest, ImbrexError, Infeasible, Unavailable
+from protos.facts import DeviceId
 from protos.files import write_atomically
 from protos.identity import RENEWED_BEFORE_END, certificate_end, coordinator_name, now_utc
 from protos.invitation import Invitation

@@ -9,8 +9,9 @@ from coordinator.control.choice import Choice
 from coordinator.control.events import Ticket, Work
 from coordinator.planning.groups import Grouping
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import Plan
 from protos.errors import ImbrexError
+from protos.facts import DeviceId
 
 
 class Action:

@@ -11,8 +11,9 @@ from coordinator.control.actions import Action
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.events import Ticket, Work
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId, MadeFor, Plan
+from coordinator.tasks.plan import MadeFor, Plan
 from protos.errors import ImbrexError
+from protos.facts import DeviceId
 
 # Events that come together (four workers starting) lead to one plan.
 SETTLE_S = 0.2

@@ -14,8 +14,9 @@ from coordinator.control.choice import Choice
 from coordinator.control.switching import Observed
 from coordinator.planning.groups import Grouping
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import Plan
 from protos.errors import ImbrexError
+from protos.facts import DeviceId
 
 Ticket = NewType("Ticket", int)
 Work = NewType("Work", int)

@@ -10,9 +10,10 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.plan_json import parse_plan
 from coordinator.planning.propose import made_for
-from coordinator.tasks.plan import DeviceId, Plan, Tile
+from coordinator.tasks.plan import Plan, Tile
 from models.units import Network
 from protos.errors import BadRequest, NotFound
+from protos.facts import DeviceId
 
 # A device has one or a few tiles of a block; far more would only slow down the check.
 MOST_TILES = 256

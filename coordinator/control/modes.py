@@ -26,7 +26,7 @@ from coordinator.control.plans import Plans
 from coordinator.planning.groups import Grouping, Service
 from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 
 # The least gain for which another grouping is taken; a switch costs only its preparation.
 WORTHWHILE_GAIN = 0.03

@@ -35,8 +35,9 @@ from coordinator.control.events import Event, Work
 from coordinator.control.machine import Machine
 from coordinator.control.switching import Switching
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId, MadeFor, Plan
+from coordinator.tasks.plan import MadeFor, Plan
 from protos.errors import ImbrexError, NotFound, TooLittleMemory, Unavailable
+from protos.facts import DeviceId
 
 # Chosen plans that are kept with their graphs: enough to benchmark every strategy over 1 to 7
 # devices.

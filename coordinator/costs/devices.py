@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from coordinator.costs.affine import Costs
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import Plan
 from models.units import Network
 from protos.errors import BadRequest
+from protos.facts import DeviceId
 from protos.limits import Limits
 
 __all__ = ["Cluster", "Costs", "Device", "Endpoint", "Link", "Medium", "Planner"]

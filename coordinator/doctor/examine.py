@@ -24,9 +24,8 @@ from coordinator.doctor.checks import checks
 from coordinator.doctor.findings import Absent, Check, Diagnosis, Examined, Finding, Patient
 from coordinator.doctor.frigate import InTime
 from coordinator.settings import CoordinatorSettings
-from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError
-from protos.facts import Facts
+from protos.facts import DeviceId, Facts
 
 # How long to listen: mDNS queries are answered within a second [RFC 6762, section 6].
 LISTEN_S = 2.5

@@ -10,9 +10,9 @@ from coordinator.answers import DeviceStatus
 from coordinator.cluster.events import Source
 from coordinator.cluster.others import Other
 from coordinator.cluster.state import ClusterState
-from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.channels import is_loopback
+from protos.facts import DeviceId
 
 # error: something does not work. warning: it works, but worse than it could. note: for information.
 Severity = Literal["error", "warning", "note"]

@@ -46,7 +46,6 @@ from coordinator.tasks.events import (
     Tick,
 )
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.scheduler import Scheduler
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.finite import is_finite
@@ -54,6 +53,7 @@ from models.selection import NO_SELECTION, Selections
 from protos import imbrex_pb2 as pb
 from protos.convert import dtype_of
 from protos.errors import BadRequest, ImbrexError
+from protos.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 

@@ -10,11 +10,12 @@ import numpy as np
 from coordinator.answers import Answer
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId, TrafficBytes
+from coordinator.tasks.plan import TrafficBytes
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.boxes import Box
 from models.graph import answer
 from models.selection import Selections
+from protos.facts import DeviceId
 
 
 @dataclass(slots=True)

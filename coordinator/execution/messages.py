@@ -9,13 +9,13 @@ import numpy as np
 
 from coordinator.tasks.events import Assign, Resend, Send
 from coordinator.tasks.graph import TaskGraph, TaskOutput, TaskSpec
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.runs import RequestRun
 from models.boxes import Box
 from models.selection import NO_SELECTION, Selection, Selections, fitting
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST
 from protos.convert import box_message
+from protos.facts import DeviceId
 from protos.frames import pieces
 
 # A reader of a task's output: device, address, attempt.

@@ -10,10 +10,10 @@ from typing import Protocol
 import structlog
 
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.plan import DeviceId
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError
+from protos.facts import DeviceId
 from protos.frames import Payload
 
 log = structlog.get_logger(__name__)

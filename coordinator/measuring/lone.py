@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from coordinator.costs.links import Transfer
 from coordinator.tasks.graph import TaskGraph, TaskSpec
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.timeline import TaskTimes
+from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

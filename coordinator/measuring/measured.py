@@ -19,9 +19,8 @@ from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.measuring.lone import lone_transfers
 from coordinator.measuring.waits import message_waits, task_waits
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.timeline import TaskTimes
-from protos.facts import Facts
+from protos.facts import DeviceId, Facts
 
 # Fitting a link takes milliseconds, so it is not done for every request.
 LINKS_EVERY_S = 1.0

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from coordinator.costs.devices import Link
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.timeline import TaskTimes
+from protos.facts import DeviceId
 
 Waits = dict[DeviceId, list[float]]
 # A task that became ready this shortly before another ended did wait for the event loop.

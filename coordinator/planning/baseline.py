@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from coordinator.costs.devices import Device
 from coordinator.planning.memory import holds, weight_room_bytes
-from coordinator.tasks.plan import Block, DeviceId, Tile, tile_extent, tile_works
+from coordinator.tasks.plan import Block, Tile, tile_extent, tile_works
 from models.boxes import Box
 from models.operators import operator
 from models.units import Network
 from models.work import Work, node_work
 from protos.errors import Infeasible
+from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from coordinator.planning.layouts import divider_of
 from coordinator.planning.memory import overfilled
 from coordinator.planning.stages import Stages
 from coordinator.planning.tables import tables_of
-from coordinator.tasks.plan import Block, DeviceId, Exchange, Plan, Tile, tile_extent
+from coordinator.tasks.plan import Block, Exchange, Plan, Tile, tile_extent
 from models.boxes import Box
 from models.units import Network
+from protos.facts import DeviceId
 
 # Simulated tasks per search, about a second: branches gain most near the end, where the search
 # begins.

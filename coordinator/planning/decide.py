@@ -11,10 +11,11 @@ from coordinator.planning.memory import Need, overfilled, too_little_memory, wei
 from coordinator.planning.options import Option
 from coordinator.planning.search import best_cuts, cheapest
 from coordinator.planning.tables import Tables, tables_of
-from coordinator.tasks.plan import DeviceId, Plan, Unused
+from coordinator.tasks.plan import Plan, Unused
 from models.memory import megabytes
 from models.units import Network
 from protos.errors import TooLittleMemory
+from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,9 @@ from coordinator.planning.layered import Wire, compute_s, unit_graph
 from coordinator.planning.layouts import Layout
 from coordinator.planning.memory import Need, holds, overfilled, too_little_memory
 from coordinator.planning.unit_plan import alone_plan, plan_of
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import Plan
 from models.units import Network
+from protos.facts import DeviceId
 
 
 def elimination(network: Network, cluster: Cluster, *, credit: bool = True) -> Plan:

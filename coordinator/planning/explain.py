@@ -11,7 +11,7 @@ import numpy as np
 from coordinator.planning.options import Option
 from coordinator.planning.search import best_cuts, cheapest
 from coordinator.planning.tables import Tables
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 
 Blocks = Sequence[tuple[int, int, Option]]
 

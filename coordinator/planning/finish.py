@@ -12,7 +12,6 @@ from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
 from coordinator.tasks.plan import (
     Block,
-    DeviceId,
     Exchange,
     Plan,
     Tile,
@@ -23,6 +22,7 @@ from coordinator.tasks.plan import (
 )
 from models.tiles import MapTile, tile_boxes
 from models.units import Network
+from protos.facts import DeviceId
 
 NOT_USED = "this strategy does not use it"
 # A planner's own prediction, and the bytes that it counts.

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.limited import parted
 from coordinator.planning.simulator import simulate
-from coordinator.tasks.plan import DeviceId, Plan, TrafficBytes
+from coordinator.tasks.plan import Plan, TrafficBytes
 from models.units import Network
+from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from coordinator.costs.devices import Cluster
 from coordinator.planning.memory import overfilled
 from coordinator.tasks.graph import outline_plan
-from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent
+from coordinator.tasks.plan import Block, Plan, Tile, tile_extent
 from models.boxes import Box, covers_exactly
 from models.graph import COLS, ROWS
 from models.memory import megabytes
@@ -17,6 +17,7 @@ from models.partial import summed_input
 from models.units import Network
 from models.whole import Whole
 from protos.errors import Infeasible
+from protos.facts import DeviceId
 
 
 class IllegalPlan(Infeasible):

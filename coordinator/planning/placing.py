@@ -32,7 +32,7 @@ from coordinator.planning.memory import (
     weights_of,
 )
 from coordinator.planning.rooms import Room, Rooms
-from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_works
+from coordinator.tasks.plan import Block, Plan, Tile, tile_works
 from models.boxes import Box
 from models.graph import CHANNELS
 from models.memory import (
@@ -44,6 +44,7 @@ from models.memory import (
 )
 from models.units import Network
 from protos.errors import TooLittleMemory
+from protos.facts import DeviceId
 
 # What programs need beside weights is estimated: by what is too much for a device, all get less, so
 # many times.

@@ -14,22 +14,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coordinator.tasks.plan import (
-    Block,
-    DeviceId,
-    Exchange,
-    MadeFor,
-    Plan,
-    Tile,
-    TrafficBytes,
-    Unused,
-)
+from coordinator.tasks.plan import Block, Exchange, MadeFor, Plan, Tile, TrafficBytes, Unused
 from models.boxes import Box, Span
 from models.graph import CHANNELS, COLS, ROWS
 from models.tiles import MapTile, tile_boxes
 from models.units import Network, layers_of
 from models.wire import Wire
 from protos.errors import BadRequest
+from protos.facts import DeviceId
 
 FORMAT = 1
 

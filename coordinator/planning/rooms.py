@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.planning.layouts import UnitTile
-from coordinator.tasks.plan import DeviceId
 from models.memory import PROGRAM_BYTES
+from protos.facts import DeviceId
 
 
 @dataclass(slots=True)

@@ -29,10 +29,11 @@ from coordinator.tasks.events import (
     Submitted,
 )
 from coordinator.tasks.graph import TaskGraph, TaskSpec, outline_plan
-from coordinator.tasks.plan import DeviceId, Plan, TrafficBytes, tile_works
+from coordinator.tasks.plan import Plan, TrafficBytes, tile_works
 from coordinator.tasks.scheduler import Scheduler
 from models.boxes import Box
 from models.units import Network
+from protos.facts import DeviceId
 
 _REQUEST = RequestId("simulated")
 Kind = Literal["scatter", "compute", "gather", "halo"]

@@ -21,8 +21,8 @@ from coordinator.planning.slots import Form, Slot, Slots
 from coordinator.planning.subsets import subsets_of
 from coordinator.planning.sweeps import Floats
 from coordinator.planning.tables import Tables
-from coordinator.tasks.plan import DeviceId
 from models.units import Network
+from protos.facts import DeviceId
 
 Costing = Callable[[Option], Floats]
 # For each number of devices: strips, and shapes with up to this many fewer bands.

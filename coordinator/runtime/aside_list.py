@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.cluster.ledger import Entries
 from coordinator.cluster.state import DRAINED, QUARANTINED, ClusterState
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 
 # Several times the devices of a cluster: without an authority, ids can be forged.
 MOST_QUARANTINED = 256

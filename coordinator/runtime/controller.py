@@ -29,8 +29,9 @@ from coordinator.runtime.making import Maker
 from coordinator.runtime.stepping import Stepper
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import Plan
 from protos.errors import ImbrexError
+from protos.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 

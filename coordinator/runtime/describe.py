@@ -13,7 +13,7 @@ from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.profile_json import save_profile
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.planning.cluster_file import HOST, dump_cluster
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,11 @@ from coordinator.runtime.profiler import Profiler
 from coordinator.runtime.statuses import Statuses
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.timeline import TaskTimes
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, LostWorker, Unavailable
-from protos.facts import Facts
+from protos.facts import DeviceId, Facts
 from protos.frames import Payload
 
 log = structlog.get_logger(__name__)

@@ -25,11 +25,12 @@ from coordinator.planning.propose import propose
 from coordinator.planning.simulator import simulate
 from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph, compile_plan
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import Plan
 from models.program import BlobSource, Program
 from models.units import Network
 from models.wire import Wire
 from protos.errors import ImbrexError, Infeasible
+from protos.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ from coordinator.control.actions import Action
 from coordinator.control.measurements import Links
 from coordinator.measuring.measured import Measured
 from coordinator.runtime.stepping import Stepper
-from coordinator.tasks.plan import DeviceId
 from protos.errors import LostWorker
+from protos.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 

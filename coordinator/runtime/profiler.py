@@ -26,10 +26,9 @@ from coordinator.costs.regression import Profile
 from coordinator.costs.samples import Sample
 from coordinator.costs.sampling import Sampling
 from coordinator.runtime.stepping import Stepper
-from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, LostWorker
-from protos.facts import Facts
+from protos.facts import DeviceId, Facts
 
 # Time for one sample: the median of three runs, or of as many as fit.
 REPEATS = 3

@@ -19,9 +19,8 @@ from coordinator.doctor.examine import MOST_STRANGERS
 from coordinator.measuring.measured import Measured
 from coordinator.runtime.probing import Probing
 from coordinator.runtime.profiler import Profiler
-from coordinator.tasks.plan import DeviceId
 from models.memory import megabytes
-from protos.facts import Facts
+from protos.facts import DeviceId, Facts
 
 AsDevice = Callable[[Facts], Device]
 

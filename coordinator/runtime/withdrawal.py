@@ -15,8 +15,8 @@ from coordinator.execution.driver import Driver
 from coordinator.runtime.controller import Controller
 from coordinator.runtime.live import LiveCluster
 from coordinator.runtime.stepping import Stepper
-from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError, NotFound
+from protos.facts import DeviceId
 
 # How often the list of devices set aside is looked at.
 _LOOK_S = 0.5

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NewType
 
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from protos.errors import ImbrexError
+from protos.facts import DeviceId
 
 RequestId = NewType("RequestId", str)
 

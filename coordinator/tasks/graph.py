@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent, tile_works
+from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
 from coordinator.tasks.timeline import Passed, Sketch
 from models.boxes import Box
 from models.cutter import cut
@@ -22,6 +22,7 @@ from models.tolerance import PLAIN, between_devices
 from models.units import Network
 from models.whole import Whole
 from models.work import Work
+from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from coordinator.tasks.deadlines import Expectations
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.runs import RequestRun, TaskRun
+from protos.facts import DeviceId
 
 
 def place(

@@ -19,7 +19,7 @@ from models.units import Network
 from models.wire import Wire
 from models.work import Work
 from models.worked import MOST_KEPT, Worked, block_worked
-from protos.facts import DeviceId as DeviceId  # noqa: PLC0414 - how plans name devices
+from protos.facts import DeviceId
 
 Exchange = Literal["none", "host", "peer"]
 

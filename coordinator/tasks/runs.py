@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from coordinator.tasks.graph import TaskGraph, TaskInput, TaskOutput, TaskSpec
-from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
+from protos.facts import DeviceId
 
 
 class Phase(Enum):

@@ -56,11 +56,11 @@ from coordinator.tasks.events import (
 )
 from coordinator.tasks.judge import Judge, Objection, disproved
 from coordinator.tasks.placement import place
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.recovery import recover
 from coordinator.tasks.runs import Attempt, Phase, RequestRun, TaskRun
 from coordinator.tasks.watch import Watch
 from protos.errors import ImbrexError, LostWorker, PeerViolation
+from protos.facts import DeviceId
 
 # A task that failed this often would fail everywhere.
 MAX_FAILURES = 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.tasks.deadlines import SLACK_S, Expectations, give_up_s, patience_s
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.runs import Attempt, RequestRun, TaskRun
+from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from coordinator.planning.propose import propose
 from coordinator.runtime.planners import names as strategies
 from coordinator.runtime.planners import strategy
 from coordinator.serving.common.plan_picture import plan_svg
-from coordinator.tasks.plan import DeviceId
 from imbrex import terminal
 from imbrex.cli.alternatives import Situation, sentences
 from imbrex.described import find_planners_here, load_cluster, network_of, write
 from models.units import Network
 from protos.errors import NotFound
+from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,13 @@ from coordinator.costs.devices import Cluster, Device, Endpoint, Link
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.planning.cluster_file import HOST, speed_of
 from coordinator.runtime.describe import describe
-from coordinator.tasks.plan import DeviceId
 from imbrex import terminal
 from imbrex.cli import bench, measuring, profile
 from imbrex.cli.provenance import provenance
 from imbrex.client import Client
 from imbrex.described import cluster_of, require_writable, write
 from protos.errors import Unavailable
+from protos.facts import DeviceId
 
 FORMAT = 1
 # A small network, and one that is worth dividing.

@@ -18,7 +18,6 @@ from coordinator.audit.arbiter import Arbiter, NoVerdict
 from coordinator.audit.case import Case
 from coordinator.audit.job import Received
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.plan import DeviceId
 from models.boxes import Box, Span
 from models.catalogue import LoadedModel
 from models.cutter import cut
@@ -30,6 +29,7 @@ from models.selection import Selection, dense
 from models.stored import in_memory
 from models.tolerance import PLAIN
 from models.zoo.builder import Network, square
+from protos.facts import DeviceId
 from tests.waiting import until
 
 

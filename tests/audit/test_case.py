@@ -8,7 +8,6 @@ import pytest
 from coordinator.audit.case import Case, Wanted, can_be_judged, tasks_by_device, tolerance_of
 from coordinator.audit.collector import Collector
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from models.mapped import MappedWeights
 from models.program import BlobSource, Program, WeightRef
@@ -16,6 +15,7 @@ from models.tolerance import ACROSS, HALF, PLAIN
 from protos import imbrex_pb2 as pb
 from protos.convert import box_message
 from protos.errors import LostWorker
+from protos.facts import DeviceId
 
 A, B = DeviceId("a"), DeviceId("b")
 BOX = Box.of((0, 1), (4, 8))

@@ -7,7 +7,7 @@ import uuid
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.trust import Trust
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 from tests.waiting import until
 from tests.worker.support import Running, process
 

@@ -8,7 +8,7 @@ from coordinator.cluster.link_file import LINKS_FILE, load_links, save_links
 from coordinator.costs.devices import Link
 from coordinator.costs.links import prior_link
 from coordinator.measuring.measured import Measured
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 from tests.cluster.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import coordinator

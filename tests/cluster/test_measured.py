@@ -14,8 +14,8 @@ from coordinator.costs.endpoints import DEVICE_ENDPOINT, HOST_ENDPOINT
 from coordinator.costs.sketch import Sketch
 from coordinator.measuring.measured import Measured
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.timeline import TaskTimes
+from protos.facts import DeviceId
 from tests.execution.sketches import A, chain
 from tests.planning.clusters import device
 

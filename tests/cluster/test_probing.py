@@ -13,8 +13,8 @@ from coordinator.cluster.reach import Reach
 from coordinator.control.measurements import PROBES_AT_MOST
 from coordinator.costs.devices import Link
 from coordinator.runtime.probing import Probing
-from coordinator.tasks.plan import DeviceId
 from protos.errors import LostWorker
+from protos.facts import DeviceId
 from tests.waiting import until
 
 PI = DeviceId("pi")

@@ -15,11 +15,11 @@ from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import RegressionCosts
 from coordinator.runtime.describe import describe
 from coordinator.serving.v1.answers import ClusterFiles
-from coordinator.tasks.plan import DeviceId
 from imbrex.calls import plain
 from imbrex.described import load_cluster
 from models.work import Work
 from protos.errors import PeerViolation
+from protos.facts import DeviceId
 from tests.cli.run_cli import imbrex, refused
 from tests.commands.conftest import Live, started
 

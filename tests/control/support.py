@@ -10,8 +10,9 @@ from coordinator.control.events import Changed, Event, Planned, Prepared, Tick, 
 from coordinator.control.plans import Plans
 from coordinator.planning.groups import Grouping, Service
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import Block, DeviceId, Plan, Tile
+from coordinator.tasks.plan import Block, Plan, Tile
 from models.program import Program
+from protos.facts import DeviceId
 from tests.execution import sketches
 
 M = "a model"

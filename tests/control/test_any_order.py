@@ -52,8 +52,8 @@ from coordinator.control.events import (
 )
 from coordinator.control.modes import Modes
 from coordinator.control.plans import NO_WORKER, Plans
-from coordinator.tasks.plan import DeviceId
 from protos.errors import ImbrexError, LostWorker, Overloaded
+from protos.facts import DeviceId
 from tests.control.support import LW, changed, graph, grouping, plan
 
 MODELS = st.sampled_from(["m", "n"])

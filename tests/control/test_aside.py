@@ -17,8 +17,8 @@ from coordinator.control.events import (
 )
 from coordinator.control.quarantine import FIRST_S, STRIKES
 from coordinator.runtime.aside_list import MOST_QUARANTINED, AsideList
-from coordinator.tasks.plan import DeviceId
 from protos.errors import BadConfiguration
+from protos.facts import DeviceId
 
 A, B = DeviceId("a1"), DeviceId("b2")
 

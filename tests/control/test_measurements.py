@@ -5,7 +5,7 @@ import pytest
 from coordinator.control.actions import Action, Probe, Profile, Replan
 from coordinator.control.events import LinksWanted, Probed, Profiled, ProfileWanted
 from coordinator.control.measurements import AGREE, PROBES_AT_MOST, Kinds, Links
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 
 A, B, C = map(DeviceId, "abc")
 

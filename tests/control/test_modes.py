@@ -23,8 +23,8 @@ from coordinator.control.modes import KEEP_S, Modes
 from coordinator.control.plans import Plans
 from coordinator.control.switching import HEARD_S, Observed
 from coordinator.settings import Objective
-from coordinator.tasks.plan import DeviceId
 from protos.errors import LostWorker
+from protos.facts import DeviceId
 from tests.control.support import ALL, M, changed, graph, grouping, plan
 
 W1, W2 = Work(1), Work(2)

@@ -29,8 +29,9 @@ from coordinator.control.events import (
 )
 from coordinator.control.plans import FIRST_PLAN_S, NO_WORKER, Plans
 from coordinator.control.switching import HEARD_S, Observed
-from coordinator.tasks.plan import DeviceId, MadeFor
+from coordinator.tasks.plan import MadeFor
 from protos.errors import Infeasible, LostWorker, NotFound, TooLittleMemory, Unavailable
+from protos.facts import DeviceId
 from tests.control.support import ALL, LW, M, changed, graph, in_force, plan, plans, steps
 
 ONE, TWO = Ticket(1), Ticket(2)

@@ -9,7 +9,7 @@ from coordinator.control.quarantine import (
     STRIKES_WITHIN_S,
     Quarantine,
 )
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 
 A, B = DeviceId("a"), DeviceId("b")
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from coordinator.doctor.findings import Patient
-from coordinator.tasks.plan import DeviceId
 from protos import imbrex_pb2 as pb
+from protos.facts import DeviceId
 
 VERSION = "1.2.3"
 GIB = 1 << 30

@@ -7,11 +7,12 @@ from dataclasses import replace
 from coordinator.tasks.deadlines import Expectations
 from coordinator.tasks.events import Action, Assign, Joined, Merge, Received, RequestId
 from coordinator.tasks.graph import Piece, TaskGraph, TaskInput, TaskOutput, TaskSpec, routed
-from coordinator.tasks.plan import DeviceId, Plan, TrafficBytes
+from coordinator.tasks.plan import Plan, TrafficBytes
 from coordinator.tasks.scheduler import Scheduler
 from models.boxes import Box
 from models.program import BlobSource, Program
 from models.shapes import TensorInfo
+from protos.facts import DeviceId
 
 FLOAT = 1
 WIDTH = 12

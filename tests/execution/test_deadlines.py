@@ -16,8 +16,8 @@ from coordinator.tasks.events import (
     Tick,
 )
 from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.scheduler import Scheduler
+from protos.facts import DeviceId
 from tests.execution.sketches import (
     HALVES,
     A,

@@ -25,9 +25,9 @@ from coordinator.tasks.events import (
     Submitted,
 )
 from coordinator.tasks.graph import TaskGraph, TaskSpec
-from coordinator.tasks.plan import DeviceId
 from coordinator.tasks.scheduler import Scheduler
 from models.boxes import Box
+from protos.facts import DeviceId
 from tests.execution.sketches import WIDTH
 
 Cells = dict[int, int]

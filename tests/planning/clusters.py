@@ -2,7 +2,7 @@
 
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 
 MBPS = 1e6 / 8
 

@@ -11,7 +11,7 @@ from coordinator.costs.devices import Cluster, Device, Endpoint, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.options import Option
 from coordinator.planning.tables import Tables
-from coordinator.tasks.plan import DeviceId, Plan
+from coordinator.tasks.plan import Plan
 from models import catalogue
 from models.geometry import extent
 from models.importer import load_graph
@@ -20,6 +20,7 @@ from models.units import Network, divide
 from models.work import tile_works
 from models.zoo.builder import Network as Builder
 from models.zoo.builder import square
+from protos.facts import DeviceId
 
 PERSISTENT = Link(93.7e6 / 8, message_s=1e-3, latency_s=2e-3)
 # AOFL's prototype opened a connection for every transfer.

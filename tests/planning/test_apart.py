@@ -9,7 +9,7 @@ from coordinator.costs.devices import Cluster, Link
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.simulator import simulate
 from coordinator.runtime.planners import strategy
-from coordinator.tasks.plan import DeviceId
+from protos.facts import DeviceId
 from tests.planning.support import cluster, real
 
 NETWORK = real("digits")

@@ -9,12 +9,13 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.simulator import simulate
 from coordinator.runtime.planners import strategy
-from coordinator.tasks.plan import Block, DeviceId, Plan, Tile
+from coordinator.tasks.plan import Block, Plan, Tile
 from models.boxes import Box, Span
 from models.importer import load_graph
 from models.units import divide
 from models.zoo.builder import Network, square
 from protos.errors import Infeasible
+from protos.facts import DeviceId
 from tests.planning.support import CLUSTERS, small
 
 SOME = CLUSTERS["no host"]

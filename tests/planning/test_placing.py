@@ -16,7 +16,7 @@ from coordinator.planning.memory import needs, overfilled
 from coordinator.planning.placing import placed, within_memory
 from coordinator.planning.propose import propose
 from coordinator.planning.strategies import STRATEGIES
-from coordinator.tasks.plan import Block, DeviceId, Plan, Tile
+from coordinator.tasks.plan import Block, Plan, Tile
 from models.boxes import Box
 from models.importer import load_graph
 from models.memory import PROCESS_BYTES, PROGRAM_BYTES
@@ -24,6 +24,7 @@ from models.units import Network, divide
 from models.zoo.builder import Network as Builder
 from models.zoo.builder import square
 from protos.errors import Infeasible, TooLittleMemory
+from protos.facts import DeviceId
 from tests.planning.run_plan import difference
 from tests.planning.support import device, real
 

@@ -8,11 +8,12 @@ from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.simulator import simulate
 from coordinator.runtime.planners import strategy
-from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, TrafficBytes, tile_works
+from coordinator.tasks.plan import Block, Plan, Tile, TrafficBytes, tile_works
 from models.catalogue import load
 from models.importer import load_graph
 from models.tiles import grid, tile_boxes
 from models.units import Network, divide
+from protos.facts import DeviceId
 from tests.models.networks import Sketch
 
 MESSAGE_S, LATENCY_S, BYTES_PER_S, GFLOPS = 0.25, 0.125, 1000.0, 1e-3

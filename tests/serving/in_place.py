@@ -27,7 +27,7 @@ from coordinator.planning.published import equal_cluster
 from coordinator.runtime.feeds import Arrays, Reading, read_feeds
 from coordinator.runtime.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings
-from coordinator.tasks.plan import DeviceId, Plan, TrafficBytes
+from coordinator.tasks.plan import Plan, TrafficBytes
 from coordinator.tasks.timeline import Timing
 from models.importer import load_graph
 from models.pixels import as_values, with_pixels
@@ -40,6 +40,7 @@ from models.vision.sidecar import Sidecar
 from models.zoo.builder import Network as Builder
 from models.zoo.builder import square
 from protos.errors import ImbrexError, NotFound, Unavailable
+from protos.facts import DeviceId
 
 LIMIT_BYTES = 500_000
 

@@ -9,11 +9,11 @@ from coordinator.cluster import authority as authority_module
 from coordinator.cluster.authority import Authority
 from coordinator.cluster.roster import Member
 from coordinator.cluster.trust import Certified, Trust
-from coordinator.tasks.plan import DeviceId
 from models.boxes import Box
 from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.credentials import Credentials
+from protos.facts import DeviceId
 from protos.identity import certified, device_name, keep_identity, new_key, now_utc, signing_request
 from tests.worker.support import in_process
 from worker.membership import IDENTITY_FILE

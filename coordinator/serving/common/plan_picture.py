@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from coordinator.tasks.plan import Block, DeviceId, Plan, Tile, tile_extent
+from coordinator.tasks.plan import Block, Plan, Tile, tile_extent
 from models.boxes import Box
 from models.memory import megabytes
 from models.units import Network, layers_of
+from protos.facts import DeviceId
 
 # Okabe and Ito's palette, which people with any kind of colour vision can distinguish.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
