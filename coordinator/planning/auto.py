@@ -36,8 +36,6 @@ _BEHIND = 1.5
 # Plans that the simulator itself compares, and by how much they may be worse than the best.
 _FINALISTS = 3
 _CLOSE = 1.03
-# Two searches for the same plan may differ by as much.
-_AS_GOOD = 1.001
 # Plans that are tried with branches on different devices.
 _BRANCHED = 2
 # A plan this close to the sum of all devices' rates leaves no noticeable gain.
@@ -48,7 +46,8 @@ _WASTEFUL = 1.25
 # How many strategies are tried over fewer devices, and by how much they may be worse than the best
 # there: over 8 of 16 Pi 3s `halo` gains 7 % on YOLOv3-tiny, and over all of them it is 5 % behind.
 _LEADING, _LEADING_CLOSE = 2, 1.06
-# Numbers of devices that divide most maps evenly. If a power of two is worse, so are all after it.
+# Numbers of devices that divide most maps evenly. If a power of two is clearly worse, so are
+# all after it.
 _FEWER = (48, 32, 24, 16, 12, 8, 4, 2)
 # With more devices than this, a search takes most of the time that a plan may take.
 _MANY = 16
@@ -135,8 +134,8 @@ class _Candidates:
         return min(latencies)
 
     def add_fewer(self) -> None:
-        """Tries the best strategies over fewer of the fastest devices, as long as that is not worse
-        and there is something to gain. Of very many devices, the best plan has chosen already.
+        """Tries the best strategies over fewer of the fastest devices, as long as that is not
+        clearly worse and there is something to gain. Of very many devices, the best plan has chosen already.
         """
         devices = len(self.cluster.devices)
         best = min(self.found, key=lambda each: each.latency_s)
@@ -154,7 +153,7 @@ class _Candidates:
             except Infeasible:  # their memory is too small
                 return
             seconds = min(self._add(strategy, plan, f" on {count}") for strategy, plan in plans)
-            if seconds > before_s * _AS_GOOD and count & (count - 1) == 0:
+            if seconds > before_s * _CLOSE and count & (count - 1) == 0:
                 return
 
     def _leading(self) -> list[str]:
