@@ -73,7 +73,7 @@ def _whole(
 ) -> Iterator[tuple[Program, Place, Arrays]]:
     """The whole network as one program, its weights in a store, and what it reads."""
     graph, blobs = replace(_graph(name), precision=precision), BlobSource()
-    demand = {each: Box.whole(graph.shape(each)) for each in graph.outputs}
+    demand = {each: Box.whole(graph.shape(each)) for each in graph.results}
     piece = cut(graph, graph.nodes, demand, blobs, static=True)
     program, feeds = piece.program, random_inputs(graph)
     read = {name: feeds[name][box.slices()] for name, box in piece.inputs.items()}
@@ -95,7 +95,7 @@ def measure(name: str, threads: int, precision: Precision) -> dict[str, Any]:
     found: dict[str, Any] = {"network": name, "engines": {}, "best": DEFAULT, "speedup": 1.0}
     with _whole(name, threads, precision) as (program, place, feeds):
         reference = _loaded(DEFAULT, program, place)
-        shapes = {each: graph.shape(each) for each in graph.outputs}
+        shapes = {each: graph.shape(each) for each in graph.results}
         expected = reference.bound(feeds, shapes).compute()
         most = GAIN
         for engine in candidates():
