@@ -161,7 +161,7 @@ class _Coordinator:
         before, or it took the request.
         """
         is_absent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
-        return _is_gone(error) and (self._was_there or not is_absent)
+        return _is_cut(error) and (self._was_there or not is_absent)
 
     def _lost(self, error: httpx.HTTPError) -> ImbrexError:
         """The error for a missing answer."""
@@ -359,7 +359,7 @@ def _is_not_http(error: BaseException) -> bool:
     return isinstance(error, httpx.RemoteProtocolError) and str(error).startswith("illegal")
 
 
-def _is_gone(error: BaseException) -> bool:
+def _is_cut(error: BaseException) -> bool:
     """Whether the connection is gone; one that is given up since probes of it are not answered is
     called late by the library, as an answer is.
     """

@@ -14,7 +14,7 @@ import grpc
 import httpx
 import pytest
 
-from imbrex.client import Client, NoCoordinator, _is_gone
+from imbrex.client import Client, NoCoordinator, _is_cut
 from protos.errors import BadRequest, NotFound, PeerViolation, Unavailable
 
 ANSWERS = {
@@ -112,13 +112,13 @@ def test_a_first_call_whose_coordinator_dies_is_sent_again(
     assert Dying.calls == ["/readyz"] * 4
 
 
-def test_a_connection_that_was_given_up_is_gone_and_a_late_answer_is_not() -> None:
+def test_a_connection_that_was_given_up_is_cut_and_a_late_answer_is_not() -> None:
     given_up = httpx.ReadTimeout("[Errno 110] Connection timed out")
     given_up.__cause__ = TimeoutError(errno.ETIMEDOUT, "Connection timed out")
     late = httpx.ReadTimeout("timed out")
     late.__cause__ = TimeoutError("timed out")
-    assert (_is_gone(given_up), _is_gone(late)) == (True, False)
-    assert _is_gone(httpx.ReadError("reset"))
+    assert (_is_cut(given_up), _is_cut(late)) == (True, False)
+    assert _is_cut(httpx.ReadError("reset"))
 
 
 def test_what_changes_something_is_sent_once(
