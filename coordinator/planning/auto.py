@@ -135,7 +135,8 @@ class _Candidates:
 
     def add_fewer(self) -> None:
         """Tries the best strategies over fewer of the fastest devices, as long as that is not
-        clearly worse and there is something to gain. Of very many devices, the best plan has chosen already.
+        clearly worse and there is something to gain. Of very many devices, the best plan has chosen
+        already.
         """
         devices = len(self.cluster.devices)
         best = min(self.found, key=lambda each: each.latency_s)
