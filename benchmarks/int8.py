@@ -57,7 +57,7 @@ STRATEGIES = (AUTO, "lw", "efl", "aofl", "halo")
 FLOAT, INT8 = "float", "int8"
 SAME, OWN = "same_cuts", "own_cuts"
 MOST = 0.3
-# Of the bytes between devices, at the float network's cuts: 0.25 and what scales take.
+# Of the bytes between devices: 0.25 and what scales take.
 MOST_HALO = 0.26
 # Whole networks whose times are compared, and how much faster they should be in eight bits on a
 # processor with instructions for these.
@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors = [run["max_rel_error"] for runs in done for run in runs.values()]
     same = len(done) == len(rows) and not any(errors)
     most = max((_judged(row)["ratio"] for row in rows if "error" not in row), default=1.0)
-    halos = [run[SAME].get("halo_ratio", 0.0) for run in done if SAME in run]
+    halos = [_judged(row).get("halo_ratio", 0.0) for row in rows if "error" not in row]
     most_halo = max(halos, default=0.0)
     result = {
         "signed": given.signed,
