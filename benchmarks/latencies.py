@@ -94,9 +94,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", default=catalogue.names(), metavar="MODEL")
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
     parser.add_argument("--clusters", nargs="+", default=list(clusters()), choices=clusters())
+    parser.add_argument("--devices", type=int, default=DEVICES, help="of each cluster but `unlike`")
     parser.add_argument("--before", type=Path, help="what --json printed before the change")
     chosen = parser.parse_args(arguments)
-    where = {name: each for name, each in clusters().items() if name in chosen.clusters}
+    where = {
+        name: each for name, each in clusters(chosen.devices).items() if name in chosen.clusters
+    }
     rows = list(measure(chosen.models, chosen.strategies, where))
     before = json.loads(chosen.before.read_text())["latencies"] if chosen.before else []
     found = worse(rows, before)
