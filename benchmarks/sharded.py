@@ -1,6 +1,7 @@
 """Networks larger than a device: workers under caps of memory, each of which holds its share.
 
-    python -m benchmarks.sharded [--cases vgg16:4:300,vgg16:3:400] [--lose] [--json]
+    python -m benchmarks.sharded [--cases vgg16:4:300,vgg16:3:400] [--lose] [--rate]
+        [--json]
 
 Each case is MODEL:WORKERS:MEGABYTES; a model is a name or a file. Every worker is a process in a
 memory cgroup (version 1, root) from its start: loading libraries, receiving and preparing weights,
@@ -10,7 +11,8 @@ the resident set at the end, also has the pages of libraries, which all processe
 share. The answer is compared with the whole model in onnxruntime. `--lose` then kills a worker: the
 others fetch its share, or requests are refused with how much memory is missing. `simulated` is how
 many times as fast as one Pi 4 with the memory as many Pi 4s are with theirs, for one image and for
-many.
+many. `--rate` measures that of many: images per second of many clients, over those of one worker
+with enough memory, all workers slowed down to the same share of a core, and messages over loopback.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.cgroup import MB, Cap, capped, missing
+from benchmarks.clients import asking
 from benchmarks.report import command_line, emit
 from coordinator.cluster import children
 from coordinator.library.naming import public_name
@@ -37,6 +40,7 @@ from coordinator.planning.auto import auto
 from coordinator.planning.baseline import computing_s
 from coordinator.planning.groups import service
 from coordinator.planning.propose import propose
+from coordinator.serving.common.tensors import write_tensors
 from imbrex import Client, ImbrexError
 from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
@@ -49,6 +53,14 @@ from protos.errors import TooLittleMemory
 LOOPBACK = "127.0.0.1"
 CASES = "vgg16:4:300,vgg16:3:400"
 REQUESTS = 5
+# So that eight workers leave some of two cores to the messages.
+PACE = 0.15
+# Per worker: one computes while the other is on its way.
+CLIENTS = 2
+# Until as many clients have the plan that suits them, and how long their answers are counted.
+SETTLE_S, COUNT_S = 120.0, 180.0
+# Of the hypothetical device with the memory.
+ENOUGH_MB = 6000
 KIND = "pi4-gbe"
 START_S = 120.0
 # A lost worker is noticed within 2 s; another plan takes seconds, and weights have to travel.
@@ -135,7 +147,7 @@ def _ready(client: Client) -> int:
     return sum(device.state == "ready" for device in client.devices())
 
 
-def measure(case: Case, *, lose: bool) -> dict[str, Any]:
+def measure(case: Case, *, lose: bool, rate: bool) -> dict[str, Any]:
     """Starts a case's processes, asks, and looks at their memory."""
     stored = load(case.model).stored
     feeds = random_inputs(graph_of(stored, case.name))
@@ -148,6 +160,8 @@ def measure(case: Case, *, lose: bool) -> dict[str, Any]:
         found |= _memory(cluster)
         if lose:
             found["loss"] = _loss(case, cluster, feeds, whole)
+    if rate:
+        found["rate"] = _rates(case, feeds, whole)
     return found | {"simulated": _simulated(case)}
 
 
@@ -187,6 +201,36 @@ def _asked(case: Case, cluster: Running, feeds: Arrays, whole: Arrays) -> dict[s
         "latency_s": round(statistics.median(seconds[1:]), 3),
         "max_rel_error": max(differences),
     }
+
+
+def _rates(case: Case, feeds: Arrays, whole: Arrays) -> dict[str, Any]:
+    """Images per second of the cluster and of one worker with enough memory; `kills` and the
+    largest difference are of both.
+    """
+    found: dict[str, Any] = {"pace": PACE}
+    one = replace(case, workers=1, memory_mb=ENOUGH_MB)
+    kills, differences = 0, []
+    for name, each in (("cluster", case), ("alone", one)):
+        with (
+            tempfile.TemporaryDirectory(prefix="imbrex-sharded-") as folder,
+            running(each, Path(folder), "--pace", str(PACE)) as cluster,
+        ):
+            count = CLIENTS * each.workers
+            with asking(cluster.client, case.name, write_tensors(feeds), whole, count) as asked:
+                time.sleep(SETTLE_S)
+                began_s = time.monotonic()
+                time.sleep(COUNT_S)
+                ended_s = time.monotonic()
+            answers = sum(began_s <= at + took < ended_s for at, took in asked.times)
+            found[name] = {
+                "images_per_s": round(answers / (ended_s - began_s), 4),
+                "answers": answers,
+                "lost": asked.lost[:5],
+            }
+            kills += sum(cap.kills for cap in cluster.caps)
+            differences.append(asked.worst.max_rel_error)
+    found["ratio"] = round(found["cluster"]["images_per_s"] / found["alone"]["images_per_s"], 2)
+    return found | {"kills": kills, "max_rel_error": max(differences)}
 
 
 def _memory(cluster: Running) -> dict[str, Any]:
@@ -247,10 +291,12 @@ def _loss(case: Case, cluster: Running, feeds: Arrays, whole: Arrays) -> dict[st
 
 
 def _is_ok(found: dict[str, Any]) -> bool:
-    loss = found.get("loss", {"workers": []})
-    kills = sum(each["kills"] for each in (*found["worker_memory"], *loss["workers"]))
+    loss, rate = found.get("loss", {"workers": []}), found.get("rate", {"kills": 0})
+    kills = sum(each["kills"] for each in (*found["worker_memory"], *loss["workers"], rate))
     settled = loss.get("code", TooLittleMemory.code) == TooLittleMemory.code
-    return not kills and settled and max(map(_difference, (found, loss))) <= TOLERANCE
+    lost = any(rate[each]["lost"] for each in ("cluster", "alone") if each in rate)
+    differs = max(map(_difference, (found, loss, rate))) > TOLERANCE
+    return not kills and settled and not lost and not differs
 
 
 def _difference(found: dict[str, Any]) -> float:
@@ -262,13 +308,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line(__doc__)
     parser.add_argument("--cases", type=_cases, default=CASES)
     parser.add_argument("--lose", action="store_true", help="kill a worker at the end")
+    parser.add_argument("--rate", action="store_true", help="measure images per second, too")
     chosen = parser.parse_args(arguments)
     if why := missing():
         print(f"not measured: {why}", file=sys.stderr)
         return 1
     rows = []
     for case in chosen.cases:
-        rows.append(measure(case, lose=chosen.lose))
+        rows.append(measure(case, lose=chosen.lose, rate=chosen.rate))
         print(_line(rows[-1]), file=sys.stderr, flush=True)
     ok = all(map(_is_ok, rows))
     emit({"cases": rows, "ok": ok}, chosen, "\n".join(map(_line, rows)))
@@ -287,6 +334,7 @@ def _line(found: dict[str, Any]) -> str:
         f"{found['max_rel_error']:.1e}; resident {max(each['resident_mb'] for each in memory)} MB, "
         f"{sum(each['kills'] for each in memory)} kills"
         + (f"; after a loss {found['loss']}" if "loss" in found else "")
+        + (f"; {found['rate']['ratio']} times the images of one" if "rate" in found else "")
     )
 
 

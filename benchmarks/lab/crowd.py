@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from benchmarks.lab.clients import asking
+from benchmarks.clients import asking
 from benchmarks.lab.cluster import Lab, Say
 from benchmarks.lab.measure import Question, alone_s
 from coordinator.serving.common import names
@@ -23,7 +23,7 @@ def crowd(lab: Lab, question: Question, seconds: float, say: Say) -> dict[str, A
     """Answers per second over `seconds`, once the cluster has settled, beside one device's."""
     lab.client.outputs(question.name, question.body, names.NPZ)
     say(f"{CLIENTS} clients for {SETTLE_S + seconds:.0f} s")
-    with asking(lab, question, CLIENTS) as asked:
+    with asking(lab.client, question.name, question.body, question.expected, CLIENTS) as asked:
         time.sleep(SETTLE_S)
         begin_s = time.monotonic()
         time.sleep(seconds)

@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks.lab.clients import asking
+from benchmarks.clients import asking
 from benchmarks.lab.cluster import Lab, Say
 from benchmarks.lab.cuts import cut
 from benchmarks.lab.measure import Question
@@ -22,7 +22,7 @@ def unplugged(lab: Lab, question: Question, say: Say) -> dict[str, Any]:
     pulled, over the undisturbed median.
     """
     moments: list[float] = []
-    with asking(lab, question, CLIENTS) as asked:
+    with asking(lab.client, question.name, question.body, question.expected, CLIENTS) as asked:
         time.sleep(_SETTLE_S)
         calm_s = time.monotonic()
         time.sleep(_CALM_S)

@@ -11,6 +11,7 @@ from benchmarks import cgroup, sharded
 from benchmarks.sharded import Case
 
 WORKER = {"resident_mb": 200.0, "peak_mb": 300.0, "anonymous_mb": 90.0, "kills": 0}
+RATE: dict[str, Any] = {"cluster": {"lost": []}, "alone": {"lost": []}, "kills": 0}
 FOUND: dict[str, Any] = {"memory_mb": 300, "max_rel_error": 1e-7, "worker_memory": [WORKER]}
 
 
@@ -39,6 +40,10 @@ def test_anything_else_is_refused(text: str) -> None:
         ({"loss": {"workers": [WORKER | {"kills": 1}]}}, False),
         ({"loss": {"workers": [WORKER], "code": "too_little_memory"}}, True),
         ({"loss": {"workers": [WORKER], "code": "peer_violation"}}, False),
+        ({"rate": RATE}, True),
+        ({"rate": RATE | {"kills": 1}}, False),
+        ({"rate": RATE | {"max_rel_error": 1e-3}}, False),
+        ({"rate": RATE | {"alone": {"lost": ["no answer"]}}}, False),
     ],
 )
 def test_what_is_a_failure(changed: dict[str, Any], ok: bool) -> None:

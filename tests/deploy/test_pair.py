@@ -28,6 +28,7 @@ from tests.deploy.seen import assert_private, leftovers, restarted
 
 SUITES = {"pi-1": "trixie", "pi-2": "bookworm", "pi-3": "trixie"}
 COORDINATORS, COMPUTING = ("pi-1", "pi-2"), ("pi-3",)
+ENGINE = "openvino"
 UNCHANGED = dict.fromkeys(SUITES, 0)
 ADDRESS, PORT = "10.77.0.200", 8450
 PACKAGES = ("nats-server", "haproxy", "keepalived", "curl")
@@ -61,16 +62,17 @@ pytestmark = needs_machines
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    with home_of(folder, SUITES, "coordinator", PACKAGES, of_a_pair) as made:
+    with home_of(folder, SUITES, f"coordinator,{ENGINE}", PACKAGES, of_a_pair) as made:
         yield made
 
 
 def of_a_pair(machines: dict[str, Machine], wheel: Path, key: Path) -> Inventory:
-    """The inventory: `described`, with a second coordinator and a store."""
+    """The inventory: `described`, with a second coordinator, a store, and another engine on one."""
     found = described(machines, wheel, key)
     groups, everywhere = found["all"]["children"], found["all"]["vars"]
     coordinators, workers = groups["coordinator"]["hosts"], groups["workers"]["hosts"]
     coordinators["pi-2"] = workers.pop("pi-2")
+    workers["pi-3"] |= {"imbrex_engines": [ENGINE], "worker_engine": ENGINE}
     for name in COORDINATORS:  # they have no default route to be known by
         coordinators[name]["coordinator_host_worker"] = machines[name].address
     del everywhere["coordinator_host_worker"]
@@ -212,6 +214,14 @@ def test_requests_at_the_shared_address_are_answered(home) -> None:
     assert sorted(each["label"] for each in answer["predictions"]) == RIGHT
     (holder,) = holders(home)
     assert holder in COORDINATORS
+
+
+def test_a_device_computes_with_the_engine_that_the_inventory_names(home) -> None:
+    found = home.ask("status", url=f"http://{ADDRESS}:{PORT}")["devices"]
+    assert {each["name"]: each["facts"]["engine"] for each in found} == {
+        "host": "onnxruntime",
+        **dict.fromkeys(COMPUTING, ENGINE),
+    }
 
 
 def test_who_joins_or_leaves_at_one_does_so_at_the_other(home) -> None:

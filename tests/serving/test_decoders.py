@@ -45,8 +45,16 @@ def idle_bytes(alone: Service) -> int:
 @pytest.fixture
 def rested(alone: Service, idle_bytes: int) -> Service:
     """When what the request before took is returned to the system."""
-    wait(lambda: resident_bytes(alone) - idle_bytes < LEFT_BYTES)
+    wait_for_rest(alone, idle_bytes)
     return alone
+
+
+def wait_for_rest(service: Service, idle_bytes: int) -> None:
+    try:
+        wait(lambda: resident_bytes(service) - idle_bytes < LEFT_BYTES)
+    except AssertionError:
+        info = psutil.Process(service.coordinator.process.pid).memory_full_info()
+        pytest.fail(f"{info} are held, {idle_bytes} resident when idle")
 
 
 def resident_bytes(service: Service) -> int:
@@ -132,4 +140,4 @@ def test_what_was_refused_is_not_kept(alone: Service, idle_bytes: int) -> None:
             headers=dict(bomb.headers),
             timeout=PATIENCE_S,
         )
-    wait(lambda: resident_bytes(alone) - idle_bytes < LEFT_BYTES)
+    wait_for_rest(alone, idle_bytes)

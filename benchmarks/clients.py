@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from benchmarks.lab.cluster import Lab
-from benchmarks.lab.measure import Question
+import numpy as np
+
 from coordinator.serving.common import names
+from imbrex import Client
 from models.reference import EQUAL, Comparison, compare
 from protos.errors import ImbrexError
 
@@ -38,20 +39,24 @@ class Asked:
 
 
 @contextmanager
-def asking(lab: Lab, question: Question, count: int) -> Iterator[Asked]:
-    """`count` clients ask meanwhile."""
+def asking(
+    client: Client, model: str, body: bytes, expected: Mapping[str, np.ndarray], count: int
+) -> Iterator[Asked]:
+    """`count` clients ask for a model meanwhile, each with the same body in NPZ; every answer is
+    compared with what is expected.
+    """
     asked, stop, guard = Asked(), threading.Event(), threading.Lock()
 
     def ask_again() -> None:
         while not stop.is_set():
             began_s = time.monotonic()
             try:
-                answer = lab.client.outputs(question.name, question.body, names.NPZ)
+                answer = client.outputs(model, body, names.NPZ)
             except ImbrexError as error:
                 asked.lost.append(str(error))
                 continue
             took_s = time.monotonic() - began_s
-            found = compare(answer.arrays, question.expected)
+            found = compare(answer.arrays, expected)
             with guard:
                 asked.times.append((began_s, took_s))
                 asked.worst = asked.worst.worse(found)
