@@ -35,7 +35,7 @@ from benchmarks.lab.crowd import crowd
 from benchmarks.lab.measure import ask, chosen, measure, steps
 from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.lab.pictures import short_name
-from benchmarks.lab.tables import crowd_line, heading
+from benchmarks.lab.tables import crowd_line, heading, most, unplug_line
 from benchmarks.lab.unplug import unplugged
 from benchmarks.report import ROOT, provenance
 from imbrex import terminal
@@ -236,7 +236,7 @@ def _lines(document: Document) -> Iterator[str]:
             yield form.format(
                 name,
                 f"{result['latency_s']:.3f}",
-                f"{result['speedup']:.2f} of {sum(document['clocks']):g}",
+                f"{result['speedup']:.2f} of {most(document):g}",
                 f"{result['predicted_latency_s']:.3f}",
                 f"{result['prediction_error']:+.0%}",
                 f"{result['coordinator_cpu_ms']:.0f} ms CPU",
@@ -247,10 +247,7 @@ def _lines(document: Document) -> Iterator[str]:
     for model, found in document.get("crowd", {}).items():
         yield crowd_line(model, found)
     for model, found in document.get("unplug", {}).items():
-        yield (
-            f"{model}, {found['cables']} cables pulled: {found['answers']} answers, "
-            f"{found['lost']} lost; the slowest took {found['ratio']} times the undisturbed median"
-        )
+        yield unplug_line(model, found)
 
 
 def _full_settings() -> Iterator[Setting]:

@@ -66,6 +66,12 @@ def heading(found: Mapping[str, Any]) -> str:
     return f"{found['devices']} x {found['preset']}{unlike}, {found['medium']}"
 
 
+def most(found: Mapping[str, Any]) -> float:
+    """How many times as fast as the fastest device all are together, at best."""
+    clocks = found["clocks"]
+    return float(sum(clocks) / max(clocks))
+
+
 def _document(found: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"### {heading(found)}"
@@ -80,10 +86,22 @@ def _document(found: Mapping[str, Any]) -> Iterator[str]:
         + _busy(found["machine_busy_before"])
     )
     for model, measured in found["models"].items():
-        yield from _model(model, measured, sum(found["clocks"]))
+        yield from _model(model, measured, most(found))
     for model, crowd in found.get("crowd", {}).items():
         yield ""
         yield crowd_line(model, crowd)
+    for model, pulled in found.get("unplug", {}).items():
+        yield ""
+        yield unplug_line(model, pulled)
+
+
+def unplug_line(model: str, unplugged: Mapping[str, Any]) -> str:
+    """What clients got while cables were pulled."""
+    return (
+        f"`{model}`, {unplugged['clients']} clients, {unplugged['cables']} cables pulled: "
+        f"{unplugged['answers']} answers, {unplugged['lost']} lost; the slowest that was open took "
+        f"{unplugged['ratio']} times the undisturbed median."
+    )
 
 
 def crowd_line(model: str, crowd: Mapping[str, Any]) -> str:
@@ -110,15 +128,14 @@ def _busy(share: float) -> str:
     )
 
 
-def _model(model: str, measured: Mapping[str, Any], rates: float) -> Iterator[str]:
-    """`rates`: of all devices together, in those of the fastest."""
+def _model(model: str, measured: Mapping[str, Any], best: float) -> Iterator[str]:
     alone_s = measured["baseline"]["latency_s"]
     able = [each for each in measured["strategies"].values() if "reason" not in each]
     busy = max((each["machine_busy_share"] for each in able), default=0.0)
     dropped = max((n for each in able for n in each["packets_dropped"]), default=0)
     yield ""
     yield (
-        f"`{model}` takes {alone_s:.2f} s on one device alone; at best, all are {rates:g} times as "
+        f"`{model}` takes {alone_s:.2f} s on one device alone; at best, all are {best:g} times as "
         f"fast. Medians of {measured['repeat']}. At most, this machine's cores were busy for "
         f"{busy:.0%} of the time, and {dropped} packets of a request were dropped."
     )

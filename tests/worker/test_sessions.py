@@ -1,3 +1,4 @@
+import os
 import platform
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from protos.failures import BadInput, NoProgram, OutOfMemory
 from tests.worker.support import conv_program, picture, whole
 from worker.engines.base import Place
 from worker.engines.onnxruntime import OnnxRuntime
-from worker.engines.ort_session import BLOCKED_LAYOUT
+from worker.engines.ort_session import BLOCKED_LAYOUT, cores_of_pool
 from worker.programs.store import BlobStore
 from worker.sessions import Sessions
 
@@ -47,6 +48,13 @@ def run(room, program, x, rows, columns):
     return session.bound({"x": x}, {"y": (1, 16, rows, columns)}).compute()["y"]
 
 
+def weights_of(program, blobs):
+    return {
+        ref.name: np.frombuffer(blobs.bytes_of(ref.sha256), np.float32).reshape(ref.dims)
+        for ref in program.weights
+    }
+
+
 @pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 1, 1, 1), (0, 0, 0, 0)])
 def test_a_session_gives_what_the_whole_model_gives_at_any_size(room, pads):
     program, blobs = conv_program(pads=pads)
@@ -62,13 +70,26 @@ def test_a_session_gives_what_the_whole_model_gives_at_any_size(room, pads):
 
 def test_a_trial_computes_with_the_weights_it_is_given(room):
     program, blobs = conv_program()
-    weights = {
-        ref.name: np.frombuffer(blobs.bytes_of(ref.sha256), np.float32).reshape(ref.dims)
-        for ref in program.weights
-    }
-    trial = room.engine.trial(program, weights, 1)
+    trial = room.engine.trial(program, weights_of(program, blobs), 1)
     y = trial.bound({"x": picture()}, {"y": (1, 16, 12, 10)}).compute()["y"]
     assert np.abs(y - whole(picture())).max() <= 1e-5 * np.abs(y).max()
+
+
+def test_the_threads_of_a_pool_have_cores_of_their_own(room):
+    program, blobs = conv_program()
+    usable = sorted(os.sched_getaffinity(0))
+    before = set(os.listdir("/proc/self/task"))
+    trial = room.engine.trial(program, weights_of(program, blobs), len(usable))
+    pool = set(os.listdir("/proc/self/task")) - before
+    cores = sorted(sorted(os.sched_getaffinity(int(each))) for each in pool)
+    del trial
+    assert cores == [[core] for core in usable[1:]]
+
+
+def test_where_cores_are_left_over_the_system_places_threads(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 0, 2})
+    assert cores_of_pool(3) == [2, 5]
+    assert cores_of_pool(2) == cores_of_pool(1) == cores_of_pool(4) == []
 
 
 @pytest.mark.parametrize("as_on_arm", [True, False])

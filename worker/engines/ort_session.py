@@ -3,6 +3,7 @@
 Measured in docs/adr/0002-sessions.md.
 """
 
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -30,6 +31,9 @@ _SAME_AS_REQUESTED = 1
 # onnxruntime's messages for a lack of memory: most of its errors are plain RuntimeErrors.
 _NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "Available memory of")
 
+# Of the pool's threads, counted from one.
+AFFINITIES = "session.intra_op_thread_affinities"
+
 _NUMPY_TYPES: dict[str, np.dtype] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(uint8)": np.dtype(np.uint8),
@@ -44,6 +48,15 @@ _NUMPY_TYPES: dict[str, np.dtype] = {
     "tensor(uint32)": np.dtype(np.uint32),
     "tensor(uint64)": np.dtype(np.uint64),
 }
+
+
+def cores_of_pool(threads: int) -> list[int]:
+    """The core of each thread of a session's pool, which has one less than `threads`: a run's own
+    thread computes, too. Empty if cores are left over, where a pinned thread might meet another
+    program beside an idle core.
+    """
+    usable = sorted(os.sched_getaffinity(0))
+    return usable[1:] if threads == len(usable) else []
 
 
 def options(
@@ -64,6 +77,10 @@ def options(
         "session.intra_op.allow_spinning": "0",
         "session.model_external_initializers_file_folder_path": str(folder),
     }
+    # An idle thread that onnxruntime wakes is put beside the one that wakes it: after a pause of a
+    # third of a second, two threads shared one of two cores for most of a run.
+    if cores := cores_of_pool(threads):
+        entries[AFFINITIES] = ";".join(str(core + 1) for core in cores)
     if shared:
         _share_allocator()
         entries["session.use_env_allocators"] = "1"
