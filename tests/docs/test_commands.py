@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable, Mapping
+from configparser import ConfigParser
 from contextlib import redirect_stderr
 from importlib.util import find_spec
 from io import StringIO
@@ -59,12 +60,20 @@ def environment(text: str) -> None:
         assert re.fullmatch(r"(#.*|[A-Z_]+=.*)?", line), line
 
 
+def unit(text: str) -> None:
+    """A drop-in of systemd, whose keys may come more than once."""
+    found = ConfigParser(strict=False, interpolation=None)
+    found.read_string(text)
+    assert set(found.sections()) <= {"Unit", "Service", "Install"}
+
+
 PARSERS: Mapping[str, Callable[[str], object]] = {
     "json": json.loads,
     "toml": tomllib.loads,
     "yaml": yaml.safe_load,
     "python": lambda text: compile(text, "a page", "exec"),
     "ini": environment,
+    "systemd": unit,
 }
 # What only a browser reads.
 DRAWN = {"mermaid"}
@@ -167,6 +176,8 @@ def test_settings_data_and_programs_can_be_read(block: Written) -> None:
         ("yaml", "a: [1"),
         ("python", "def plan(:"),
         ("ini", "WATCH: x"),
+        ("systemd", "PrivateDevices=no"),
+        ("systemd", "[Sevrice]"),
     ],
 )
 def test_a_block_that_cannot_be_read_would_be_noticed(language: str, text: str) -> None:
