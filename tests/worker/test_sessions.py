@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from models.program import BlobSource, Program, WeightRef
 from protos.errors import BadRequest, ImbrexError, Unavailable
 from protos.failures import BadInput, NoProgram, OutOfMemory
+from tests.serving.processes import wait
 from tests.worker.support import conv_program, picture, whole
 from worker.engines.base import Place
 from worker.engines.onnxruntime import OnnxRuntime
@@ -75,15 +76,19 @@ def test_a_trial_computes_with_the_weights_it_is_given(room):
     assert np.abs(y - whole(picture())).max() <= 1e-5 * np.abs(y).max()
 
 
+def cores_of(threads):
+    return sorted(sorted(os.sched_getaffinity(int(each))) for each in threads)
+
+
 def test_the_threads_of_a_pool_have_cores_of_their_own(room):
     program, blobs = conv_program()
     usable = sorted(os.sched_getaffinity(0))
     before = set(os.listdir("/proc/self/task"))
     trial = room.engine.trial(program, weights_of(program, blobs), len(usable))
     pool = set(os.listdir("/proc/self/task")) - before
-    cores = sorted(sorted(os.sched_getaffinity(int(each))) for each in pool)
+    # Each pins itself when it begins, which may be after the session is made.
+    wait(lambda: cores_of(pool) == [[core] for core in usable[1:]])
     del trial
-    assert cores == [[core] for core in usable[1:]]
 
 
 def test_where_cores_are_left_over_the_system_places_threads(monkeypatch):
