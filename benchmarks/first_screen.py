@@ -14,16 +14,14 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from benchmarks.busy import busy_core
 from benchmarks.report import command_line, emit
 
 LEAST_GAIN = 2.0
 MOST_SPREAD = 0.15
 MOST_ERROR = 0.15
-_BUSY = "while True: pass"
 
 
 def main() -> int:
@@ -63,7 +61,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _run(like: str, *, beside: bool) -> dict[str, Any]:
     command = [sys.executable, "-m", "imbrex", "demo", "--like", like, "--json"]
-    with _busy_core(beside):
+    with busy_core(beside):
         ended = subprocess.run(command, capture_output=True, check=False)
     told = json.loads(ended.stdout or "{}")
     if "speedup" not in told:
@@ -76,19 +74,6 @@ def _run(like: str, *, beside: bool) -> dict[str, Any]:
         "predicted_s": told["predicted_latency_s"],
         "same": ended.returncode == 0,
     }
-
-
-@contextmanager
-def _busy_core(is_busy: bool) -> Iterator[None]:
-    """A program that never waits, meanwhile."""
-    if not is_busy:
-        yield
-        return
-    with subprocess.Popen([sys.executable, "-c", _BUSY]) as busy:
-        try:
-            yield
-        finally:
-            busy.kill()
 
 
 def _line(run: dict[str, Any]) -> str:

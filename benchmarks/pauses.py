@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
 
+from benchmarks.busy import busy_core
 from benchmarks.report import command_line, emit
 from models.catalogue import load
 from models.importer import graph_of
@@ -29,8 +28,6 @@ NETWORKS = ("resnet50", "mobilenetv2", "yolov8n")
 PAUSES_S = (0.0, 0.05, 0.3, 1.0)
 # Threads stay for a while where a run has put them.
 TURNS, RUNS = 6, 7
-# Of the other program, which goes first: a worker is nicer than what else runs on a device.
-_BUSY = "while True: pass"
 
 
 def measure(name: str, *, busy: bool) -> dict[str, Any]:
@@ -39,7 +36,7 @@ def measure(name: str, *, busy: bool) -> dict[str, Any]:
     feeds, model = random_inputs(graph_of(stored, name)), stored.complete().SerializeToString()
     sessions = {"pinned": _session(model, pinned=True), "free": _session(model, pinned=False)}
     seconds: dict[tuple[str, float], list[float]] = {}
-    with _another(busy):
+    with busy_core(busy):
         for _ in range(TURNS):
             for pause_s in PAUSES_S:
                 for kind, session in sessions.items():
@@ -74,19 +71,6 @@ def _runs(session: ort.InferenceSession, feeds: Arrays, pause_s: float) -> Itera
         began_s = time.perf_counter()
         session.run(None, feeds)
         yield time.perf_counter() - began_s
-
-
-@contextmanager
-def _another(busy: bool) -> Iterator[None]:
-    """While this context is open, perhaps, another program takes a core."""
-    if not busy:
-        yield
-        return
-    with subprocess.Popen([sys.executable, "-c", _BUSY]) as other:
-        try:
-            yield
-        finally:
-            other.kill()
 
 
 def _lines(row: dict[str, Any]) -> Iterator[str]:
