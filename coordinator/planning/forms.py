@@ -10,11 +10,12 @@ import numpy as np
 
 from coordinator.planning.baseline import rates_of
 from coordinator.planning.connected import connected_units, divisions, where_tiles_lie
-from coordinator.planning.layouts import divider_of
+from coordinator.planning.layouts import Configuration, divider_of
 from coordinator.planning.loads import Shares
 from coordinator.planning.slots import Form, Slot
 from coordinator.planning.stages import Stage, Stages
 from models.boxes import Span
+from models.graph import CHANNELS
 from models.tiles import MapTile, grain, on_map, places, spans_of, weighted_spans
 
 # Halvings of the finishing time: the remaining error is far below one row.
@@ -57,6 +58,8 @@ class Forms:
             return tuple(self._rows(start, end, form))
         if len(form.devices) == 1:
             return ((form.devices[0], self.stages.loads.whole(start, end)),)
+        if form.how == "channels":
+            return self._slices(start, end, form)
         if start in self.connected and end == start + 1:
             return self._connected(start, form, before)
         return self._map_tiles(start, end, form)
@@ -108,6 +111,16 @@ class Forms:
             if (found[0].part is not None) == (form.how == "inputs"):
                 return tuple(zip(form.devices, found, strict=True))
         return ()
+
+    def _slices(self, start: int, end: int, form: Form) -> Shares:
+        mark, after = (self.geometry.marks[each] for each in (start, end))
+        divider, unit = divider_of(self.stages.network), self.stages.network.units[mark]
+        if after != mark + 1 or CHANNELS not in divider.splits(unit):
+            return ()
+        rates = [self.rates[d] for d in form.devices]
+        boxes = divider.divided(unit, Configuration(channels=len(rates)), rates)
+        tiles = [divider.tile(unit, each) for each in boxes or ()]
+        return tuple(zip(form.devices, tiles, strict=False))
 
     # ------------------------------------------------------------ strips
 

@@ -12,7 +12,8 @@ simulator's rules predict a gain:
 * exchange a little earlier or later;
 * divide a block among fewer devices, down to one (small maps have fewer rows than devices);
 * where rows cannot be divided evenly, give the longer strips to other devices than in earlier
-  blocks.
+  blocks;
+* divide layers with small maps and many weights over their channels.
 
 At least one exchange remains: plans without any are `fused`'s, and `auto` compares the two.
 
@@ -155,7 +156,8 @@ class _Halo:
         slots, best = search.sweep(slots, best, self._connected)
         slots, best = search.sweep(slots, best, _edges)
         slots, best = search.take(slots, best, self._turned(slots))
-        return search.sweep(slots, best, self._turns)[0]
+        slots, best = search.sweep(slots, best, self._turns)
+        return self._sliced(slots, best)
 
     def _keeps_an_exchange(self, slots: Slots, trial: Slots) -> bool:
         """A plan without any exchange would be another strategy's."""
@@ -228,6 +230,25 @@ class _Halo:
             if len(form.devices) > 1:
                 peers = slot.peers and form is stays
                 yield _through_host(put(slots, index, replace(slot, form=form, peers=peers)))
+
+    def _sliced(self, slots: Slots, best: Cost) -> Slots:
+        """Tries the layers at the end of each block, whose maps are smallest, in slices of
+        channels, from the last block on: each device reads only its share of the weights, and all
+        of the map.
+        """
+        for index in range(len(slots) - 1, -1, -1):
+            if slots[index].form.how == "rows" and self.search.left > 0:
+                slots, best = self.search.take(slots, best, self._slices(slots, index))
+        return slots
+
+    def _slices(self, slots: Slots, index: int) -> Iterator[Slots]:
+        slot = slots[index]
+        for count in dict.fromkeys((len(self.cluster.devices), len(slot.form.devices))):
+            form = Form(self._on(count).devices, "channels")
+            for cut in range(slot.end - 1, slot.start - 1, -1):
+                rows = (replace(slot, end=cut),) if cut > slot.start else ()
+                units = (Slot(each, each + 1, form, peers=True) for each in range(cut, slot.end))
+                yield (*slots[:index], *rows, *units, *slots[index + 1 :])
 
     def _is_uneven(self, slot: Slot) -> bool:
         """Whether some devices' strips are longer than in proportion to their rate."""

@@ -12,7 +12,7 @@ from typing import Literal
 from coordinator.planning.loads import Shares
 from coordinator.planning.shapes import Shape
 
-How = Literal["together", "in turn", "bands", "rows", "outputs", "inputs", "in place"]
+How = Literal["together", "in turn", "bands", "rows", "channels", "outputs", "inputs", "in place"]
 # Forms that yield partial sums, which the host adds up.
 SUMS: tuple[How, ...] = ("in place", "inputs")
 
@@ -25,9 +25,10 @@ class Form:
     `together`: strips that would finish at the same time if all were sent at once [Eq. 6]; `in
     turn`: the same, if they are sent one after the other, as over one link; `bands`: tiles of
     `shape` in proportion to rates; `rows`: strips in proportion to rates, whose `edge_rows` at
-    either end are computed first, with the longer ones shifted by `turn` places; `outputs`,
-    `inputs`, `in place`: a fully connected layer divided over its output, over its input, or over
-    the rows that its devices already have.
+    either end are computed first, with the longer ones shifted by `turn` places; `channels`: slices
+    of a unit's output channels in proportion to rates; `outputs`, `inputs`, `in place`: a fully
+    connected layer divided over its output, over its input, or over the rows that its devices
+    already have.
     """
 
     devices: tuple[int, ...]

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from onnx import ModelProto
 
 import coordinator.planning.halo as halo_search
 from coordinator.costs.devices import Cluster, Link
+from coordinator.costs.rates import RateCosts
 from coordinator.planning.forms import Forms
 from coordinator.planning.halo import halo
 from coordinator.planning.legal import check_plan
@@ -14,13 +16,18 @@ from coordinator.planning.slots import Form, Slot
 from coordinator.planning.stages import Stages
 from coordinator.planning.tables import tables_of
 from coordinator.runtime.planners import strategy
+from coordinator.tasks.plan import Plan, Tile
+from models.boxes import Span
 from models.catalogue import load
+from models.graph import CHANNELS
 from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from models.tiles import MapTile
-from models.units import divide
-from tests.planning.run_plan import run_plan
-from tests.planning.support import MEMORY, cluster, real, small, small_model
+from models.units import Network, divide
+from models.zoo.builder import Network as Builder
+from models.zoo.builder import square
+from tests.planning.run_plan import difference, run_plan
+from tests.planning.support import MEMORY, cluster, device, real, small, small_model
 from tests.planning.test_planning_work import long_network
 
 NAMES = ("vgg16-conv", "resnet50", "yolov2", "digits")
@@ -128,3 +135,53 @@ def test_strips_cover_the_map_whoever_has_the_longer_ones(
     lengths = [sum(len(span) for span, device in rows if device == d) for d in range(3)]
     assert lengths == [6 if d == turn else 5 for d in range(3)]
     assert sorted(row for span, _ in rows for row in range(span.start, span.stop)) == [*range(16)]
+
+
+def heavy_model() -> ModelProto:
+    """A map of four rows with many weights after one of many rows."""
+    net = Builder("heavy", seed=5)
+    x = net.input("image", (1, 8, 32, 32))
+    x = x.conv("wide", 32, square(3)).relu().max_pool("pool", square(8, 8))
+    x = x.conv("heavy1", 256, square(3)).relu()
+    skip = x.conv("heavy2", 256, square(3)).relu()
+    return net.model(skip.conv("heavy3", 256, square(3)).add("add", skip).relu())
+
+
+def reading(weight_ns: float) -> Cluster:
+    """Four devices that spend this much on each weight, whatever the size of a tile."""
+    costs = RateCosts(4.0, weight_ns=weight_ns)
+    return Cluster(tuple(device(f"d{i}", 4.0, MEMORY, costs=costs) for i in range(4)))
+
+
+def sliced(plan: Plan, network: Network) -> list[str]:
+    """The units that are divided over their channels."""
+    cut = (b for b in plan.blocks if len({each for t in b.tiles for each in _channels(t)}) > 1)
+    return [network.units[block.start].name for block in cut]
+
+
+def _channels(tile: Tile) -> set[Span]:
+    return {box[CHANNELS] for box in tile.boxes.values()}
+
+
+def test_layers_of_many_weights_are_divided_over_their_channels() -> None:
+    """Each device reads its share of the weights, and the answer stays the same."""
+    model = heavy_model()
+    network, some = divide(load_graph(model, "heavy")), reading(20.0)
+    plan = halo(network, some)
+    check_plan(plan, network, some)
+    assert sliced(plan, network) == ["heavy2", "heavy3"]
+    assert all(block.exchange == "peer" for block in plan.blocks[-2:])
+    assert difference(model, plan, network).max_rel_error <= 1e-5
+
+
+def test_where_weights_cost_nothing_maps_keep_all_channels() -> None:
+    network = divide(load_graph(heavy_model(), "heavy"))
+    assert not sliced(halo(network, reading(0.0)), network)
+
+
+def test_pairs_that_cannot_reach_each_other_get_slices_through_the_host() -> None:
+    network, some = divide(load_graph(heavy_model(), "heavy")), reading(20.0)
+    first, second, *_ = (each.id for each in some.devices)
+    plan = halo(network, replace(some, apart=frozenset({frozenset({first, second})})))
+    check_plan(plan, network, some)
+    assert difference(heavy_model(), plan, network).max_rel_error <= 1e-5
