@@ -6,7 +6,7 @@ What stands between the two marks is replaced; the rest of the page is written b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.report import ROOT
@@ -18,7 +18,19 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 # More than this share of the cores in use by others, and times are of this machine, not of a Pi.
 _BUSY_SHARE = 0.1
 
-_HEAD = (*("", "seconds", "speed-up", "predicted", "MB moved", "coordinator's CPU", "difference"),)
+_HEAD = (
+    *("", "seconds", "speed-up", "fastest", "predicted", "MB moved", "coordinator's CPU"),
+    "difference",
+)
+# The speed-ups that were asked of `halo` or `auto`, by preset, medium, devices and model.
+ASKED: Mapping[tuple[str, str, int], Mapping[str, float]] = {
+    ("pi3-1ghz", "star", 8): {
+        **{"vgg16-256-conv": 7.6, "vgg16": 7.0, "yolov2": 6.3, "resnet50": 4.9},
+    },
+    ("four-gflops", "star", 8): {"vgg16-256-conv": 7.3, "yolov2": 5.8, "resnet50": 4.3},
+    ("pi4-gbe", "switch", 4): {"resnet50": 3.1, "resnet18": 2.7, "digits": 2.5},
+    ("pi5-gbe", "switch", 8): {"resnet50": 3.3, "digits": 2.4},
+}
 _PARTS = {
     "ideal": "ideal",
     "redundant": "redundant",
@@ -35,13 +47,14 @@ def main() -> None:
     PAGE.write_text(with_results(PAGE.read_text(), found))
 
 
-def with_results(page: str, documents: list[dict[str, Any]]) -> str:
+def with_results(page: str, documents: Sequence[Mapping[str, Any]]) -> str:
     """The page with these results between its marks.
 
     Raises:
         BadConfiguration: it has no marks.
     """
-    return between_marks(page, "\n".join(line for each in documents for line in _document(each)))
+    lines = [*_asked(documents), *(line for each in documents for line in _document(each))]
+    return between_marks(page, "\n".join(lines))
 
 
 def between_marks(page: str, text: str) -> str:
@@ -70,6 +83,32 @@ def most(found: Mapping[str, Any]) -> float:
     """How many times as fast as the fastest device all are together, at best."""
     clocks = found["clocks"]
     return float(sum(clocks) / max(clocks))
+
+
+def _asked(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What was asked, and what the better of `halo` and `auto` reaches."""
+    yield "| | network | asked | median | fastest | short by |"
+    yield "|---|---|---|---|---|---|"
+    for found in documents:
+        key = found["preset"], found["medium"], found["devices"]
+        for model, asked in ASKED.get(key, {}).items():
+            measured = found["models"].get(model) if len(set(found["clocks"])) == 1 else None
+            if measured is None:
+                continue
+            able = (measured["strategies"].get(name, {}) for name in ("halo", "auto"))
+            best = max(
+                (each for each in able if "speedup" in each),
+                key=lambda each: float(each["speedup"]),
+            )
+            reached = best["speedup"]
+            short = f"{1 - reached / asked:.0%}" if round(reached, 2) < asked else "-"
+            cells = f"{asked:g} | {reached:.2f} | {_fastest(measured, best):.2f} | {short}"
+            yield f"| {heading(found)} | `{model}` | {cells} |"
+
+
+def _fastest(measured: Mapping[str, Any], result: Mapping[str, Any]) -> float:
+    """The speed-up of the fastest request over the fastest of the baseline."""
+    return float(min(measured["baseline"]["samples_s"]) / min(result["samples_s"]))
 
 
 def _document(found: Mapping[str, Any]) -> Iterator[str]:
@@ -150,6 +189,7 @@ def _model(model: str, measured: Mapping[str, Any], best: float) -> Iterator[str
             f"`{name}`",
             f"{result['latency_s']:.3f}",
             f"**{result['speedup']:.2f}**",
+            f"{_fastest(measured, result):.2f}",
             f"{result['prediction_error']:+.0%}",
             f"{sum(result['bytes'].values()) * 1e-6:.1f}",
             f"{result['coordinator_cpu_ms']:.0f} ms",

@@ -28,7 +28,8 @@ RESULT = {
 
 def document(**changes):
     result = {**RESULT, **changes}
-    model = {"baseline": {"latency_s": 1.0}, "strategies": {"halo": result}}
+    baseline = {"latency_s": 1.0, "samples_s": [1.0, 1.2]}
+    model = {"baseline": baseline, "strategies": {"halo": result}}
     return {
         "preset": "p",
         "medium": "star",
@@ -139,6 +140,7 @@ def test_tables_replace_only_what_is_between_the_marks():
         machine_busy_share=0.25,
         packets_dropped=[0, 3],
         where_s=dict.fromkeys(tables._PARTS, 0.1),
+        samples_s=[0.5, 0.4],
     )
     found |= {"scale": 2.0, "machine_busy_before": 0.9}
     found["models"]["m"]["repeat"] = 5
@@ -147,11 +149,21 @@ def test_tables_replace_only_what_is_between_the_marks():
     assert made.startswith("before\n")
     assert made.endswith("after\n")
     assert "old" not in made
-    assert "| `halo` | 0.500 | **2.00** | +4% | 1.5 | 12 ms |" in made
+    assert "| `halo` | 0.500 | **2.00** | 2.50 | +4% | 1.5 | 12 ms |" in made
     assert "under load" in made
     assert "25% of the time" in made
     assert "3 packets" in made
     assert tables.with_results(made, [found]) == made
+
+
+def test_what_was_asked_stands_beside_what_is_reached(monkeypatch):
+    monkeypatch.setattr(tables, "ASKED", {("p", "star", 2): {"m": 2.5, "unmeasured": 1.0}})
+    found = document(samples_s=[0.5, 0.4])
+    found["models"]["m"]["strategies"]["auto"] = {"reason": "no memory"}
+    assert "| 2 x p, star | `m` | 2.5 | 2.00 | 2.50 | 20% |" in [*tables._asked([found])]
+    found["models"]["m"]["strategies"]["auto"] = {"speedup": 2.6, "samples_s": [0.3]}
+    assert "| 2 x p, star | `m` | 2.5 | 2.60 | 3.33 | - |" in [*tables._asked([found])]
+    assert len([*tables._asked([found | {"clocks": [1.0, 2.0]}])]) == 2  # of unlike devices: none
 
 
 def test_a_page_without_marks_is_refused():
