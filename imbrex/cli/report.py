@@ -178,7 +178,8 @@ def _numbers(
     assert known is not None, "kinds are told apart by their profiles"
     samples = sum(each.samples for each in known.fits.values())
     computes = _rounded(speed_of(each.costs) * each.concurrency * 1e-9 for each in devices)
-    found = {
+    weights = known.fits.get("fully_connected")
+    return {
         "gflops": (
             computes,
             f"a 3x3 convolution of 128 channels, by a fit to {samples} layers that were timed on "
@@ -214,14 +215,13 @@ def _numbers(
             f"{_OBSERVED}: from when a task has its input until its kernels run",
         ),
         "describe_ms": (_rounded(each.near.task_s * 1e3 for each in wires), _NOT_MEASURED),
-    }
-    weights = known.fits.get("fully_connected")
-    if weights is not None:
-        found["weight_ns"] = (
+        "weight_ns": (
             _rounded([weights.rates.weight_byte_s * 1e9]),
             f"a fit to {weights.samples} fully connected layers, off by {weights.mape:.1%}",
         )
-    return found
+        if weights
+        else (0.0, "not measured: no fully connected layer was timed"),
+    }
 
 
 def _rounded(values: Iterator[float] | Sequence[float]) -> float:
