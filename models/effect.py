@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 from onnx import ModelProto, TensorProto
 
+from models.answering import answer
 from models.boxes import Box
 from models.cutter import CutTile, cut
-from models.graph import answer
 from models.half import round_to_half
 from models.program import BlobSource
 from models.quantised_inputs import as_they_travel
@@ -73,7 +73,8 @@ class Encoded:
             }
             names = list(block.yields)
             tensors.update(zip(names, self._runner.run(block.program, inputs, names), strict=True))
-        return answer(self._graph.outputs, self._graph.joined, tensors)
+        graph = self._graph
+        return answer(graph.outputs, graph.joined, tensors, graph.ending)
 
 
 class Differences:

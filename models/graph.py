@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
+from models.ending import Ending
 from models.precision import Precision
 from models.shapes import TensorInfo
 from models.windows import Window
@@ -60,24 +61,14 @@ class Joined(NamedTuple):
     parts: tuple[str, ...]
 
 
-def results_of(outputs: Iterable[str], joined: Mapping[str, Joined]) -> tuple[str, ...]:
-    """What nodes have to make for these outputs: themselves, or their parts."""
+def results_of(
+    outputs: Iterable[str], joined: Mapping[str, Joined], ending: Ending | None = None
+) -> tuple[str, ...]:
+    """What nodes have to make for these outputs: themselves, what the ending reads, or parts."""
+    if ending is not None:
+        outputs = ending.ahead(tuple(outputs))
     parts = (joined[each].parts if each in joined else (each,) for each in outputs)
     return tuple(dict.fromkeys(itertools.chain.from_iterable(parts)))
-
-
-def answer(
-    outputs: Iterable[str], joined: Mapping[str, Joined], arrays: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The outputs of a network from what was computed of them."""
-    found = {}
-    for name in outputs:
-        if name in joined:
-            axis, parts = joined[name]
-            found[name] = np.concatenate([arrays[part] for part in parts], axis=axis)
-        else:
-            found[name] = arrays[name]
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +77,9 @@ class Graph:
     inputs, constants and everything that a node produces. `written`: the operators of the model
     as it was written, before some became simpler ones. `rows`: the axis along which a tensor's rows
     lie, where that is not axis 2; such a tensor has neither columns nor channels. `joined`: the
-    outputs that are made of others when the answer is put together. `precision`: what its answers
-    promise (`models.precision`). `file`: the SHA-256 of the ONNX file that it comes from; empty: it
-    was built by code.
+    outputs that are made of others when the answer is put together, and `ending`: the nodes that
+    run then. `precision`: what its answers promise (`models.precision`). `file`: the SHA-256 of the
+    ONNX file that it comes from; empty: it was built by code.
     """
 
     name: str
@@ -102,6 +93,7 @@ class Graph:
     written: frozenset[str] = frozenset()
     rows: Mapping[str, int] = field(default_factory=dict)
     joined: Mapping[str, Joined] = field(default_factory=dict)
+    ending: Ending | None = None
     precision: Precision = "exact"
     file: str = ""
 
@@ -135,7 +127,7 @@ class Graph:
     @cached_property
     def results(self) -> tuple[str, ...]:
         """What nodes have to make for the outputs: these, or their parts."""
-        return results_of(self.outputs, self.joined)
+        return results_of(self.outputs, self.joined, self.ending)
 
     @cached_property
     def output_shapes(self) -> Mapping[str, tuple[int, ...]]:

@@ -22,6 +22,7 @@ from models.shapes import TensorInfo, infer, info_of, light_model
 from models.simplify import (
     arranged,
     dequantised_shapes,
+    ending,
     joined_last,
     rolled,
     row_axes,
@@ -51,8 +52,11 @@ def load_graph(
     model: onnx.ModelProto,
     name: str | None = None,
     weights: Mapping[str, np.ndarray] = MappingProxyType({}),
+    *,
+    ends: bool = False,
 ) -> Graph:
-    """The graph of an ONNX model; `weights` holds values of initialisers that it lacks.
+    """The graph of an ONNX model; `weights` holds values of initialisers that it lacks. With
+    `ends`, an ending that picks entries of a list is set apart.
 
     Raises:
         BadRequest: an unknown opset, a shape that stays unknown, an invalid graph.
@@ -86,24 +90,26 @@ def load_graph(
         if stuck:
             told, asks = told_shapes(filled(model, weights), inputs, tensors, unknown), False
     outputs = tuple(value.name for value in model.graph.output)
+    ended = None
+    if ends:
+        nodes, ended = ending(model, nodes, tensors, constants)
     parted = part(model, nodes, tensors, constants)
     tensors |= parted.made
+    ahead = outputs if ended is None else ended.ahead(outputs)
 
     def inferred() -> dict[str, TensorInfo]:
         planned = [node for node in nodes if node.domain != DOMAIN]
         return infer(light_model(model, planned, inputs, constants), constants, told)
 
-    nodes, constants, gathered = simplified(parted.nodes, tensors, constants, outputs, opset)
+    nodes, constants, gathered = simplified(parted.nodes, tensors, constants, ahead, opset)
     told |= dequantised_shapes(nodes, tensors)
     tensors |= inferred()
-    nodes, joined, parts = joined_last(
-        nodes, tensors, constants, frozenset(outputs), opset, gathered
-    )
+    nodes, joined, parts = joined_last(nodes, tensors, constants, frozenset(ahead), opset, gathered)
     told |= parts
     tensors |= inferred()
     rows = row_axes(nodes, tensors, frozenset(constants), gathered)
-    nodes = rolled(nodes, tensors, constants, rows, frozenset(results_of(outputs, joined)))
-    nodes = arranged(nodes, tensors, results_of(outputs, joined), rows)
+    nodes = rolled(nodes, tensors, constants, rows, frozenset(results_of(ahead, joined)))
+    nodes = arranged(nodes, tensors, results_of(ahead, joined), rows)
     for key, array in constants.items():
         tensors[key] = info_of(array)
     graph = Graph(
@@ -118,6 +124,7 @@ def load_graph(
         written=frozenset(node.op_type for node in model.graph.node),
         rows=rows,
         joined=joined,
+        ending=ended,
     )
     _require_shapes(graph)
     _require_computed(graph)
@@ -127,13 +134,15 @@ def load_graph(
     return graph
 
 
-def graph_of(stored: StoredModel, name: str | None = None, room: Room = in_memory) -> Graph:
+def graph_of(
+    stored: StoredModel, name: str | None = None, room: Room = in_memory, *, ends: bool = False
+) -> Graph:
     """The graph of a stored model, its weights in `room`.
 
     Raises:
         BadRequest: as `load_graph`, or the weights can no longer be read.
     """
-    return load_graph(stored.proto, name, stored.read(room))
+    return load_graph(stored.proto, name, stored.read(room), ends=ends)
 
 
 def _opset(model: onnx.ModelProto) -> int:

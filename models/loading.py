@@ -41,7 +41,7 @@ def network_of(
     """The network of a model, named `shown`, with its weights in `room`. Ranges for 8-bit maps are
     found on first use.
     """
-    graph = graph_of(loaded.stored, shown or loaded.name, room)
+    graph = _loaded(loaded, shown or loaded.name, room)
     graph = with_pixels(replace(graph, file=loaded.file), loaded.sidecar)
     graph = with_quantised_inputs(graph)
     if loaded.sidecar is not None:
@@ -56,8 +56,21 @@ def network_of(
     return divide(graph, ranges)
 
 
+def _loaded(loaded: LoadedModel, name: str, room: Room) -> Graph:
+    """The graph, without its ending if the model's reader selects rows that this makes."""
+    sidecar = loaded.sidecar
+    graph = graph_of(loaded.stored, name, room, ends=sidecar is not None)
+    if sidecar is None or graph.ending is None:
+        return graph
+    if graph.ending.understands(sidecar.selections(graph.output_shapes)):
+        return graph
+    return graph_of(loaded.stored, name, room)
+
+
 def _selected(graph: Graph, selections: Selections) -> Graph:
     """The graph whose planners count that few bytes of selected outputs travel."""
+    if graph.ending is not None:
+        selections = graph.ending.selected(selections)
     tensors = dict(graph.tensors)
     for name in results_of(selections, graph.joined):
         if name not in graph.consumers:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from models.answering import answer
 from models.boxes import Box
 from models.cutter import CutTile, cut
-from models.graph import answer
 from models.program import BlobSource
 from models.quantised_inputs import as_they_travel
 from models.reference import ProgramRunner
@@ -56,7 +56,7 @@ class TileRun:
     def answer(self) -> dict[str, np.ndarray]:
         """The network's outputs, once all blocks ran."""
         graph = self._network.graph
-        return answer(graph.outputs, graph.joined, self.tensors)
+        return answer(graph.outputs, graph.joined, self.tensors, graph.ending)
 
     def _run_tile(self, runner: ProgramRunner, piece: CutTile, boxes: Mapping[str, Box]) -> None:
         tensors = {**self._feeds, **self.tensors}

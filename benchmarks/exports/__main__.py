@@ -40,11 +40,14 @@ TILES = 4
 LARGEST_SHARE = 0.6
 CLUSTERS = (("pi4-gbe", 4), ("pi4-gbe", 8), ("pi5-gbe", 4))
 NETWORKS = (
-    *("yolov8n", "yolov8n-seg", "yolo11n", "yolo11s", "yolo26n", "rtdetr-l"),
-    *("vit_b_16.script", "vit_b_16.dynamo", "deit_tiny.script", "swin_t.script", "swin_t.dynamo"),
-    *("repvit_m0_9.script", "mobilenetv4_conv_small.script", "mobilenetv4_hybrid.script"),
-    *("fastvit_t8.script", "efficientvit_b0.script", "edgenext.script", "convnextv2_atto.script"),
-    *("levit_128.script", "mobilevit.script", "lraspp.script", "lraspp.dynamo"),
+    *("yolov8n", "yolov8n-seg", "yolo11n", "yolo11s", "yolo12n", "yolo26n", "rtdetr-l"),
+    *("yolov8n.nms", "yolov8n.half", "yolo11n.opset13", "yolo11n.opset20"),
+    *("vit_b_16.script", "vit_b_16.dynamo", "deit_tiny.script", "deit_tiny.dynamo"),
+    *("swin_t.script", "swin_t.dynamo", "swin_t.script.opset13", "repvit_m0_9.script"),
+    *("repvit_m0_9.dynamo", "mobilenetv4_conv_small.script", "mobilenetv4_conv_small.dynamo"),
+    *("mobilenetv4_hybrid.script", "fastvit_t8.script", "efficientvit_b0.script"),
+    *("edgenext.script", "convnextv2_atto.script", "levit_128.script", "mobilevit.script"),
+    *("lraspp.script", "lraspp.dynamo", "ssdlite320.script", "fasterrcnn.script"),
 )
 
 

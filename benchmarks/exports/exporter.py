@@ -2,8 +2,9 @@
 
     python exporter.py FOLDER NAME [NAME ...]
 
-A name is a network's, and after a dot how it is exported: `script` (TorchScript) or `dynamo`.
-Ultralytics' may have a size: `yolov8n@2176x3840`.
+A name is a network's, and after dots how it is exported: `script` (TorchScript) or `dynamo`, and
+`opset13` for example; Ultralytics' have `nms` (boxes are suppressed in the graph) or `half`
+(weights of 16 bits), and may have a size: `yolov8n@2176x3840`.
 Weights are random, the same each time: nothing is downloaded, and what is measured does not depend
 on them.
 """
@@ -73,23 +74,29 @@ _TORCHVISION: dict[str, tuple[Callable[[], Any], int]] = {
     "swin_t": (lambda: torchvision.models.swin_t(weights=None), 224),
     "shufflenet_v2": (lambda: torchvision.models.shufflenet_v2_x1_0(weights=None), 224),
     "lraspp": (lambda: _SEGMENTATION.lraspp_mobilenet_v3_large(**_NO_WEIGHTS), 320),
+    "fasterrcnn": (lambda: _DETECTION.fasterrcnn_mobilenet_v3_large_320_fpn(**_NO_WEIGHTS), 320),
     "ssdlite320": (lambda: _DETECTION.ssdlite320_mobilenet_v3_large(**_NO_WEIGHTS), 320),
 }
-_ULTRALYTICS = ("yolov8n", "yolov8n-seg", "yolov9t", "yolo11n", "yolo11s", "yolo26n", "rtdetr-l")
+_ULTRALYTICS = (
+    *("yolov8n", "yolov8n-seg", "yolov9t", "yolo11n", "yolo11s", "yolo12n", "yolo26n", "rtdetr-l"),
+)
+_OPSET = "opset"
 NAMES = (*_TIMM, *_TORCHVISION, *_ULTRALYTICS)
 
 
 def export(name: str, folder: Path) -> None:
     """One network as one file."""
-    network, _, how = name.partition(".")
+    network, *how = name.split(".")
     target = folder / f"{name}.onnx"
     torch.manual_seed(SEED)
     network, _, sides = network.partition("@")
+    opset = next((int(each.removeprefix(_OPSET)) for each in how if each.startswith(_OPSET)), None)
     if network in _ULTRALYTICS:
         made = (RTDETR if network.startswith("rtdetr") else YOLO)(f"{network}.yaml")
         # It writes beside where the weights would have been: here.
         imgsz = [int(side) for side in sides.split("x")] if sides else 640
-        shutil.move(made.export(format="onnx", imgsz=imgsz, simplify=False), target)
+        asked = {"half": "half" in how, "nms": "nms" in how, "opset": opset}
+        shutil.move(made.export(format="onnx", imgsz=imgsz, simplify=False, **asked), target)
         return
     if network in _TIMM:
         model = timm.create_model(_TIMM[network], pretrained=False, exportable=True)
@@ -105,7 +112,8 @@ def export(name: str, folder: Path) -> None:
         model.eval(),
         (picture,),
         str(target),
-        dynamo=how == "dynamo",
+        dynamo="dynamo" in how,
+        opset_version=opset,
         external_data=False,
         input_names=["images"],
     )

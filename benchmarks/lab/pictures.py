@@ -22,6 +22,8 @@ from models.loading import network_of
 from models.pixels import as_values
 from models.reference import WholeModel, random_inputs
 from models.usual import head_for, image_input
+from models.vision.end_to_end import EndToEnd
+from models.vision.rtdetr import RtDetr
 from models.vision.sidecar import Sidecar
 from models.vision.yolo_boxes import YoloBoxes
 
@@ -74,7 +76,7 @@ def _detector(loaded: LoadedModel, graph: Graph, plain: Sidecar) -> Sidecar | No
     told = metadata(loaded.proto)
     found = guess(graph, told, "detection", 0)
     head = head_for(graph, "detection", found.labels, "unit", told) if found.labels else None
-    if not isinstance(head, YoloBoxes) or found.labels is None:
+    if not isinstance(head, YoloBoxes | EndToEnd | RtDetr) or found.labels is None:
         return None
     network = network_of(replace(loaded, sidecar=plain))
     feeds = as_values(network.graph, random_inputs(network.graph))

@@ -193,7 +193,10 @@ class Driver:
         finally:
             self.step(Cancelled(request))
             self._flights.pop(request, None)
-        return flight.answer(request), flight.times
+        if graph.ending is None:
+            return flight.answer(request), flight.times
+        # Ranking thousands of scores would hold up the event loop.
+        return await asyncio.to_thread(flight.answer, request), flight.times
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
         """Passes an event to the scheduler and executes its actions; one letter is sent per

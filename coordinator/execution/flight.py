@@ -12,8 +12,8 @@ from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import TrafficBytes
 from coordinator.tasks.timeline import TaskTimes, Timeline
+from models.answering import answer
 from models.boxes import Box
-from models.graph import answer
 from models.selection import Selections
 from protos.facts import DeviceId
 
@@ -93,9 +93,10 @@ class Flight:
 
     def answer(self, request: RequestId) -> Answer:
         """The answer for the caller."""
+        graph = self.graph
         return Answer(
             request_id=request,
-            outputs=answer(self.graph.outputs, self.graph.joined, self.arrays),
+            outputs=answer(graph.outputs, graph.joined, self.arrays, graph.ending),
             timing=self.timeline.timing(),
             plan_version=self.graph.plan.version,
             devices=tuple(dict.fromkeys(self.attempts.values())),

@@ -13,6 +13,7 @@ from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
 from coordinator.tasks.timeline import Passed, Sketch
 from models.boxes import Box
 from models.cutter import cut
+from models.ending import Ending
 from models.graph import Joined, results_of
 from models.partial import cut_partial
 from models.program import BlobSource, Program
@@ -90,7 +91,7 @@ class TaskSpec:
 class TaskGraph:
     """A plan's tasks, as requests execute them. `tensors` are in wire form, `works` is the work of
     each task, `tolerance` how far two devices may differ in its results (`models.tolerance`).
-    `whole`: the network, if its only task computes all of it.
+    `whole`: the network, if its only task computes all of it, and nothing is left for an ending.
     """
 
     plan: Plan
@@ -103,12 +104,13 @@ class TaskGraph:
     works: tuple[Sequence[Work], ...] = field(default=(), repr=False)
     tolerance: float = PLAIN
     joined: Mapping[str, Joined] = field(default_factory=dict)
+    ending: Ending | None = None
     whole: Whole | None = None
 
     @cached_property
     def results(self) -> tuple[str, ...]:
         """What tasks have to make for the network's outputs."""
-        return results_of(self.outputs, self.joined)
+        return results_of(self.outputs, self.joined, self.ending)
 
     @cached_property
     def is_direct(self) -> bool:
@@ -132,6 +134,8 @@ class TaskGraph:
         is not a sum.
         """
         found: dict[str, Selection] = {}
+        if self.ending is not None:
+            selections = self.ending.selected(selections)
         for name, selection in selections.items():
             axis, parts = self.joined.get(name, (selection.axis, (name,)))
             if axis == selection.axis:
@@ -198,6 +202,7 @@ def outline_plan(plan: Plan, network: Network) -> TaskGraph:
         inputs=graph.inputs,
         outputs=graph.outputs,
         joined=graph.joined,
+        ending=graph.ending,
         works=tuple(
             tile_works(network, block, tile) for block in plan.blocks for tile in block.tiles
         ),
@@ -225,7 +230,7 @@ def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
         programs=programs,
         blobs=blobs,
         tolerance=between_devices(network.graph),
-        whole=Whole.of(network.graph) if len(tasks) == 1 else None,
+        whole=Whole.of(network.graph) if len(tasks) == 1 and graph.ending is None else None,
     )
 
 

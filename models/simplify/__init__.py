@@ -5,10 +5,19 @@ Splits are compared to the answer of the original model.
 """
 
 from models.simplify.arrange import arranged
+from models.simplify.ending import ending
 from models.simplify.narrow import dequantised_shapes
 from models.simplify.roll import rolled
 from models.simplify.rows import row_axes
 from models.simplify.rules import simplified
 from models.simplify.sink import joined_last
 
-__all__ = ["arranged", "dequantised_shapes", "joined_last", "rolled", "row_axes", "simplified"]
+__all__ = [
+    "arranged",
+    "dequantised_shapes",
+    "ending",
+    "joined_last",
+    "rolled",
+    "row_axes",
+    "simplified",
+]

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 from onnx import TensorProto
 
+from models.answering import answer
 from models.boxes import Box, Span
 from models.calibration import ranges_of
 from models.cutter import cut
 from models.effect import Differences, Encoded
 from models.encoded import encodes
-from models.graph import answer
 from models.importer import load_graph
 from models.program import BlobSource
 from models.reference import EQUAL, ProgramRunner, WholeModel, compare, random_inputs

@@ -7,7 +7,7 @@ import onnx
 
 from coordinator.tasks.graph import compile_plan
 from coordinator.tasks.plan import Plan
-from models.graph import answer
+from models.answering import answer
 from models.program import BlobSource
 from models.quantised_inputs import as_they_travel
 from models.reference import Comparison, ProgramRunner, WholeModel, compare, random_inputs
@@ -50,7 +50,8 @@ def run_plan(
                 target[...] = own
                 filled[output.tensor][output.box.slices()] += 1
     assert all((count <= 1).all() for count in filled.values()), "an element was made twice"
-    return answer(network.graph.outputs, network.graph.joined, tensors)
+    graph = network.graph
+    return answer(graph.outputs, graph.joined, tensors, graph.ending)
 
 
 def difference(
