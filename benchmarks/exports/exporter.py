@@ -11,8 +11,10 @@ on them.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,16 +89,17 @@ NAMES = (*_TIMM, *_TORCHVISION, *_ULTRALYTICS)
 def export(name: str, folder: Path) -> None:
     """One network as one file."""
     network, *how = name.split(".")
-    target = folder / f"{name}.onnx"
+    target = folder.resolve() / f"{name}.onnx"
     torch.manual_seed(SEED)
     network, _, sides = network.partition("@")
     opset = next((int(each.removeprefix(_OPSET)) for each in how if each.startswith(_OPSET)), None)
     if network in _ULTRALYTICS:
         made = (RTDETR if network.startswith("rtdetr") else YOLO)(f"{network}.yaml")
-        # It writes beside where the weights would have been: here.
         imgsz = [int(side) for side in sides.split("x")] if sides else 640
         asked = {"half": "half" in how, "nms": "nms" in how, "opset": opset}
-        shutil.move(made.export(format="onnx", imgsz=imgsz, simplify=False, **asked), target)
+        # It writes into the working directory, whatever was asked under the network's own name.
+        with tempfile.TemporaryDirectory() as aside, contextlib.chdir(aside):
+            shutil.move(made.export(format="onnx", imgsz=imgsz, simplify=False, **asked), target)
         return
     if network in _TIMM:
         model = timm.create_model(_TIMM[network], pretrained=False, exportable=True)
