@@ -1,6 +1,6 @@
 """How well a profile predicts fused tiles of real networks, measured here in one thread.
 
-    python -m benchmarks.costs --json
+    python -m benchmarks.costs [--networks vgg16-conv,FILE.onnx] [--json]
 
 Profiles this machine as a worker would be profiled (medians of CPU time, so that other load does
 little) and, interleaved with the samples, times random tiles of random blocks of the catalogue's
@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from benchmarks.lab.pictures import short_name
 from benchmarks.report import command_line, emit
 from coordinator.costs.regression import Profile, RegressionCosts, errors
 from coordinator.costs.sampling import Sampling
@@ -35,7 +36,7 @@ from models.units import Network, divide
 from models.work import Work, works
 from worker.engines.ort_session import BLOCKED_LAYOUT, make_session
 
-NETWORKS = ("vgg16-conv", "yolov2", "resnet50", "digits")
+NETWORKS = "vgg16-conv,yolov2,resnet50,digits"
 TILES = 20
 REPEATS = 5
 
@@ -53,10 +54,10 @@ class FusedTile:
 Timed = list[tuple[FusedTile, float]]
 
 
-def interleaved(budget_s: float, seed: int) -> tuple[Sampling, Timed]:
-    """All samples of this machine, and between them the tiles."""
+def interleaved(names: Sequence[str], budget_s: float, seed: int) -> tuple[Sampling, Timed]:
+    """All samples of this machine, and between them tiles of these networks."""
     sampling, blobs = Sampling(budget_s, seed), BlobSource()
-    waiting = [tile for name in NETWORKS for tile in random_tiles(name, seed, blobs)]
+    waiting = [tile for name in names for tile in random_tiles(name, seed, blobs)]
     random.Random(seed).shuffle(waiting)
     timed: Timed = []
     while (sample := sampling.next()) is not None:
@@ -103,9 +104,9 @@ def run_s(
 
 
 def random_tiles(name: str, seed: int, blobs: BlobSource) -> list[FusedTile]:
-    """Tiles of random blocks of a network."""
+    """Tiles of random blocks of a network of the catalogue or a file."""
     loaded, rng = catalogue.load(name), random.Random(seed)
-    network = divide(load_graph(loaded.proto, loaded.name))
+    network = divide(load_graph(loaded.proto, short_name(name)))
     return [_random_tile(network, rng, blobs) for _ in range(TILES)]
 
 
@@ -137,7 +138,8 @@ def compare(profile: Profile, timed: Timed) -> dict[str, dict[str, float]]:
     """MAPE and bias of fused tiles, per network and of all."""
     costs = RegressionCosts(profile)
     ratios = [(tile.network, costs.block_s(tile.work) / seconds) for tile, seconds in timed]
-    result = {name: _errors([r for of, r in ratios if of == name]) for name in NETWORKS}
+    names = dict.fromkeys(tile.network for tile, _ in timed)
+    result = {name: _errors([r for of, r in ratios if of == name]) for name in names}
     return {**result, "all": _errors([ratio for _, ratio in ratios])}
 
 
@@ -147,9 +149,9 @@ def _errors(ratios: Sequence[float]) -> dict[str, float]:
     return {"mape": round(mape, 4), "median": round(median, 4), "bias": round(bias, 4)}
 
 
-def measure(budget_s: float, seed: int) -> dict[str, Any]:
+def measure(names: Sequence[str], budget_s: float, seed: int) -> dict[str, Any]:
     """Everything, as one object."""
-    sampling, timed = interleaved(budget_s, seed)
+    sampling, timed = interleaved(names, budget_s, seed)
     profile = sampling.profile({"machine": platform.machine()})
     return {
         "samples": len(sampling.measured),
@@ -168,10 +170,11 @@ def measure(budget_s: float, seed: int) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and prints."""
     parser = command_line(__doc__)
+    parser.add_argument("--networks", default=NETWORKS, help="names or files")
     parser.add_argument("--budget-s", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
-    result = measure(chosen.budget_s, chosen.seed)
+    result = measure(chosen.networks.split(","), chosen.budget_s, chosen.seed)
     lines = [f"{result['samples']} samples in {result['spent_s']} s"]
     for title in ("layers", "tiles"):
         for name, each in result[title].items():

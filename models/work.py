@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from models.boxes import Box
 from models.geometry import Extent, extent
@@ -13,12 +14,16 @@ from models.memory import KEPT_FROM_BYTES
 from models.operators import operator
 
 _PRODUCTS = ("fully_connected", "product")
+# Most runtimes fuse these into the convolution before them.
+LIGHT = frozenset({"elementwise", "normalisation"})
+_LONE: WeakKeyDictionary[Graph, frozenset[str]] = WeakKeyDictionary()
 
 
 class Work(NamedTuple):
     """One node's computation for one tile.
 
-    `flop` counts 2 per multiply-add. `layer_type` names the cost regression.
+    `flop` counts 2 per multiply-add. `layer_type` names the cost regression. `lone`: there is
+    no convolution before it that a runtime could fuse it with.
     """
 
     layer_type: str
@@ -31,6 +36,7 @@ class Work(NamedTuple):
     output_pixels: int = 1
     taps: int = 1
     groups: int = 1
+    lone: bool = False
 
     @property
     def relaid_bytes(self) -> int:
@@ -66,7 +72,22 @@ def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]
         output_pixels=math.prod(output.shape[2:]),
         taps=taps,
         groups=groups,
+        lone=node.outputs[0] in _lone(graph),
     )
+
+
+def _lone(graph: Graph) -> frozenset[str]:
+    """What no convolution makes, nor steps that runtimes fuse with the convolution before them."""
+    found = _LONE.get(graph)
+    if found is None:
+        fused: set[str] = set()
+        for node in graph.nodes:
+            kind = operator(node).layer_type
+            follows = kind in LIGHT and not fused.isdisjoint(node.inputs)
+            if kind == "convolution" or follows:
+                fused.update(node.outputs)
+        found = _LONE[graph] = frozenset(graph.producer) - fused
+    return found
 
 
 def works(graph: Graph, nodes: Sequence[Node], reach: Extent) -> list[Work]:

@@ -4,39 +4,45 @@ Each layer type's seconds are a non-negative combination of 1, FLOPs, and bytes 
 weights, fitted by relative error (weights 1/t^2). Convolutions are four types: 1x1, grouped,
 depthwise, others. Two factors per device, measured on fused blocks, scale the costs of single
 layers to fused ones: one for layers that compute, one for light layers, which runtimes fuse away.
+A third one is measured on transformers' layers, and goes into the fits of what these consist of.
 docs/adr/0003-costs.md has the errors, and what else was tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.costs.affine import AffineCosts, LayerRates
 from coordinator.costs.devices import Endpoint
-from coordinator.costs.samples import Sample
-from models.work import Work
+from coordinator.costs.samples import BLOCK, LAYER, Sample
+from models.work import LIGHT, Work
 
 Floats = NDArray[np.float64]
+# What a block or layer computes, and its seconds.
+Measured = tuple[Sequence[Work], float]
 
 _LEAST_SAMPLES = 4
 _FOLDS = 5
 # Lower bound of the factor for convolutions: fusing saves them less than this, and without the
 # bound a few disturbed samples would attribute all time to the light layers.
 _LEAST_SCALE = 0.2
-# Most runtimes fuse these into the convolution before them.
-LIGHT = frozenset({"elementwise", "normalisation"})
+# The light layers of transformers, and with these all that is measured on their layers.
+_TOKENWISE = "tokenwise"
+_OF_TOKENS = ("product", "softmax", "layer_norm", _TOKENWISE)
+
+
+# What predicts a kind in profiles of versions that did not measure it.
+_BEFORE = {"product": "pointwise", "softmax": "elementwise", "layer_norm": "normalisation"}
 
 
 def kind_of(work: Work) -> str:
-    """The regression that predicts a node: its layer type, and for convolutions their kernel. A
-    matrix product counts as a 1x1 convolution, which does the same.
+    """The regression to which a measured node belongs: its layer type, and for convolutions their
+    kernel.
     """
-    if work.layer_type == "product":
-        return "pointwise"
     if work.layer_type != "convolution":
         return work.layer_type
     if work.groups > 1:
@@ -86,9 +92,13 @@ class RegressionCosts(AffineCosts):
 
     def layer_rates(self, work: Work) -> LayerRates:
         """Rates of a node; equal for all of its tiles with the same channels."""
-        kind = kind_of(work)
-        found = self.profile.fits.get(kind)
-        rates = found.rates if found else pessimistic(self.profile.fits)
+        kind, fits = kind_of(work), self.profile.fits
+        if kind in LIGHT and work.lone and _TOKENWISE in fits:
+            kind = _TOKENWISE
+        elif kind not in fits:
+            kind = _BEFORE.get(kind, kind)
+        found = fits.get(kind)
+        rates = found.rates if found else pessimistic(fits)
         scale = self.profile.light_scale if kind in LIGHT else self.profile.compute_scale
         return rates.scaled(scale)
 
@@ -113,11 +123,16 @@ def fit(measured: Sequence[tuple[Sample, float]], fingerprint: Mapping[str, str]
             (work,) = sample.what.works
             by_kind.setdefault(kind_of(work), []).append((work, seconds))
     fits = {kind: _fit_kind(each) for kind, each in by_kind.items() if len(each) >= _LEAST_SAMPLES}
-    layers_only = Profile(dict(fingerprint), fits)
-    blocks = [
-        (sample.what.works, seconds) for sample, seconds in measured if sample.is_block and fits
-    ]
-    return _scaled(layers_only, blocks) if len(blocks) >= _LEAST_SAMPLES else layers_only
+    profile = Profile(dict(fingerprint), fits)
+    blocks: dict[str, list[Measured]] = {}
+    for sample, seconds in measured if fits else ():
+        if sample.is_block:
+            blocks.setdefault(sample.kind, []).append((sample.what.works, seconds))
+    if len(fused := blocks.get(BLOCK, [])) >= _LEAST_SAMPLES:
+        profile = _scaled(profile, fused)
+    if len(layers := blocks.get(LAYER, [])) >= _LEAST_SAMPLES:
+        profile = _with_tokens(profile, layers)
+    return profile
 
 
 def _fit_kind(measured: Sequence[tuple[Work, float]]) -> LayerFit:
@@ -163,7 +178,22 @@ def errors(ratios: Floats) -> tuple[float, float]:
     return float(np.abs(ratios - 1).mean()), float((ratios - 1).mean())
 
 
-def _scaled(profile: Profile, blocks: Sequence[tuple[Sequence[Work], float]]) -> Profile:
+def _with_tokens(profile: Profile, layers: Sequence[Measured]) -> Profile:
+    """The profile whose fits of what transformers consist of predict their layers, by one factor.
+    Their light layers are not fused with a convolution, but some of them with each other.
+    """
+    fits = dict(profile.fits)
+    if "elementwise" in fits:
+        fits[_TOKENWISE] = fits["elementwise"]
+    costs = RegressionCosts(replace(profile, fits=fits))
+    sums = np.array([[costs.block_s(works)] for works, _ in layers])
+    (factor,) = regress(sums, np.array([seconds for _, seconds in layers]))
+    for kind in fits.keys() & _OF_TOKENS:
+        fits[kind] = replace(fits[kind], rates=fits[kind].rates.scaled(factor))
+    return replace(profile, fits=fits)
+
+
+def _scaled(profile: Profile, blocks: Sequence[Measured]) -> Profile:
     """The profile with its two factors, fitted to fused blocks by relative error."""
     costs = RegressionCosts(profile)
     sums = np.zeros((len(blocks), 2))

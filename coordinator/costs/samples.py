@@ -16,7 +16,13 @@ from coordinator.costs.sketch import Measurable, Sketch
 # Widths of the maps of common networks, 224 or 416 pixels wide, after 0 to 5 halvings.
 _WIDTHS = (7, 13, 14, 26, 28, 52, 56, 104, 112, 208, 224)
 _CHANNELS = (16, 32, 64, 128, 256, 512)
-_BLOCK = "block"
+# Fused blocks of convolutions, and layers of transformers.
+BLOCK, LAYER = "block", "layer"
+# Of vision transformers: tokens of a picture or a window, their widths, heads, and a head's width.
+_TOKENS = (49, 64, 196, 197, 400, 1600)
+_TOKEN_WIDTHS = (64, 128, 192, 256, 384, 768, 1024)
+_HEADS, _HEAD_WIDTHS = (1, 2, 3, 4, 8, 12), (16, 32, 64)
+_MOST_TOKENS = 4096
 # Elements of a map and of a fully connected layer: 16 MB and 100 MB.
 _MOST_ELEMENTS = 4_000_000
 # Networks use 5x5 and 7x7 kernels on large maps; on small ones much of the window would be padding.
@@ -28,7 +34,7 @@ _ATTEMPTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A program to measure: a single layer of `kind`, or a fused `block`."""
+    """A program to measure: a single node of `kind`, a fused block, or a transformer's layer."""
 
     kind: str
     what: Measurable
@@ -36,7 +42,7 @@ class Sample:
     @property
     def is_block(self) -> bool:
         """Whether it calibrates the device's factors rather than a layer type."""
-        return self.kind == _BLOCK
+        return self.kind in (BLOCK, LAYER)
 
     @property
     def flop(self) -> int:
@@ -134,12 +140,54 @@ def _concat(rng: random.Random, flop: float) -> Measurable | None:
         return None
     channels, rows, width = size
     sketch = Sketch(1, channels, max(2, rows // 2 * 2), max(2, width // 2 * 2))
-    if rng.random() < 0.7:
+    what = rng.choice(("concat", "concat", "space to depth", "transpose"))
+    if what == "concat":
         sketch.concat(
             sketch.extra_input(1, channels, max(2, rows // 2 * 2), max(2, width // 2 * 2))
         )
+    elif what == "transpose":
+        sketch.transpose()
     else:
         sketch.space_to_depth()
+    return sketch.measurable()
+
+
+def _tokens(rng: random.Random, flop: float, flop_per_token: float) -> int:
+    """Tokens that come nearest to `flop`."""
+    return min(max(round(flop / flop_per_token * rng.uniform(0.8, 1.25)), 1), _MOST_TOKENS)
+
+
+def _softmax(rng: random.Random, flop: float) -> Measurable | None:
+    heads, keys = rng.choice(_HEADS), rng.choice(_TOKENS)
+    rows = _tokens(rng, flop, float(heads * keys))
+    if heads * rows * keys > _MOST_ELEMENTS:
+        return None
+    sketch = Sketch(1, heads, rows, keys)
+    sketch.softmax()
+    return sketch.measurable()
+
+
+def _layer_norm(rng: random.Random, flop: float) -> Measurable | None:
+    width = rng.choice(_TOKEN_WIDTHS)
+    sketch = Sketch(1, _tokens(rng, flop, float(width)), width)
+    sketch.layer_norm(width)
+    return sketch.measurable()
+
+
+def _product(rng: random.Random, flop: float) -> Measurable | None:
+    """Tokens times weights; or queries times keys of each head, or scores times values."""
+    if rng.random() < 0.6:
+        width, outputs = rng.choice(_TOKEN_WIDTHS), rng.choice((*_TOKEN_WIDTHS, 2304, 3072))
+        sketch = Sketch(1, _tokens(rng, flop, 2.0 * width * outputs), width)
+        sketch.linear(width, outputs)
+        return sketch.measurable()
+    heads, keys, width = rng.choice(_HEADS), rng.choice(_TOKENS), rng.choice(_HEAD_WIDTHS)
+    queries = _tokens(rng, flop, 2.0 * heads * keys * width)
+    if heads * queries * max(keys, width) > _MOST_ELEMENTS:
+        return None
+    inner, outer = rng.choice(((width, keys), (keys, width)))
+    sketch = Sketch(1, heads, queries, inner)
+    sketch.multiply(sketch.extra_input(1, heads, inner, outer))
     return sketch.measurable()
 
 
@@ -180,6 +228,33 @@ def _block(rng: random.Random, flop: float) -> Measurable | None:
         return None
     sketch = Sketch(1, channels, rows + 2 * layers, width)
     {"plain": _plain, "normalised": _normalised, "residual": _residual}[family](sketch, layers)
+    return sketch.measurable()
+
+
+def _layer(rng: random.Random, flop: float) -> Measurable | None:
+    """The steps of a transformer's layer on its tokens, or those of its attention."""
+    if rng.random() < 0.6:
+        width = rng.choice(_TOKEN_WIDTHS)
+        tokens = _tokens(rng, flop, 16.0 * width * width)
+        sketch = Sketch(1, tokens, width)
+        entry = sketch.extra_input(1, tokens, width)
+        sketch.layer_norm(width)
+        for inputs, outputs in ((width, 4 * width), (4 * width, width)):
+            sketch.linear(inputs, outputs)
+            sketch.bias(outputs)
+            if outputs > width:
+                sketch.gelu()
+        sketch.join(entry)
+        return sketch.measurable()
+    heads, keys, width = rng.choice(_HEADS), rng.choice(_TOKENS), rng.choice(_HEAD_WIDTHS)
+    queries = _tokens(rng, flop, 4.0 * heads * keys * width)
+    if heads * queries * max(keys, width) > _MOST_ELEMENTS:
+        return None
+    sketch = Sketch(1, heads, queries, width)
+    sketch.multiply(sketch.extra_input(1, heads, width, keys))
+    sketch.with_number("Mul", width**-0.5)
+    sketch.softmax()
+    sketch.multiply(sketch.extra_input(1, heads, keys, width))
     return sketch.measurable()
 
 
@@ -224,5 +299,9 @@ DRAWS: Mapping[str, Callable[[random.Random, float], Measurable | None]] = {
     "normalisation": _norm,
     "concat": _concat,
     "resize": _resize,
-    _BLOCK: _block,
+    "product": _product,
+    "softmax": _softmax,
+    "layer_norm": _layer_norm,
+    BLOCK: _block,
+    LAYER: _layer,
 }

@@ -32,7 +32,11 @@ COUNTS: Mapping[str, int] = {
     "normalisation": 8,
     "concat": 8,
     "resize": 8,
+    "product": 16,
+    "softmax": 8,
+    "layer_norm": 8,
     "block": 16,
+    "layer": 10,
 }
 _TARGET_S = 0.04
 _FIRST_FLOP = 2e7
@@ -41,11 +45,15 @@ _TILE_FLOP = 3e8
 _MOST_S = 0.25
 # Range of a kind's samples in FLOPs. Blocks have the size of real tiles, and fully connected layers
 # exceed a cache, because those take the time.
-_SPREADS = {"block": 10.0, "fully_connected": 3.0}
+_SPREADS = {"block": 10.0, "layer": 30.0, "fully_connected": 3.0}
 _SPREAD = 300.0
 # Layers that move data reach few FLOPs per second: they get this share of a convolution's.
 _LIGHT_SHARES = {"fully_connected": 0.03} | dict.fromkeys(
-    ("depthwise", "pooling", "elementwise", "normalisation", "concat", "resize"), 0.01
+    (
+        *("depthwise", "pooling", "elementwise", "normalisation", "concat", "resize"),
+        *("softmax", "layer_norm"),
+    ),
+    0.01,
 )
 # After this many rounds sampling stops if fused blocks are predicted this well.
 _ENOUGH_ROUNDS = 11

@@ -41,7 +41,7 @@ class Measurable:
 class Sketch:
     """A chain of layers being built; every method appends one and returns its output.
 
-    Maps are (1, C, H, W), float32.
+    Maps are (1, C, H, W), tokens (1, tokens, width) or by heads (1, heads, tokens, width); float32.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -98,10 +98,49 @@ class Sketch:
         """Moves every 2x2 of the map into channels."""
         return self._add("SpaceToDepth", (self.last,), 4 * self.channels[self.last], blocksize=2)
 
+    def transpose(self) -> str:
+        """The channels of a map last, as where tokens are made of it."""
+        return self._add("Transpose", (self.last,), self.shape[2], perm=[0, 2, 3, 1])
+
+    def softmax(self) -> str:
+        """Softmax over the last axis."""
+        return self._add("Softmax", (self.last,), self.channels[self.last], axis=-1)
+
+    def layer_norm(self, width: int) -> str:
+        """Layer normalisation over the last axis, which has this width."""
+        inputs = (self.last, self._weight(width), self._weight(width))
+        return self._add("LayerNormalization", inputs, self.channels[self.last], axis=-1)
+
+    def linear(self, width: int, outputs: int) -> str:
+        """A product of tokens of this width with weights."""
+        inputs = (self.last, self._weight(width, outputs))
+        return self._add("MatMul", inputs, self.channels[self.last])
+
+    def bias(self, width: int) -> str:
+        """Weights of this width added to the last axis."""
+        return self._add("Add", (self.last, self._weight(width)), self.channels[self.last])
+
+    def with_number(self, op: str, number: float) -> str:
+        """An elementwise operator with a constant number."""
+        name = self._setting(np.array(number, np.float32))
+        return self._add(op, (self.last, name), self.channels[self.last])
+
+    def gelu(self) -> str:
+        """The activation of transformers, as exporters write it [Hendrycks and Gimpel, 2016]."""
+        x = self.last
+        self.with_number("Div", 2**0.5)
+        self.activation("Erf")
+        self.with_number("Add", 1.0)
+        self.join(x, "Mul")
+        return self.with_number("Mul", 0.5)
+
+    def multiply(self, other: str) -> str:
+        """A product with another tensor, as in attention."""
+        return self._add("MatMul", (self.last, other), self.channels[self.last])
+
     def resize(self, mode: str) -> str:
         """The map at twice its rows and columns."""
-        scales = f"s{len(self._settings)}"
-        self._settings[scales] = np.array([1, 1, 2, 2], dtype=np.float32)
+        scales = self._setting(np.array([1, 1, 2, 2], dtype=np.float32))
         coordinates = "asymmetric" if mode == "nearest" else "half_pixel"
         attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
         if mode == "nearest":
@@ -143,6 +182,11 @@ class Sketch:
         zeros = {name: np.broadcast_to(np.float32(0), dims) for name, dims in self._weights.items()}
         constants = {**zeros, **self._settings}
         return replace(load_graph(model), inputs=tuple(self._inputs), constants=constants)
+
+    def _setting(self, array: np.ndarray) -> str:
+        name = f"s{len(self._settings)}"
+        self._settings[name] = array
+        return name
 
     def _weight(self, *dims: int) -> str:
         name = f"w{len(self._weights)}"

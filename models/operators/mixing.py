@@ -103,8 +103,8 @@ def _normalised(graph: Graph, node: Node, box: Box) -> Box:
 
 # Of the last axes; the last is onnxruntime's own, in ONNX's domain.
 LAYER_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
-_LAYER_NORM = Operator(Kind.MIXING, "normalisation", _layer_norm, yields=_normalised, aligned=True)
-_NORMALISING = Operator(Kind.MIXING, "elementwise", _same, yields=_along_axis, aligned=True)
+_LAYER_NORM = Operator(Kind.MIXING, "layer_norm", _layer_norm, yields=_normalised, aligned=True)
+_NORMALISING = Operator(Kind.MIXING, "softmax", _same, yields=_along_axis, aligned=True)
 _REDUCE = Operator(
     Kind.REDUCING,
     "pooling",

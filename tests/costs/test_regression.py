@@ -1,6 +1,7 @@
 """Regressions recover what was planted, and report their errors honestly."""
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import (
-    LIGHT,
     LayerFit,
     Profile,
     RegressionCosts,
@@ -19,8 +19,8 @@ from coordinator.costs.regression import (
     pessimistic,
     regress,
 )
-from coordinator.costs.samples import DRAWS, Sample, draw
-from models.work import Work
+from coordinator.costs.samples import BLOCK, DRAWS, LAYER, Sample, draw
+from models.work import LIGHT, Work
 from protos.errors import BadRequest
 
 PLANTED = {
@@ -34,8 +34,11 @@ PLANTED = {
     "normalisation": LayerRates(1e-5, 0.0, 2e-10, 1e-10, 0.0),
     "concat": LayerRates(1e-5, 0.0, 1e-10, 1e-10, 0.0),
     "resize": LayerRates(1e-5, 1e-10, 0.0, 1e-10, 0.0),
+    "product": LayerRates(1e-5, 1e-10, 3e-11, 0.0, 5e-11),
+    "softmax": LayerRates(1e-5, 2e-9, 0.0, 0.0, 0.0),
+    "layer_norm": LayerRates(1e-5, 5e-10, 0.0, 0.0, 0.0),
 }
-COMPUTE, FUSED = 0.8, 0.25
+COMPUTE, FUSED, OF_LAYERS = 0.8, 0.25, 0.6
 
 
 def planted_s(work: Work) -> float:
@@ -45,6 +48,8 @@ def planted_s(work: Work) -> float:
 def true_s(sample: Sample) -> float:
     if not sample.is_block:
         return planted_s(sample.what.works[0])
+    if sample.kind == LAYER:
+        return sum(OF_LAYERS * planted_s(work) for work in sample.what.works)
     return sum(
         (FUSED if kind_of(work) in LIGHT else COMPUTE) * planted_s(work)
         for work in sample.what.works
@@ -66,7 +71,7 @@ def measured(noise: float, count: int = 24, seed: int = 0) -> list[tuple[Sample,
 
 def test_planted_coefficients_are_recovered() -> None:
     profile = fit(measured(0.0), {"cpu": "test"})
-    assert set(profile.fits) == set(PLANTED)
+    assert set(profile.fits) == {*PLANTED, "tokenwise"}
     for kind, each in profile.fits.items():
         assert each.mape < 1e-6, kind
         assert each.samples == 24
@@ -76,6 +81,10 @@ def test_planted_coefficients_are_recovered() -> None:
     rates = profile.fits["convolution"].rates
     assert rates.flop_s == pytest.approx(1e-10, rel=1e-3)
     assert rates.fixed_s == pytest.approx(2e-5, rel=1e-3)
+    costs = RegressionCosts(profile)
+    for layer, seconds in measured(0.0, 12, seed=9):
+        if layer.kind == LAYER:
+            assert costs.block_s(layer.what.works) == pytest.approx(seconds, rel=1e-3)
 
 
 def test_what_computes_is_never_free() -> None:
@@ -84,7 +93,7 @@ def test_what_computes_is_never_free() -> None:
     odd = [
         (block, 100 * sum(planted_s(work) for work in block.what.works if kind_of(work) in LIGHT))
         for block, _ in measured(0.0)
-        if block.is_block
+        if block.kind == BLOCK
     ]
     profile = fit([*layers, *odd], {})
     assert profile.compute_scale == profile.light_scale > 0
@@ -96,12 +105,39 @@ def test_noise_is_reported_and_other_samples_are_predicted() -> None:
     assert 0.02 < profile.fits["convolution"].mape < 0.1
     assert abs(profile.fits["convolution"].bias) < 0.05
     costs = RegressionCosts(profile)
-    ratios = [
-        costs.block_s(sample.what.works) / seconds
-        for sample, seconds in measured(0.0, 12, seed=9)
-        if sample.is_block
-    ]
-    assert errors(np.array(ratios))[0] < 0.05
+    for kind, most in ((BLOCK, 0.05), (LAYER, 0.15)):
+        ratios = [
+            costs.block_s(sample.what.works) / seconds
+            for sample, seconds in measured(0.0, 12, seed=9)
+            if sample.kind == kind
+        ]
+        assert errors(np.array(ratios))[0] < most
+
+
+@pytest.mark.parametrize(
+    ("kind", "before"),
+    [("product", "pointwise"), ("softmax", "elementwise"), ("layer_norm", "normalisation")],
+)
+def test_a_profile_from_before_predicts_by_the_kind_that_it_has(kind: str, before: str) -> None:
+    profile = fit(measured(0.0), {})
+    (work,) = draw(kind, random.Random(1), 1e6).what.works
+    rates = RegressionCosts(profile).layer_rates(work)
+    assert rates == profile.fits[kind].rates.scaled(profile.compute_scale)
+    planted = OF_LAYERS * PLANTED[kind].seconds(work)
+    assert rates.seconds(work) == pytest.approx(planted, rel=1e-3)
+    old = replace(profile, fits={name: each for name, each in profile.fits.items() if name != kind})
+    scale = profile.light_scale if before in LIGHT else profile.compute_scale
+    assert RegressionCosts(old).layer_rates(work) == profile.fits[before].rates.scaled(scale)
+
+
+def test_light_layers_cost_little_behind_convolutions_alone() -> None:
+    profile = fit(measured(0.0), {})
+    (lone,) = draw("elementwise", random.Random(1), 1e6).what.works
+    assert lone.lone
+    costs = RegressionCosts(profile)
+    behind = costs.layer_rates(lone._replace(lone=False))
+    assert behind.input_byte_s == pytest.approx(FUSED * 2e-10, rel=1e-2)
+    assert costs.layer_rates(lone).input_byte_s == pytest.approx(OF_LAYERS * 2e-10, rel=1e-2)
 
 
 def test_errors_are_relative_to_what_was_measured() -> None:

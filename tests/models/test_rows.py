@@ -10,9 +10,10 @@ import pytest
 
 from benchmarks.exports.__main__ import split_share
 from models import fold
+from models.answering import answer
 from models.boxes import Box, Span
 from models.check import CheckReport, check, fused
-from models.graph import ROWS, Graph, Node, answer
+from models.graph import ROWS, Graph, Node
 from models.importer import load_graph
 from models.operators import TABLE
 from models.simplify.rows import reshaped_axis
