@@ -1,7 +1,7 @@
 """Networks larger than a device: workers under caps of memory, each of which holds its share.
 
     python -m benchmarks.sharded [--cases vgg16:4:300,vgg16:3:400] [--lose] [--rate]
-        [--json]
+        [--engine NAME] [--json]
 
 Each case is MODEL:WORKERS:MEGABYTES; a model is a name or a file. Every worker is a process in a
 memory cgroup (version 1, root) from its start: loading libraries, receiving and preparing weights,
@@ -147,14 +147,14 @@ def _ready(client: Client) -> int:
     return sum(device.state == "ready" for device in client.devices())
 
 
-def measure(case: Case, *, lose: bool, rate: bool) -> dict[str, Any]:
+def measure(case: Case, *, lose: bool, rate: bool, engine: str) -> dict[str, Any]:
     """Starts a case's processes, asks, and looks at their memory."""
     stored = load(case.model).stored
     feeds = random_inputs(graph_of(stored, case.name))
     whole = WholeModel(stored.complete(), 1).run(feeds)
     with (
         tempfile.TemporaryDirectory(prefix="imbrex-sharded-") as folder,
-        running(case, Path(folder)) as cluster,
+        running(case, Path(folder), "--engine", engine) as cluster,
     ):
         found = _asked(case, cluster, feeds, whole)
         found |= _memory(cluster)
@@ -197,6 +197,7 @@ def _asked(case: Case, cluster: Running, feeds: Arrays, whole: Arrays) -> dict[s
         "strategy": plan.strategy,
         "blocks": len(plan.blocks),
         "devices": len(plan.devices_used),
+        "engines": sorted({each.facts["engine"] for each in cluster.client.devices()}),
         "first_s": round(seconds[0], 2),
         "latency_s": round(statistics.median(seconds[1:]), 3),
         "max_rel_error": max(differences),
@@ -308,6 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line(__doc__)
     parser.add_argument("--cases", type=_cases, default=CASES)
     parser.add_argument("--lose", action="store_true", help="kill a worker at the end")
+    parser.add_argument("--engine", default="auto", help="of the workers")
     parser.add_argument("--rate", action="store_true", help="measure images per second, too")
     chosen = parser.parse_args(arguments)
     if why := missing():
@@ -315,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     rows = []
     for case in chosen.cases:
-        rows.append(measure(case, lose=chosen.lose, rate=chosen.rate))
+        rows.append(measure(case, lose=chosen.lose, rate=chosen.rate, engine=chosen.engine))
         print(_line(rows[-1]), file=sys.stderr, flush=True)
     ok = all(map(_is_ok, rows))
     emit({"cases": rows, "ok": ok}, chosen, "\n".join(map(_line, rows)))
