@@ -59,6 +59,11 @@ from protos.facts import DeviceId
 
 # Folder in the state directory for the weights of loaded models.
 WEIGHTS_FOLDER = "weights"
+# What is learnt from a request waits until its interface has sent the answer (`settle`). Interfaces
+# that do not say so have sent it by then: it takes a few milliseconds to encode.
+SETTLE_AFTER_S = 0.05
+# Task times wait for it, some kilobytes per request. More requests than these are settled at once.
+MOST_UNSETTLED = 256
 
 
 class Coordinator:
@@ -116,6 +121,8 @@ class Coordinator:
         self._examining = asyncio.Lock()
         self._frigates = ""
         self._background: list[asyncio.Task[None]] = []
+        self._unsettled: list[tuple[TaskGraph, Ended]] = []
+        self._settling: asyncio.TimerHandle | None = None
 
     @property
     def settings(self) -> CoordinatorSettings:
@@ -144,6 +151,7 @@ class Coordinator:
 
     async def stop(self) -> None:
         """Stops everything that was started."""
+        self.settle()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -373,9 +381,27 @@ class Coordinator:
         ended = Ended(
             request, source, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch
         )
-        # Bookkeeping waits until the answer is sent.
-        asyncio.get_running_loop().call_soon(self._learn, graph, ended)
+        self._settle_later(graph, ended)
         return answer
+
+    def settle(self) -> None:
+        """Learns from the requests that were answered, and tells the journal of them. Interfaces
+        call it when they have sent an answer; otherwise it happens `SETTLE_AFTER_S` later.
+        """
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+        unsettled, self._unsettled = self._unsettled, []
+        for graph, ended in unsettled:
+            self._learn(graph, ended)
+
+    def _settle_later(self, graph: TaskGraph, ended: Ended) -> None:
+        self._unsettled.append((graph, ended))
+        if len(self._unsettled) > MOST_UNSETTLED:
+            self.settle()
+        elif self._settling is None:
+            loop = asyncio.get_running_loop()
+            self._settling = loop.call_later(SETTLE_AFTER_S, self.settle)
 
     def _learn(self, graph: TaskGraph, ended: Ended) -> None:
         """Updates costs and links from a request that was answered."""
@@ -390,6 +416,7 @@ class Coordinator:
         Raises:
             NotFound: it is not remembered.
         """
+        self.settle()
         ended = self.journal.find(request_id)
         assert ended.answer is not None, "`find` looks for answers"
         started_s = ended.arrived_s + ended.answer.timing.queue_s

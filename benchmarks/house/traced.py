@@ -23,7 +23,7 @@ CALLED, SIGNALS = "called.json", "signals"
 # What runs beside requests, or after them: what these call does not count.
 ASIDE = frozenset(
     {
-        *("Coordinator._learn", "Pool._tick", "Pool._follow_members", "Driver._tick"),
+        *("Coordinator.settle", "Pool._tick", "Pool._follow_members", "Driver._tick"),
         *("Connection._until_ping_is_due", "Pinger.ping", "Auditor._audit"),
     }
 )

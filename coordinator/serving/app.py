@@ -58,6 +58,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
         Intake,
         max_body_bytes=settings.max_body_bytes,
         min_body_bytes_per_s=settings.min_body_bytes_per_s,
+        answered=coordinator.settle,
     )
     app.add_middleware(SecurityHeaders)
     for room in ROOMS:

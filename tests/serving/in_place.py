@@ -96,6 +96,9 @@ class InPlace:
     def state(self) -> Files:
         return Files(self.settings.state_dir)
 
+    def settle(self) -> None:
+        """Nothing waits here."""
+
     def readiness_of(self, model: str) -> tuple[bool, str]:
         return self.readiness()
 

@@ -30,7 +30,7 @@ FLOOR = 1000.0
 
 @pytest.fixture
 async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
-    monkeypatch.setattr(module.Intake.__init__, "__defaults__", (0.05,))
+    monkeypatch.setattr(module.Intake.__init__, "__defaults__", (0.05, lambda: None))
     transport = httpx.ASGITransport(create_app(InPlace()), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as made:
         yield made

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -41,7 +41,9 @@ BODY = "imbrex.body"
 
 
 class Intake:
-    """ASGI middleware around the application."""
+    """ASGI middleware around the application. `answered` is called after each request, when its
+    answer has been sent.
+    """
 
     def __init__(
         self,
@@ -49,8 +51,10 @@ class Intake:
         max_body_bytes: int,
         min_body_bytes_per_s: float,
         idle_s: float = IDLE_S,
+        answered: Callable[[], None] = lambda: None,
     ) -> None:
         self._app = app
+        self._answered = answered
         self.max_body_bytes = max_body_bytes
         self.idle_s = idle_s
         self.large = Places(BODIES_HELD * max_body_bytes, MOST_BODIES, min_body_bytes_per_s)
@@ -69,6 +73,7 @@ class Intake:
             await _until_disconnected(self._app(scope, body.receive, send), body.gone())
         finally:
             body.free()
+            self._answered()
 
 
 class Body:

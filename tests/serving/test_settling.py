@@ -1,0 +1,74 @@
+"""Nothing is learnt from a request before its answer has been sent."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from coordinator import service
+from coordinator.cluster import children
+from coordinator.runtime.journal import Ended, Planned
+from coordinator.serving.app import create_app
+from coordinator.serving.common.tensors import write_tensors
+from tests.serving.real import Real, running
+from tests.waiting import until
+
+URL = "/v1/models/tiny/infer"
+NPZ = {"content-type": "application/x-npz"}
+IMAGE = {"image": np.zeros((1, 3, 64, 64), np.float32)}
+
+
+@pytest.fixture
+async def real(tmp_path: Path, workers: list[children.Child], model: Path):
+    async with running(tmp_path, workers, model) as made:
+        yield made
+
+
+async def test_the_answer_is_sent_before_the_journal_is_told(
+    real: Real, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "SETTLE_AFTER_S", 60.0)
+    app, happened = create_app(real.coordinator), []
+
+    def heard(entry: Ended | Planned) -> None:
+        if isinstance(entry, Ended):
+            happened.append("learnt")
+
+    async def noted(scope, receive, send) -> None:
+        async def sent(message) -> None:
+            # What the event loop has to do meanwhile comes before an answer that is slow to leave.
+            await asyncio.sleep(0.02)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                happened.append("sent")
+            await send(message)
+
+        await app(scope, receive, sent)
+
+    real.coordinator.journal.listen(heard)
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(noted), base_url="http://test"
+    ) as http:
+        for _ in range(3):
+            answer = await http.post(URL, content=write_tensors(IMAGE), headers=NPZ)
+            assert answer.is_success
+    assert happened == 3 * ["sent", "learnt"]
+
+
+async def test_other_callers_cause_it_soon_and_a_trace_at_once(
+    real: Real, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, journal = real.coordinator.settings.models[0], real.coordinator.journal
+    answer = await real.coordinator.infer(source, IMAGE)
+    assert journal.latest == ()
+    await until(lambda: [each.request_id for each in journal.latest] == [answer.request_id])
+    answer = await real.coordinator.infer(source, IMAGE)
+    assert real.coordinator.trace(answer.request_id)["traceEvents"]
+    monkeypatch.setattr(service, "SETTLE_AFTER_S", 60.0)
+    monkeypatch.setattr(service, "MOST_UNSETTLED", 2)
+    for _ in range(3):
+        await real.coordinator.infer(source, IMAGE)
+    assert len(journal.latest) == 2 + 3
