@@ -97,6 +97,10 @@ class Membership:
         """Usable devices and the address of each (a copy)."""
         return dict(self._ready)
 
+    def address_of(self, device_id: DeviceId) -> str | None:
+        """The address through which a device is used; None if it is not ready."""
+        return self._ready.get(device_id)
+
     def is_stranger(self, address: str) -> bool:
         """Whether this address may be invented: it was announced, and no worker has answered."""
         return address in self._strangers

@@ -137,7 +137,7 @@ class Pool:
         Raises:
             LostWorker: it is not ready.
         """
-        address = self._membership.ready.get(device)
+        address = self._membership.address_of(device)
         if address is None:
             raise LostWorker(cause=f"device {device} is not connected", cure="Try again.")
         return self._connections[address]

@@ -43,9 +43,11 @@ def test_found_greeted_lost_and_back():
     state = membership()
     joined(state)
     assert state.ready == {"pi": A}
+    assert state.address_of("pi") == A
     assert state.next_due_s() is None
     assert state.step(Dropped(A, "reset"), 20.0) == [Leave("pi", A, "reset")]
     assert state.ready == {}
+    assert state.address_of("pi") is None
     assert state.next_due_s() == 20.0 + FIRST_RETRY_S / 2
     assert state.step(Tick(), 20.1) == []
     assert state.step(Tick(), 20.3) == [Connect(A)]
