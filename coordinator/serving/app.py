@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from coordinator.service import Coordinator
 
 
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+
 # These routers hold all routes.
 ROOMS = (infer, models, plans, devices, requests, health, metrics, oip, deepstack, page)
 
@@ -63,6 +65,9 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     app.add_middleware(SecurityHeaders)
     for room in ROOMS:
         for route in room.router.routes:
-            assert rule_of(getattr(route, "endpoint", None)), f"{route} declares no access rule"
+            rule = rule_of(getattr(route, "endpoint", None))
+            assert rule, f"{route} declares no access rule"
+            has_body = not _WITHOUT_BODY.issuperset(getattr(route, "methods", ()))
+            assert rule.body or not has_body, f"{route} does not declare its body"
         app.include_router(room.router)
     return app

@@ -10,7 +10,7 @@ from fastapi import Request
 
 from coordinator.serving.common.bodies import read_body
 from coordinator.serving.common.errors import BodyTooLarge, UnsupportedMediaType
-from coordinator.serving.common.intake import BODY
+from coordinator.serving.common.intake import BODY, BodyKind
 from protos.errors import BadRequest
 
 LIMIT_BYTES = 1_000_000
@@ -20,6 +20,7 @@ TEXT = np.random.default_rng(0).bytes(3_000)
 class Settled:
     """Where the size of the whole body is told."""
 
+    kind, limit_bytes = BodyKind.DATA, LIMIT_BYTES
     size_bytes = -1
 
     def settle(self, size_bytes: int) -> None:
@@ -43,7 +44,7 @@ async def unpacked(packed: bytes, coding: str, piece_bytes: int = 1 << 16) -> by
     settled = Settled()
     scope = {"type": "http", "headers": [(b"content-encoding", coding.encode())], BODY: settled}
     try:
-        whole = await read_body(Request(scope, receive), LIMIT_BYTES)
+        whole = await read_body(Request(scope, receive))
     finally:
         assert taken >= len(pieces), "whoever still sends would see a broken connection"
     assert settled.size_bytes == len(whole)

@@ -33,6 +33,16 @@ async def says_nothing() -> str:
     return "?"
 
 
+bodiless = APIRouter()
+
+
+@bodiless.post("/toy/bodiless")
+@asks
+async def says_no_body() -> str:
+    """Whatever may come."""
+    return "?"
+
+
 async def test_a_protocol_is_a_package_and_a_line(monkeypatch, tmp_path):
     monkeypatch.setattr(application, "ROOMS", (*application.ROOMS, SimpleNamespace(router=toy)))
     settings = CoordinatorSettings(state_dir=tmp_path, host_names=("test",))
@@ -48,8 +58,12 @@ async def test_a_protocol_is_a_package_and_a_line(monkeypatch, tmp_path):
         assert "/toy/devices" in document["paths"]
 
 
-def test_a_protocol_that_says_not_who_may_call_does_not_start(monkeypatch, tmp_path):
-    rooms = (*application.ROOMS, SimpleNamespace(router=silent))
+@pytest.mark.parametrize(
+    ("router", "missing"),
+    [(silent, "declares no access rule"), (bodiless, "does not declare its body")],
+)
+def test_a_protocol_that_lacks_a_rule_does_not_start(monkeypatch, tmp_path, router, missing):
+    rooms = (*application.ROOMS, SimpleNamespace(router=router))
     monkeypatch.setattr(application, "ROOMS", rooms)
-    with pytest.raises(AssertionError, match="declares no access rule"):
+    with pytest.raises(AssertionError, match=missing):
         application.create_app(InPlace(CoordinatorSettings(state_dir=tmp_path)))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import base64
 import binascii
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import structlog
@@ -19,10 +19,11 @@ from fastapi import Request
 from starlette.datastructures import Headers
 
 from coordinator.serving.common.codings import PLAIN, content_coding
-from coordinator.serving.common.intake import BODY, Body
+from coordinator.serving.common.intake import BODY, Body, BodyKind
 from coordinator.serving.common.keys import Key, Keys, NoKey, NotAllowed, Role
 from coordinator.serving.common.origins import require_own_page
 from coordinator.serving.common.rates import Rates, neighbourhood
+from coordinator.settings import CoordinatorSettings
 from protos.errors import ImbrexError
 
 FORM_FIELD = "api_key"
@@ -36,11 +37,17 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What a route requires: a key of this role, if there are keys; `in_form`: the key may come in
-    a form's field `api_key`.
+    a form's field `api_key`. `body` is what it takes; routes that may have one (POST, PUT) have to
+    say it.
     """
 
     role: Role | None
     in_form: bool = False
+    body: BodyKind | None = None
+
+    def taking(self, body: BodyKind) -> Rule:
+        """The same rule for a route with such a body."""
+        return replace(self, body=body)
 
     def __call__(self, endpoint: Endpoint) -> Endpoint:
         """Declares the rule for a route's function."""
@@ -101,17 +108,19 @@ class Access:
 
 
 async def guard(request: Request) -> None:
-    """Runs before every route, before any of the body is read.
+    """Runs before every route, before any of the body is read, and sets the body's limit.
 
     Raises:
         NoKey, NotAllowed, TooManyRequests: the caller is refused.
     """
     rule = rule_of(request.scope["endpoint"]) or orders
+    body: Body = request.scope[BODY]
+    body.kind = rule.body or BodyKind.NONE
+    body.limit_bytes = _limit_bytes(body.kind, request.app.state.coordinator.settings)
     if rule.role is None:
         return
     require_own_page(request)
     shown = shown_key(request.headers)
-    body: Body = request.scope[BODY]
     if shown is None and rule.in_form and _has_key_in_form(request):
         body.guest = True
         return
@@ -155,6 +164,16 @@ def shown_key(headers: Headers) -> str | None:
             return _password(value.strip())
         case _:
             return None
+
+
+def _limit_bytes(kind: BodyKind, settings: CoordinatorSettings) -> int:
+    match kind:
+        case BodyKind.NONE:
+            return 0
+        case BodyKind.JSON:
+            return min(settings.max_json_bytes, settings.max_body_bytes)
+        case BodyKind.DATA:
+            return settings.max_body_bytes
 
 
 def _password(encoded: str) -> str:

@@ -9,8 +9,7 @@ from fastapi import Request
 
 from coordinator.serving.common.codings import PLAIN, Unpacker, content_coding
 from coordinator.serving.common.errors import BodyTooLarge, NotAcceptable, UnsupportedMediaType
-from coordinator.serving.common.intake import BODY, Body
-from coordinator.settings import CoordinatorSettings
+from coordinator.serving.common.intake import BODY, Body, BodyKind
 from protos.errors import ImbrexError
 
 # A client that is refused while it sends would see a broken connection instead of the answer: this
@@ -23,19 +22,6 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def read_json_body(request: Request, settings: CoordinatorSettings) -> bytes:
-    """A body that may only be JSON.
-
-    Raises:
-        BodyTooLarge, UnsupportedMediaType, BadRequest: as `read_body`, with a limit of its own.
-    """
-    limit_bytes = min(settings.max_json_bytes, settings.max_body_bytes)
-    try:
-        return await read_body(request, limit_bytes)
-    except BodyTooLarge:
-        raise json_too_large(limit_bytes) from None
-
-
 def json_too_large(limit_bytes: int) -> BodyTooLarge:
     """The error for too much JSON; its limit is low because text grows tenfold in memory."""
     return BodyTooLarge(
@@ -45,27 +31,29 @@ def json_too_large(limit_bytes: int) -> BodyTooLarge:
     )
 
 
-async def read_body(request: Request, limit_bytes: int) -> bytes:
+async def read_body(request: Request) -> bytes:
     """The whole body, without its content coding (gzip, deflate).
 
     Raises:
-        BodyTooLarge: it is longer than `limit_bytes`; at most as much was kept.
+        BodyTooLarge: it is longer than the rule of the route allows; at most as much was kept.
         UnsupportedMediaType, BadRequest: the coding is not supported, or the body is broken.
     """
     kept = bytearray()
-    async for piece in body_pieces(request, limit_bytes):
+    async for piece in body_pieces(request):
         kept += piece
     return bytes(kept)
 
 
-async def body_pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
+async def body_pieces(request: Request) -> AsyncIterator[bytes]:
     """The body in pieces, as it arrives, without its content coding.
 
     Raises:
         BodyTooLarge, UnsupportedMediaType, BadRequest: as `read_body`.
     """
+    body: Body = request.scope[BODY]
+    assert body.kind is not BodyKind.NONE, "the rule of a route says what it reads"
     coding = content_coding(request.headers)
-    pieces = _pieces(request, limit_bytes)
+    pieces = _pieces(request, body)
     if coding == PLAIN:
         async for piece in pieces:
             yield piece
@@ -77,24 +65,24 @@ async def body_pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes
             made = unpacker.unpack(packed)
             while piece := await asyncio.to_thread(next, made, b""):
                 unpacked_bytes += len(piece)
-                if unpacked_bytes > limit_bytes:
-                    raise _too_large(limit_bytes)
+                if unpacked_bytes > body.limit_bytes:
+                    raise _too_large(body)
                 yield piece
         unpacker.end()
     except ImbrexError:
         async for _ in pieces:
             pass  # a client that still sends would see a broken connection instead of the answer
         raise
-    body: Body = request.scope[BODY]
     body.settle(unpacked_bytes)
 
 
-async def _pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
+async def _pieces(request: Request, body: Body) -> AsyncIterator[bytes]:
     """The body as it was sent, up to the limit; then an error."""
+    limit_bytes = body.limit_bytes
     patience = int(limit_bytes * (1 + DRAIN_SHARE))
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > patience:
-        raise _too_large(limit_bytes)
+        raise _too_large(body)
     seen = 0
     async for piece in request.stream():
         seen += len(piece)
@@ -103,7 +91,7 @@ async def _pieces(request: Request, limit_bytes: int) -> AsyncIterator[bytes]:
         if seen <= limit_bytes:
             yield piece
     if seen > limit_bytes:
-        raise _too_large(limit_bytes)
+        raise _too_large(body)
 
 
 def chosen_type(request: Request, offered: Sequence[str]) -> str:
@@ -151,8 +139,10 @@ def _covers(wanted: str, offered: str) -> bool:
     return wanted in ("*/*", offered, f"{offered.partition('/')[0]}/*")
 
 
-def _too_large(limit_bytes: int) -> BodyTooLarge:
+def _too_large(body: Body) -> BodyTooLarge:
+    if body.kind is BodyKind.JSON:
+        return json_too_large(body.limit_bytes)
     return BodyTooLarge(
-        cause=f"the body is longer than {limit_bytes} bytes",
+        cause=f"the body is longer than {body.limit_bytes} bytes",
         cure="Send a smaller picture, or raise the coordinator's setting max_body_bytes",
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from enum import Enum
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,6 +39,16 @@ GUEST_BYTES = 2 << 20
 MOST_GUESTS = 8
 # The key of the request's scope under which the application finds the body.
 BODY = "imbrex.body"
+
+
+class BodyKind(Enum):
+    """What the body of a route is, which decides how long it may be: `max_json_bytes` for JSON,
+    `max_body_bytes` for pictures, tensors and forms (DATA); NONE is not read.
+    """
+
+    NONE = "none"
+    JSON = "json"
+    DATA = "data"
 
 
 class Intake:
@@ -77,12 +88,15 @@ class Intake:
 
 
 class Body:
-    """The body of one request as it arrives. The guard sets `caller` and `guest`."""
+    """The body of one request as it arrives. The guard sets `caller` and `guest`, and by the rule
+    of the route `kind` and `limit_bytes`.
+    """
 
     def __init__(self, intake: Intake, scope: Scope, receive: Receive) -> None:
         client = scope.get("client")
         self.caller = f"at {neighbourhood(client[0] if client else '')}"
         self.guest = False
+        self.kind, self.limit_bytes = BodyKind.NONE, 0
         self._intake = intake
         self._receive = receive
         self._expected = _expected(scope, intake.max_body_bytes)

@@ -22,6 +22,7 @@ from coordinator.serving.common.access import (
     require_key_seen,
 )
 from coordinator.serving.common.forms import pictures_of, read_form
+from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.pictures import answered, asked_of, at_least, found
 from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.deepstack.answers import (
@@ -60,18 +61,18 @@ _DETECTS: dict[str, Any] = {
 
 
 @router.post("/vision/detection", **_DETECTS)
-@asks_by_form
+@asks_by_form.taking(BodyKind.DATA)
 async def detection(request: Request, coordinator: TheCoordinator) -> Response:
     """Detects objects with the configured detector."""
     started_s = time.perf_counter()
-    picture, least = await _form(request, coordinator.settings.max_body_bytes)
+    picture, least = await _form(request)
     source = _detector(coordinator)
     return await _answer(coordinator, source, picture, least, started_s, coco=True)
 
 
 @router.post("/vision/custom/list", response_model=Custom)
 @router.get("/vision/custom/list", response_model=Custom)
-@asks
+@asks.taking(BodyKind.NONE)
 async def custom_list(coordinator: TheCoordinator) -> dict[str, Any]:
     """Lists the detectors that `custom` accepts: those that are loaded."""
     listed = [
@@ -83,11 +84,11 @@ async def custom_list(coordinator: TheCoordinator) -> dict[str, Any]:
 
 
 @router.post("/vision/custom/{model}", **_DETECTS)
-@asks_by_form
+@asks_by_form.taking(BodyKind.DATA)
 async def custom(model: str, request: Request, coordinator: TheCoordinator) -> Response:
     """Detects objects with a named detector, under its own labels."""
     started_s = time.perf_counter()
-    picture, least = await _form(request, coordinator.settings.max_body_bytes)
+    picture, least = await _form(request)
     source = coordinator.names.source(model)
     return await _answer(coordinator, source, picture, least, started_s, coco=False)
 
@@ -130,13 +131,12 @@ async def _answer(
     return JSONResponse(told, headers={names.REQUEST_ID_HEADER: answer.request_id})
 
 
-async def _form(request: Request, limit_bytes: int) -> tuple[bytes, float]:
+async def _form(request: Request) -> tuple[bytes, float]:
     """The picture and the least confidence from a form, after its caller was admitted."""
     if bodies.media_type(request) != names.MULTIPART:
         require_key_seen(request)
         raise bodies.wrong_type(bodies.media_type(request), (names.MULTIPART,))
-    pieces = bodies.body_pieces(request, limit_bytes)
-    form = await read_form(request, pieces, partial(guard_form, request))
+    form = await read_form(request, bodies.body_pieces(request), partial(guard_form, request))
     require_key_seen(request)
     return pictures_of(form)[0], _least(form.fields.get("min_confidence", ""))
 

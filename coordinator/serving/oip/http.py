@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from coordinator.serving.common import bodies, names
 from coordinator.serving.common.access import asks, open_to_all, orders
 from coordinator.serving.common.errors import Fault
+from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.repeats import Repeats, RequestKey
 from coordinator.serving.oip.answers import (
     ERRORS,
@@ -165,12 +166,12 @@ async def config(service: Asked, name: str, version: str = "") -> Config:
 
 @router.post(MODEL + "/infer", **INFER)
 @router.post(VERSION + "/infer", **INFER)
-@asks
+@asks.taking(BodyKind.DATA)
 async def infer(
     service: Asked, request: Request, name: str, version: str = "", key: RequestKey = None
 ) -> Response:
     """Computes the outputs for input tensors."""
-    body = await bodies.read_body(request, service.coordinator.settings.max_body_bytes)
+    body = await bodies.read_body(request)
     repeats: Repeats = request.app.state.repeats
     return await repeats.once(
         request, key, partial(_inferred, service, request, name, version, body)
@@ -214,19 +215,19 @@ def _coded(body: bytes, coding: str) -> bytes:
 
 @router.post("/repository/index", openapi_extra=_OBJECT, **AS_SET)
 @router.post("/repository/{repository}/index", openapi_extra=_OBJECT, **AS_SET)
-@asks
+@asks.taking(BodyKind.JSON)
 async def index(service: Asked, request: Request, repository: str = "") -> list[Row]:
     """Lists all available models. There is one repository, whatever its name."""
-    document = await _document(service, request)
+    document = await _document(request)
     return [Row(**each) for each in service.index(only_ready=document.get("ready") is True)]
 
 
 @router.post("/repository/models/{name}/load", openapi_extra=_OBJECT)
 @router.post("/repository/{repository}/models/{name}/load", openapi_extra=_OBJECT)
-@orders
+@orders.taking(BodyKind.JSON)
 async def load(service: Asked, request: Request, name: str, repository: str = "") -> Done:
     """Loads a model, or loads it again; answers when it is ready."""
-    document = await _document(service, request)
+    document = await _document(request)
     parameters = document.get("parameters")
     await service.load(name, parameters if isinstance(parameters, dict) else {})
     return Done()
@@ -234,16 +235,16 @@ async def load(service: Asked, request: Request, name: str, repository: str = ""
 
 @router.post("/repository/models/{name}/unload", openapi_extra=_OBJECT)
 @router.post("/repository/{repository}/models/{name}/unload", openapi_extra=_OBJECT)
-@orders
+@orders.taking(BodyKind.JSON)
 async def unload(service: Asked, request: Request, name: str, repository: str = "") -> Done:
     """Unloads a model until it is loaded again."""
-    await _document(service, request)
+    await _document(request)
     service.unload(name)
     return Done()
 
 
-async def _document(service: Service, request: Request) -> dict[str, Any]:
-    return read_json(await bodies.read_json_body(request, service.coordinator.settings))
+async def _document(request: Request) -> dict[str, Any]:
+    return read_json(await bodies.read_body(request))
 
 
 # ---------------------------------------------------------------- Triton's unsupported extensions
@@ -263,7 +264,7 @@ async def told_unsupported(request: Request) -> Response:
 @router.post("/trace/{rest:path}", **HIDDEN)
 @router.post("/cudasharedmemory/{rest:path}", **HIDDEN)
 @router.post("/systemsharedmemory/{rest:path}", **HIDDEN)
-@orders
+@orders.taking(BodyKind.NONE)
 async def ordered_unsupported(request: Request) -> Response:
     """An extension of Triton that imbrex does not support."""
     raise _unsupported(request)

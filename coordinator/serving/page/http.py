@@ -11,6 +11,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 
 from coordinator.runtime.planners import names as strategies
 from coordinator.serving.common.access import asks
+from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.plan_picture import Rect, image_tiles
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.page.day import told
@@ -91,7 +92,7 @@ async def planners() -> dict[str, Any]:
 
 
 @router.post("/page/plans/{model}")
-@asks
+@asks.taking(BodyKind.NONE)
 async def plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
     """A plan as the page draws it, made if necessary: its predictions, and its first block's tiles,
     without and with halo, as fractions of the model's input.

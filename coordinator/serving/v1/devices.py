@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 
 from coordinator.answers import DeviceStatus, ProfileStatus
 from coordinator.serving.common.access import asks, orders
+from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.v1.answers import (
     ClusterFiles,
@@ -37,14 +38,14 @@ async def profile(device: str, coordinator: TheCoordinator) -> Profiling:
 
 
 @router.post("/v1/devices/{device}/profile", status_code=HTTPStatus.ACCEPTED)
-@orders
+@orders.taking(BodyKind.NONE)
 async def profile_again(device: str, coordinator: TheCoordinator) -> Profiling:
     """Measures a device again while no request is computed; GET tells when it is done."""
     return _told(coordinator.profile_again(device))
 
 
 @router.post("/v1/devices/{device}/drain", status_code=HTTPStatus.ACCEPTED)
-@orders
+@orders.taking(BodyKind.NONE)
 async def drain(device: str, coordinator: TheCoordinator) -> DeviceStatus:
     """Gives a device (by id or name) no more work until it is resumed. Its state is `draining`
     while it finishes its present work, then `drained`: it can be switched off.
@@ -53,7 +54,7 @@ async def drain(device: str, coordinator: TheCoordinator) -> DeviceStatus:
 
 
 @router.post("/v1/devices/{device}/resume")
-@orders
+@orders.taking(BodyKind.NONE)
 async def resume(device: str, coordinator: TheCoordinator) -> DeviceStatus:
     """Uses a device again that was drained, or is in quarantine because of wrong results."""
     return await coordinator.resume(device)

@@ -19,6 +19,7 @@ from coordinator.serving.common import bodies, names
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.errors import NotAcceptable
 from coordinator.serving.common.forms import Form, pictures_of, read_form
+from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.pictures import (
     Asked,
     answered,
@@ -66,7 +67,7 @@ _ANSWERS: dict[str, Any] = {
 
 
 @router.post("/v1/models/{model}/infer", openapi_extra=_BODIES, **_ANSWERS)
-@asks
+@asks.taking(BodyKind.DATA)
 async def infer(
     model: ModelName,
     request: Request,
@@ -92,12 +93,12 @@ async def infer(
     the plan.
     """
     # The body is read before anything is refused, so that the client can read the reason.
-    sent, limit_bytes = bodies.media_type(request), coordinator.settings.max_body_bytes
+    sent = bodies.media_type(request)
     form, body = None, b""
     if sent == names.MULTIPART:
-        form = await read_form(request, bodies.body_pieces(request, limit_bytes))
+        form = await read_form(request, bodies.body_pieces(request))
     else:
-        body = await bodies.read_body(request, limit_bytes)
+        body = await bodies.read_body(request)
     read = _Read(sent, body, form)
     repeats: Repeats = request.app.state.repeats
     asking = partial(_inferred, request, coordinator, model, read, chosen, sparse, min_score)

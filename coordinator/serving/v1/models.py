@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 from coordinator.answers import ModelStatus
 from coordinator.serving.common.access import asks, orders
+from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.v1.answers import Alone, Models
 from coordinator.serving.v1.errors import ERRORS
@@ -32,7 +33,7 @@ async def models(coordinator: TheCoordinator) -> Models:
 
 
 @router.post("/v1/models/{model}/baseline")
-@orders
+@orders.taking(BodyKind.NONE)
 async def baseline(model: ModelName, coordinator: TheCoordinator) -> Alone:
     """Measures the best device on the whole model, in plain onnxruntime."""
     source = coordinator.names.source(model)

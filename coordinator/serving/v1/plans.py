@@ -13,6 +13,7 @@ from coordinator.control.choice import Choice
 from coordinator.planning.plan_json import PlanFile, plan_json
 from coordinator.serving.common import bodies
 from coordinator.serving.common.access import asks, orders
+from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.v1.answers import PlanNow, Released
 from coordinator.serving.v1.errors import ERRORS
@@ -75,7 +76,7 @@ async def predict_now(model: ModelName, coordinator: TheCoordinator, chosen: Cho
 
 
 @router.post("/v1/models/{model}/plan", **_PLAN)
-@asks
+@asks.taking(BodyKind.NONE)
 async def make_plan(
     model: ModelName, coordinator: TheCoordinator, chosen: Chosen
 ) -> dict[str, Any]:
@@ -89,12 +90,12 @@ async def make_plan(
     response_model=Kept,
     response_model_exclude_unset=True,
 )
-@orders
+@orders.taking(BodyKind.JSON)
 async def send_plan(
     model: ModelName, request: Request, coordinator: TheCoordinator
 ) -> dict[str, Any]:
     """Keeps a plan for requests that choose it (`?plan=ID`); the plan in force stays."""
-    body = await bodies.read_json_body(request, coordinator.settings)
+    body = await bodies.read_body(request)
     name, plan, network = await coordinator.give_plan(
         coordinator.names.source(model), body, hold=False
     )
@@ -102,12 +103,12 @@ async def send_plan(
 
 
 @router.put("/v1/plans/{model}", openapi_extra=_TAKES, **_PLAN)
-@orders
+@orders.taking(BodyKind.JSON)
 async def hold_plan(
     model: ModelName, request: Request, coordinator: TheCoordinator
 ) -> dict[str, Any]:
     """Puts a plan in force and holds it: nothing replaces it until it is deleted."""
-    body = await bodies.read_json_body(request, coordinator.settings)
+    body = await bodies.read_body(request)
     _, plan, network = await coordinator.give_plan(coordinator.names.source(model), body, hold=True)
     return plan_json(plan, network)
 
