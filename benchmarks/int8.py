@@ -38,7 +38,7 @@ from benchmarks.report import command_line, emit
 from benchmarks.zoo import imbrex
 from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
-from coordinator.planning.plan_json import save_plan
+from coordinator.planning.plan_json import plan_json, save_plan
 from coordinator.planning.published import equal_cluster
 from coordinator.runtime.planners import strategy as planner_of
 from coordinator.tasks.plan import Plan
@@ -179,7 +179,7 @@ def compare(folder: Path, strategy: str, workers: int) -> dict[str, Any]:
 def _ran(folder: Path, kind: str, plan: Plan, network: Network, workers: int) -> dict[str, Any]:
     """What a demo that holds this plan says."""
     given = folder / "plan.json"
-    given.write_text(save_plan(plan, network))
+    given.write_text(save_plan(plan_json(plan, network)))
     model = str(folder / f"{kind}.onnx")
     found = imbrex("demo", "--model", model, "--workers", str(workers), "--plan", str(given))
     if "error" in found:

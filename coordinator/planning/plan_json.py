@@ -24,6 +24,9 @@ from protos.errors import BadRequest
 from protos.facts import DeviceId
 
 FORMAT = 1
+# What answers tell of a plan and files do not: it is about the cluster of that moment, and versions
+# that do not know a key refuse the file.
+_NOT_SAVED = frozenset({"made_for"})
 
 _Count = Annotated[int, Field(ge=0)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -31,8 +34,10 @@ _Range = Annotated[list[_Count], Field(min_length=2, max_length=2)]
 
 
 def plan_json(plan: Plan, network: Network) -> dict[str, Any]:
-    """The JSON object, from which `parse_plan` makes the same plan."""
-    return {
+    """The JSON object, from which `parse_plan` makes the same plan. `made_for` is left out if it is
+    empty.
+    """
+    shown = {
         "format": FORMAT,
         "model": plan.model,
         "strategy": plan.strategy,
@@ -48,16 +53,19 @@ def plan_json(plan: Plan, network: Network) -> dict[str, Any]:
         "bytes": plan.traffic.as_json(),
         "wire": plan.wire,
         "notes": list(plan.notes),
-        "made_for": [
+    }
+    if plan.made_for:
+        shown["made_for"] = [
             {"device": each.device, "speed": "measured" if each.measured else "assumed"}
             for each in plan.made_for
-        ],
-    }
+        ]
+    return shown
 
 
-def save_plan(plan: Plan, network: Network) -> str:
-    """The text of a plan file."""
-    return json.dumps(plan_json(plan, network), indent=1, allow_nan=False) + "\n"
+def save_plan(shown: Mapping[str, Any]) -> str:
+    """The text of a plan file, for what `plan_json` made."""
+    kept = {key: value for key, value in shown.items() if key not in _NOT_SAVED}
+    return json.dumps(kept, indent=1, allow_nan=False) + "\n"
 
 
 def parse_plan(text: str | bytes, network: Network) -> Plan:

@@ -13,7 +13,7 @@ from coordinator.control.given import adopt
 from coordinator.costs.devices import Cluster, fastest
 from coordinator.library.naming import public_name
 from coordinator.planning.cluster_file import parse_cluster
-from coordinator.planning.plan_json import parse_plan, plan_json
+from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
 from coordinator.planning.propose import propose
 from coordinator.runtime.planners import names as strategies
 from coordinator.runtime.planners import strategy
@@ -62,7 +62,7 @@ def plan(
             else _of_coordinator(public_name(model), source, explain=explain)
         )
     if save is not None:
-        text = json.dumps(_by_name(shown), indent=1) + "\n"
+        text = save_plan(_by_name(shown))
         if network is not None and drawn:
             text = plan_svg(parse_plan(text, network), network)
         write(save, text)
@@ -107,7 +107,6 @@ def _by_name(shown: Shown) -> dict[str, Any]:
         "baseline_device": names.get(plan["baseline_device"], plan["baseline_device"]),
         "devices_used": [names.get(each, each) for each in plan["devices_used"]],
         "devices_unused": [*map(named, plan["devices_unused"])],
-        "made_for": [*map(named, plan["made_for"])],
         "blocks": blocks,
     }
 

@@ -156,7 +156,7 @@ def is_for_all(plan: Mapping[str, Any], form: ClusterForm) -> bool:
     """Whether a plan was made for all workers and, unless the demo measures none, their measured
     speeds.
     """
-    speeds = [each["speed"] for each in plan["made_for"]]
+    speeds = [each["speed"] for each in plan.get("made_for", ())]
     return len(speeds) == form.workers and not (form.profile and "assumed" in speeds)
 
 

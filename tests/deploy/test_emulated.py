@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.workers import WorkerProcess, coordinated, running
 from coordinator.control.choice import Choice
-from coordinator.planning.plan_json import save_plan
+from coordinator.planning.plan_json import plan_json, save_plan
 from tests.deploy.emulated import PYTHON, emulated, why_not
 from tests.deploy.packages import ROOT, build, run, wheels
 from tests.whole.cluster import assert_right, question
@@ -90,7 +90,7 @@ async def test_one_arm_worker_in_a_cluster_of_others(arm, tmp_path) -> None:
     async with running([pi, *others]), coordinated(tmp_path / "state", [pi, *others]) as cluster:
         for strategy in ("lw", "aofl", "halo"):
             plan, network = await cluster.plan("digits", Choice(strategy))
-            text = save_plan(plan, network)
+            text = save_plan(plan_json(plan, network))
             if pi.id not in plan.devices:  # plans leave out whom they think too slow
                 text = text.replace(plan.devices[-1], pi.id)
             given, plan, _ = await cluster.give_plan("digits", text.encode(), hold=False)

@@ -71,7 +71,10 @@ def plans(draw: st.DrawFn) -> Plan:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(plans())
 def test_any_plan_survives_exactly(plan: Plan) -> None:
-    assert parse_plan(save_plan(plan, small()), small()) == plan
+    text = json.dumps(plan_json(plan, small()))
+    assert parse_plan(text, small()) == plan
+    saved = save_plan(plan_json(plan, small()))
+    assert parse_plan(saved, small()) == replace(plan, made_for=())
 
 
 def made() -> Plan:
@@ -97,6 +100,19 @@ def test_the_object_of_the_contract() -> None:
             assert one["in_channels"] is None
             assert one["reduce"] is False
             assert one["flop"] == tile.flop
+
+
+def test_a_file_has_the_keys_of_its_format_and_no_others() -> None:
+    """The version before reads format 1, and refuses a key that it does not know."""
+    plan = made()
+    told = plan_json(replace(plan, made_for=(MadeFor(plan.devices[0], True),)), small())
+    assert told["made_for"] == [{"device": plan.devices[0], "speed": "measured"}]
+    assert "made_for" not in plan_json(plan, small())
+    assert json.loads(save_plan(told)).keys() == {
+        *("format", "model", "strategy", "version", "blocks", "wire", "bytes", "notes"),
+        *("predicted_latency_s", "single_device_latency_s", "baseline_device"),
+        *("devices_used", "devices_unused", "total_flop", "redundant_flop"),
+    }
 
 
 def test_a_plan_written_by_hand_may_leave_boxes_out() -> None:
@@ -146,4 +162,4 @@ def test_files_that_are_no_plans(text: str, fault: str) -> None:
 
 def test_latencies_are_numbers() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        save_plan(replace(made(), predicted_latency_s=float("inf")), small())
+        save_plan(plan_json(replace(made(), predicted_latency_s=float("inf")), small()))
