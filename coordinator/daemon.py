@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 import uvicorn
 
-from coordinator.runtime.hardware import Hardware
+from coordinator.cluster.host_worker import Hardware
 from coordinator.service import WEIGHTS_FOLDER, Coordinator
 from coordinator.serving.app import create_app
 from coordinator.serving.common.connections import Connection

@@ -22,6 +22,7 @@ from coordinator.answers import (
 )
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.verdict import Verdict
+from coordinator.cluster.host_worker import Hardware
 from coordinator.cluster.roster import Member
 from coordinator.cluster.state import open_state
 from coordinator.control.choice import IN_FORCE, Choice
@@ -38,7 +39,6 @@ from coordinator.planning.simulator import simulate
 from coordinator.runtime.controller import Controller
 from coordinator.runtime.describe import Described, describe
 from coordinator.runtime.feeds import Arrays, Entrances, Reading, read_feeds
-from coordinator.runtime.hardware import Hardware
 from coordinator.runtime.journal import Ended, Journal
 from coordinator.runtime.live import LiveCluster
 from coordinator.runtime.making import Maker

@@ -127,3 +127,22 @@ def covers_exactly(parts: Sequence[Box], whole: Box) -> bool:
         if any(not part.intersect(other).is_empty for other in full[:index]):
             return False
     return sum(part.volume for part in full) == whole.volume
+
+
+def minus(box: Box, part: Box) -> list[Box]:
+    """Disjoint boxes that cover `box` without `part`; `[box]` if the two do not intersect.
+
+    Cuts off what lies before and after `part` along one axis after the other, at most two boxes
+    per axis.
+    """
+    common = box.intersect(part)
+    if common.is_empty:
+        return [box]
+    rest: list[Box] = []
+    for axis, (whole, inner) in enumerate(zip(box, common, strict=True)):
+        if whole.start < inner.start:
+            rest.append(box.replace(axis, Span(whole.start, inner.start)))
+        if inner.stop < whole.stop:
+            rest.append(box.replace(axis, Span(inner.stop, whole.stop)))
+        box = box.replace(axis, inner)
+    return rest

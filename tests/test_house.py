@@ -16,6 +16,11 @@ TABLE = ROOT / "docs" / "architecture.md"
 PURE = (
     "models/boxes.py",
     "models/geometry.py",
+    "models/graph.py",
+    "models/simplify",
+    "models/tiles.py",
+    "models/windows.py",
+    "models/work.py",
     "models/operators",
     "models/units.py",
     "models/cutter.py",
@@ -24,6 +29,17 @@ PURE = (
     "coordinator/costs",
     "coordinator/planning",
     "coordinator/cluster/membership.py",
+    "coordinator/measuring/expected.py",
+    "coordinator/measuring/lone.py",
+    "coordinator/measuring/waits.py",
+    "coordinator/audit/case.py",
+    "coordinator/audit/job.py",
+    "coordinator/audit/sampling.py",
+    "coordinator/audit/verdict.py",
+    "coordinator/doctor/checks.py",
+    "coordinator/doctor/findings.py",
+    "coordinator/doctor/machines.py",
+    "coordinator/doctor/networks.py",
     "worker/tasks",
 )
 PROTOS = ("protos/imbrex.proto", "protos/inference.proto")
@@ -33,14 +49,40 @@ EDGES = {
 }
 
 
+# Files that are shorter than one idea usually is, and why.
+SHORT_LINES = 30
+_PROGRAM = "what `python -m` runs"
+_NETWORK = "one network per file"
+SHORT = {
+    "coordinator/planning/ofl.py": "one planner per file",
+    "coordinator/planning/strategies.py": "the list of planners, above those that use others",
+    "coordinator/serving/common/names.py": "clients import it without the server",
+    "coordinator/serving/common/state.py": "every interface imports it, and it imports none",
+    "coordinator/serving/v1/errors.py": "one table",
+    "imbrex/__main__.py": _PROGRAM,
+    "models/arrays.py": "both daemons use it, and nothing else is about numpy's arrays",
+    "models/operators/sample.py": "one family of operators per file",
+    "models/zoo/alexnet.py": _NETWORK,
+    "models/zoo/espcn.py": _NETWORK,
+    "models/zoo/lenet.py": _NETWORK,
+    "protos/endpoint.py": "both ends of every connection share it, and nothing else",
+    "protos/ports.py": "each daemon asks it, and it is no part of the wire",
+    "worker/__main__.py": _PROGRAM,
+}
+
+
 def sources(where: str) -> list[Path]:
     path = ROOT / where
     return [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
 def imports(file: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -119,6 +161,17 @@ def test_the_pure_core_has_no_edges(where: str) -> None:
     for file in files:
         names = {name.split(".")[0] for name in imports(file)}
         assert not names & EDGES, f"{file.relative_to(ROOT)} imports {names & EDGES}"
+        waits = [each for each in ast.walk(tree(file)) if isinstance(each, ast.AsyncFunctionDef)]
+        assert not waits, f"{file.relative_to(ROOT)} waits in {waits[0].name}"
+
+
+def test_files_are_not_short_without_a_reason() -> None:
+    short = {
+        str(file.relative_to(ROOT))
+        for file in product()
+        if file.name != "__init__.py" and len(file.read_text().splitlines()) < SHORT_LINES
+    }
+    assert short == SHORT.keys()
 
 
 def test_only_daemons_see_the_stubs() -> None:

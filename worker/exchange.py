@@ -19,7 +19,7 @@ from typing import Any, assert_never
 import numpy as np
 import structlog
 
-from models.finite import is_finite
+from models.arrays import is_finite
 from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.errors import ImbrexError, PeerViolation

@@ -1,4 +1,4 @@
-"""The host worker: an ordinary worker process on loopback, kept running."""
+"""The host worker: an ordinary worker process on loopback, kept running, and its settings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
 from coordinator.cluster.children import PARENT_VARIABLE
+from coordinator.cluster.trust import Trust
+from coordinator.settings import CoordinatorSettings
+from protos.endpoint import Endpoint
 
 WORKER = (sys.executable, "-m", "imbrex", "worker")
 
@@ -32,6 +36,16 @@ _POLL_S = 0.05
 _OUR_LOG = 2
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The hardware of a coordinator, this computer or an emulated one: the cost of messages, and
+    the command that starts the worker on it.
+    """
+
+    endpoint: Endpoint = field(default_factory=Endpoint)
+    worker: tuple[str, ...] = WORKER
 
 
 class HostWorker:
@@ -110,6 +124,33 @@ class HostWorker:
             code = await asyncio.shield(asyncio.create_task(_end(process)))
             self.pid = None
         return code
+
+
+def host_settings(settings: CoordinatorSettings, token: str) -> dict[str, str]:
+    """The environment with the settings of the host worker, which only this coordinator can
+    find.
+    """
+    prefix = "IMBREX_WORKER_"
+    return {
+        prefix + "HOST": settings.host_worker,
+        prefix + "PORT": "0",
+        prefix + "STATE_DIR": str(settings.state_dir / "worker"),
+        prefix + "NAME": "host",
+        prefix + "MDNS": "0",
+        prefix + "PACE": str(settings.host_pace),
+        prefix + "SECRET": settings.secret,
+        prefix + "JOIN": token,
+        prefix + "CLUSTER": settings.cluster,
+    }
+
+
+def host_token(trust: Trust, settings: CoordinatorSettings, port: int) -> str:
+    """The host worker's join token; empty if it has a certificate or needs none."""
+    certified = trust.certified
+    kept = settings.state_dir / "worker" / "identity.pem"
+    if certified is None or kept.exists():
+        return ""
+    return certified.invite(f"127.0.0.1:{port}").token
 
 
 def _environment(told: Mapping[str, str]) -> dict[str, str]:

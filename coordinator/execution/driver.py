@@ -48,7 +48,7 @@ from coordinator.tasks.events import (
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.scheduler import Scheduler
 from coordinator.tasks.timeline import TaskTimes, Timeline
-from models.finite import is_finite
+from models.arrays import is_finite
 from models.selection import NO_SELECTION, Selections
 from protos import imbrex_pb2 as pb
 from protos.convert import dtype_of

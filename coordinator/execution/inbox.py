@@ -17,8 +17,8 @@ from coordinator.execution.flight import Flight
 from coordinator.execution.results import NoResult, whole
 from coordinator.tasks.events import Event, Failed, Finished, Received, Refused, RequestId
 from coordinator.tasks.timeline import TaskTimes
+from models.arrays import is_finite
 from models.boxes import Box
-from models.finite import is_finite
 from protos import imbrex_pb2 as pb
 from protos.convert import ranges
 from protos.facts import DeviceId

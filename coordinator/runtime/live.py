@@ -18,7 +18,7 @@ from coordinator.audit.examiner import Examiner
 from coordinator.audit.verdict import Verdict
 from coordinator.cluster.connection import Connection, Sink
 from coordinator.cluster.enrolment import Enrolment
-from coordinator.cluster.host_worker import HostWorker
+from coordinator.cluster.host_worker import Hardware, HostWorker, host_settings, host_token
 from coordinator.cluster.link_file import load_links, save_links
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.reach import Reach
@@ -37,9 +37,7 @@ from coordinator.library.loaded import Loaded
 from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.expected import LiveExpectations
 from coordinator.measuring.measured import Measured
-from coordinator.runtime import own_worker
 from coordinator.runtime.aside_list import AsideList
-from coordinator.runtime.hardware import Hardware
 from coordinator.runtime.probing import Probing
 from coordinator.runtime.profiler import Profiler
 from coordinator.runtime.statuses import Statuses
@@ -125,13 +123,13 @@ class LiveCluster:
         port = await self._enrolment.start() if self._enrolment else 0
         if settings.host_computes:
             try:
-                token = await asyncio.to_thread(own_worker.token, self.trust, settings, port)
+                token = await asyncio.to_thread(host_token, self.trust, settings, port)
             except Unavailable as error:
                 log.error("this machine does not compute", cause=error.cause, cure=error.cure)
                 return
             self._host = HostWorker(
                 settings.state_dir / "worker",
-                own_worker.environment(settings, token),
+                host_settings(settings, token),
                 up=lambda address: self._pool.sighted(address, "host"),
                 down=self._pool.withdrawn,
                 command=self._hardware.worker,

@@ -22,7 +22,7 @@ from coordinator.serving.oip import http as oip
 from coordinator.serving.oip.service import Service
 from coordinator.serving.page import http as page
 from coordinator.serving.page.hub import Hub
-from coordinator.serving.v1 import devices, health, infer, models, plans, requests
+from coordinator.serving.v1 import devices, health, infer, models, plans
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 
 # These routers hold all routes.
-ROOMS = (infer, models, plans, devices, requests, health, metrics, oip, deepstack, page)
+ROOMS = (infer, models, plans, devices, health, metrics, oip, deepstack, page)
 
 
 def create_app(coordinator: Coordinator) -> FastAPI:

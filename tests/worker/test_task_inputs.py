@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.boxes import Box, covers_exactly
+from models.boxes import Box, covers_exactly, minus
 from tests.worker.task_parts import F32, HOST, IN, KEY, OUT, piece, plain, sent_by, spec
 from worker.tasks.actions import (
     InputSpec,
@@ -16,7 +16,6 @@ from worker.tasks.actions import (
 )
 from worker.tasks.early import EARLY_FOR_S, PIECE_BYTES
 from worker.tasks.state import Tasks
-from worker.tasks.subtract import minus
 
 
 def test_pieces_may_overtake_their_task(tasks):

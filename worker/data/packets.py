@@ -16,11 +16,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from models.arrays import aligned_empty
 from models.boxes import Box
 from protos.convert import DTYPES, MAX_DIMS, data_type_of
 from protos.errors import PeerViolation
 from protos.frames import MAX_TENSOR_BYTES, pieces, runs
-from worker.programs.arrays import aligned_empty
 from worker.tasks.actions import Piece, TaskKey
 
 MAGIC = b"imbrex\x01"

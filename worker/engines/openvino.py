@@ -18,6 +18,7 @@ import numpy as np
 import openvino as ov
 import structlog
 
+from models.arrays import aligned_empty
 from models.precision import Precision, read_precision
 from models.program import Program
 from protos.errors import BadConfiguration, ImbrexError
@@ -25,7 +26,6 @@ from protos.failures import BadInput, OutOfMemory, RunError
 from worker.engines.base import Place, Processor, Ready, Runnable, Signature, Traits
 from worker.engines.given import Given
 from worker.engines.processor import cpu_fingerprint, cpu_gflops
-from worker.programs.arrays import aligned_empty
 from worker.programs.graphs import (
     EMBED_BELOW_BYTES,
     checked_model,

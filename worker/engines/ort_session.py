@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from models.arrays import aligned_empty
 from protos.errors import ImbrexError, Unavailable
 from protos.failures import BadInput, OutOfMemory, RunError
 from worker.engines.base import Ready, Runnable, Signature
-from worker.programs.arrays import aligned_empty
 
 _LEVELS = ort.GraphOptimizationLevel
 CPU = "CPUExecutionProvider"

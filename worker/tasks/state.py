@@ -20,9 +20,9 @@ from enum import Enum, auto
 
 import numpy as np
 
-from models.boxes import Box
+from models.arrays import aligned_empty
+from models.boxes import Box, minus
 from protos.failures import BadInput, NoOutput, OutOfMemory
-from worker.programs.arrays import aligned_empty
 from worker.tasks.actions import (
     HOST,
     Action,
@@ -40,7 +40,6 @@ from worker.tasks.actions import (
     TaskSpec,
 )
 from worker.tasks.early import EarlyPieces
-from worker.tasks.subtract import minus
 
 # Requests end within seconds; more open tasks than this on one device mean a runaway host.
 MAX_TASKS = 4096

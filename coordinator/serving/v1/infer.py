@@ -1,4 +1,4 @@
-"""`POST /v1/models/{model}/infer`: pictures or tensors in, answers out."""
+"""`POST /v1/models/{model}/infer`: pictures or tensors in, answers out; and their timelines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from coordinator.serving.common.pictures import (
 from coordinator.serving.common.repeats import Repeats, RequestKey
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.common.tensors import read_tensors, write_tensors
-from coordinator.serving.v1.answers import Inference, Inferences
+from coordinator.serving.v1.answers import Inference, Inferences, Trace
 from coordinator.serving.v1.errors import ERRORS
 from coordinator.serving.v1.plans import Chosen
 from protos.errors import BadRequest
@@ -103,6 +103,13 @@ async def infer(
     repeats: Repeats = request.app.state.repeats
     asking = partial(_inferred, request, coordinator, model, read, chosen, sparse, min_score)
     return await repeats.once(request, key, asking)
+
+
+@router.get("/v1/requests/{request_id}/trace")
+@asks
+async def trace(request_id: str, coordinator: TheCoordinator) -> Trace:
+    """Chrome trace events with a row per device and link, for https://ui.perfetto.dev."""
+    return Trace(**coordinator.trace(request_id))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import uvloop
 
 from coordinator.cluster.children import follow_parent
 from coordinator.cluster.host_worker import WORKER
+from coordinator.cluster.host_worker import Hardware as CoordinatorHardware
 from coordinator.daemon import run as run_coordinator
-from coordinator.runtime.hardware import Hardware as CoordinatorHardware
 from coordinator.settings import load_settings
 from imbrex.demo.emulation.link import SlowEndpoint
 from imbrex.demo.emulation.settings import Emulation, command, load_emulation
