@@ -1,22 +1,29 @@
-"""Operators that nobody declared: reported, and run whole."""
+"""Operators that nobody declared: reported, and run whole; one declaration has them cut."""
 
 import numpy as np
+import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from models.boxes import Box, Span
 from models.check import check, fused, refusals
+from models.graph import Graph, Node
 from models.importer import load_graph
+from models.operators import TABLE, Kind, Operator
 from models.units import divide
 
+CHANNELS, ROWS = 1, 2
 
-def test_an_operator_of_nobody_is_opaque() -> None:
-    """Left out of the table on purpose: reported, never an error."""
+
+def running_sum(axis: int) -> onnx.ModelProto:
+    """A convolution, and sums along an axis by an operator that the table does not have."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], name="conv", pads=[1] * 4),
         helper.make_node("CumSum", ["a", "axis"], ["y"], name="running"),
     ]
     weights = [
         numpy_helper.from_array(np.ones((2, 2, 3, 3), np.float32), "w"),
-        numpy_helper.from_array(np.array(2, np.int64), "axis"),
+        numpy_helper.from_array(np.array(axis, np.int64), "axis"),
     ]
     kind = TensorProto.FLOAT
     graph = helper.make_graph(
@@ -26,8 +33,41 @@ def test_an_operator_of_nobody_is_opaque() -> None:
         [helper.make_tensor_value_info("y", kind, [1, 2, 9, 9])],
         weights,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_an_operator_of_nobody_is_opaque() -> None:
+    """Left out of the table on purpose: reported, never an error."""
+    model = running_sum(ROWS)
     network = divide(load_graph(model))
     [only] = refusals(network)
     assert (only.layer, only.op) == ("running", "CumSum")
     assert check(model, network, (3, 1), fused(network)).ok
+
+
+def _all_channels(graph: Graph, node: Node, box: Box) -> Box:
+    return box.replace(CHANNELS, Span(0, graph.shape(node.outputs[0])[CHANNELS]))
+
+
+# It mixes channels: a tile is whole along them, and reads the same rows and columns.
+DECLARED = Operator(
+    Kind.MIXING,
+    "mixing",
+    reads=lambda graph, node, box: (box, Box.whole(graph.shape(node.inputs[1]))),
+    yields=_all_channels,
+)
+
+
+def test_an_operator_is_one_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = running_sum(CHANNELS)
+    before = check(model, divide(load_graph(model)), (3, 1), [(0, 1), (1, 2)])
+    monkeypatch.setitem(TABLE, "CumSum", DECLARED)  # type: ignore[arg-type]
+    network = divide(load_graph(model))
+    after = check(model, network, (3, 1), fused(network))
+    assert (after.refusals, after.ok) == ((), True)
+    assert before.partitioned_flop_share < after.partitioned_flop_share == 1.0
+    assert {len(unit.nodes) for unit in network.units} == {2}, "it belongs to the convolution"
+    # The same declaration is wrong where the sum goes over rows, which tiles do not have whole.
+    model = running_sum(ROWS)
+    network = divide(load_graph(model))
+    assert not check(model, network, (3, 1), fused(network)).ok
