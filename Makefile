@@ -89,7 +89,7 @@ proto: setup ## generate the stubs from protos/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto
 
 evaluate: setup ## the quality of the digits model on held-out sheets
-	$(BIN)/python -m models.digits.evaluate
+	$(BIN)/python -m training.digits.evaluate
 
 train-digits: ## train the digits model again (PyTorch, in an environment of its own)
 	$(PYTHON) -m venv .venv-train

@@ -16,10 +16,10 @@ from PIL import Image
 
 from benchmarks.report import command_line, emit
 from models.digits import MODEL
-from models.digits.evaluate import FORMATS, SHEETS, measure
 from models.digits.ink import Part
-from models.digits.sheets import sheet
+from models.digits.sheets import FORMATS, SHEETS, sheet
 from models.installed import Store
+from training.digits.evaluate import measure
 
 NAME = "digits-int8"
 PICTURES = 100

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from models.catalogue import LoadedModel
 from models.digits import MODEL
-from models.digits.evaluate import held_out_sheets, truth_of
+from models.digits.sheets import held_out_sheets, truth_of
 from models.effect import Arrays, Blocking, Differences, Effect, Encoded
 from models.pixels import as_values
 from models.quality import MIN_SCORE, Picture, Truth, mean_average_precision

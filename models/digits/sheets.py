@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -14,6 +15,7 @@ from PIL import Image, ImageFilter
 
 from models.digits.ink import Bank, Ink, Part, bank, random_pen, write
 from models.digits.paper import Colours, Pixels, blank, random_colours, random_ink
+from models.quality import Truth
 
 LONG_SIDE = 416
 SMALLEST_PX, LARGEST_PX = 28.0, 110.0  # height of a digit on a sheet whose long side is 416
@@ -54,6 +56,22 @@ class Format:
     def unit(self) -> float:
         """Pixels per pixel of a sheet whose long side is `LONG_SIDE`."""
         return max(self.width, self.height) / LONG_SIDE
+
+
+# The evaluation's: a square, and two shapes that have to be scaled and letterboxed.
+SHEETS = 200
+FORMATS = (Format(416, 416), Format(640, 480), Format(480, 640))
+
+
+def held_out_sheets(count: int = SHEETS) -> Iterator[Sheet]:
+    """The first `count` held-out sheets, with alternating formats."""
+    for seed in range(count):
+        yield sheet(Part.HELD_OUT, seed, FORMATS[seed % len(FORMATS)])
+
+
+def truth_of(made: Sheet) -> list[Truth]:
+    """The digits of a sheet in the form that the quality measure takes."""
+    return [Truth(str(digit.label), digit.box) for digit in made.digits]
 
 
 def sheet(part: Part, seed: int, form: Format | None = None) -> Sheet:

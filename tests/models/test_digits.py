@@ -15,18 +15,19 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from models.digits import FOLDER, MODEL, SIDECAR, evaluate, network
-from models.digits.detector import Detector
+from models.digits import FOLDER, MODEL, SIDECAR
 from models.digits.examples import examples
 from models.digits.ink import Part, bank, random_pen, write
 from models.digits.paper import LUMA, MIN_CONTRAST, random_colours
-from models.digits.sheets import Format, sheet
+from models.digits.sheets import SHEETS, Format, held_out_sheets, sheet, truth_of
 from models.quality import Picture, exactly_right, mean_average_precision
 from models.vision.predictions import check_outputs
 from models.vision.sidecar import load
 from models.vision.yolov2 import YoloV2
 from models.wire import Pixels
+from training.digits import evaluate, network
 from training.digits.compose_examples import FORM, SEEDS
+from training.digits.detector import Detector
 
 FAST_SHEETS = 20
 
@@ -162,9 +163,9 @@ def test_the_first_example_is_read_without_a_mistake(detector: Detector) -> None
 def test_the_examples_are_held_out_sheets() -> None:
     assert 3 <= len(examples()) == len(SEEDS)
     for example, seed in zip(examples(), SEEDS, strict=True):
-        assert seed >= evaluate.SHEETS
+        assert seed >= SHEETS
         made = sheet(Part.HELD_OUT, seed, FORM)
-        assert list(example.truth) == evaluate.truth_of(made)
+        assert list(example.truth) == truth_of(made)
         saved = np.asarray(Image.open(example.path)).astype(int)
         # Other versions of Pillow may round or compress a little differently.
         assert np.abs(saved - made.pixels).mean() < 1.0
@@ -181,7 +182,7 @@ def test_the_measure_notices_mirrored_sheets() -> None:
     """Mirrored digits are other shapes: a measure that still called them found would be blind."""
     mirrored = [
         replace(made, pixels=np.ascontiguousarray(made.pixels[:, ::-1]))
-        for made in evaluate.held_out_sheets(4)
+        for made in held_out_sheets(4)
     ]
     pictures = evaluate.examine(Detector(MODEL, evaluate.MIN_SCORE), iter(mirrored))
     assert mean_average_precision(pictures)[0] < 0.3
@@ -195,7 +196,7 @@ def test_an_empty_sheet_is_empty(detector: Detector) -> None:
 def test_the_committed_quality_is_of_this_model() -> None:
     quality = json.loads((FOLDER / "quality.json").read_text())
     assert quality["model_sha256"] == hashlib.sha256(MODEL.read_bytes()).hexdigest()
-    assert quality["sheets"] == evaluate.SHEETS == 200
+    assert quality["sheets"] == SHEETS == 200
     assert quality["map_50"] >= evaluate.MIN_MAP == 0.95
 
 

@@ -1,4 +1,4 @@
-"""Write the example sheets and their truth: `python -m models.digits.compose_examples`."""
+"""Write the example sheets and their truth: `python -m training.digits.compose_examples`."""
 
 from __future__ import annotations
 

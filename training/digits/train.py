@@ -1,4 +1,4 @@
-"""Train `digits` with PyTorch and write its ONNX file: `python -m models.digits.train`.
+"""Train `digits` with PyTorch and write its ONNX file: `python -m training.digits.train`.
 
 Development only: nothing else in the project imports this module or PyTorch.
 """
@@ -17,11 +17,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from models.digits import network
+from models.digits import FOLDER
 from models.digits.ink import Part
 from models.digits.sheets import MOST_DIGITS, Format, sheet
+from training.digits import network
 
-HERE = Path(__file__).parent
 BATCH = 16
 PEAK_RATE = 3e-3
 WEIGHT_DECAY = 5e-4
@@ -225,12 +225,12 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bf16", action="store_true", help="mixed precision, where it is fast")
     parser.add_argument("--checkpoints", type=Path, help="folder for weights every 200 steps")
-    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
     weights, log = train(arguments.steps, arguments.threads, arguments.checkpoints, arguments.bf16)
     onnx.save(network.build(weights), arguments.out / "digits.onnx")
     record = {
-        "command": f"python -m models.digits.train --steps {arguments.steps}"
+        "command": f"python -m training.digits.train --steps {arguments.steps}"
         + (" --bf16" if arguments.bf16 else ""),
         "torch": torch.__version__,
         "batch": BATCH,

@@ -1,4 +1,4 @@
-"""Measure `digits` on held-out sheets: `python -m models.digits.evaluate`.
+"""Measure `digits` on held-out sheets: `python -m training.digits.evaluate`.
 
 Prints JSON and exits with 1 if mAP@0.5 is below the threshold. The sheets are generated from seeds
 and from digit images that training never saw, so every machine measures the same pictures.
@@ -17,16 +17,13 @@ from pathlib import Path
 from PIL import Image
 
 from models.digits import FOLDER, MODEL
-from models.digits.detector import Detector
 from models.digits.ink import Part, bank
-from models.digits.sheets import Format, Sheet, sheet
-from models.quality import MIN_SCORE, Picture, Truth, exactly_right, matched, mean_average_precision
+from models.digits.sheets import SHEETS, Sheet, held_out_sheets, truth_of
+from models.quality import MIN_SCORE, Picture, exactly_right, matched, mean_average_precision
 from models.vision.yolov2 import YoloV2
+from training.digits.detector import Detector
 
-SHEETS = 200
 MIN_MAP = 0.95
-# A square, and two shapes that have to be scaled and letterboxed.
-FORMATS = (Format(416, 416), Format(640, 480), Format(480, 640))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +44,9 @@ class Quality:
     command: str
 
 
-def held_out_sheets(count: int = SHEETS) -> Iterator[Sheet]:
-    """The first `count` held-out sheets, with alternating formats."""
-    for seed in range(count):
-        yield sheet(Part.HELD_OUT, seed, FORMATS[seed % len(FORMATS)])
-
-
 def examine(detector: Detector, sheets: Iterator[Sheet]) -> list[Picture]:
     """Each sheet's detections with its ground truth."""
     return [Picture(detector.find(Image.fromarray(made.pixels)), truth_of(made)) for made in sheets]
-
-
-def truth_of(made: Sheet) -> list[Truth]:
-    """The digits of a sheet in the form that the quality measure takes."""
-    return [Truth(str(digit.label), digit.box) for digit in made.digits]
 
 
 def measure(model: Path, count: int = SHEETS) -> Quality:
@@ -84,7 +70,7 @@ def measure(model: Path, count: int = SHEETS) -> Quality:
         recall=round(hits / digits, 4),
         sheets_exactly_right=exactly_right(shown),
         model_sha256=hashlib.sha256(model.read_bytes()).hexdigest(),
-        command=f"python -m models.digits.evaluate --sheets {count}",
+        command=f"python -m training.digits.evaluate --sheets {count}",
     )
 
 
