@@ -15,7 +15,7 @@ from models.geometry import extent
 from models.importer import load_graph
 from models.tiles import grid, tile_boxes, whole_map
 from models.units import Network, divide
-from models.work import conv_flop, tile_works, works
+from models.work import Work, tile_works, works
 
 MODEL = "vgg16-256-conv"
 GRIDS = ((2, 2), (2, 4), (4, 4))
@@ -50,7 +50,7 @@ def fig7() -> dict[str, Any]:
     loaded = catalogue.load(MODEL)
     network = divide(load_graph(loaded.proto, loaded.name))
     unsplit = sum(
-        conv_flop(tile_works(network.graph, network.nodes(*block), _whole(network, *block)))
+        _conv_flop(tile_works(network.graph, network.nodes(*block), _whole(network, *block)))
         for block in TWO_BLOCKS
     )
     sizes = {shape: _size(network, TWO_BLOCKS, shape) for shape in GRIDS}
@@ -63,6 +63,11 @@ def fig7() -> dict[str, Any]:
             for name, value in _changes(network, sizes).items()
         },
     }
+
+
+def _conv_flop(each: Sequence[Work]) -> int:
+    """FLOPs of convolutions only, as counted in the papers."""
+    return sum(work.flop for work in each if work.layer_type == "convolution")
 
 
 def _row(shape: tuple[int, int], size: Size, unsplit: int) -> dict[str, Any]:
@@ -98,7 +103,7 @@ def _size(network: Network, blocks: Sequence[tuple[int, int]], shape: tuple[int,
                 for side in (reach.inputs, boxes)
                 for name, box in side.items()
             )
-            total += Size(conv_flop(works(graph, nodes, reach)), moved)
+            total += Size(_conv_flop(works(graph, nodes, reach)), moved)
     return total
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 # Both are tuples: planners hash, compare and create hundreds of thousands of them, which tuples do
@@ -108,14 +108,6 @@ class Box(tuple[Span, ...]):
 
     def __str__(self) -> str:
         return "x".join(f"[{span.start},{span.stop})" for span in self)
-
-
-def hull_of(boxes: Iterable[Box]) -> Box | None:
-    """The smallest box that holds them all; None for none."""
-    hull: Box | None = None
-    for box in boxes:
-        hull = box if hull is None else hull.hull(box)
-    return hull
 
 
 def covers_exactly(parts: Sequence[Box], whole: Box) -> bool:

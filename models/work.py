@@ -102,8 +102,3 @@ def works(graph: Graph, nodes: Sequence[Node], reach: Extent) -> list[Work]:
 def tile_works(graph: Graph, nodes: Sequence[Node], demand: Mapping[str, Box]) -> list[Work]:
     """The work of a block for one tile."""
     return works(graph, nodes, extent(graph, nodes, demand))
-
-
-def conv_flop(each: Sequence[Work]) -> int:
-    """FLOPs of convolutions only, as counted in the papers."""
-    return sum(work.flop for work in each if work.layer_type == "convolution")

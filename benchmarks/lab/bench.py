@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.lab.calibrate import Emulated, emulated, machine
 from benchmarks.lab.cluster import Lab, Say, lab, wait_until_measured
 from benchmarks.published import Case
 from coordinator.costs.devices import Medium
-from imbrex.demo.emulation.presets import Preset, fitting_scale, load_kind
+from imbrex.demo.emulation.computer import Computer
+from imbrex.demo.emulation.presets import Preset, load_kind
 from imbrex.demo.emulation.rate import core_gflops
 
 # What others do beside them comes and goes.
 _CORE_RUNS = 60
+# What all devices together may take of this machine's cores while everybody computes: messages,
+# the kernel's buckets and the coordinator need the rest.
+_MOST_CORES = 0.6
+# A bandwidth that Python's and gRPC's streams of eight workers fill here with a core to spare.
+_MOST_MBPS = 250.0
+# At twice the speed, what this machine's Python and kernel need themselves weighs twice as much,
+# and an event loop's wakeups (a millisecond apart) are coarse for messages.
+_MOST_SCALE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +103,35 @@ def bench(setting: Setting, say: Say) -> Iterator[Bench]:
     scale = setting.scale or fitting_scale(preset, devices, core)
     wanted = preset.scaled(scale)
     usual = machine(core, wanted).computer(wanted)
-    computers = [usual.clocked(clock) for clock in setting.clocks]
+    computers = [_clocked(usual, clock) for clock in setting.clocks]
     with lab(wanted, computers, say) as running:
         # The coordinator's own measurements would share the wires with ours.
         wait_until_measured(running, say)
         say("calibrating")
         found = emulated(running, wanted, computers[0], setting.clocks)
         yield Bench(running, setting, scale, wanted, found)
+
+
+def fitting_scale(preset: Preset, devices: float, core_gflops: float) -> float:
+    """The largest power of two at which so many devices leave this machine headroom; one that is
+    twice as fast is two.
+    """
+    by_cores = _MOST_CORES * core_gflops / (devices * preset.gflops)
+    most = min(_MOST_SCALE, by_cores, _MOST_MBPS / preset.mbps)
+    return float(2.0 ** math.floor(math.log2(most)))
+
+
+def _clocked(computer: Computer, clock: float) -> Computer:
+    """The same computer at another clock: kernels and Python are slower alike, memory isn't.
+    One that is faster than the preset's is another computer, with faster memory.
+    """
+    return replace(
+        computer,
+        pace=computer.pace * clock,
+        message_ms=computer.message_ms / clock,
+        byte_ns=computer.byte_ns / clock,
+        task_ms=computer.task_ms / clock,
+        weight_ns=computer.weight_ns / max(1.0, clock),
+        peer_message_ms=computer.peer_message_ms / clock,
+        peer_byte_ns=computer.peer_byte_ns / clock,
+    )

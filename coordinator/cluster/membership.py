@@ -109,11 +109,6 @@ class Membership:
         """Whether this is the coordinator's own worker, however it was reached."""
         return any(p.device_id == device_id and p.source == "host" for p in self._peers.values())
 
-    def next_due_s(self) -> float | None:
-        """When the next Tick has something to do."""
-        due = (peer.retry_at_s for peer in self._peers.values() if peer.state in RETRIED)
-        return min(due, default=None)
-
     def step(self, event: Event, now: float) -> list[Action]:
         """What to do about `event`, in this order."""
         match event:

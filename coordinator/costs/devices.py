@@ -43,10 +43,6 @@ class Endpoint:
             self.task_s,
         )
 
-    def message_of_s(self, size_bytes: int) -> float:
-        """Seconds for one message of this size."""
-        return self.message_s + size_bytes * self.byte_s
-
 
 @dataclass(frozen=True, slots=True)
 class Link:

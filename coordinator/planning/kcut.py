@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from coordinator.costs.devices import Cluster
 from coordinator.planning.baseline import fastest_first, shares_of
-from coordinator.planning.graphsearch.kcut import Cuts, Group, k_cut
+from coordinator.planning.graphsearch.kcut import Cuts, k_cut
 from coordinator.planning.layered import UnitGraph, Wire, compute_s
-from coordinator.planning.layouts import Configuration, Layout, Layouts, UnitTile
+from coordinator.planning.layouts import Configuration, Layout, Layouts
 from coordinator.planning.memory import overfilled, too_little_memory
 from coordinator.planning.unit_cut import Setting
 from coordinator.planning.unit_flow import UnitFlow
@@ -51,14 +51,6 @@ def kcut(network: Network, cluster: Cluster) -> Plan:
     )
     note = f"Cut over the fastest k devices, by its time, k = {steps}."
     return replace(best, notes=(*best.notes, note))
-
-
-def cut_devices(
-    network: Network, weights: Sequence[float]
-) -> tuple[Group, tuple[tuple[UnitTile | None, ...], ...]]:
-    """SOYBEAN's cuts for devices with these rates, and what each device computes of each unit."""
-    tree, leaves = k_cut(UnitFlow.of(Setting.of(network)), weights)
-    return tree, tuple(leaf.tiles for leaf in leaves)
 
 
 class _Search:

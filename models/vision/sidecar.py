@@ -150,12 +150,6 @@ def read_sidecar(document: Any) -> Sidecar:
     return read(Sidecar, document, "sidecar", inner)
 
 
-def as_document(sidecar: Sidecar) -> dict[str, Any]:
-    """The sidecar as plain JSON values."""
-    document: dict[str, Any] = json.loads(dump(sidecar))
-    return document
-
-
 def dump(sidecar: Sidecar) -> str:
     """The JSON text that `parse` reads back to an equal value."""
     return json.dumps(asdict(sidecar), indent=1, ensure_ascii=False) + "\n"

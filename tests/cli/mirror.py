@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from models.vision.sidecar import as_document, load, sidecar_path
+from models.vision.sidecar import dump, load, sidecar_path
 
 NAME = "camera"
 
@@ -80,7 +80,7 @@ def write_manifest(folder: Path, model: Path, content: bytes | None = None) -> P
         "file": f"models/{NAME}.onnx",
         "bytes": len(body),
         "sha256": hashlib.sha256(body).hexdigest(),
-        "sidecar": as_document(load(sidecar_path(model))),
+        "sidecar": json.loads(dump(load(sidecar_path(model)))),
     }
     path = folder / "manifest.json"
     path.write_text(json.dumps({"models": [row]}))

@@ -3,8 +3,9 @@ import tomllib
 
 import pytest
 
+from benchmarks.lab.bench import fitting_scale
 from benchmarks.report import ROOT
-from imbrex.demo.emulation.presets import FOLDER, fitting_scale, load_kind, names
+from imbrex.demo.emulation.presets import FOLDER, load_kind, names
 from protos.errors import BadRequest, NotFound
 
 LAB = ROOT / "benchmarks" / "lab"

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.boxes import Box, Span, covers_exactly, hull_of
+from models.boxes import Box, Span, covers_exactly
 
 SIZE = 6
 spans = st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)).map(lambda t: Span(min(t), max(t)))
@@ -46,11 +46,6 @@ def test_slices_are_relative_to_the_outer_box() -> None:
     inner = Box.of((0, 1), (12, 15))
     array = np.arange(10).reshape(1, 10)
     assert array[inner.slices(inside=outer)].tolist() == [[2, 3, 4]]
-
-
-def test_hull_of_nothing_is_nothing() -> None:
-    assert hull_of([]) is None
-    assert hull_of([Box.of((2, 3)), Box.of((7, 9))]) == Box.of((2, 9))
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0)])

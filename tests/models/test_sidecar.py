@@ -16,7 +16,6 @@ from models.vision.repainted import Repainted
 from models.vision.sidecar import (
     Sidecar,
     SidecarError,
-    as_document,
     dump,
     load,
     parse,
@@ -28,6 +27,11 @@ from models.vision.yolov2 import YoloV2
 from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
 from protos.errors import BadRequest
+
+
+def document_of(sidecar):
+    return json.loads(dump(sidecar))
+
 
 PATH = Path("net.json")
 
@@ -56,13 +60,13 @@ CLASSIFIER = Sidecar(
 
 
 def broken(change: dict, inside: str | None = None, base: Sidecar = CLASSIFIER) -> str:
-    document = as_document(base)
+    document = document_of(base)
     (document[inside] if inside else document).update(change)
     return json.dumps(document)
 
 
 def without(key: str, inside: str | None = None) -> str:
-    document = as_document(CLASSIFIER)
+    document = document_of(CLASSIFIER)
     del (document[inside] if inside else document)[key]
     return json.dumps(document)
 
@@ -177,7 +181,7 @@ def test_any_other_text_is_refused_and_never_breaks_the_reader(text: str) -> Non
 
 @pytest.mark.parametrize("where", [None, "input", "head"])
 def test_every_missing_key_is_named(where: str | None) -> None:
-    document = as_document(CLASSIFIER)
+    document = document_of(CLASSIFIER)
     for key in sorted({*(document[where] if where else document)} - {"wire", "precision"}):
         with pytest.raises(SidecarError, match=f"key '{key}'.* is missing"):
             parse(without(key, where), PATH)
@@ -257,7 +261,7 @@ def test_a_wrong_detection_head_is_named(change: dict, key: str) -> None:
 
 
 def test_a_tensor_model_has_no_head_and_needs_no_labels() -> None:
-    document = as_document(CLASSIFIER) | {"task": "tensor", "labels": []}
+    document = document_of(CLASSIFIER) | {"task": "tensor", "labels": []}
     with pytest.raises(SidecarError, match=r"'head'.*is not allowed"):
         parse(json.dumps(document), PATH)
     del document["head"]

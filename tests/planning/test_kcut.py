@@ -1,12 +1,16 @@
 """`kcut`: SOYBEAN's cuts on units: legal, exact, any number of devices, never worse than alone."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.kcut import cut_devices, kcut
+from coordinator.planning.graphsearch.kcut import Group, k_cut
+from coordinator.planning.kcut import kcut
+from coordinator.planning.layouts import UnitTile
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulator import simulate
 from coordinator.planning.unit_cut import PARTIAL, TILINGS, Cut, Setting
@@ -23,6 +27,14 @@ from tests.planning.run_plan import difference
 from tests.planning.test_elimination import classifier, network_of
 
 WEIGHTS = st.lists(st.sampled_from([1.0, 0.5, 0.3]), min_size=1, max_size=6)
+
+
+def cut_devices(
+    network: Network, weights: Sequence[float]
+) -> tuple[Group, tuple[tuple[UnitTile | None, ...], ...]]:
+    """SOYBEAN's cuts for devices with these rates, and what each device computes of each unit."""
+    tree, leaves = k_cut(UnitFlow.of(Setting.of(network)), weights)
+    return tree, tuple(leaf.tiles for leaf in leaves)
 
 
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))

@@ -65,12 +65,11 @@ LAYERS: tuple[Layer, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """A layer together with the map it reads and the map it writes: channels, and the side."""
+    """A layer, the channels of the maps that it reads and writes, and the side of the latter."""
 
     layer: Layer
     channels_in: int
     channels_out: int
-    side_in: int
     side_out: int
 
     @property
@@ -88,7 +87,7 @@ def shaped() -> Iterator[Shaped]:
     for layer in LAYERS:
         stride = 2 if isinstance(layer, Pool) else layer.stride
         wider = channels if isinstance(layer, Pool) else layer.channels
-        yield Shaped(layer, channels, wider, side, side // stride)
+        yield Shaped(layer, channels, wider, side // stride)
         channels, side = wider, side // stride
 
 

@@ -108,11 +108,6 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    @property
-    def early_bytes(self) -> int:
-        """Bytes of pieces whose task has not arrived."""
-        return self._early.held_bytes
-
     def running(self) -> bool:
         """Whether a task is being computed or is queued to be."""
         return any(task.phase is Phase.RUNNING for task in self._tasks.values())

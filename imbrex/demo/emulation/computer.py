@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
@@ -19,21 +19,6 @@ class Computer:
     peer_message_ms: float = 0.0
     peer_byte_ns: float = 0.0
     tries: int = 1
-
-    def clocked(self, clock: float) -> Computer:
-        """The same computer at another clock: kernels and Python are slower alike, memory isn't.
-        One that is faster than the preset's is another computer, with faster memory.
-        """
-        return replace(
-            self,
-            pace=self.pace * clock,
-            message_ms=self.message_ms / clock,
-            byte_ns=self.byte_ns / clock,
-            task_ms=self.task_ms / clock,
-            weight_ns=self.weight_ns / max(1.0, clock),
-            peer_message_ms=self.peer_message_ms / clock,
-            peer_byte_ns=self.peer_byte_ns / clock,
-        )
 
     def write(self, path: Path, turns: Path) -> Path:
         """The file that `imbrex.demo.emulation` runs a daemon by; `turns` as in `Emulation`."""

@@ -8,7 +8,6 @@ messages divided. Ratios stay, and a request takes 1/s of the time it would take
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +20,6 @@ from imbrex.demo.emulation.software import SERVER, SERVER_TLS, Software
 from protos.errors import BadRequest, NotFound
 
 FOLDER = Path(__file__).parent / "presets"
-# What all devices together may take of this machine's cores while everybody computes: messages,
-# the kernel's buckets and the coordinator need the rest.
-_MOST_CORES = 0.6
-# A bandwidth that Python's and gRPC's streams of eight workers fill here with a core to spare.
-_MOST_MBPS = 250.0
-# At twice the speed, what this machine's Python and kernel need themselves weighs twice as much,
-# and an event loop's wakeups (a millisecond apart) are coarse for messages.
-_MOST_SCALE = 1.0
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -143,12 +134,3 @@ def load_kind(name: str) -> Kind:
 def _reported(text: str) -> dict[str, Any]:
     numbers = json.loads(text)["kinds"][0]["preset"]
     return {name: each["value"] for name, each in numbers.items()}
-
-
-def fitting_scale(preset: Preset, devices: float, core_gflops: float) -> float:
-    """The largest power of two at which so many devices leave this machine headroom; one that is
-    twice as fast is two.
-    """
-    by_cores = _MOST_CORES * core_gflops / (devices * preset.gflops)
-    most = min(_MOST_SCALE, by_cores, _MOST_MBPS / preset.mbps)
-    return float(2.0 ** math.floor(math.log2(most)))
