@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 
@@ -33,6 +33,10 @@ Known = Annotated[
     PlainSerializer(_or_none, return_type=float | None),
 ]
 
+
+# error: something does not work. warning: it works, but worse than it could. note: for information.
+Severity = Literal["error", "warning", "note"]
+State = Literal["ok", "error", "warning", "note"]
 
 # As `protos.facts` declares them.
 Fact = str | bool | int | float | Mapping[str, tuple[str, ...]] | None
@@ -171,9 +175,43 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class PlanNow:
-    """A plan's prediction: the one that it was made with, and what it would be now."""
+    """The seconds that a plan was predicted to take when it was made, and those that it would be
+    predicted to take if it were made now, at the present speeds of its devices and links.
+    """
 
     model: str
     plan_version: int
     predicted_latency_s: float
     predicted_now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem; `device` is the device's name, empty for the cluster."""
+
+    code: str
+    severity: Severity
+    device: str
+    cause: str
+    cure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that was looked at on a device (`address` is where), what was seen, and whether it
+    is in order.
+    """
+
+    device: str
+    address: str
+    what: str
+    seen: str
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was looked at, and the problems, the worst first."""
+
+    checks: tuple[Check, ...]
+    findings: tuple[Finding, ...]

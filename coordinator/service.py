@@ -16,6 +16,7 @@ from coordinator.answers import (
     Answer,
     Baseline,
     DeviceStatus,
+    Diagnosis,
     PlanNow,
     ProfileStatus,
     ServedModel,
@@ -28,7 +29,7 @@ from coordinator.cluster.state import open_state
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.given import adopt, plan_id
 from coordinator.doctor.examine import diagnose
-from coordinator.doctor.findings import Diagnosis, of_models, of_no_exam, of_quarantine, of_state
+from coordinator.doctor.findings import of_models, of_no_exam, of_quarantine, of_state
 from coordinator.doctor.frigate import InTime, in_time
 from coordinator.execution.driver import Driver
 from coordinator.execution.flight import Flight

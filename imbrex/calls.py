@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, TypeAdapter
 
-from coordinator.answers import DeviceStatus, ModelStatus
+from coordinator.answers import DeviceStatus, Diagnosis, ModelStatus, PlanNow
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.serving.common import names
 from coordinator.serving.v1 import answers
@@ -124,9 +124,9 @@ def plan(model: str, choice: Choice = IN_FORCE) -> Call[PlanFile]:
     return Call("POST", f"/v1/models/{model}/plan{_query(choice)}", _as_plan)
 
 
-def plan_now(model: str, choice: Choice = IN_FORCE) -> Call[answers.PlanNow]:
+def plan_now(model: str, choice: Choice = IN_FORCE) -> Call[PlanNow]:
     """What an existing plan would be predicted to take if it were made now."""
-    return Call("GET", f"/v1/plans/{model}/now{_query(choice)}", _as(answers.PlanNow))
+    return Call("GET", f"/v1/plans/{model}/now{_query(choice)}", _as(PlanNow))
 
 
 def send_plan(model: str, plan: bytes) -> Call[Choice]:
@@ -170,9 +170,9 @@ def profile_again(device: str) -> Call[answers.Profiling]:
     return Call("POST", f"{_device(device)}/profile", _as(answers.Profiling))
 
 
-def doctor() -> Call[answers.Diagnosis]:
+def doctor() -> Call[Diagnosis]:
     """The doctor's check list, and its findings, the most severe first."""
-    return Call("GET", "/v1/doctor", _as(answers.Diagnosis))
+    return Call("GET", "/v1/doctor", _as(Diagnosis))
 
 
 def cluster_files(stem: str = "cluster") -> Call[answers.ClusterFiles]:

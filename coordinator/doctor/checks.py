@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from coordinator.doctor.findings import Absent, Check, Examined, Finding, Patient, State
+from coordinator.answers import Check, Finding, State
+from coordinator.doctor.findings import Absent, Examined, Patient
 from models.memory import megabytes
 
 _WORST = ("error", "warning", "note")

@@ -14,6 +14,7 @@ from importlib.metadata import version
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
+from coordinator.answers import Check, Diagnosis, Finding
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.discovery import Heard, hear
 from coordinator.cluster.events import Source
@@ -21,7 +22,7 @@ from coordinator.cluster.peers import IDLE, PeerState, seconds_ago
 from coordinator.cluster.pool import Pool
 from coordinator.doctor import machines, networks
 from coordinator.doctor.checks import checks
-from coordinator.doctor.findings import Absent, Check, Diagnosis, Examined, Finding, Patient
+from coordinator.doctor.findings import Absent, Examined, Patient
 from coordinator.doctor.frigate import InTime
 from coordinator.settings import CoordinatorSettings
 from protos.errors import ImbrexError

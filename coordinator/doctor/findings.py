@@ -4,49 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from coordinator.answers import DeviceStatus
+from coordinator.answers import DeviceStatus, Finding
 from coordinator.cluster.events import Source
 from coordinator.cluster.others import Other
 from coordinator.cluster.state import ClusterState
 from protos import imbrex_pb2 as pb
 from protos.channels import is_loopback
 from protos.facts import DeviceId
-
-# error: something does not work. warning: it works, but worse than it could. note: for information.
-Severity = Literal["error", "warning", "note"]
-State = Literal["ok", "error", "warning", "note"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One problem; `device` is the device's name, empty for the cluster."""
-
-    code: str
-    severity: Severity
-    device: str
-    cause: str
-    cure: str
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Something that was looked at on a device; `address` is where."""
-
-    device: str
-    address: str
-    what: str
-    seen: str
-    state: State
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """What was looked at, and the problems, the worst first."""
-
-    checks: tuple[Check, ...]
-    findings: tuple[Finding, ...]
 
 
 def of_quarantine(status: DeviceStatus) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coordinator.doctor.findings import Check, Finding
+from coordinator.answers import Check, Finding
 
 # Frigate's default `request_timeout_ms`.
 TIMEOUT_S = 0.2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinator.doctor.findings import Finding, Patient, Severity
+from coordinator.answers import Finding, Severity
+from coordinator.doctor.findings import Patient
 from models.memory import megabytes
 from protos import imbrex_pb2 as pb
 

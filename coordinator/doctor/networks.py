@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from coordinator.answers import Finding
 from coordinator.cluster.roster import CONFIRM
-from coordinator.doctor.findings import Absent, Examined, Finding, Patient
+from coordinator.doctor.findings import Absent, Examined, Patient
 
 # No home has this many announced devices that cannot be used.
 A_FLOOD = 48

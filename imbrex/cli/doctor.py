@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from coordinator.serving.v1.answers import Check, Diagnosis, Finding
+from coordinator.answers import Check, Diagnosis, Finding
 from imbrex import terminal
 from imbrex.calls import plain
 from imbrex.client import Client

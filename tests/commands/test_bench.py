@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from coordinator.answers import PlanNow
 from coordinator.control.choice import Choice
 from coordinator.planning.plan_json import PlanFile
-from coordinator.serving.v1.answers import Moved, Origin, PlanNow, TimingMs
+from coordinator.serving.v1.answers import Moved, Origin, TimingMs
 from imbrex.calls import Outputs, plain
 from imbrex.cli.rounds import WARM_UP, Case, Rounds
 from tests.cli.run_cli import refused

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from rich.console import Console
 
+from coordinator.answers import Diagnosis, Finding
 from coordinator.cluster.others import Other
 from coordinator.doctor.examine import diagnose
-from coordinator.doctor.findings import Absent, Diagnosis, Examined, Finding
-from coordinator.serving.v1 import answers
+from coordinator.doctor.findings import Absent, Examined
 from imbrex.cli.doctor import show
 from tests.doctor.patients import GIB, VERSION, cable, patient, wifi
 
@@ -31,7 +31,7 @@ def states(found: Diagnosis, device: str) -> dict[str, str]:
 def told(found: Diagnosis) -> str:
     out = io.StringIO()
     console = Console(file=out, width=200, highlight=False, emoji=False, markup=False)
-    show(answers.Diagnosis.model_validate(asdict(found)), console)
+    show(found, console)
     return out.getvalue()
 
 

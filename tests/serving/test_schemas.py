@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import jsonschema_rs
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from coordinator.answers import Finding
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.devices import Endpoint
 from coordinator.costs.regression import LayerFit, Profile
-from coordinator.doctor.findings import Finding
 from coordinator.serving.v1 import answers
 from coordinator.tasks.plan import TrafficBytes
 
@@ -42,7 +42,6 @@ def schema(found: dict[str, Any], path: str, method: str = "get") -> dict[str, A
         (answers.LayerFit, LayerFit),
         (answers.Rates, LayerRates),
         (answers.EndpointCosts, Endpoint),
-        (answers.Finding, Finding),
         (answers.Moved, TrafficBytes),
     ],
 )
@@ -54,7 +53,7 @@ def test_an_answer_leaves_out_nothing_that_is_known(
 
 def test_an_answer_that_is_not_of_its_schema_is_refused() -> None:
     with pytest.raises(ValidationError):
-        answers.Finding.model_validate({"code": "x", "severity": "loud", "device": ""})
+        TypeAdapter(Finding).validate_python({"code": "x", "severity": "loud", "device": ""})
 
 
 async def test_no_answer_of_ours_is_just_an_object(http: httpx.AsyncClient) -> None:

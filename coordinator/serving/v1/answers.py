@@ -13,8 +13,6 @@ from pydantic import BaseModel, ConfigDict
 from coordinator.answers import DeviceStatus, ModelStatus
 
 Corners = tuple[float, float, float, float]
-Severity = Literal["error", "warning", "note"]
-State = Literal["ok", "error", "warning", "note"]
 ProfileState = Literal["unmeasured", "waiting", "measuring", "measured", "failed"]
 
 
@@ -283,33 +281,6 @@ class Profiling(BaseModel):
     error: Error | None
 
 
-class Finding(BaseModel):
-    """One problem; `device` is the device's name, empty for the cluster."""
-
-    code: str
-    severity: Severity
-    device: str
-    cause: str
-    cure: str
-
-
-class Check(BaseModel):
-    """Something that was looked at on a device, what was seen, and whether it is in order."""
-
-    device: str
-    address: str
-    what: str
-    seen: str
-    state: State
-
-
-class Diagnosis(BaseModel):
-    """What was looked at, and the problems, the worst first."""
-
-    checks: list[Check]
-    findings: list[Finding]
-
-
 class ClusterFiles(BaseModel):
     """A cluster file (TOML), and profiles by file name."""
 
@@ -322,17 +293,6 @@ class Released(BaseModel):
 
     model: str
     held: Literal[False] = False
-
-
-class PlanNow(BaseModel):
-    """The seconds that a plan was predicted to take when it was made, and those that it would be
-    predicted to take if it were made now, at the present speeds of its devices and links.
-    """
-
-    model: str
-    plan_version: int
-    predicted_latency_s: float
-    predicted_now_s: float
 
 
 class Trace(BaseModel):

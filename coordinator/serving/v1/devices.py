@@ -8,14 +8,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from coordinator.answers import DeviceStatus, ProfileStatus
+from coordinator.answers import DeviceStatus, Diagnosis, ProfileStatus
 from coordinator.serving.common.access import asks, orders
 from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.v1.answers import (
     ClusterFiles,
     Devices,
-    Diagnosis,
     Profiling,
 )
 from coordinator.serving.v1.errors import ERRORS
@@ -67,8 +66,7 @@ async def doctor(coordinator: TheCoordinator) -> Diagnosis:
     every device, has devices try to reach each other, and listens for announcements; takes a few
     seconds.
     """
-    found = await coordinator.examine()
-    return Diagnosis.model_validate(asdict(found))
+    return await coordinator.examine()
 
 
 @router.get("/v1/cluster")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 
+from coordinator.answers import PlanNow
 from coordinator.cluster.membership import MAX_DEVICES
 from coordinator.control.choice import Choice
 from coordinator.planning.plan_json import PlanFile, plan_json
@@ -15,7 +15,7 @@ from coordinator.serving.common import bodies
 from coordinator.serving.common.access import asks, orders
 from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.state import ModelName, TheCoordinator
-from coordinator.serving.v1.answers import PlanNow, Released
+from coordinator.serving.v1.answers import Released
 from coordinator.serving.v1.errors import ERRORS
 from models.wire import Wire
 
@@ -72,7 +72,7 @@ async def predict_now(model: ModelName, coordinator: TheCoordinator, chosen: Cho
     """What the same plan would be predicted to take if it were made now. The plan itself keeps the
     prediction that it was made with.
     """
-    return PlanNow(**asdict(await coordinator.now(coordinator.names.source(model), chosen)))
+    return await coordinator.now(coordinator.names.source(model), chosen)
 
 
 @router.post("/v1/models/{model}/plan", **_PLAN)
