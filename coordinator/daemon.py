@@ -28,7 +28,7 @@ from coordinator.serving.oip.rpc import RpcServer
 from coordinator.settings import GRPC_PORT, CoordinatorSettings
 from models.mapped import remove_leftovers
 from protos.errors import BadConfiguration
-from protos.files import alone_in
+from protos.files import alone_in, write_atomically
 from protos.heap import keep_buffers
 from protos.ports import holder_of
 from protos.supervision import serving
@@ -148,9 +148,7 @@ def _listening(settings: CoordinatorSettings) -> Iterator[socket.socket]:
 @contextmanager
 def _ready_file(state_dir: Path, told: Mapping[str, object]) -> Iterator[None]:
     path = state_dir / READY_FILE
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(told))
-    temporary.replace(path)
+    write_atomically(path, json.dumps(told).encode())
     try:
         yield
     finally:

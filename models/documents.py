@@ -17,6 +17,9 @@ MOST_ITEMS = 100_000  # labels or anchors in one list
 # The configuration of a document's dataclasses.
 DOCUMENT = ConfigDict(extra="forbid")
 
+# What pydantic calls a key that there is not, of models and of dataclasses.
+_UNKNOWN = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
+
 # Replacements for messages of pydantic that speak of Python.
 _ORDERS = {
     "dataclass_type": "Write a JSON object",
@@ -51,6 +54,15 @@ class Problem(Exception):
         super().__init__(what)
         self.what = what
         self.cure = cure
+
+
+def first_problem(error: ValidationError, whole: str = "the file") -> str:
+    """What pydantic found first: the key, with dots (`whole` if it is about the whole document),
+    and what is wrong with it.
+    """
+    first = error.errors(include_url=False)[0]
+    key = ".".join(map(str, first["loc"])) or whole
+    return f"{key} is unknown" if first["type"] in _UNKNOWN else f"{key}: {first['msg'].lower()}"
 
 
 def wrong(cure: str, what: str = "", key: str = "") -> PydanticCustomError:
@@ -94,7 +106,7 @@ def _problem(
             where, holder, key = key or where, value, str(part)
             value = value.get(part)
     shown = f"key {key!r} of {where}"
-    if error["type"] == "unexpected_keyword_argument":
+    if error["type"] in _UNKNOWN:
         known = types.get(where)
         keys = ", ".join(sorted(each.name for each in fields(known))) if known else "others"
         return Problem(f"{shown} is unknown", f"Remove it; the keys are {keys}")

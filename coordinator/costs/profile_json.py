@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.devices import Endpoint
 from coordinator.costs.regression import LayerFit, Profile
+from models.documents import first_problem
 from protos.errors import BadRequest
 
 FORMAT = 2
@@ -31,10 +32,8 @@ def parse_profile(text: str | bytes) -> Profile:
     try:
         file = _ProfileFile.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise BadRequest(
-            cause=f"this is not a device's profile: {where}: {first['msg'].lower()}",
+            cause=f"this is not a device's profile: {first_problem(error)}",
             cure="Make one with `imbrex profile`.",
         ) from error
     fits = {

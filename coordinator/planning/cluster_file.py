@@ -16,6 +16,7 @@ from coordinator.costs.profile_json import parse_profile
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import RegressionCosts
 from coordinator.planning.cluster_schema import Computer, DeviceEntry, File, Host, Network, scaled
+from models.documents import first_problem
 from protos.errors import BadConfiguration, BadRequest
 from protos.facts import DeviceId
 
@@ -41,10 +42,7 @@ def parse_cluster(text: str, name: str = "cluster.toml", read: Read = _no_profil
     except tomllib.TOMLDecodeError as error:
         raise _bad(name, f"it is not TOML: {error}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        unknown = first["type"] == "extra_forbidden"
-        raise _bad(name, f"{where} {'is unknown' if unknown else first['msg'].lower()}") from error
+        raise _bad(name, first_problem(error)) from error
     devices = (
         [_host(file.host, _costs(file.host, "host", name, read), name)]
         if file.host.computes

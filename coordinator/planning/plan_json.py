@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.tasks.plan import Block, Exchange, MadeFor, Plan, Tile, TrafficBytes, Unused
 from models.boxes import Box, Span
+from models.documents import first_problem
 from models.graph import CHANNELS, COLS, ROWS
 from models.tiles import MapTile, tile_boxes
 from models.units import Network, layers_of
@@ -77,9 +78,7 @@ def parse_plan(text: str | bytes, network: Network) -> Plan:
     try:
         file = PlanFile.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise _bad(f"{where}: {first['msg'].lower()}") from error
+        raise _bad(first_problem(error)) from error
     if file.model != network.name:
         raise _bad(f"it is a plan for {file.model!r}, not for {network.name!r}")
     blocks = tuple(_block(i, block, network) for i, block in enumerate(file.blocks))

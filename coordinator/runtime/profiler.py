@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -29,6 +28,7 @@ from coordinator.runtime.stepping import Stepper
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, LostWorker
 from protos.facts import DeviceId, Facts
+from protos.files import write_atomically
 
 # Time for one sample: the median of three runs, or of as many as fit.
 REPEATS = 3
@@ -258,16 +258,10 @@ class Profiler:
             await asyncio.to_thread(self._save, key, profile)
 
     def _save(self, key: str, profile: Profile) -> None:
-        """Replaces the file atomically, so that a power cut leaves the old or the new one."""
         path = self._folder / f"{key}.json"
-        temporary = path.with_suffix(".tmp")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("w") as file:
-                file.write(save_profile(profile))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            write_atomically(path, save_profile(profile).encode())
         except OSError as error:
             # The price is a new measurement at the next start.
             log.warning("a profile cannot be saved", path=str(path), error=str(error))

@@ -20,6 +20,7 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from models.documents import first_problem
 from protos.errors import BadRequest
 
 ROWS, COLUMNS = 20, 6
@@ -81,8 +82,7 @@ def read(frames: Sequence[bytes]) -> Message:
     try:
         header = _Header.model_validate_json(frames[0])
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise _bad(f"{'.'.join(map(str, first['loc'])) or 'header'}: {first['msg']}") from None
+        raise _bad(first_problem(error, "header")) from None
     if header.model_request or header.model_data:
         if not _NAME.fullmatch(header.model_name):
             raise _bad(f"a model called {header.model_name!r}, instead of NAME.onnx")

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from coordinator.costs.devices import Medium
 from imbrex.demo.emulation.software import SERVER, SERVER_TLS, Software
+from models.documents import first_problem
 from protos.errors import BadRequest, NotFound
 
 FOLDER = Path(__file__).parent / "presets"
@@ -117,10 +118,8 @@ def load_kind(name: str) -> Kind:
             cure=f"Known presets: {', '.join(names())}; or write a file and name it, with .toml",
         ) from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
         raise BadRequest(
-            cause=f"the preset {path}: {key}: {first['msg']}",
+            cause=f"the preset {path}: {first_problem(error)}",
             cure=f"Its keys are {', '.join(Preset.model_fields)}",
         ) from error
     # Beside what cannot be read: what is no TOML, and no report.

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from models.documents import first_problem
 from protos.errors import BadConfiguration
 
 _Charge = Annotated[float, Field(ge=0, le=1000)]
@@ -58,8 +59,7 @@ def load_emulation(file: Path) -> Emulation:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         cause = str(error)
     except ValidationError as error:
-        first = error.errors()[0]
-        cause = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        cause = first_problem(error)
     known = ", ".join(Emulation.model_fields)
     raise BadConfiguration(
         cause=f"the emulation file {file} cannot be used: {cause}", cure=f"Known keys: {known}"
