@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from coordinator.costs.devices import Medium
 from models.wire import Wire
 from protos.errors import BadConfiguration
+from protos.settings import read_settings
 
 HTTP_PORT = 8460
 GRPC_PORT = 8461
@@ -143,14 +143,7 @@ def load_settings(flags: dict[str, Any], file: Path | None = None) -> Coordinato
     Raises:
         BadConfiguration: names the file and the key.
     """
-    values: dict[str, Any] = {}
-    if file is not None:
-        try:
-            values = tomllib.loads(file.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise BadConfiguration(
-                cause=f"cannot read {file} ({error})", cure="Correct or remove the file."
-            ) from error
+    values = read_settings(file, "coordinator") if file is not None else {}
     environment = CoordinatorSettings.model_config["env_prefix"].lower()
     chosen = {key: value for key, value in flags.items() if value is not None}
     try:
@@ -166,6 +159,5 @@ def load_settings(flags: dict[str, Any], file: Path | None = None) -> Coordinato
 
 def _without_environment(values: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Values of the file that the environment does not override."""
-
     set_there = {key.lower() for key in os.environ}
     return {key: value for key, value in values.items() if prefix + key.lower() not in set_there}

@@ -6,7 +6,6 @@ command line. An unknown key anywhere is an error that names the key.
 
 import os
 import socket
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from protos.errors import BadConfiguration
+from protos.settings import read_settings
 from worker.engines.registry import AUTO
 
 ENV_PREFIX = "IMBREX_WORKER_"
@@ -155,7 +155,7 @@ def load(
     Raises:
         BadConfiguration: an unreadable file, an unknown key, a value out of range.
     """
-    values = _from_file(file) if file else {}
+    values = read_settings(file, "worker") if file else {}
     where = dict.fromkeys(values, str(file))
     for key, text in environ.items():
         if key.startswith(ENV_PREFIX):
@@ -169,19 +169,6 @@ def load(
         return WorkerSettings(**values)
     except ValidationError as error:
         raise _explained(error, where) from None
-
-
-def _from_file(file: Path) -> dict[str, Any]:
-    try:
-        document = tomllib.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadConfiguration(
-            cause=f"the settings file {file} cannot be read: {error}",
-            cure="Correct the file, or leave it out",
-        ) from error
-    # One file may serve both daemons, with a table for each.
-    section = document.get("worker")
-    return dict(section) if isinstance(section, dict) else document
 
 
 def _explained(error: ValidationError, where: Mapping[str, str]) -> BadConfiguration:
