@@ -387,7 +387,8 @@ class Coordinator:
 
     def settle(self) -> None:
         """Learns from the requests that were answered, and tells the journal of them. Interfaces
-        call it when they have sent an answer; otherwise it happens `SETTLE_AFTER_S` later.
+        call it when they have sent an answer, and whoever is about to read what was learnt;
+        otherwise it happens `SETTLE_AFTER_S` later.
         """
         if self._settling is not None:
             self._settling.cancel()
@@ -484,6 +485,7 @@ class Coordinator:
         self._auditor.sampling.judged(verdict.device, wrong=verdict.wrong)
         if verdict.wrong:
             self._withdrawal.wrong(verdict.device, str(verdict), proven=True)
+            self.settle()
             self.journal.doubt(verdict.device)
 
     def _accused(self, device: DeviceId, cause: str) -> None:

@@ -72,3 +72,16 @@ async def test_other_callers_cause_it_soon_and_a_trace_at_once(
     for _ in range(3):
         await real.coordinator.infer(source, IMAGE)
     assert len(journal.latest) == 2 + 3
+
+
+async def test_who_asks_for_counts_gets_those_of_all_answers(
+    real: Real, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "SETTLE_AFTER_S", 60.0)
+    source = real.coordinator.settings.models[0]
+    await real.coordinator.infer(source, IMAGE)
+    counted = (await real.http.get("/v2/models/tiny/stats")).json()["model_stats"]
+    assert [each["inference_count"] for each in counted] == [1]
+    await real.coordinator.infer(source, IMAGE)
+    told = (await real.http.get("/metrics")).text
+    assert 'imbrex_requests_total{model="tiny",outcome="ok"} 2.0' in told

@@ -40,6 +40,7 @@ LOOKING = {
     "readiness_of",
     "served",
     "settings",
+    "settle",
     "statuses",
     "trace",
     "weight_bytes",

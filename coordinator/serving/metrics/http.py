@@ -33,5 +33,6 @@ def registry_of(coordinator: Coordinator) -> CollectorRegistry:
 @asks
 async def metrics(request: Request) -> Response:
     """All metrics, in the text format that the client accepts."""
+    request.app.state.coordinator.settle()
     encode, kind = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(request.app.state.metrics), headers={"Content-Type": kind})

@@ -193,6 +193,7 @@ class Service:
         Raises:
             NotFound: no such model or version.
         """
+        self.coordinator.settle()
         names = self.coordinator.names
         if name:
             versions = [version] if version else names.versions(name)
