@@ -27,7 +27,7 @@ from coordinator.cluster.host_worker import Hardware
 from coordinator.cluster.roster import Member
 from coordinator.cluster.state import open_state
 from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.control.given import adopt, plan_id
+from coordinator.control.sent_plan import adopt, plan_id
 from coordinator.doctor.examine import diagnose
 from coordinator.doctor.findings import of_models, of_no_exam, of_quarantine, of_state
 from coordinator.doctor.frigate import InTime, in_time
@@ -42,7 +42,7 @@ from coordinator.runtime.describe import Described, describe
 from coordinator.runtime.feeds import Arrays, Entrances, Reading, read_feeds
 from coordinator.runtime.journal import Ended, Journal
 from coordinator.runtime.live import LiveCluster
-from coordinator.runtime.making import Maker
+from coordinator.runtime.plan_making import Maker
 from coordinator.runtime.planners import planner_of, strategy
 from coordinator.runtime.served import Served
 from coordinator.runtime.statuses import away

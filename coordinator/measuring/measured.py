@@ -16,8 +16,8 @@ from coordinator.costs.endpoints import HOST_ENDPOINT, EndpointEstimate
 from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, fit_line, prior_link
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import Profile, RegressionCosts
-from coordinator.measuring.lone import lone_transfers
-from coordinator.measuring.waits import message_waits, task_waits
+from coordinator.measuring.lone_transfers import lone_transfers
+from coordinator.measuring.loop_waits import message_waits, task_waits
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
 from protos.facts import DeviceId, Facts

@@ -19,13 +19,13 @@ from coordinator.control.actions import Action
 from coordinator.control.admission import Admission
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.events import Ticket, Work
-from coordinator.control.given import plan_id
+from coordinator.control.grouping import Regrouping
 from coordinator.control.machine import Machine
-from coordinator.control.modes import Modes
 from coordinator.control.plans import NO_WORKER, Plans
+from coordinator.control.sent_plan import plan_id
 from coordinator.control.switching import Observed
 from coordinator.costs.devices import Cluster
-from coordinator.runtime.making import Maker
+from coordinator.runtime.plan_making import Maker
 from coordinator.runtime.stepping import Stepper
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
@@ -72,7 +72,7 @@ class Controller:
         numbers = count(1)
         self.admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self.plans = Plans(numbers, settings.replan)
-        self.modes = Modes(self.plans, numbers, settings.objective)
+        self.regrouping = Regrouping(self.plans, numbers, settings.objective)
         self._tickets = map(Ticket, count(1))
         self._asked: dict[Ticket, asyncio.Future[TaskGraph | None]] = {}
         self._works: dict[Work, asyncio.Task[None]] = {}
@@ -115,9 +115,9 @@ class Controller:
             return
         ticket = next(self._tickets)
         try:
-            yield await self._wait(events.Queued(ticket, model, graph), self.modes)
+            yield await self._wait(events.Queued(ticket, model, graph), self.regrouping)
         finally:
-            self._step(events.Left(ticket), self.modes)
+            self._step(events.Left(ticket), self.regrouping)
 
     async def current(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph:
         """The plan in force, or the chosen one; waits if there is none yet.
@@ -151,7 +151,7 @@ class Controller:
         all that are loaded.
         """
         devices = frozenset(self._devices.present())
-        self._step(events.Changed(cause, devices, model), self.plans, self.modes)
+        self._step(events.Changed(cause, devices, model), self.plans, self.regrouping)
 
     def seen(self, model: str, observed: Mapping[str, Observed]) -> None:
         """A request to a model was answered; `observed` are the present speeds of devices and
@@ -189,17 +189,17 @@ class Controller:
         """Forgets a model's plans and groups, and returns the hashes of their programs. Requests in
         flight finish on theirs.
         """
-        programs = self.plans.programs_of(model) | self.modes.programs(model)
-        self._step(events.Forgotten(model), self.plans, self.modes)
+        programs = self.plans.programs_of(model) | self.regrouping.programs(model)
+        self._step(events.Forgotten(model), self.plans, self.regrouping)
         return programs
 
     def programs(self) -> set[str]:
         """Hashes of the programs that any plan or group needs."""
-        return self.plans.programs() | self.modes.programs()
+        return self.plans.programs() | self.regrouping.programs()
 
     def is_busy(self, model: str) -> bool:
         """Whether a request to the model is in flight, or a plan of it is being made."""
-        return self.modes.is_busy(model) or self.plans.is_busy(model)
+        return self.regrouping.is_busy(model) or self.plans.is_busy(model)
 
     async def settled(self) -> None:
         """Returns when no plan is being made."""
@@ -270,7 +270,7 @@ class Controller:
     async def _make(self, action: actions.Make) -> None:
         outcome = await self._outcome(action)
         del self._works[action.work]
-        self._step(outcome, self.plans, self.modes)
+        self._step(outcome, self.plans, self.regrouping)
 
     async def _outcome(self, action: actions.Make) -> events.Outcome:
         try:

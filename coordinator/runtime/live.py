@@ -25,9 +25,9 @@ from coordinator.cluster.reach import Reach
 from coordinator.cluster.roster import Member
 from coordinator.cluster.state import ClusterState
 from coordinator.cluster.trust import Trust
-from coordinator.control.aside import Aside
 from coordinator.control.plans import NO_WORKER
 from coordinator.control.switching import Observed
+from coordinator.control.withheld import Withheld
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Device, Link, Medium
 from coordinator.costs.endpoints import HOST_ENDPOINT
@@ -37,10 +37,10 @@ from coordinator.library.loaded import Loaded
 from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.expected import LiveExpectations
 from coordinator.measuring.measured import Measured
-from coordinator.runtime.aside_list import AsideList
 from coordinator.runtime.probing import Probing
 from coordinator.runtime.profiler import Profiler
 from coordinator.runtime.statuses import Statuses
+from coordinator.runtime.withheld_list import WithheldList
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
@@ -94,13 +94,13 @@ class LiveCluster:
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s, state
         )
-        self.aside_list = AsideList(state)
-        self.aside = Aside(self.aside_list.drained())
+        self.withheld_list = WithheldList(state)
+        self.withheld = Withheld(self.withheld_list.drained())
         self.collector = Collector(self)
         self.examiner = Examiner(self, self.collector, self._facts, judged, changed)
         self._statuses = Statuses(
             self._pool,
-            self.aside,
+            self.withheld,
             self._measured,
             self._probing,
             self._profiler,
@@ -170,14 +170,14 @@ class LiveCluster:
         return {
             device: each
             for device, each in self._pool.ready().items()
-            if self.aside.of(device, now) is None and self.examiner.may_compute(each.facts)
+            if self.withheld.of(device, now) is None and self.examiner.may_compute(each.facts)
         }
 
     def usable(self) -> list[DeviceId]:
         """Devices that may compute: those that plans may use, and those that are finishing."""
         now = time.monotonic()
         apart = {
-            device: self.aside.of(device, now)
+            device: self.withheld.of(device, now)
             for device, each in self._pool.ready().items()
             if self.examiner.may_compute(each.facts)
         }

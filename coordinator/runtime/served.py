@@ -162,7 +162,7 @@ class Served:
             trained=loaded.served.trained if loaded else False,
             plan_version=graph.plan.version if graph else 0,
             held=self._plans.held(model),
-            load=self._controller.modes.status(model, time.monotonic()),
+            load=self._controller.regrouping.status(model, time.monotonic()),
             weight_bytes=loaded.weight_bytes if loaded else 0,
             precision=sidecar.precision if sidecar else "exact",
         )

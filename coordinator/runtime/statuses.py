@@ -13,7 +13,7 @@ from coordinator.cluster.connection import Connection
 from coordinator.cluster.peers import SILENT, Peer, PeerState, seconds_ago
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.reach import Reach
-from coordinator.control.aside import Apart, Aside
+from coordinator.control.withheld import Apart, Withheld
 from coordinator.costs.devices import Device
 from coordinator.doctor.examine import MOST_STRANGERS
 from coordinator.measuring.measured import Measured
@@ -31,7 +31,7 @@ class Statuses:
     def __init__(
         self,
         pool: Pool,
-        aside: Aside,
+        withheld: Withheld,
         measured: Measured,
         probing: Probing,
         profiler: Profiler,
@@ -41,7 +41,7 @@ class Statuses:
         self._examiner = examiner
         self._pool = pool
         self._reach = reach
-        self._aside = aside
+        self._withheld = withheld
         self._measured = measured
         self._probing = probing
         self._profiler = profiler
@@ -69,7 +69,7 @@ class Statuses:
         self, peer: Peer, connection: Connection, as_device: AsDevice, now: float
     ) -> DeviceStatus:
         facts = connection.facts
-        apart = self._aside.of(facts.id, now)
+        apart = self._withheld.of(facts.id, now)
         if apart is None and not self._examiner.may_compute(facts):
             apart = Apart("checking", self._examiner.reason(facts.id), "")
         return replace(
@@ -114,7 +114,7 @@ class Statuses:
 
     def _away(self, peer: Peer, as_device: AsDevice, now: float) -> DeviceStatus:
         facts = self._pool.last_facts(peer.device_id)
-        apart = self._aside.of(peer.device_id, now) if peer.device_id else None
+        apart = self._withheld.of(peer.device_id, now) if peer.device_id else None
         told = apart is not None and peer.state is not PeerState.ALIAS
         silent_s = now - peer.alive_s
         reason = _sentence(peer.reason, peer.cure)

@@ -1,4 +1,4 @@
-"""Draining and resuming devices: carries out what `control.aside` decides."""
+"""Draining and resuming devices: carries out what `control.withheld` decides."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Withdrawal:
         """Sets devices aside and resumes them as the list says, which other coordinators of the
         cluster change, too; until cancelled.
         """
-        listed = self._live.aside_list
+        listed = self._live.withheld_list
         while True:
             try:
                 drained, quarantined = listed.drained(), listed.quarantined()
@@ -79,7 +79,7 @@ class Withdrawal:
         """
         facts = self._live.find(name)
         async with self._listing:
-            await asyncio.to_thread(self._live.aside_list.drain, facts.id, facts.name)
+            await asyncio.to_thread(self._live.withheld_list.drain, facts.id, facts.name)
         self._drained.add(facts.id)
         self._step(events.Drained(facts.id, facts.name))
         return facts.id
@@ -91,22 +91,22 @@ class Withdrawal:
             NotFound: no such device, or it was not set aside.
             BadConfiguration, Unavailable: the list of devices set aside cannot be changed.
         """
-        aside = self._live.aside
-        device = aside.find(name) or self._live.find(name).id
-        if aside.of(device, time.monotonic()) is None:
+        withheld = self._live.withheld
+        device = withheld.find(name) or self._live.find(name).id
+        if withheld.of(device, time.monotonic()) is None:
             raise NotFound(
                 cause=f"device {device} is neither drained nor in quarantine",
                 cure="See `imbrex status`",
             )
         async with self._listing:
-            await asyncio.to_thread(self._live.aside_list.resume, device)
+            await asyncio.to_thread(self._live.withheld_list.resume, device)
         self._drained.discard(device)
         self._quarantined.discard(device)
         self._resumed(device)
         return device
 
     def _resumed(self, device: DeviceId) -> None:
-        if self._live.aside.of(device, time.monotonic()) is not None:
+        if self._live.withheld.of(device, time.monotonic()) is not None:
             log.info("device resumed", device=device)
             self._forget(device)
             self._step(events.Resumed(device))
@@ -125,7 +125,7 @@ class Withdrawal:
         await asyncio.gather(*self._emptying.values(), *self._recording, return_exceptions=True)
 
     def _step(self, event: events.OfDevice) -> None:
-        self._stepper.step(event, self._live.aside)
+        self._stepper.step(event, self._live.withheld)
 
     def _act(self, action: Action) -> None:
         match action:
@@ -153,7 +153,7 @@ class Withdrawal:
         """Has the device stay out after a restart, and at the other coordinators."""
         try:
             async with self._listing:
-                await asyncio.to_thread(self._live.aside_list.quarantine, device, evidence)
+                await asyncio.to_thread(self._live.withheld_list.quarantine, device, evidence)
             self._quarantined.add(device)
         except ImbrexError as error:
             log.error("the quarantine is not recorded", device=device, cause=error.cause)

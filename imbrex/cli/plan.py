@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.control.choice import Choice
-from coordinator.control.given import adopt
+from coordinator.control.sent_plan import adopt
 from coordinator.costs.devices import Cluster, fastest
 from coordinator.library.naming import public_name
 from coordinator.planning.cluster_file import parse_cluster

@@ -14,7 +14,7 @@ from types import FrameType
 import platformdirs
 
 from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.control.given import adopt
+from coordinator.control.sent_plan import adopt
 from coordinator.planning.published import equal_cluster
 from coordinator.runtime.planners import strategy
 from coordinator.serving.common import names

@@ -27,7 +27,6 @@ from coordinator.control.actions import (
     Replan,
     Withdraw,
 )
-from coordinator.control.aside import PATIENCE_S, Aside
 from coordinator.control.events import (
     Drained,
     Emptied,
@@ -49,6 +48,7 @@ from coordinator.control.quarantine import (
     STRIKES_WITHIN_S,
     Quarantine,
 )
+from coordinator.control.withheld import PATIENCE_S, Withheld
 from protos.facts import DeviceId
 
 A, B, C = IDS = tuple(map(DeviceId, "abc"))
@@ -62,7 +62,7 @@ class AnyDevice(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.aside = Aside({})
+        self.withheld = Withheld({})
         # Until when a draining device may finish, a device in quarantine is out, and the last
         # quarantine of each lasted.
         self.draining: dict[DeviceId, float] = {}
@@ -81,7 +81,7 @@ class AnyDevice(RuleBasedStateMachine):
     # ------------------------------------------------------------ drained and wrong
 
     def step(self, event: Event) -> list[Action]:
-        return self.aside.step(event, self.now)
+        return self.withheld.step(event, self.now)
 
     @rule(device=DEVICES)
     def drain(self, device: DeviceId) -> None:
@@ -212,7 +212,7 @@ class AnyDevice(RuleBasedStateMachine):
     @invariant()
     def a_device_is_out_exactly_while_it_should_be(self) -> None:
         for device in IDS:
-            apart = self.aside.of(device, self.now)
+            apart = self.withheld.of(device, self.now)
             if device in self.draining:
                 assert apart is not None
                 assert (apart.state, apart.is_out) == ("draining", False)
@@ -227,7 +227,7 @@ class AnyDevice(RuleBasedStateMachine):
     @invariant()
     def it_wakes_in_time(self) -> None:
         ends = [*self.draining.values(), *self.out_until_s.values()]
-        assert self.aside.due_s == min(ends, default=inf)
+        assert self.withheld.due_s == min(ends, default=inf)
 
     @invariant()
     def who_waits_to_be_measured_is_known(self) -> None:
@@ -245,8 +245,8 @@ class AnyDevice(RuleBasedStateMachine):
             self.profiled(True)
         for device in IDS:
             self.resume(device)
-        assert (self.aside.due_s, self.links.unprobed) == (inf, set())
-        assert not any(self.aside.of(device, self.now) for device in IDS)
+        assert (self.withheld.due_s, self.links.unprobed) == (inf, set())
+        assert not any(self.withheld.of(device, self.now) for device in IDS)
 
 
 AnyDevice.TestCase.settings = settings(
@@ -258,19 +258,19 @@ TestAnyDevice = AnyDevice.TestCase
 # ---------------------------------------------------------------- it can fail
 
 
-def never_withdraws(aside: Aside, now: float) -> Iterator[Action]:
+def never_withdraws(withheld: Withheld, now: float) -> Iterator[Action]:
     """Draining has no end while something runs on the device."""
-    for device in [each for each, until_s in aside._back_s.items() if until_s <= now]:
-        del aside._back_s[device]
+    for device in [each for each, until_s in withheld._back_s.items() if until_s <= now]:
+        del withheld._back_s[device]
         yield Replan(f"{device} is tried again")
 
 
 def convicts_at_once(
-    aside: Aside, device: DeviceId, cause: str, now: float, *, proven: bool
+    withheld: Withheld, device: DeviceId, cause: str, now: float, *, proven: bool
 ) -> Iterator[Action]:
     """The first wrong result is taken as a proof."""
-    aside._quarantine.convict(device, cause)
-    aside._back_s[device] = inf
+    withheld._quarantine.convict(device, cause)
+    withheld._back_s[device] = inf
     yield LeaveOut(device, cause, inf)
     yield Replan(f"{device} is quarantined")
 
@@ -301,8 +301,8 @@ def forgets_others(kinds: Kinds, event: Event, now: float) -> Iterator[Action]:
 
 GIVEN = Kinds._react
 FAULTS: list[tuple[object, str, object]] = [
-    (Aside, "_tick", never_withdraws),
-    (Aside, "_wrong", convicts_at_once),
+    (Withheld, "_tick", never_withdraws),
+    (Withheld, "_wrong", convicts_at_once),
     (Quarantine, "pardon", lambda *_: None),
     (Quarantine, "accuse", lambda *_: 0.0),
     (Links, "_go_on", probes_all),

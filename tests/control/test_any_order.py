@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator.control import modes as modes_module
+from coordinator.control import grouping as grouping_module
 from coordinator.control.actions import (
     Action,
     Divide,
@@ -50,7 +50,7 @@ from coordinator.control.events import (
     Wanted,
     Work,
 )
-from coordinator.control.modes import Modes
+from coordinator.control.grouping import Regrouping
 from coordinator.control.plans import NO_WORKER, Plans
 from protos.errors import ImbrexError, LostWorker, Overloaded
 from protos.facts import DeviceId
@@ -59,7 +59,7 @@ from tests.control.support import LW, changed, graph, grouping, plan
 MODELS = st.sampled_from(["m", "n"])
 GONE = LostWorker(cause="it is gone", cure="none")
 IN_FLIGHT, QUEUE, MOST_WAIT_S = 3, 4, 500.0
-Machine = Admission | Plans | Modes
+Machine = Admission | Plans | Regrouping
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -70,7 +70,7 @@ class AnyOrder(RuleBasedStateMachine):
         numbers = count(1)
         self.admission = Admission(IN_FLIGHT, QUEUE, MOST_WAIT_S)
         self.plans = Plans(numbers)
-        self.modes = Modes(self.plans, numbers, "auto")
+        self.regrouping = Regrouping(self.plans, numbers, "auto")
         self.now = 0.0
         self.tickets = map(Ticket, count(1))
         self.model: dict[Ticket, str] = {}
@@ -83,7 +83,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.of: dict[Work, tuple[object, ...]] = {}
         self.held: dict[str, object] = {}
         self.devices = frozenset(map(DeviceId, "abc"))
-        self.step(changed("joined", self.devices), self.modes)
+        self.step(changed("joined", self.devices), self.regrouping)
 
     # ------------------------------------------------------------ what the machines say
 
@@ -135,12 +135,12 @@ class AnyOrder(RuleBasedStateMachine):
                 else:
                     assert self.places == {ticket}
             case Start() if ticket in self.turns:
-                group = self.modes._line_of[ticket].started[ticket]
+                group = self.regrouping._line_of[ticket].started[ticket]
                 service = group.service
                 assert group.in_flight <= ceil(service.latency_s / service.period_s) + 1
             case Start(_, made) if ticket in self.places:
                 self.turns.add(ticket)
-                self.ask(Queued(ticket, self.model[ticket], made), self.modes)
+                self.ask(Queued(ticket, self.model[ticket], made), self.regrouping)
 
     def ask(self, event: Arrived | Wanted | Queued, machine: Machine) -> None:
         self.asked[event.ticket] = machine
@@ -156,7 +156,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.turns.discard(ticket)
         was_in = ticket in self.places
         self.places.discard(ticket)
-        self.step(Left(ticket, answered=was_in), self.modes, self.plans, self.admission)
+        self.step(Left(ticket, answered=was_in), self.regrouping, self.plans, self.admission)
         self.model.pop(ticket, None)
 
     # ------------------------------------------------------------ requests
@@ -209,7 +209,7 @@ class AnyOrder(RuleBasedStateMachine):
                 event = Unprepared(work, {DeviceId("a"): GONE})
             case _:
                 event = Failed(work, GONE)
-        self.step(event, self.plans, self.modes)
+        self.step(event, self.plans, self.regrouping)
 
     @rule(seconds=st.sampled_from([0.1, 0.3, 5.0, 100.0, 400.0]))
     def wait(self, seconds: float) -> None:
@@ -222,7 +222,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(devices=st.sets(st.sampled_from("abc")), cause=st.sampled_from(["joined", *CONSIDERED]))
     def change(self, devices: set[str], cause: str) -> None:
         self.devices = frozenset(map(DeviceId, devices))
-        self.step(changed(cause, self.devices), self.plans, self.modes)
+        self.step(changed(cause, self.devices), self.plans, self.regrouping)
 
     @rule(model=MODELS)
     def hold(self, model: str) -> None:
@@ -238,10 +238,10 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(model=MODELS)
     def forget(self, model: str) -> None:
         self.held.pop(model, None)
-        self.take(Forgotten(model), self.plans, self.modes)
+        self.take(Forgotten(model), self.plans, self.regrouping)
         assert not self.plans.knows(model, IN_FORCE)
         assert not self.plans.knows(model, LW)
-        assert not self.plans.programs_of(model) | self.modes.programs(model)
+        assert not self.plans.programs_of(model) | self.regrouping.programs(model)
         assert not [work for work in self.works if self.of[work][0] == model], "works go on"
         waits = [each for each, where in self.asked.items() if where is self.plans]
         assert not [each for each in waits if self.model.get(each) == model], "somebody waits"
@@ -287,8 +287,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert not self.asked, "somebody waits for ever"
         assert not self.places
         assert not self.works
-        assert self.modes._line_of == {}
-        assert not any(self.modes.is_busy(model) for model in "mn")
+        assert self.regrouping._line_of == {}
+        assert not any(self.regrouping.is_busy(model) for model in "mn")
 
 
 AnyOrder.TestCase.settings = settings(
@@ -334,7 +334,7 @@ def starts_everybody(groups, waiting: int):
     return [(position, groups[0]) for position in range(waiting)]
 
 
-def keeps_its_turn(line: modes_module._Line, ticket: Ticket) -> bool:
+def keeps_its_turn(line: grouping_module._Line, ticket: Ticket) -> bool:
     """Who is answered still counts as on its way."""
     line.waiting.pop(ticket, None)
     return line.started.pop(ticket, None) is not None
@@ -356,9 +356,9 @@ FAULTS: list[tuple[object, str, Callable[..., object]]] = [
     (Entry, "want", begins_another),
     (Entry, "ended", tells_nobody),
     (Plans, "_given", takes_what_is_late),
-    (modes_module, "starts", starts_everybody),
+    (grouping_module, "starts", starts_everybody),
     (Admission, "_let_in", never_alone),
-    (modes_module._Line, "leave", keeps_its_turn),
+    (grouping_module._Line, "leave", keeps_its_turn),
 ]
 
 

@@ -10,7 +10,7 @@ from coordinator.control.choice import Choice
 from coordinator.costs.devices import Cluster
 from coordinator.library.loaded import Library
 from coordinator.runtime.controller import Controller
-from coordinator.runtime.making import Maker
+from coordinator.runtime.plan_making import Maker
 from coordinator.runtime.planners import planner_of
 from coordinator.settings import CoordinatorSettings
 from protos.errors import NotFound, Overloaded, Unavailable

@@ -11,7 +11,7 @@ from coordinator.costs.endpoints import DEVICE_ENDPOINT, EndpointEstimate
 from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, divided, prior_link
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import LayerFit, Profile
-from coordinator.measuring.waits import message_waits, task_waits
+from coordinator.measuring.loop_waits import message_waits, task_waits
 from coordinator.planning.halo import halo
 from coordinator.planning.simulator import simulate
 from coordinator.tasks.graph import outline_plan

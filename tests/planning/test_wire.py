@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.control.given import adopt, plan_id
+from coordinator.control.sent_plan import adopt, plan_id
 from coordinator.costs.devices import Link
 from coordinator.planning.legal import check_plan
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan

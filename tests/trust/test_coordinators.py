@@ -12,7 +12,7 @@ from coordinator.cluster.authority import Authority
 from coordinator.cluster.joining import join, move
 from coordinator.cluster.state import Files, open_state
 from coordinator.cluster.trust import Trust
-from coordinator.runtime.aside_list import AsideList
+from coordinator.runtime.withheld_list import WithheldList
 from coordinator.serving.common.keys import Keys, Role
 from protos.channels import Caller
 from protos.client import WorkerClient
@@ -162,9 +162,9 @@ async def invited(first, port):
 @needs_server
 async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.2)
-    quarantine, recorded = AsideList.quarantine, []
+    quarantine, recorded = WithheldList.quarantine, []
     monkeypatch.setattr(
-        AsideList,
+        WithheldList,
         "quarantine",
         lambda listed, *what: (recorded.append(what), quarantine(listed, *what)),
     )
@@ -263,7 +263,7 @@ async def test_it_answers_without_the_store_and_refuses_changes(first, tmp_path)
                 node.start()
             await until(lambda: not one.state.problem, 60)
             # What was sent while there was no quorum may take effect now.
-            await asyncio.to_thread(AsideList(one.state).resume, KITCHEN)
+            await asyncio.to_thread(WithheldList(one.state).resume, KITCHEN)
             await until(lambda: state_of(one, KITCHEN) == "ready")
         store.nodes[0].kill()
         store.nodes[1].kill()

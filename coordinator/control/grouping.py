@@ -19,10 +19,10 @@ from coordinator.answers import LoadStatus
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.events import Event, Ticket, Work
-from coordinator.control.lines import Group, starts
 from coordinator.control.load import Load
 from coordinator.control.machine import Machine
 from coordinator.control.plans import Plans
+from coordinator.control.turns import Group, starts
 from coordinator.planning.groups import Grouping, Service
 from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph
@@ -124,7 +124,7 @@ class _Line:
         return group is not None
 
 
-class Modes(Machine):
+class Regrouping(Machine):
     """Assigns every request its turn and the plan that computes it."""
 
     def __init__(self, plans: Plans, works: Iterator[int], objective: Objective) -> None:

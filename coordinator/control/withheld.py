@@ -27,14 +27,14 @@ from protos.facts import DeviceId
 # After this, unfinished work moves elsewhere: a plan that is held would never be replaced.
 PATIENCE_S = 60.0
 
-AsideState = Literal["checking", "draining", "drained", "quarantined"]
+WithheldState = Literal["checking", "draining", "drained", "quarantined"]
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
     """Why a device gets no new work, and what brings it back."""
 
-    state: AsideState
+    state: WithheldState
     reason: str
     cure: str
 
@@ -44,7 +44,7 @@ class Apart:
         return self.state != "draining"
 
 
-class Aside(Machine):
+class Withheld(Machine):
     """Which devices are set aside. `drained` names those that were drained before the start."""
 
     def __init__(self, drained: Mapping[DeviceId, str]) -> None:

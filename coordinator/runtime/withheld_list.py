@@ -11,7 +11,7 @@ MOST_QUARANTINED = 256
 _MOST_REASON = 500
 
 
-class AsideList:
+class WithheldList:
     """Two documents of the cluster's state; every method raises what that does."""
 
     def __init__(self, state: ClusterState) -> None:

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.control.lines import Group, starts
 from coordinator.control.load import ARRIVALS_S, Load
+from coordinator.control.turns import Group, starts
 from coordinator.planning.groups import Service
 
 

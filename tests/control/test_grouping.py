@@ -19,7 +19,7 @@ from coordinator.control.events import (
     Unprepared,
     Work,
 )
-from coordinator.control.modes import KEEP_S, Modes
+from coordinator.control.grouping import KEEP_S, Regrouping
 from coordinator.control.plans import Plans
 from coordinator.control.switching import HEARD_S, Observed
 from coordinator.settings import Objective
@@ -39,7 +39,7 @@ class Crowd:
 
     def __init__(self, objective: Objective = "auto") -> None:
         self.plans = Plans(count(100), period_s=600.0)
-        self.state = Modes(self.plans, count(1), objective)
+        self.state = Regrouping(self.plans, count(1), objective)
         self.state.step(changed("joined"), 0.0)
         self.numbers = map(Ticket, count(1))
         self.here: list[Ticket] = []

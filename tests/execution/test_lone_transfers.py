@@ -1,7 +1,7 @@
 """Which messages had the wires to themselves."""
 
 from coordinator.costs.links import Transfer
-from coordinator.measuring.lone import lone_transfers
+from coordinator.measuring.lone_transfers import lone_transfers
 from coordinator.tasks.timeline import TaskTimes
 from tests.execution.sketches import HALVES, A, B, chain, direct_chain
 

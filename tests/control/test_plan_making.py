@@ -9,7 +9,7 @@ from coordinator.control.events import Work
 from coordinator.costs.devices import Cluster
 from coordinator.library.loaded import Library
 from coordinator.planning.groups import Grouping
-from coordinator.runtime.making import Maker
+from coordinator.runtime.plan_making import Maker
 from coordinator.runtime.planners import planner_of
 from coordinator.settings import CoordinatorSettings
 from tests.planning.support import cluster
