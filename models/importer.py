@@ -28,7 +28,7 @@ from models.simplify import (
     row_axes,
     simplified,
 )
-from models.simplify.draft import op_of
+from models.simplify.draft import Draft, op_of
 from models.sizes import bind
 from models.soundness import is_numeric, require_schema, sound_nodes
 from models.stored import Room, StoredModel, filled, in_memory
@@ -108,8 +108,9 @@ def load_graph(
     told |= parts
     tensors |= inferred()
     rows = row_axes(nodes, tensors, frozenset(constants), gathered)
-    nodes = rolled(nodes, tensors, constants, rows, frozenset(results_of(ahead, joined)))
-    nodes = arranged(nodes, tensors, results_of(ahead, joined), rows)
+    results = results_of(ahead, joined)
+    nodes = rolled(nodes, Draft(opset, tensors, constants, frozenset(results)), tensors, rows)
+    nodes = arranged(nodes, tensors, results, rows)
     for key, array in constants.items():
         tensors[key] = info_of(array)
     graph = Graph(

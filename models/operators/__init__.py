@@ -2,7 +2,7 @@
 
 from models.operators.declaration import Kind, Operator, Piece
 from models.operators.mixing import LAYER_NORMS, REDUCING
-from models.operators.quantised import dequantises
+from models.operators.quantised import LINEAR, dequantises
 from models.operators.table import (
     MOST_LINES_ASKED,
     TABLE,
@@ -16,6 +16,7 @@ from models.operators.table import (
 
 __all__ = [
     "LAYER_NORMS",
+    "LINEAR",
     "MOST_LINES_ASKED",
     "REDUCING",
     "TABLE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from models.boxes import Box, Span
@@ -23,9 +24,15 @@ def _joins_rows(graph: Graph, node: Node, axis: int) -> bool:
 
 
 def _concat(graph: Graph, node: Node, box: Box) -> Boxes:
-    """Of rows, those inputs that hold some of the box; of channels, all inputs."""
+    return of_joined(graph, node, node.inputs, box)
+
+
+def of_joined(graph: Graph, node: Node, names: Sequence[str], box: Box) -> Boxes:
+    """What a box reads of the tensors that a node joins: of rows, those that hold some of the box;
+    of channels, all.
+    """
     axis = _concat_axis(node, box)
-    sizes = [graph.shape(name)[axis] for name in node.inputs]
+    sizes = [graph.shape(name)[axis] for name in names]
     if not _joins_rows(graph, node, axis):
         return tuple(box.replace(axis, Span(0, size)) for size in sizes)
     starts = itertools.accumulate(sizes, initial=0)
@@ -40,13 +47,11 @@ def _build_concat(piece: Piece, program: Emitter) -> None:
     write_joined(piece, program, _concat_axis(piece.node, piece.output))
 
 
-def _concat_yields(graph: Graph, node: Node, box: Box) -> Box:
-    return box if _joins_rows(graph, node, _concat_axis(node, box)) else joined(graph, node, box)
-
-
 def joined(graph: Graph, node: Node, box: Box) -> Box:
-    """All inputs joined along the axis."""
+    """Any rows, but all inputs joined along another axis."""
     axis = _concat_axis(node, box)
+    if _joins_rows(graph, node, axis):
+        return box
     return box.replace(axis, Span(0, graph.shape(node.outputs[0])[axis]))
 
 
@@ -79,7 +84,7 @@ def _whole_blocks(graph: Graph, node: Node, box: Box) -> Box:
 
 
 LAYOUT = {
-    "Concat": Operator(Kind.LAYOUT, "concat", _concat, yields=_concat_yields, build=_build_concat),
+    "Concat": Operator(Kind.LAYOUT, "concat", _concat, yields=joined, build=_build_concat),
     "SpaceToDepth": Operator(Kind.LAYOUT, "concat", _space_to_depth, yields=whole_channels),
     "DepthToSpace": Operator(Kind.LAYOUT, "concat", _depth_to_space, yields=_whole_blocks),
 }

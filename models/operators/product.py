@@ -4,6 +4,7 @@ batch on its own. A product of two matrices with constant B is a Gemm.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from models.boxes import Box, Span
@@ -14,13 +15,18 @@ if TYPE_CHECKING:
     from models.graph import Graph, Node
 
 
-def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
-    a, b = (graph.shape(name) for name in node.inputs)
+def factors(a: Sequence[int], b: Sequence[int], box: Box) -> tuple[Box, Box]:
+    """What a box of a product reads of its factors, of shapes `a` and `b`."""
     batch, summed = Box(box[:-2]), Span(0, a[-1])
     return (
         Box((*project(batch, a[:-2]), box[-2], summed)),
         Box((*project(batch, b[:-2]), summed, box[-1])),
     )
+
+
+def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
+    a, b = (graph.shape(name) for name in node.inputs)
+    return factors(a, b, box)
 
 
 def _flop(graph: Graph, node: Node, output: Box) -> int:

@@ -16,8 +16,8 @@ from models.shapes import TensorInfo
 
 @dataclass
 class Draft:
-    """Nodes in order, written one after the other; `tensors` knows those of the model. `gathered`
-    are small tensors that one device is to have whole.
+    """Nodes in order, written one after the other; `tensors` knows those of the model, `rows` where
+    theirs lie, if not along axis 2. `gathered` are small tensors that one device is to have whole.
     """
 
     opset: int
@@ -26,6 +26,7 @@ class Draft:
     outputs: frozenset[str]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     gathered: set[str] = field(default_factory=set)
+    rows: Mapping[str, int] = field(default_factory=dict)
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """The shape of a tensor of the model."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 import onnx
 
 from models.graph import ROWS
-from models.operators import LAYER_NORMS, REDUCING
+from models.operators import LAYER_NORMS, LINEAR, REDUCING
 from models.operators.arrange import DOMAIN
 from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo
@@ -24,14 +24,17 @@ from models.simplify.draft import attributes_of, op_of
 _Axes = Sequence[int | None]
 # How many tensors are followed to see what a list is.
 _FOLLOWED = 16
-_OF_TOKENS = frozenset({"MatMul", "Gemm", *LAYER_NORMS})
+_OF_TOKENS = frozenset({"MatMul", "MatMulInteger", "QLinearMatMul", "Gemm", *LAYER_NORMS})
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 # Operators whose output has its rows where its inputs have them, counted from the end.
 _KEEPING = BROADCASTING | {
-    *("Concat", "Expand", "Gather", "Pad", "Slice", "Tile"),
+    *("Concat", "Expand", "Gather", "Pad", "Slice", "Split", "Tile"),
     *("LogSoftmax", "Softmax", *LAYER_NORMS),
+    *("com.microsoft.QLinearConcat", "com.microsoft.QLinearSoftmax"),
     *REDUCING,
 }
+# Operators whose other inputs are scales and zero points.
+_ELEMENTWISE = LINEAR | {"DynamicQuantizeLinear"}
 
 
 def row_axes(
@@ -73,7 +76,8 @@ def row_axes(
             lost.update(node.output)
             axis = len(out) - 2 if _are_tokens(made, out, readers) else None
         if axis is not None and axis != ROWS:
-            found |= dict.fromkeys(filter(None, node.output), axis)
+            like = (each for each in node.output if each and each in tensors)
+            found |= {each: axis for each in like if len(tensors[each].shape) == len(out)}
     return found
 
 
@@ -90,7 +94,7 @@ def _are_tokens(
         for node in readers.get(each, ()):
             if node.op_type in _OF_TOKENS and node.input[0] == each:
                 return True
-            if op_of(node) in _KEEPING and len(names) < _FOLLOWED:
+            if op_of(node) in _KEEPING | _ELEMENTWISE and len(names) < _FOLLOWED:
                 names += node.output
     return False
 
@@ -118,6 +122,12 @@ def _kept(
     return max(places)[1] if places else None
 
 
+def _same(
+    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
+) -> int | None:
+    return axes[0]
+
+
 def _transposed(
     node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
 ) -> int | None:
@@ -138,7 +148,9 @@ def _product(
 ) -> int | None:
     """The rows of A, unless these are what is summed over; else the columns of B."""
     places = []
-    for shape, axis, summed in zip(shapes, axes, (1, 2), strict=True):
+    factors = (0, 3) if node.op_type == "QLinearMatMul" else (0, 1)
+    for place, summed in zip(factors, (1, 2), strict=True):
+        shape, axis = shapes[place], axes[place]
         if axis is not None and 1 < len(shape) <= len(out) and len(shape) - axis != summed:
             places.append(len(out) - len(shape) + axis)
     return places[0] if places else None
@@ -165,10 +177,12 @@ def _sampled(
 
 _RULES: Mapping[str, _Rule] = {
     "GridSample": _sampled,
-    **dict.fromkeys(["Conv", "MaxPool", "AveragePool"], _windowed),
+    **dict.fromkeys(_ELEMENTWISE, _same),
+    **dict.fromkeys(["Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool"], _windowed),
+    "com.microsoft.QLinearAveragePool": _windowed,
     "Transpose": _transposed,
-    "MatMul": _product,
-    "Gemm": _connected,
+    **dict.fromkeys(["MatMul", "MatMulInteger", "QLinearMatMul"], _product),
+    **dict.fromkeys(["Gemm", "com.microsoft.QGemm"], _connected),
 }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from models.fitting import fitting
+from models.graph import ROWS
 from models.operators import REDUCING
 from models.shapes import TensorInfo
 from models.simplify.draft import Draft, attributes_of, op_of
@@ -16,6 +17,7 @@ from models.simplify.fused import RULES as FUSED
 from models.simplify.narrow import narrow_between
 from models.simplify.normalise import RULES as NORMALISATIONS
 from models.simplify.products import attention, einsum, multi_head, self_attention
+from models.simplify.rows import row_axes
 from models.wire import RUNTIME
 
 Rule = Callable[[Draft, onnx.NodeProto], bool]
@@ -31,8 +33,10 @@ def simplified(
     """The nodes and constants of the same network in simpler operators, and the tensors that one
     device is to have whole.
     """
-    draft = Draft(opset, tensors, dict(constants), frozenset(outputs))
     nodes = list(nodes)
+    by_row = any(node.op_type == "DynamicQuantizeLinear" for node in nodes)
+    rows = row_axes(nodes, tensors, frozenset(constants)) if by_row else {}
+    draft = Draft(opset, tensors, dict(constants), frozenset(outputs), rows=rows)
     read = {name for node in nodes for name in node.input} | draft.outputs
     # A mean in two steps may differ in the last bit, which a quantised network can turn into a
     # whole step further on: there, means are kept.
@@ -137,16 +141,18 @@ def _product(draft: Draft, node: onnx.NodeProto) -> bool:
 
 
 def _dynamic_quantise(draft: Draft, node: onnx.NodeProto) -> bool:
-    """The extremes of the whole tensor, then elementwise [ONNX, DynamicQuantizeLinear]."""
+    """The extremes of each row, of these, then elementwise [ONNX, DynamicQuantizeLinear]."""
     x, made = node.input[0], node.output[0]
-    rank = len(draft.shape(x))
-    if rank not in (3, 4) or draft.shape(x)[0] != 1:
+    axis, rank = draft.rows.get(x, ROWS), len(draft.shape(x))
+    if axis >= rank:
         return False
+    across = [each for each in range(rank) if each != axis]
     zero = draft.constant(f"{made}__zero", np.zeros((), np.float32))
     steps = draft.constant(f"{made}__steps", np.array(255, np.float32))
     extremes = []
     for op, bound in (("ReduceMin", "Min"), ("ReduceMax", "Max")):
-        found = draft.over_map(op, x, f"{made}__{bound}", rank, channels=True)
+        each = draft.reduce(op, x, f"{made}__{bound}__rows", across) if across else x
+        found = draft.reduce(op, each, f"{made}__{bound}", [axis])
         scalar = draft.reshape(found, f"{found}_scalar", [])
         extremes.append(draft.emit(bound, [scalar, zero], f"{found}_bound"))
     low, high = extremes

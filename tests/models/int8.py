@@ -13,6 +13,7 @@ RUNTIME = "com.microsoft"
 LAYERS = (
     *("conv", "linear", "pool", "residual", "concat", "gate"),
     *("own activation", "own sum", "own concat", "own pool"),
+    *("product", "own softmax", "own mean"),
 )
 
 
@@ -93,6 +94,18 @@ class Int8:
         self.shapes[name], self.scales[name] = shape, after
         return name
 
+    def product(self, source: str, out: int, *, per_column: bool) -> str:
+        """Of each row with weights that have a scale per column, or one."""
+        *before, inner = self.shapes[source]
+        weights = self.constant(self.rng.integers(-127, 128, (inner, out)).astype(np.int8))
+        size = (out,) if per_column else ()
+        scales = self.constant(self.rng.uniform(0.001, 0.01, size).astype(np.float32))
+        points, after = self.constant(np.zeros(size, np.int8)), self.scale()
+        inputs = [source, *self.scales[source], weights, scales, points, *after]
+        name = self.node("QLinearMatMul", inputs)
+        self.shapes[name], self.scales[name] = (*before, out), after
+        return name
+
     def fully_connected(self, source: str, out: int) -> str:
         """Behind a Flatten, with a scale per output."""
         inner = int(np.prod(self.shapes[source]))
@@ -127,10 +140,7 @@ def int8_networks(draw: st.DrawFn, opset: int = 17) -> onnx.ModelProto:
     tensor = net.quantise("x", shape)
     for _ in range(draw(st.integers(1, 5))):
         channels = net.shapes[tensor][1]
-        kinds = ["conv", "linear", "pool", "residual", "concat", "gate"]
-        match draw(
-            st.sampled_from([*kinds, "own activation", "own sum", "own concat", "own pool"])
-        ):
+        match draw(st.sampled_from(LAYERS)):
             case "conv":
                 kernel, stride = draw(st.sampled_from([(1, 1), (3, 1), (3, 2), (5, 1)]))
                 tensor = net.conv(tensor, draw(st.integers(1, 6)), kernel, stride, draw(_yes))
@@ -166,13 +176,23 @@ def int8_networks(draw: st.DrawFn, opset: int = 17) -> onnx.ModelProto:
                 op = draw(st.sampled_from(["QLinearAdd", "QLinearMul"]))
                 tensor = net.runtime(op, [branch, tensor], net.shapes[tensor])
             case "own concat":
-                branch = net.linear_conv(tensor, 2, 3, 1)
-                joined = (1, channels + 2, *net.shapes[tensor][2:])
-                tensor = net.runtime("QLinearConcat", [tensor, branch], joined, axis=1)
+                axis, joined = draw(st.sampled_from([1, 2, 3])), list(net.shapes[tensor])
+                branch = net.linear_conv(tensor, channels if axis > 1 else 2, 3, 1)
+                joined[axis] += net.shapes[branch][axis]
+                tensor = net.runtime("QLinearConcat", [tensor, branch], tuple(joined), axis=axis)
             case "own pool":
                 more = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
                 pooled = net.runtime("QLinearAveragePool", [tensor], net.shapes[tensor], **more)
                 tensor = pooled
+            case "product":
+                tensor = net.product(tensor, draw(st.integers(1, 6)), per_column=draw(_yes))
+            case "own softmax":
+                more = {"axis": draw(st.sampled_from([1, 2, 3, -1]))}
+                more |= {"opset": draw(st.sampled_from([12, 13]))}
+                tensor = net.runtime("QLinearSoftmax", [tensor], net.shapes[tensor], **more)
+            case "own mean":
+                mean = net.runtime("QLinearGlobalAveragePool", [tensor], (1, channels, 1, 1))
+                tensor = net.runtime("QLinearMul", [tensor, mean], net.shapes[tensor])
     if draw(st.integers(0, 4)) == 0:
         tensor = net.fully_connected(tensor, draw(st.integers(1, 6)))
     return net.model(shape, [tensor])

@@ -102,3 +102,42 @@ def test_a_mean_of_floats_in_a_quantised_network_is_taken_whole() -> None:
     assert [node.op for node in network.graph.nodes if "ool" in node.op] == ["GlobalAveragePool"]
     assert not any(node.op.startswith("Reduce") for node in network.graph.nodes)
     assert check(model, network, (4, 1), fused(network)).comparison.max_abs_error == 0.0
+
+
+def product_of_integers(b: np.ndarray, *points: np.ndarray, opset: int = 17) -> onnx.ModelProto:
+    """Eight bits (1, 2, 12, 6), times a matrix for all or one for each channel."""
+    net = Int8(np.random.default_rng(9), opset=opset)
+    names = [net.quantise("x", (1, 2, 12, 6)), net.constant(b), *map(net.constant, points)]
+    made = net.node("Cast", [net.node("MatMulInteger", names)], to=onnx.TensorProto.FLOAT)
+    model = net.model((1, 2, 12, 6), [])
+    model.graph.output.append(helper.make_tensor_value_info(made, onnx.TensorProto.FLOAT, None))
+    return model
+
+
+WEIGHTS = np.random.default_rng(10).integers(-127, 128, (2, 6, 5)).astype(np.int8)
+A_POINT, COLUMNS = np.array(128, np.uint8), np.arange(5, dtype=np.int8)
+
+
+@pytest.mark.parametrize("opset", [10, 17, 23])
+@pytest.mark.parametrize(
+    ("b", "points"),
+    [
+        (WEIGHTS[0], []),
+        (WEIGHTS[0], [A_POINT]),
+        (WEIGHTS[0], [A_POINT.reshape(1), COLUMNS]),
+        (WEIGHTS, [A_POINT, COLUMNS[:1]]),
+        (WEIGHTS, [A_POINT, np.stack([COLUMNS, -COLUMNS]).reshape(2, 1, 5)]),
+    ],
+)
+def test_products_of_integers(b: np.ndarray, points: list[np.ndarray], opset: int) -> None:
+    model = product_of_integers(b, *points, opset=opset)
+    network = divide(load_graph(model))
+    assert all(unit.splits for unit in network.units)
+    for grid in ((3, 1), (2, 2)):
+        assert check(model, network, grid, fused(network)).comparison.max_abs_error == 0.0
+
+
+def test_a_zero_point_for_each_row_is_refused() -> None:
+    graph = load_graph(product_of_integers(WEIGHTS[0], np.zeros((1, 2, 12, 1), np.uint8)))
+    (refused,) = (node.refusal for node in graph.nodes if node.op == "MatMulInteger")
+    assert refused == "MatMulInteger has a scale or zero point for each row"

@@ -62,7 +62,7 @@ def tolerance(model: onnx.ModelProto) -> float:
 # Drawn by tests/models/int8.py and test_quantised.py; or what we make of some chains and of what
 # onnxruntime has fused.
 ELSEWHERE = {op for op in TABLE if "Linear" in op} | {
-    *("ConvInteger", "com.microsoft.QGemm", "imbrex.Arrange", "imbrex.Roll"),
+    *("ConvInteger", "MatMulInteger", "com.microsoft.QGemm", "imbrex.Arrange", "imbrex.Roll"),
     "SimplifiedLayerNormalization",
 }
 
