@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from models.agreement import Judgement, Truth
+from models.agreement import Judgement, whole_truth
 from models.graph import ROWS, Graph, Node
 from models.operators import Kind, operator, splits_along
 from models.operators.tail import BODY
 from models.pixels import as_values
 from models.program import BlobSource
-from models.reference import Comparison, WholeModel, random_inputs
+from models.reference import Comparison, random_inputs
 from models.run_tiles import TileFault, TileRun
 from models.tiles import grid, tile_boxes, whole_map
-from models.tolerance import PLAIN, can_be_compared, tolerance
+from models.tolerance import PLAIN
 from models.units import Network
 from models.work import tile_works
 
@@ -38,7 +38,8 @@ class Refusal:
 class CheckReport:
     """Outcome of a check; `blocks` counts the blocks of the planner-like blocking. `tolerance` is
     the largest error with which it is ok, relative to the largest magnitude of the same kind of
-    value; where onnxruntime differs from itself by more (`noise`), a multiple of that.
+    value; where onnxruntime differs from itself by more (`noise`), a multiple of that, or in a
+    quantised network, from either of its answers.
     """
 
     model: str
@@ -97,10 +98,7 @@ def check(
     feeds = random_inputs(network.graph) if feeds is None else feeds
     progress("whole model", 0.0)
     values = as_values(network.graph, feeds)
-    whole, limit = WholeModel(model).run(values), tolerance(network.graph)
-    comparable = can_be_compared(network.graph)
-    again = WholeModel(model, optimised=False).run(values) if comparable else None
-    truth = Truth(whole, again, limit)
+    truth = whole_truth(model, network.graph, values)
     alone = [(i, i + 1) for i in range(len(network.units))]
     worst = Judgement()
     blobs = BlobSource()
@@ -121,7 +119,7 @@ def check(
         partitioned_flop_share=partitioned_flop_share(network),
         judgement=worst,
         refusals=refusals(network),
-        tolerance=limit,
+        tolerance=truth.limit,
         noise=truth.noise,
     )
 

@@ -37,11 +37,11 @@ def bench(models: Sequence[str], url: str, asked: Asked, form: Form) -> int:
     """
     if asked.plot is not None:
         require_writable(asked.plot, "--plot")
-    bodies = {model: question(model, asked.seed) for model in models}
+    posed = {model: question(model, asked.seed) for model in models}
     found = []
     with Client(url) as client:
-        for model, body in bodies.items():
-            found.append(measure(client, model, body, asked))
+        for model, each in posed.items():
+            found.append(measure(client, model, each, asked))
             if form == "people":
                 show(found[-1])
         there = plain(client.devices())

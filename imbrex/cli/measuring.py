@@ -18,9 +18,12 @@ from imbrex import terminal
 from imbrex.calls import read_file
 from imbrex.cli.rounds import WARM_UP, Case, Rounds
 from imbrex.client import Client
-from imbrex.described import network_of
+from models import catalogue, loading
+from models.agreement import both_answers
 from models.check import TOLERANCE
-from models.reference import random_inputs
+from models.pixels import as_values
+from models.reference import Arrays, random_inputs
+from models.tolerance import is_quantised
 from protos.errors import BadRequest, Infeasible, Unavailable
 
 
@@ -38,6 +41,16 @@ class Asked:
     plan: Path | None
     wires: Sequence[str] = ("",)
     plot: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Posed:
+    """A request's body, and the answers that are right besides the first one: those of the whole
+    model, if it is quantised (`models.agreement`).
+    """
+
+    body: bytes
+    right: Sequence[Arrays] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +77,7 @@ class Found:
         return error <= TOLERANCE if is_exact else isfinite(error)
 
 
-def measure(client: Client, model: str, body: bytes, asked: Asked) -> Found:
+def measure(client: Client, model: str, posed: Posed, asked: Asked) -> Found:
     """Every case and, in each round, the whole model on the best device.
 
     Raises:
@@ -75,7 +88,7 @@ def measure(client: Client, model: str, body: bytes, asked: Asked) -> Found:
     devices = [each for each in client.devices() if each.state == "ready"]
     if not devices:
         raise Unavailable(cause="no device is ready", cure="See `imbrex status`")
-    rounds = Rounds(client, public_name(model), body)
+    rounds = Rounds(client, public_name(model), posed.body, others=posed.right)
     cases = _cases(asked, len(devices), client, rounds.model)
     able, baselines = _measured(rounds, cases, asked.repeat)
     precisions = {each.name: each.precision for each in client.models()}
@@ -94,10 +107,14 @@ def measure(client: Client, model: str, body: bytes, asked: Asked) -> Found:
     return Found(cases, about, [each.latency_s for each in baselines])
 
 
-def question(model: str, seed: int) -> bytes:
-    """Seeded tensors for the model, as a request's body."""
+def question(model: str, seed: int) -> Posed:
+    """Seeded tensors for the model."""
     with terminal.waiting(f"reading {model}"):
-        return write_tensors(random_inputs(network_of(model).graph, seed))
+        loaded = catalogue.load(model)
+        graph = loading.network_of(loaded).graph
+        feeds = random_inputs(graph, seed)
+        right = both_answers(loaded.proto, as_values(graph, feeds)) if is_quantised(graph) else ()
+        return Posed(write_tensors(feeds), right)
 
 
 def _cases(asked: Asked, there: int, client: Client, model: str) -> list[Case]:

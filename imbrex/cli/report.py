@@ -56,12 +56,12 @@ def report(models: Sequence[str], url: str, asked: measuring.Asked, target: Path
         Unavailable: there is no device to measure, or one cannot be measured.
     """
     require_writable(target, "--report")
-    bodies = {model: measuring.question(model, asked.seed) for model in models}
+    posed = {model: measuring.question(model, asked.seed) for model in models}
     with Client(url) as client:
         _require_measured(client)
         found = []
-        for model, body in bodies.items():
-            found.append(measuring.measure(client, model, body, asked))
+        for model, each in posed.items():
+            found.append(measuring.measure(client, model, each, asked))
             bench.show(found[-1])
         between_devices = any(
             sample.bytes["halo"] for each in found for case in each.cases for sample in case.samples

@@ -7,21 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from coordinator.control.choice import Choice
 from coordinator.serving.common import names
 from imbrex.calls import Outputs, plain
 from imbrex.client import Client, NoCoordinator
-from models.reference import EQUAL, Comparison, compare
+from models.agreement import nearest
+from models.reference import EQUAL, Arrays, Comparison, compare
 from models.selection import Selections, as_read
 from models.tolerance import PLAIN
 from protos.errors import ImbrexError, NotFound
 
 # The first request of a plan loads sessions and fills caches.
 WARM_UP = 2
-
-Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +71,15 @@ class Case:
 
 @dataclass(slots=True)
 class Rounds:
-    """Sends one input in all cases, interleaved. The first case's first answer is the reference."""
+    """Sends one input in all cases, interleaved. The first case's first answer is the reference;
+    `others` are as right, and each element has to agree with that of one of them.
+    """
 
     client: Client
     model: str
     body: bytes
     reference: Arrays | None = None
+    others: Sequence[Arrays] = ()
 
     def warm_up(self, cases: Sequence[Case], step: Callable[[str], None]) -> None:
         """Plans and prepares every case; sets the reason of cases without a plan."""
@@ -127,8 +127,13 @@ class Rounds:
 
     def _expected(self, case: Case, arrays: Arrays) -> Arrays:
         assert self.reference is not None, "warm_up comes first"
-        selected = {
-            name: as_read(selection, arrays[name], self.reference[name], PLAIN)
-            for name, selection in case.selections.items()
-        }
-        return {**self.reference, **selected}
+        right = [self.reference, *self.others]
+        return nearest(arrays, [_selected(case.selections, arrays, each) for each in right])
+
+
+def _selected(selections: Selections, arrays: Arrays, right: Arrays) -> Arrays:
+    """A right answer, of which some outputs are selections like the answer's."""
+    return {**right} | {
+        name: as_read(selection, arrays[name], right[name], PLAIN)
+        for name, selection in selections.items()
+    }

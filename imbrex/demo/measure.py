@@ -12,8 +12,9 @@ from imbrex.calls import plain
 from imbrex.demo.cluster import ClusterForm, DemoCluster
 from imbrex.demo.progress import Progress
 from imbrex.demo.question import Question
+from models.agreement import Judgement
 from models.quality import Picture, Truth, exactly_right
-from models.reference import EQUAL, Comparison, compare
+from models.reference import Comparison
 from protos.errors import Unavailable
 
 # What requests show of messages and tasks: estimates settle within ten.
@@ -38,9 +39,14 @@ class Measured:
     cold: Mapping[str, Any]
     first: Mapping[str, Any]
     answers: Sequence[Mapping[str, Any]]
-    comparison: Comparison
+    judgement: Judgement
     baseline: Mapping[str, Any]
     scale: float = 1.0
+
+    @property
+    def comparison(self) -> Comparison:
+        """The largest errors of the raw answers."""
+        return self.judgement.comparison
 
     @property
     def latency_s(self) -> float:
@@ -101,11 +107,11 @@ def measure(
         for _ in range(1, FIRST_REQUESTS):
             client.outputs(model, question.body, question.media_type, chosen)
         plan = plain(client.plan(model, chosen))
-        answers, comparison = [], EQUAL
+        answers, judgement = [], Judgement()
         for number in range(1, WARM_REQUESTS + 1):
             progress(f"request {number} of {WARM_REQUESTS}")
             found = client.outputs(model, question.body, question.media_type, chosen)
-            comparison = comparison.worse(compare(found.arrays, question.expected))
+            judgement = judgement.worse(question.whole.judge(found.arrays))
             answers.append(plain(found.origin))
         versions = {each["plan_version"] for each in (first, *answers)}
         if versions == {plan["version"]} and is_for_all(plan, cluster.form):
@@ -119,7 +125,7 @@ def measure(
     baseline = plain(client.baseline(model))
     like = cluster.form.like
     scale = like.scale if like else 1.0
-    return Measured(plan, cold, first, answers, comparison, baseline, scale)
+    return Measured(plan, cold, first, answers, judgement, baseline, scale)
 
 
 def curve(

@@ -10,13 +10,12 @@ import numpy as np
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import media_type, read_file
-from models import catalogue
+from models import agreement, catalogue
 from models.digits.examples import examples
 from models.graph import Graph
 from models.importer import graph_of
 from models.quality import Truth
-from models.reference import WholeModel, random_inputs
-from models.tolerance import tolerance
+from models.reference import random_inputs
 from models.vision.sidecar import Sidecar
 from protos.errors import BadRequest
 
@@ -25,9 +24,8 @@ from protos.errors import BadRequest
 class Question:
     """A request body, and what is known about the right answer.
 
-    `argument` names the model to `imbrex coordinator`, `model` is its name there. `expected` are
-    the whole model's raw outputs, which an answer equals within `tolerance`, `truth` the objects in
-    the picture, if known.
+    `argument` names the model to `imbrex coordinator`, `model` is its name there. `whole` judges
+    raw outputs by the whole model's, `truth` are the objects in the picture, if known.
     """
 
     argument: str
@@ -36,8 +34,7 @@ class Question:
     body: bytes = field(repr=False)
     media_type: str
     shown_as: str
-    expected: dict[str, np.ndarray] = field(repr=False)
-    tolerance: float
+    whole: agreement.Truth = field(repr=False)
     truth: tuple[Truth, ...] | None = None
 
 
@@ -70,8 +67,7 @@ def prepare(model: str, image: Path | None) -> Question:
         body=body,
         media_type=kind,
         shown_as=shown,
-        expected=WholeModel(loaded.proto).run(feeds),
-        tolerance=tolerance(graph),
+        whole=agreement.whole_truth(loaded.proto, graph, feeds),
         truth=_truth(body) if loaded.sidecar and loaded.name == "digits" else None,
     )
 

@@ -52,8 +52,10 @@ class Outcome:
     @property
     def same(self) -> bool:
         """Whether the cluster's raw answers equal the whole model's within the wire's tolerance."""
-        error = self.measured.comparison.max_rel_error
-        return math.isfinite(error) if self.encoded else error <= self.question.tolerance
+        judgement = self.measured.judgement
+        if self.encoded:
+            return math.isfinite(judgement.comparison.max_rel_error)
+        return judgement.excess <= 1.0
 
     @property
     def encoded(self) -> bool:
@@ -265,7 +267,7 @@ def _compared(outcome: Outcome, console: Console) -> None:
         f"{terminal.duration(measured.latency_s)}: {measured.speedup:.2f}x (predicted "
         f"{terminal.duration(measured.predicted_s)})"
     )
-    limit = told(outcome.question.tolerance)
+    limit = told(outcome.question.whole.limit)
     if outcome.encoded:
         limit = f"maps sent as {measured.plan['wire']}"
     console.print(

@@ -136,6 +136,17 @@ def test_rounds_are_interleaved_and_every_answer_is_compared() -> None:
     assert cases[0].predicted_s == 0.2
 
 
+def test_an_answer_that_is_as_right_as_the_first_does_not_differ() -> None:
+    turns = Turns()
+    other = {"y": np.full(3, 1.5, np.float32)}
+    rounds = Rounds(turns, "m", b"", others=[other])  # type: ignore[arg-type]
+    cases = [Case(name, 1, Choice(name)) for name in "ab"]
+    rounds.warm_up(cases, lambda what: None)
+    turns.asked[:] = ["b"] * (WARM_UP + 1)
+    list(rounds.measure(cases, 1))
+    assert cases[1].comparison.max_rel_error == 0
+
+
 def test_what_cannot_be_measured(live: Live, tmp_path: Path) -> None:
     assert "aolf" in live.refuses("bench", live.file, "--strategies", "aolf")
     assert "aolf" in live.refuses("bench", live.file, "--strategies", "lw,aolf")

@@ -13,10 +13,14 @@ from imbrex.demo.measure import Measured
 from imbrex.demo.question import Question
 from imbrex.demo.report import Outcome, show
 from imbrex.demo.run import kept
-from models.reference import EQUAL, Comparison
+from models.agreement import Judgement, Truth
+from models.reference import Comparison
 
 LIKE = told("pi4", load_kind(KINDS["pi4"].preset).preset, scale=0.25, core=100.0)
-QUESTION = Question("digits", "digits", True, b"", "image/png", "sheet-1.png", {}, 1e-5)
+SAME = Judgement()
+QUESTION = Question(
+    "digits", "digits", True, b"", "image/png", "sheet-1.png", Truth({}, None, 1e-5)
+)
 
 
 def answer(total_ms, scatter_ms=8.0):
@@ -25,12 +29,12 @@ def answer(total_ms, scatter_ms=8.0):
     return {"timing_ms": {**phases, "compute": left, "total": total_ms}}
 
 
-def measured(alone_s, total_ms, predicted_s, comparison=EQUAL, scatter_ms=8.0):
+def measured(alone_s, total_ms, predicted_s, judgement=SAME, scatter_ms=8.0):
     plan = {"predicted_latency_s": predicted_s, "wire": "exact"}
     first = {"predictions": [], **answer(total_ms)}
     baseline = {"latency_s": alone_s, "device": "worker-1"}
     return Measured(
-        plan, first, first, [answer(total_ms, scatter_ms)] * 3, comparison, baseline, LIKE.scale
+        plan, first, first, [answer(total_ms, scatter_ms)] * 3, judgement, baseline, LIKE.scale
     )
 
 
@@ -59,10 +63,10 @@ def test_times_are_those_of_the_devices():
 @pytest.mark.parametrize("scale", [1 / 128, 1])
 @pytest.mark.parametrize("alone_s", [80.0, 0.01])
 @pytest.mark.parametrize("plan", [{"wire": "exact"}, {"wire": "fp16"}])
-@pytest.mark.parametrize("comparison", [EQUAL, Comparison(1.23456e-5, 1.23456e-5)])
-def test_the_first_screen_is_ten_lines_on_a_terminal(kind, scale, alone_s, plan, comparison):
+@pytest.mark.parametrize("judgement", [SAME, Judgement(Comparison(1.23456e-5, 1.23456e-5), 1.2)])
+def test_the_first_screen_is_ten_lines_on_a_terminal(kind, scale, alone_s, plan, judgement):
     like = told(kind, load_kind(KINDS[kind].preset).preset, scale, core=100.0) if kind else None
-    found = measured(alone_s, 12345.0, 12.3456, comparison, scatter_ms=1234.0)
+    found = measured(alone_s, 12345.0, 12.3456, judgement, scatter_ms=1234.0)
     found = replace(found, scale=like.scale if like else 1.0, plan={**found.plan, **plan})
     devices = [{"id": str(k), "name": f"worker-{k}"} for k in range(64)]
     text = screen(Outcome(QUESTION, devices, found, like))
@@ -85,7 +89,7 @@ def test_a_slower_cluster_is_said_in_words_with_the_reason(alone_s, total_ms, pr
 
 
 def test_another_answer_is_not_called_the_same():
-    wrong = Comparison(1.0, 0.5)
+    wrong = Judgement(Comparison(1.0, 0.5), 5e4)
     text = screen(outcome(measured(0.4, 200.0, 0.2, wrong)))
     assert "A DIFFERENT ANSWER" in text
     assert "the same answer" not in text

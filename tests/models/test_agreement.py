@@ -51,6 +51,26 @@ def test_what_onnxruntime_differs_from_itself_is_allowed() -> None:
     assert truth.judge({"out": wrong}).excess > 1.0
 
 
+def test_an_element_of_steps_agrees_with_either_answer_and_nothing_else() -> None:
+    step = 0.1
+    whole = step * RNG.integers(0, 9, (1, 1, 40, 40)).astype(np.float32)
+    again, mixed = whole.copy(), whole.copy()
+    again[0, 0, ::4] += np.float32(step)
+    mixed[0, 0, ::8] = again[0, 0, ::8]
+    truth = Truth({"out": whole}, {"out": again}, LIMIT, either=True)
+    assert truth.noise > 0.1
+    for right in (whole, again, mixed):
+        assert truth.judge({"out": right}).excess == 0.0
+    beyond, elsewhere, between = whole.copy(), whole.copy(), whole.copy()
+    beyond[0, 0, 0, 0] = again[0, 0, 0, 0] + np.float32(step)
+    elsewhere[0, 0, 1, 0] += np.float32(step)
+    between[0, 0, 0, 0] += np.float32(step / 2)
+    for wrong in (beyond, elsewhere, between):
+        assert truth.judge({"out": wrong}).excess > 1.0
+    assert truth.judge({"out": whole[..., :5]}).excess == inf
+    assert truth.judge({"out": np.full_like(whole, nan)}).excess == inf
+
+
 def test_few_values_are_of_one_kind() -> None:
     logits = np.array([[3.0, 1e-4, -2.0]], dtype=np.float32)
     assert list(kinds({"out": logits})) == [Kind("out", 0, 0, 1)]

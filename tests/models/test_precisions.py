@@ -4,6 +4,8 @@ in float32.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx
 import pytest
@@ -35,6 +37,28 @@ def test_every_form_is_split_and_agrees(form: str, name: str) -> None:
         assert report.comparison.max_abs_error == 0
     assert report.tolerance in LIMITS.get(form, {PLAIN})
     assert (report.tolerance == PLAIN) is (told(report.tolerance) == f"limit {PLAIN:g}")
+
+
+@pytest.mark.parametrize("name", ["class token", "windows"])
+def test_a_network_of_one_tile_agrees(name: str) -> None:
+    """onnxruntime differs from itself, and what is not cut is one of its answers."""
+    model = network_in("QDQ u8", name)
+    network = divide(load_graph(model))
+    report = check(model, network, (1, 1), fused(network))
+    assert report.noise > 100 * report.tolerance
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["class token", "windows", "detector"])
+def test_a_damaged_tile_is_found(form: str, name: str) -> None:
+    model = network_in(form, name)
+    network = divide(load_graph(model))
+
+    def damaged(parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {key: np.asarray(np.flip(part)) for key, part in parts.items()}
+
+    assert not check(model, network, (3, 1), fused(network), fault=damaged).ok
 
 
 def operators(graph: Graph) -> list[str]:
