@@ -44,14 +44,26 @@ def simplified(
     for original in nodes:
         node = onnx.NodeProto()
         node.CopyFrom(original)
-        while len(node.output) > 1 and node.output[-1] not in read:
-            node.output.pop()
         rule = _RULES.get(op_of(node))
+        least = _fewest_outputs(node, opset, ours=rule is not None)
+        while len(node.output) > least and node.output[-1] not in read:
+            node.output.pop()
         with fitting(node.name, node.op_type):
             if rule is None or node.op_type in exact or not rule(draft, node):
                 draft.nodes.append(node)
     narrow = narrow_between(draft.nodes, draft.outputs)
     return narrow, draft.constants, frozenset(draft.gathered)
+
+
+def _fewest_outputs(node: onnx.NodeProto, opset: int, *, ours: bool) -> int:
+    """How many outputs an operator has at least; of one unknown to ONNX and to us, all that are
+    written.
+    """
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain.removeprefix("ai.onnx"))
+    except onnx.defs.SchemaError:
+        return 1 if ours else len(node.output)
+    return max(1, int(schema.min_output))
 
 
 def _is_quantised(node: onnx.NodeProto) -> bool:

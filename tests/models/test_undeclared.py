@@ -71,3 +71,31 @@ def test_an_operator_is_one_declaration(monkeypatch: pytest.MonkeyPatch) -> None
     model = running_sum(ROWS)
     network = divide(load_graph(model))
     assert not check(model, network, (3, 1), fused(network)).ok
+
+
+def best_of_rows() -> onnx.ModelProto:
+    """A convolution, and the three largest of each row, without their places."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="conv", pads=[1] * 4),
+        helper.make_node("TopK", ["a", "k"], ["values", "indices"], name="best", axis=-1),
+        helper.make_node("Neg", ["values"], ["y"], name="after"),
+    ]
+    weights = [
+        numpy_helper.from_array(np.ones((2, 2, 3, 3), np.float32), "w"),
+        numpy_helper.from_array(np.array([3], np.int64), "k"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 9, 9])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_an_output_that_an_operator_must_have_stays() -> None:
+    model = best_of_rows()
+    network = divide(load_graph(model))
+    assert next(node for node in network.graph.nodes if node.op == "TopK").outputs[1] == "indices"
+    assert check(model, network, (3, 1), fused(network)).ok
