@@ -8,33 +8,21 @@ device then keeps its rows of every map, and nothing is moved to bring them into
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 import onnx
 from onnx import helper
 
 from models.graph import ROWS, Joined
-from models.operators import LAYER_NORMS
-from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo
-from models.simplify.draft import Draft, attributes_of, joined_axis, op_of, slice_of
+from models.simplify.draft import Draft, joined_axis, slice_of
+from models.simplify.parts import Change, Parts, change_of
 from models.simplify.rows import row_axes
 
 # No detector has more scales, and what follows a list is written once for each of its maps.
 _MOST_PARTS = 8
 _MOST_WRITTEN = 1 << 13
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """A tensor in parts along an axis."""
-
-    names: tuple[str, ...]
-    axis: int
-    sizes: tuple[int, ...]
 
 
 def joined_last(
@@ -63,7 +51,7 @@ class _Sinking:
         # Outputs that no node reads, and those of them that are joined by nobody here.
         self._ends, self.joined = ends, dict[str, Joined]()
         self._rows = rows
-        self._parts: dict[str, _Parts] = {}
+        self._parts: dict[str, Parts] = {}
         self._waiting: dict[str, onnx.NodeProto] = {}
         # What is done to each map's rows, one map after the other, so that it makes layers.
         self._chains: dict[int, list[onnx.NodeProto]] = {}
@@ -123,7 +111,7 @@ class _Sinking:
         self._chains.clear()
         self._taken_parts.clear()
 
-    def _divided(self, node: onnx.NodeProto) -> _Parts | None:
+    def _divided(self, node: onnx.NodeProto) -> Parts | None:
         if len(node.output) != 1:
             return None
         if any(name and name not in self.draft.tensors for name in (*node.input, *node.output)):
@@ -131,14 +119,13 @@ class _Sinking:
         if self._is_list(node):
             axis = joined_axis(node, len(self.draft.shape(node.output[0])))
             sizes = tuple(self.draft.shape(name)[axis] for name in node.input)
-            return _Parts(tuple(node.input), axis, sizes)
+            return Parts(tuple(node.input), axis, sizes)
         read = {name: self._parts[name] for name in node.input if name in self._parts}
         if not read or len({each.sizes for each in read.values()}) > 1:
             return None
         if len(self.made) > _MOST_WRITTEN:
             return None
-        rule = _RULES.get(op_of(node))
-        change = rule(self.draft, node, read) if rule else None
+        change = change_of(self.draft, node, read)
         return None if change is None else self._write(node, read, change)
 
     def _is_list(self, node: onnx.NodeProto) -> bool:
@@ -152,7 +139,7 @@ class _Sinking:
         made = any(name in self.draft.constants or name in self._parts for name in node.input)
         return not made and len(shape) == 3 and axis == self._rows.get(node.output[0], ROWS)
 
-    def _write(self, node: onnx.NodeProto, read: Mapping[str, _Parts], change: _Change) -> _Parts:
+    def _write(self, node: onnx.NodeProto, read: Mapping[str, Parts], change: Change) -> Parts:
         sizes = next(iter(read.values())).sizes
         starts = itertools.accumulate(sizes, initial=0)
         names = tuple(f"{node.output[0]}__rows{k}" for k in range(len(sizes)))
@@ -175,7 +162,7 @@ class _Sinking:
             shape[change.axis] = size
             self.made[name] = TensorInfo(tuple(shape), self.draft.tensors[node.output[0]].data_type)
             self._done.add(name)
-        return _Parts(names, change.axis, sizes)
+        return Parts(names, change.axis, sizes)
 
     def _cut(self, source: str, axis: int, start: int, size: int) -> str:
         """A part of a constant, which keeps its memory."""
@@ -184,137 +171,3 @@ class _Sinking:
             part = (slice(None),) * axis + (slice(start, start + size),)
             self.draft.constant(name, self.draft.constants[source][part])
         return name
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A node that can be divided: the axis of its output's parts, the axes along which constant
-    inputs (by place) are cut, and for a Reshape its shape.
-    """
-
-    axis: int
-    sliced: Mapping[int, int]
-    shape: Sequence[int] | None = None
-
-
-_Rule = Callable[[Draft, onnx.NodeProto, Mapping[str, _Parts]], "_Change | None"]
-
-
-def _elementwise(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
-    out = draft.shape(node.output[0])
-    places = {len(out) - len(draft.shape(name)) + each.axis for name, each in read.items()}
-    if len(places) > 1:
-        return None
-    (axis,) = places
-    sliced = {}
-    for place, name in enumerate(node.input):
-        shape = draft.shape(name) if name else ()
-        own = axis - (len(out) - len(shape))
-        if not name or name in read or own < 0 or shape[own] == 1:
-            continue
-        if name not in draft.constants:
-            return None
-        sliced[place] = own
-    return _Change(axis, sliced)
-
-
-def _concat(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
-    axes = {each.axis for each in read.values()}
-    along = joined_axis(node, len(draft.shape(node.output[0])))
-    if len(axes) > 1 or along in axes or any(name not in read for name in node.input):
-        return None
-    return _Change(axes.pop(), {})
-
-
-def _first(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Parts | None:
-    """The parts of the first input, if all other inputs are constant."""
-    others = (name for name in node.input[1:] if name)
-    first = read.get(node.input[0])
-    return first if first and all(name in draft.constants for name in others) else None
-
-
-def _reshape(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
-    parts = _first(draft, node, read)
-    if parts is None:
-        return None
-    shape, out = draft.shape(node.input[0]), draft.shape(node.output[0])
-    before = math.prod(shape[: parts.axis])
-    for axis, size in enumerate(out):
-        if size == shape[parts.axis] and math.prod(out[:axis]) == before:
-            return _Change(axis, {}, out)
-    return None
-
-
-def _transpose(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
-    parts = _first(draft, node, read)
-    if parts is None:
-        return None
-    rank = len(draft.shape(node.input[0]))
-    order = list(attributes_of(node).get("perm") or reversed(range(rank)))
-    return _Change(order.index(parts.axis), {})
-
-
-def _slice(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
-    parts = _first(draft, node, read)
-    if parts is None:
-        return None
-    axes = attributes_of(node).get("axes")
-    if axes is None and len(node.input) > 3:
-        axes = draft.constants[node.input[3]].tolist()
-    rank = len(draft.shape(node.input[0]))
-    apart = axes is not None and parts.axis not in [int(axis) % rank for axis in axes]
-    return _Change(parts.axis, {}) if apart else None
-
-
-def _along_another(
-    draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]
-) -> _Change | None:
-    """Softmax and reductions along another axis."""
-    parts = _first(draft, node, read)
-    if parts is None:
-        return None
-    rank, given = len(draft.shape(node.input[0])), attributes_of(node)
-    if node.op_type == "Softmax":
-        axes: list[int] = [given.get("axis", -1 if draft.opset >= 13 else 1)]
-        if draft.opset < 13:
-            axes = list(range(axes[0] % rank, rank))
-    else:
-        axes = given.get("axes") or []
-        if not axes and len(node.input) > 1 and node.input[1]:
-            axes = draft.constants[node.input[1]].tolist()
-        if not axes or not given.get("keepdims", 1):
-            return None
-    return None if parts.axis in [axis % rank for axis in axes] else _Change(parts.axis, {})
-
-
-def _by_row(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
-    """MatMul and normalisation of each row on its own."""
-    parts, rank = _first(draft, node, read), len(draft.shape(node.output[0]))
-    if parts is None or rank != len(draft.shape(node.input[0])):
-        return None
-    mixed = attributes_of(node).get("axis", -1) % rank
-    return _Change(parts.axis, {}) if parts.axis < mixed else None
-
-
-def _conv(draft: Draft, node: onnx.NodeProto, read: Mapping[str, _Parts]) -> _Change | None:
-    """With a window of one along the parts."""
-    parts, given = _first(draft, node, read), attributes_of(node)
-    if parts is None or parts.axis < ROWS or str(given.get("auto_pad", b"")).startswith("b'SAME"):
-        return None
-    kernel = draft.shape(node.input[1])[parts.axis]
-    window, spatial = parts.axis - ROWS, len(draft.shape(node.input[0])) - ROWS
-    pads, strides = given.get("pads", [0] * 2 * spatial), given.get("strides", [1] * spatial)
-    plain = kernel == 1 and not pads[window] and not pads[window + spatial] and strides[window] == 1
-    return _Change(parts.axis, {}) if plain else None
-
-
-_RULES: Mapping[str, _Rule] = {
-    **dict.fromkeys(BROADCASTING, _elementwise),
-    **dict.fromkeys(["Reshape", "Unsqueeze", "Squeeze", "Flatten"], _reshape),
-    **dict.fromkeys(["Softmax", "ReduceMean", "ReduceSum", "ReduceMax"], _along_another),
-    **dict.fromkeys(["MatMul", *LAYER_NORMS], _by_row),
-    "Concat": _concat,
-    "Transpose": _transpose,
-    "Slice": _slice,
-    "Conv": _conv,
-}
