@@ -2,7 +2,7 @@
 
 from models.operators.declaration import Kind, Operator, Piece
 from models.operators.mixing import LAYER_NORMS, REDUCING
-from models.operators.quantised import LINEAR, dequantises
+from models.operators.quantised import LINEAR, WIDENING, dequantises
 from models.operators.table import (
     MOST_LINES_ASKED,
     TABLE,
@@ -20,6 +20,7 @@ __all__ = [
     "MOST_LINES_ASKED",
     "REDUCING",
     "TABLE",
+    "WIDENING",
     "Kind",
     "Operator",
     "Piece",

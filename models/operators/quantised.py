@@ -171,9 +171,9 @@ _PRODUCT = Operator(
     aligned=True,
 )
 
-_WIDENING = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
+WIDENING = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
 # These do the same to each element, with a scale for all or one per index of an axis.
-LINEAR = _WIDENING | {"QuantizeLinear", "com.microsoft.QuantizeLinear"}
+LINEAR = WIDENING | {"QuantizeLinear", "com.microsoft.QuantizeLinear"}
 
 QUANTISED = {
     **dict.fromkeys(LINEAR, _LINEAR),
@@ -195,4 +195,4 @@ QUANTISED = {
 
 def dequantises(node: Node) -> bool:
     """Whether a node only dequantises its input."""
-    return node.op in _WIDENING
+    return node.op in WIDENING

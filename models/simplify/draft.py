@@ -17,7 +17,8 @@ from models.shapes import TensorInfo
 @dataclass
 class Draft:
     """Nodes in order, written one after the other; `tensors` knows those of the model, `rows` where
-    theirs lie, if not along axis 2. `gathered` are small tensors that one device is to have whole.
+    theirs lie, if not along axis 2. `gathered` are small tensors that one device is to have whole,
+    `dequantised` what Dequantize makes of constants.
     """
 
     opset: int
@@ -26,7 +27,12 @@ class Draft:
     outputs: frozenset[str]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     gathered: set[str] = field(default_factory=set)
+    dequantised: dict[str, onnx.NodeProto] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
+
+    def is_fixed(self, tensor: str) -> bool:
+        """Whether a tensor is constant, or dequantised from constants."""
+        return tensor in self.constants or tensor in self.dequantised
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """The shape of a tensor of the model."""

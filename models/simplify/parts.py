@@ -1,5 +1,5 @@
-"""Which nodes do the same to parts of a tensor: for each operator, along which axis its output is in
-parts then, and which of its constants are cut.
+"""Which nodes do the same to each part of a tensor: for each operator, along which axis its output
+is in parts then, and which of its constants are cut.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import onnx
 
 from models.graph import ROWS
-from models.operators import LAYER_NORMS
+from models.operators import LAYER_NORMS, LINEAR
 from models.operators.pointwise import BROADCASTING
 from models.simplify.draft import Draft, attributes_of, joined_axis, op_of
 
@@ -57,10 +57,27 @@ def _elementwise(draft: Draft, node: onnx.NodeProto, read: Mapping[str, Parts]) 
         own = axis - (len(out) - len(shape))
         if not name or name in read or own < 0 or shape[own] == 1:
             continue
-        if name not in draft.constants:
+        if not draft.is_fixed(name):
             return None
         sliced[place] = own
     return Change(axis, sliced)
+
+
+def _linear(draft: Draft, node: onnx.NodeProto, read: Mapping[str, Parts]) -> Change | None:
+    """Quantize and Dequantize; scales of the parts' axis are cut."""
+    parts, given = read.get(node.input[0]), attributes_of(node)
+    if parts is None or given.get("block_size", 0):
+        return None
+    axis = given.get("axis", 1) % len(draft.shape(node.input[0]))
+    several = {
+        place: 0
+        for place, name in enumerate(node.input[1:], start=1)
+        if name and math.prod(draft.shape(name)) > 1
+    }
+    if axis != parts.axis or not several:
+        return Change(parts.axis, {})
+    fixed = all(node.input[place] in draft.constants for place in several)
+    return Change(parts.axis, several) if fixed else None
 
 
 def _concat(draft: Draft, node: onnx.NodeProto, read: Mapping[str, Parts]) -> Change | None:
@@ -75,7 +92,7 @@ def _first(draft: Draft, node: onnx.NodeProto, read: Mapping[str, Parts]) -> Par
     """The parts of the first input, if all other inputs are constant."""
     others = (name for name in node.input[1:] if name)
     first = read.get(node.input[0])
-    return first if first and all(name in draft.constants for name in others) else None
+    return first if first and all(map(draft.is_fixed, others)) else None
 
 
 def _reshape(draft: Draft, node: onnx.NodeProto, read: Mapping[str, Parts]) -> Change | None:
@@ -153,6 +170,7 @@ def _conv(draft: Draft, node: onnx.NodeProto, read: Mapping[str, Parts]) -> Chan
 
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(BROADCASTING, _elementwise),
+    **dict.fromkeys(LINEAR, _linear),
     **dict.fromkeys(["Reshape", "Unsqueeze", "Squeeze", "Flatten"], _reshape),
     **dict.fromkeys(["Softmax", "ReduceMean", "ReduceSum", "ReduceMax"], _along_another),
     **dict.fromkeys(["MatMul", *LAYER_NORMS], _by_row),

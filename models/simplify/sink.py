@@ -15,8 +15,9 @@ import onnx
 from onnx import helper
 
 from models.graph import ROWS, Joined
+from models.operators import WIDENING
 from models.shapes import TensorInfo
-from models.simplify.draft import Draft, joined_axis, slice_of
+from models.simplify.draft import Draft, attributes_of, joined_axis, op_of, slice_of
 from models.simplify.parts import Change, Parts, change_of
 from models.simplify.rows import row_axes
 
@@ -82,7 +83,14 @@ class _Sinking:
             if name in self._taken_parts:
                 self.flush()
         self.draft.nodes.append(node)
+        if self._dequantises_constants(node):
+            self.draft.dequantised[node.output[0]] = node
         self._done.update(node.output)
+
+    def _dequantises_constants(self, node: onnx.NodeProto) -> bool:
+        if op_of(node) not in WIDENING or attributes_of(node).get("block_size", 0):
+            return False
+        return all(name in self.draft.constants for name in node.input if name)
 
     def _taken(self, node: onnx.NodeProto) -> tuple[int, onnx.NodeProto] | None:
         """Which part a Slice takes, and the node that takes it."""
@@ -165,9 +173,24 @@ class _Sinking:
         return Parts(names, change.axis, sizes)
 
     def _cut(self, source: str, axis: int, start: int, size: int) -> str:
-        """A part of a constant, which keeps its memory."""
+        """A part of a constant, which keeps its memory, or of what is dequantised from some."""
         name = f"{source}__rows{axis}_{start}_{size}"
-        if name not in self.draft.constants:
+        if self.draft.is_fixed(name):
+            return name
+        if source in self.draft.constants:
             part = (slice(None),) * axis + (slice(start, start + size),)
-            self.draft.constant(name, self.draft.constants[source][part])
+            return self.draft.constant(name, self.draft.constants[source][part])
+        wide, one = self.draft.dequantised[source], onnx.NodeProto()
+        one.CopyFrom(wide)
+        one.name = one.output[0] = name
+        one.input[0] = self._cut(wide.input[0], axis, start, size)
+        shape = list(self.draft.shape(source))
+        if attributes_of(wide).get("axis", 1) % len(shape) == axis:
+            for place, scale in enumerate(wide.input[1:], start=1):
+                if scale and self.draft.constants[scale].size > 1:
+                    one.input[place] = self._cut(scale, 0, start, size)
+        shape[axis] = size
+        self.made[name] = TensorInfo(tuple(shape), self.draft.tensors[source].data_type)
+        self.draft.nodes.append(one)
+        self.draft.dequantised[name] = one
         return name
