@@ -238,6 +238,19 @@ def normalised(rows: int = 24) -> onnx.ModelProto:
     return net.model(net.add("Flatten", tokens, axis=-1), opset=23)
 
 
+def matrices(side: int = 8) -> onnx.ModelProto:
+    """Tokens as a matrix, for a fully connected layer, and as a map again."""
+    net, width = Net(1, 3, side, side), 8
+    tokens = net.reshape(net.conv("x", 3, width, 3), 1, width, side * side)
+    tokens = net.add("Transpose", tokens, perm=[0, 2, 1])
+    normal = net.add("LayerNormalization", tokens, net.floats(width), net.floats(width), axis=-1)
+    matrix = net.add("Squeeze", normal, net.ints(0))
+    matrix = net.add("Relu", net.add("Gemm", matrix, net.floats(width, width), net.floats(width)))
+    tokens = net.add("Add", tokens, net.add("Unsqueeze", matrix, net.ints(0)))
+    map_ = net.reshape(net.add("Transpose", tokens, perm=[0, 2, 1]), 1, width, side, side)
+    return net.model(net.conv(map_, width, 4, 3))
+
+
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "class token": vit,
     "tokens": lambda: vit(class_token=False),
@@ -249,4 +262,5 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "vectors as gates": gated_by_vectors,
     "sampled": sampled,
     "normalised": normalised,
+    "matrices": matrices,
 }

@@ -1,14 +1,16 @@
-"""Planted faults: declarations that misread a row."""
+"""Planted faults: declarations that misread a row, rewrites that leave out a step."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import onnx
 import pytest
 
 from models.boxes import Box, Span
 from models.graph import ROWS, Graph, Node
 from models.operators import TABLE
+from models.simplify import rules
 
 
 def misread(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +40,18 @@ def _beside(span: Span, size: int, reduces: bool) -> Span:
     if span.stop < size:
         return Span(span.start + 1, span.stop + 1)
     return Span(span.start - 1, span.stop - 1)
+
+
+def left_out(op: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator is written out without one of its steps."""
+    right = rules._RULES[op]
+
+    def wrong(draft: rules.Draft, node: onnx.NodeProto) -> bool:
+        before = len(draft.nodes)
+        applied = right(draft, node)
+        (found, *_) = [each for each in draft.nodes[before:] if each.op_type == step]
+        found.op_type, found.domain = "Identity", ""
+        del found.input[1:], found.attribute[:]
+        return applied
+
+    monkeypatch.setitem(rules._RULES, op, wrong)

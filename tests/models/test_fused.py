@@ -15,10 +15,10 @@ from models import catalogue
 from models.check import CheckReport, check, fused
 from models.importer import load_graph
 from models.reference import WholeModel, random_inputs
-from models.simplify import rules
 from models.units import divide
 from protos.errors import BadRequest
 from tests.models.attention import NETWORKS, Net
+from tests.models.faults import left_out
 
 RUNTIME = "com.microsoft"
 SHAPE = (1, 12, 8)
@@ -202,14 +202,50 @@ def test_a_damaged_one_is_refused(
         WholeModel(model).run(random_inputs(load_graph(model)))
 
 
-def test_a_wrong_expansion_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = between("FusedMatMul", [weights(8, 5)], alpha=0.5)
-    name = f"{RUNTIME}.FusedMatMul"
-    right = rules._RULES[name]
+SQUARE = weights(8, 8)
+# The step that is left out of each.
+STEPS = [
+    ("FusedConv", [weights(12, 12, 1)], {"activation": "Relu"}, "Relu"),
+    ("FusedConv", [weights(12, 12, 1), weights(12), "x"], {"activation": "Tanh"}, "Add"),
+    ("FusedMatMul", [SQUARE], {"alpha": 0.5}, "Mul"),
+    ("FusedMatMul", [SQUARE], {"transB": 1}, "Transpose"),
+    ("TransposeMatMul", [SQUARE], {"transB": 1}, "Transpose"),
+    ("BiasGelu", [NORM[1]], {}, "Add"),
+    ("BiasGelu", [NORM[1]], {}, "Gelu"),
+    ("FastGelu", [NORM[1]], {}, "Add"),
+    ("SkipLayerNormalization", ["x", *NORM, NORM[1]], {}, "Add"),
+    ("SkipLayerNormalization", ["x", *NORM], {}, "LayerNormalization"),
+    ("SkipSimplifiedLayerNormalization", [SQUARE[:1].repeat(12, 0), NORM[0]], {}, "Add"),
+    ("MultiHeadAttention", ["x", "x", weights(24)], {"num_heads": 2}, "Add"),
+    ("MultiHeadAttention", ["x", "x"], {"num_heads": 2}, "Softmax"),
+    ("MultiHeadAttention", ["x", "x"], {"num_heads": 2, "scale": 0.3}, "Mul"),
+    ("Attention", [weights(8, 24), weights(24)], {"num_heads": 2}, "Add"),
+    ("Attention", [weights(8, 24), weights(24)], {"num_heads": 2}, "Softmax"),
+]
 
-    def wrong(draft: rules.Draft, node: onnx.NodeProto) -> bool:
-        node.attribute[0].f = 0.25
-        return right(draft, node)
 
-    monkeypatch.setitem(rules._RULES, name, wrong)
+@pytest.mark.parametrize(("op", "constants", "attributes", "step"), STEPS)
+def test_a_step_that_is_left_out_is_noticed(
+    op: str,
+    constants: list[np.ndarray | str],
+    attributes: dict[str, object],
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = between(op, constants, **attributes)  # type: ignore[arg-type]
+    assert checked(model).ok
+    left_out(f"{RUNTIME}.{op}", step, monkeypatch)
+    assert not checked(model).ok
+
+
+def test_a_step_that_is_left_out_of_a_fused_layer_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = Net(1, 3, 4, 4)
+    flat = net.add("Flatten", net.conv("x", 3, 4), axis=2)
+    matrix = net.reshape(flat, 4, 16)
+    product = net.add("FusedGemm", matrix, net.floats(16, 3), activation="Sigmoid", domain=RUNTIME)
+    model = net.model(net.add("Neg", product))
+    assert checked(model).ok
+    left_out(f"{RUNTIME}.FusedGemm", "Sigmoid", monkeypatch)
     assert not checked(model).ok

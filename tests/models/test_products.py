@@ -11,6 +11,7 @@ from models.check import check, fused
 from models.importer import load_graph
 from models.reference import random_inputs
 from models.units import divide
+from tests.models.faults import left_out
 
 F32 = TensorProto.FLOAT
 
@@ -69,7 +70,7 @@ def test_an_einsum_is_the_product_that_it_names(equation, shapes) -> None:
         assert all(unit.splits for unit in network.units)
 
 
-def attending(shapes, mask=None, **attributes) -> onnx.ModelProto:
+def attending(shapes, mask=None, opset=23, **attributes) -> onnx.ModelProto:
     nodes = [
         helper.make_node("Relu", ["q"], ["positive"]),
         helper.make_node(
@@ -81,7 +82,7 @@ def attending(shapes, mask=None, **attributes) -> onnx.ModelProto:
     q, _, v = shapes
     made = (*q[:-1], v[-1])
     constants = {} if mask is None else {"mask": mask}
-    return model(nodes, dict(zip("qkv", shapes, strict=True)), {"y": made}, constants)
+    return model(nodes, dict(zip("qkv", shapes, strict=True)), {"y": made}, constants, opset)
 
 
 FOUR = ((1, 2, 9, 4), (1, 2, 7, 4), (1, 2, 7, 6))
@@ -92,6 +93,7 @@ SEEN = np.random.default_rng(4).random((2, 9, 7)) < 0.8
 SEEN[..., 0] = True
 
 
+@pytest.mark.parametrize("opset", [23, 24])
 @pytest.mark.parametrize(
     ("shapes", "mask", "attributes"),
     [
@@ -103,8 +105,8 @@ SEEN[..., 0] = True
         (THREE, MASK, HEADS | {"is_causal": 1}),
     ],
 )
-def test_an_attention_is_divided_by_its_queries(shapes, mask, attributes) -> None:
-    proto = attending(shapes, mask, **attributes)
+def test_an_attention_is_divided_by_its_queries(shapes, mask, attributes, opset) -> None:
+    proto = attending(shapes, mask, opset, **attributes)
     network = divide(load_graph(proto))
     assert "Attention" not in operators(network.graph)
     feeds = random_inputs(network.graph)
@@ -113,6 +115,35 @@ def test_an_attention_is_divided_by_its_queries(shapes, mask, attributes) -> Non
     (defined,) = ReferenceEvaluator(proto).run(None, dict(feeds))
     np.testing.assert_allclose(answer, defined, atol=1e-5)
     assert any(unit.splits for unit in network.units)
+
+
+def test_keys_that_are_not_padding_are_left_to_the_operator() -> None:
+    proto = attending(FOUR, opset=24)
+    proto.graph.node[1].input.extend(["", "", "", "lengths"])
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([5]), "lengths"))
+    network = divide(load_graph(proto))
+    assert "Attention" in operators(network.graph)
+    assert check(proto, network, (3, 1), fused(network)).ok
+
+
+# The fault of each rewrite: a step, or the place of an operand, that is left out.
+STEPS = {
+    "transposed": (lambda: einsum("bqd,bkd->bqk", ((1, 4, 4), (1, 4, 4))), "Einsum", "Transpose"),
+    "scaled": (lambda: attending(FOUR, MASK, scale=0.3), "Attention", "Mul"),
+    "masked": (lambda: attending(FOUR, MASK), "Attention", "Add"),
+    "masked later ones": (lambda: attending(THREE, is_causal=1, **HEADS), "Attention", "Add"),
+    "weighed": (lambda: attending(FOUR, SEEN), "Attention", "Softmax"),
+    "opset 24": (lambda: attending(FOUR, opset=24), "Attention", "Softmax"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_that_is_left_out_is_noticed(name, monkeypatch) -> None:
+    made, op, step = STEPS[name]
+    proto = made()
+    left_out(op, step, monkeypatch)
+    network = divide(load_graph(proto))
+    assert not check(proto, network, (3, 1), fused(network)).ok
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,11 @@
 """Split equals whole for random graphs in random uneven grids; and a wrong declaration is seen."""
 
-from dataclasses import replace
-
 import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from models.boxes import Box, Span
 from models.check import TOLERANCE, fused
-from models.graph import Graph, Node
 from models.importer import load_graph
 from models.operators import TABLE
 from models.program import BlobSource
@@ -17,6 +13,7 @@ from models.reference import WholeModel, compare, random_inputs
 from models.run_tiles import TileRun
 from models.tiles import MapTile, map_size, weighted_spans
 from models.units import Network, divide
+from tests.models.faults import misread
 from tests.models.proposals import PROPOSALS
 from tests.models.random_graphs import random_graphs
 
@@ -108,16 +105,6 @@ def test_five_thousand_graphs(part: int) -> None:
     assert PROPOSALS.keys() <= made
 
 
-def one_short(graph: Graph, node: Node, box: Box) -> tuple[Box | None, ...]:
-    """A declaration that forgets the last row of what it reads."""
-    reads = TABLE_READS[node.op](graph, node, box)
-    data = reads[0]
-    if data is None or len(data) < 3 or len(data[2]) < 2:
-        return reads
-    return (data.replace(2, Span(data[2].start, data[2].stop - 1)), *reads[1:])
-
-
-TABLE_READS = {op: TABLE[op].reads for op in ("Conv", "ConvTranspose", "Pad", "MaxPool", "Resize")}
 WRONG = {
     "Conv": "conv",
     "ConvTranspose": "conv transpose",
@@ -127,11 +114,13 @@ WRONG = {
 }
 
 
+# Its program addresses elements by their places in what it reads: it only runs on the right rows.
+ADDRESSING = {"Resize"}
+
+
 @pytest.mark.parametrize("op", WRONG)
-def test_a_row_that_a_declaration_forgets_is_noticed(
-    op: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(TABLE, op, replace(TABLE[op], reads=one_short))
+def test_a_misread_row_is_noticed(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    misread(op, monkeypatch)
     noticed = 0
 
     @settings(derandomize=True, max_examples=40, database=None, phases=[Phase.generate])
@@ -141,8 +130,8 @@ def test_a_row_that_a_declaration_forgets_is_noticed(
         if any(node.op_type == op for node in model.graph.node):
             try:
                 noticed += split_error(data, model) > tolerance(model)
-            except Exception:  # the program may not even run: sizes do not fit
-                noticed += 1
+            except Exception:  # says nothing of the comparison
+                noticed += op in ADDRESSING
 
     check()
     assert noticed
